@@ -1,0 +1,62 @@
+"""Every error the library raises on purpose, in one tree.
+
+Each is also a subclass of the builtin that fits, so callers who know nothing of this library can
+still catch it. A message names the thing, the expectation and the finding.
+"""
+
+from __future__ import annotations
+
+
+class OxiLlamaError(Exception):
+    """Base of every error raised by oxillama."""
+
+
+class ConfigError(OxiLlamaError, ValueError):
+    """An option is outside its range or cannot be honoured; the message names the field."""
+
+
+class ModelFileError(OxiLlamaError, OSError):
+    """A model file cannot be opened or read (missing, a directory, no permission)."""
+
+
+class GGUFError(OxiLlamaError, ValueError):
+    """A GGUF file is malformed, truncated, or of a kind this reader does not know.
+
+    Attributes
+    ----------
+    key : str or None
+        The metadata key or tensor name at fault, where there is one.
+    offset : int or None
+        The byte offset in the file at which the fault was found.
+    """
+
+    def __init__(self, message: str, *, key: str | None = None, offset: int | None = None) -> None:
+        self.key = key
+        self.offset = offset
+        prefix = f"{key}: " if key else ""
+        suffix = f" (at byte {offset})" if offset is not None else ""
+        super().__init__(f"{prefix}{message}{suffix}")
+
+
+class LoadError(OxiLlamaError, ValueError):
+    """A readable file holds a model that cannot be run: what is missing or unknown is named."""
+
+
+class TokenizerError(OxiLlamaError, ValueError):
+    """A vocabulary is unusable, or a text or a token id cannot be converted."""
+
+
+class ChatTemplateError(OxiLlamaError, ValueError):
+    """A chat template is absent, malformed, refused by the sandbox, or over its limits."""
+
+
+class PromptError(OxiLlamaError, ValueError):
+    """A prompt cannot be run: it is empty, or it does not fit the context."""
+
+
+class KvCacheFullError(OxiLlamaError, MemoryError):
+    """No free KV page is left for a sequence that needs one."""
+
+
+class SamplingError(OxiLlamaError, ValueError):
+    """No token can be chosen: every candidate is masked, or the logits hold a NaN."""
