@@ -1,3 +1,6 @@
 """Runs GGUF language models on CPUs: the same bits every time, at the speed of the memory."""
 
-__version__ = "0.1.0.dev0"
+from oxillama._version import __version__
+
+__all__ = ["__version__"]
+

@@ -1,0 +1,381 @@
+"""Causal attention over paged keys and values, for a ragged batch of sequences in one call.
+
+A page holds ``page_size`` tokens of every layer: per layer and head the keys as panels of 16
+positions, dimension by dimension (so that a vector lane is a position and no score is summed over
+lanes), then the values, position by position.
+
+    page   [layer] { keys [head][page_size / 16][head_dim][16], values [head][page_size][value_dim] }
+
+A query walks the positions it may see in blocks of 64, aligned to absolute positions, with an
+online softmax (Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022). What it computes
+depends on its own position only, not on the tile, the chunk or the batch it stands in. Query heads
+that share a key head, and neighbouring tokens of a prefill, form tiles that share each load.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange, threadid
+from libc.stdint cimport int64_t, uint8_t, uint16_t
+from libc.string cimport memcpy
+
+from arrays cimport checked, f32_data, i32_data, u8_data
+from layouts cimport L_BF16, L_F16, L_F32, float_load
+from mathfun cimport exp16
+from simd cimport *
+
+cnp.import_array()
+
+cdef enum:
+    BLOCK = 64          # positions per step of the online softmax
+    MAX_ROWS = 64       # (token, head) pairs that one unit of work carries through the positions
+    MAX_TILE = 8
+
+
+cdef class KvShape:
+    """How a page is laid out.
+
+    Parameters
+    ----------
+    n_layers, n_heads : layers, and key/value heads in each
+    key_dim, value_dim : width of a key and a value, multiples of 16
+    kv_type : layout id of f32, f16 or bf16
+    page_size : tokens per page, a multiple of 16
+    """
+
+    cdef readonly Py_ssize_t n_layers, n_heads, key_dim, value_dim, page_size
+    cdef readonly int kv_type
+    cdef Py_ssize_t item, keys_bytes, layer_bytes
+
+    def __init__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
+                 int kv_type, Py_ssize_t page_size):
+        if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 1:
+            raise ValueError("KvShape: every size must be at least 1")
+        if page_size < 16 or page_size & (page_size - 1):
+            raise ValueError(f"page_size: needs a power of two, at least 16, got {page_size}")
+        if value_dim % 16:
+            raise ValueError(f"value_dim: needs a multiple of 16, got {value_dim}")
+        if not L_F32 <= kv_type <= L_BF16:
+            raise ValueError(f"kv_type: needs the layout id of f32, f16 or bf16, got {kv_type}")
+        self.n_layers, self.n_heads, self.key_dim, self.value_dim = n_layers, n_heads, key_dim, value_dim
+        self.kv_type, self.page_size = kv_type, page_size
+        self.item = 4 if kv_type == L_F32 else 2
+        self.keys_bytes = n_heads * page_size * key_dim * self.item
+        self.layer_bytes = self.keys_bytes + n_heads * page_size * value_dim * self.item
+
+    @property
+    def page_bytes(self):
+        """Bytes of one page, all layers."""
+        return self.n_layers * self.layer_bytes
+
+
+cdef struct Unit:
+    """One piece of work: some tokens of a sequence, one key head, all its query heads."""
+    const int* table
+    Py_ssize_t first_row, n_rows     # rows of the batch
+    Py_ssize_t position              # of the first row
+    Py_ssize_t head
+
+
+cdef class PagedBatch:
+    """Where the rows of a batch stand, and where their keys and values are.
+
+    Parameters
+    ----------
+    shape : the pages' layout
+    addresses : int64 (pages,), the address of each page
+    tables : int32 (sequences, width), page numbers of each sequence, in order of position
+    row_start : int32 (sequences + 1,), the batch rows of each sequence
+    position : int32 (sequences,), position of each sequence's first row
+    """
+
+    cdef KvShape shape
+    cdef cnp.ndarray addresses_, tables_, row_start_, position_
+    cdef const int64_t* addresses
+    cdef const int* tables
+    cdef const int* row_start
+    cdef const int* position
+    cdef Py_ssize_t n_sequences, width, n_rows, longest
+
+    def __init__(self, KvShape shape, cnp.ndarray addresses, cnp.ndarray tables, cnp.ndarray row_start,
+                 cnp.ndarray position):
+        cdef Py_ssize_t s, i, end, n_pages = cnp.PyArray_SIZE(addresses)
+        self.shape = shape
+        self.n_sequences, self.width = tables.shape[0], tables.shape[1]
+        self.addresses = <const int64_t*>checked(addresses, cnp.NPY_INT64, n_pages, "addresses")
+        self.tables = i32_data(tables, self.n_sequences * self.width, "tables")
+        self.row_start = i32_data(row_start, self.n_sequences + 1, "row_start")
+        self.position = i32_data(position, self.n_sequences, "position")
+        self.addresses_, self.tables_, self.row_start_, self.position_ = addresses, tables, row_start, position
+        if self.row_start[0] != 0:
+            raise ValueError("row_start: must begin with 0")
+        for s in range(self.n_sequences):
+            end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
+            if self.position[s] < 0 or self.row_start[s + 1] < self.row_start[s]:
+                raise ValueError(f"sequence {s}: negative position or row count")
+            if end > self.width * shape.page_size:
+                raise ValueError(f"sequence {s}: {end} positions do not fit {self.width} pages of {shape.page_size}")
+            for i in range((end + shape.page_size - 1) // shape.page_size):
+                if not 0 <= self.tables[s * self.width + i] < n_pages:
+                    raise ValueError(f"sequence {s}: page {self.tables[s * self.width + i]} does not exist")
+            self.longest = max(self.longest, end)
+        self.n_rows = self.row_start[self.n_sequences]
+
+    def store(self, Py_ssize_t layer, cnp.ndarray x, Py_ssize_t key_column, Py_ssize_t value_column, int n_threads):
+        """Writes the keys and values of every row into the pages, rounded to the KV type.
+
+        ``x`` is float32 (rows, width); keys (heads, key_dim) begin at ``key_column``, values at
+        ``value_column``.
+        """
+        cdef KvShape shape = self.shape
+        cdef Py_ssize_t width = x.shape[1], s, r
+        cdef const float* xp = f32_data(x, self.n_rows * width, "x")
+        self.check_layer(layer)
+        if (key_column + shape.n_heads * shape.key_dim > width or value_column + shape.n_heads * shape.value_dim > width
+                or key_column < 0 or value_column < 0):
+            raise ValueError(f"store: keys and values do not fit rows of {width}")
+        for s in range(self.n_sequences):
+            for r in prange(self.row_start[s], self.row_start[s + 1], nogil=True, schedule="dynamic", chunksize=16,
+                            num_threads=n_threads if self.row_start[s + 1] - self.row_start[s] >= 64 else 1):
+                self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
+
+    cdef void store_row(self, Py_ssize_t layer, Py_ssize_t s, Py_ssize_t r, const float* k, const float* v) noexcept nogil:
+        cdef KvShape shape = self.shape
+        cdef Py_ssize_t position = self.position[s] + r - self.row_start[s]
+        cdef Py_ssize_t slot = position & (shape.page_size - 1)
+        cdef uint8_t* page = <uint8_t*>self.addresses[self.tables[s * self.width + position // shape.page_size]]
+        cdef uint8_t* keys = page + layer * shape.layer_bytes
+        cdef uint8_t* values = keys + shape.keys_bytes
+        cdef Py_ssize_t h, d, at
+        for h in range(shape.n_heads):
+            at = (h * shape.page_size + (slot & ~15)) * shape.key_dim + (slot & 15)
+            for d in range(shape.key_dim):
+                put_scalar(shape.kv_type, keys, at + 16 * d, k[h * shape.key_dim + d])
+            at = (h * shape.page_size + slot) * shape.value_dim
+            for d in range(0, shape.value_dim, 16):
+                put_lanes(shape.kv_type, values, at + d, v + h * shape.value_dim + d)
+
+    cdef int check_layer(self, Py_ssize_t layer) except -1:
+        if not 0 <= layer < self.shape.n_layers:
+            raise ValueError(f"layer: {layer} is not one of {self.shape.n_layers}")
+        return 0
+
+    def scratch_bytes(self, int n_threads):
+        """Bytes of scratch that `attend` needs."""
+        return n_threads * unit_floats(self.shape.key_dim, self.shape.value_dim) * sizeof(float) + 64
+
+    def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
+               cnp.ndarray scratch, int n_threads):
+        """out = softmax(scale * q k^T over the positions up to the row's own) v.
+
+        Parameters
+        ----------
+        q : float32 (rows, width), heads (n_heads, key_dim) in its first columns
+        n_heads : query heads, a multiple of the key heads
+        out : float32 (rows, n_heads * value_dim)
+        scratch : uint8, ``scratch_bytes(n_threads)``
+        """
+        cdef KvShape shape = self.shape
+        cdef Py_ssize_t ld = q.shape[1], group = n_heads // shape.n_heads, tokens, unit, n_units = 0, s, size
+        cdef const float* qp = f32_data(q, self.n_rows * ld, "q")
+        cdef float* op = f32_data(out, self.n_rows * n_heads * shape.value_dim, "out")
+        cdef uint8_t* free = u8_data(scratch, self.scratch_bytes(n_threads), "scratch")
+        cdef int threads
+        self.check_layer(layer)
+        if n_heads < 1 or n_heads % shape.n_heads or n_heads * shape.key_dim > ld or group > MAX_ROWS:
+            raise ValueError(f"attend: {n_heads} query heads do not fit {shape.n_heads} key heads or rows of {ld}")
+        free = <uint8_t*>((<int64_t>free + 63) & ~<int64_t>63)
+        size = unit_floats(shape.key_dim, shape.value_dim)
+        tokens = max(1, MAX_ROWS // group)
+        for s in range(self.n_sequences):
+            n_units += (self.row_start[s + 1] - self.row_start[s] + tokens - 1) // tokens * shape.n_heads
+        threads = n_threads if self.n_rows * n_heads * self.longest * shape.key_dim >= 500000 else 1
+        for unit in prange(n_units, nogil=True, schedule="dynamic", num_threads=threads):
+            self.run(n_units - 1 - unit, tokens, layer, group, qp, ld, scale, op, <float*>free + threadid() * size)
+
+    cdef void run(self, Py_ssize_t unit, Py_ssize_t tokens, Py_ssize_t layer, Py_ssize_t group, const float* q,
+                  Py_ssize_t ld, float scale, float* out, float* scratch) noexcept nogil:
+        """Finds unit number ``unit``: sequence by sequence, token tile by tile, head by head."""
+        cdef Py_ssize_t s = 0, n
+        cdef Unit u
+        while True:
+            n = (self.row_start[s + 1] - self.row_start[s] + tokens - 1) // tokens * self.shape.n_heads
+            if unit < n:
+                break
+            unit = unit - n
+            s = s + 1
+        n = unit // self.shape.n_heads * tokens
+        u.head = unit % self.shape.n_heads
+        u.table = self.tables + s * self.width
+        u.first_row = self.row_start[s] + n
+        u.n_rows = min(tokens, self.row_start[s + 1] - u.first_row)
+        u.position = self.position[s] + n
+        if self.shape.kv_type == L_F32:
+            self.walk(L_F32, &u, layer, group, q, ld, scale, out, scratch)
+        elif self.shape.kv_type == L_F16:
+            self.walk(L_F16, &u, layer, group, q, ld, scale, out, scratch)
+        else:
+            self.walk(L_BF16, &u, layer, group, q, ld, scale, out, scratch)
+
+    cdef inline void walk(self, const int kv_type, const Unit* u, Py_ssize_t layer, Py_ssize_t group,
+                          const float* q, Py_ssize_t ld, float scale, float* out, float* scratch) noexcept nogil:
+        """Carries the unit's (token, head) rows through all blocks of positions."""
+        cdef KvShape shape = self.shape
+        cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_dim, n = u.n_rows * group, end = u.position + u.n_rows
+        cdef Py_ssize_t block, r, t0, head, width = group * shape.n_heads * dv, d
+        cdef int T, i, panels
+        cdef const uint8_t* page
+        cdef const uint8_t* keys[BLOCK // 16]
+        cdef const uint8_t* values[BLOCK // 16]
+        cdef float* queries = scratch                       # (tiles, key_dim, T)
+        cdef float* outputs = queries + MAX_ROWS * dk       # (rows, value_dim)
+        cdef float* sums = outputs + MAX_ROWS * dv          # (rows, 16)
+        cdef float* most = sums + MAX_ROWS * 16             # (rows,)
+        cdef float* weights = most + MAX_ROWS               # (64, T)
+        cdef f32x16 total
+        t0 = 0
+        while t0 < n:
+            T = rows_in_tile(n - t0)
+            for i in range(T):
+                r = t0 + i
+                most[r] = -1e30
+                f32_store(sums + 16 * r, f32_zero())
+                for d in range(0, dv, 16):
+                    f32_store(outputs + r * dv + d, f32_zero())
+                for d in range(dk):
+                    queries[t0 * dk + d * T + i] = q[(u.first_row + r // group) * ld
+                                                     + (u.head * group + r % group) * dk + d] * scale
+            t0 = t0 + T
+        block = 0
+        while block < end:
+            panels = 0
+            while panels < BLOCK // 16 and block + 16 * panels < end:
+                r = block + 16 * panels
+                page = <const uint8_t*>self.addresses[u.table[r // shape.page_size]] + layer * shape.layer_bytes
+                r = r & (shape.page_size - 1)
+                keys[panels] = page + (u.head * shape.page_size + r) * dk * shape.item
+                values[panels] = page + shape.keys_bytes + (u.head * shape.page_size + r) * dv * shape.item
+                panels = panels + 1
+            t0 = 0
+            while t0 < n:
+                T = rows_in_tile(n - t0)
+                if OX_TILE >= 8 and T == 8:
+                    block_tile(kv_type, 8, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                elif T == 4:
+                    block_tile(kv_type, 4, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                elif T == 2:
+                    block_tile(kv_type, 2, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                else:
+                    block_tile(kv_type, 1, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                t0 = t0 + T
+            block = block + BLOCK
+        for r in range(n):
+            total = f32_set1(<float>1.0 / f32_sum(f32_load(sums + 16 * r)))
+            head = u.head * group + r % group
+            for d in range(0, dv, 16):
+                f32_store(out + (u.first_row + r // group) * width + head * dv + d,
+                          f32_mul(f32_load(outputs + r * dv + d), total))
+
+
+cdef inline Py_ssize_t unit_floats(Py_ssize_t dk, Py_ssize_t dv) noexcept nogil:
+    return (MAX_ROWS * (dk + dv + 17) + BLOCK * MAX_TILE + 15) & ~<Py_ssize_t>15
+
+
+cdef inline int rows_in_tile(Py_ssize_t left) noexcept nogil:
+    cdef Py_ssize_t most = min(left, OX_TILE)
+    return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
+
+
+cdef inline void put_scalar(int kv_type, uint8_t* base, Py_ssize_t i, float x) noexcept nogil:
+    if kv_type == L_F32:
+        (<float*>base)[i] = x
+    elif kv_type == L_F16:
+        (<uint16_t*>base)[i] = ox_f16_from_f32(x)
+    else:
+        (<uint16_t*>base)[i] = ox_bf16_from_f32(x)
+
+
+cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float* x) noexcept nogil:
+    cdef Py_ssize_t j
+    if kv_type == L_F32:
+        memcpy(<float*>base + i, x, 64)
+    elif kv_type == L_F16:
+        f32_store_f16(<uint16_t*>base + i, f32_load(x))
+    else:
+        for j in range(16):
+            (<uint16_t*>base)[i + j] = ox_bf16_from_f32(x[j])
+
+
+cdef inline void block_tile(const int kv_type, const int T, const uint8_t** keys, const uint8_t** values,
+                            Py_ssize_t dk, Py_ssize_t dv, Py_ssize_t block, Py_ssize_t position, Py_ssize_t t0,
+                            Py_ssize_t group, float* queries, float* outputs, float* sums, float* most,
+                            float* weights) noexcept nogil:
+    """T rows from row ``t0`` of the unit through one block of positions: scores, softmax, values."""
+    cdef f32x16 acc[MAX_TILE]
+    cdef f32x16 scores[BLOCK // 16]
+    cdef Py_ssize_t seen[MAX_TILE]     # positions of the block that a row may see
+    cdef Py_ssize_t least = BLOCK, last = 0, d, j
+    cdef const float* q = queries + t0 * dk
+    cdef float* w = weights
+    cdef float lanes[16]
+    cdef float ramp[16]
+    cdef float top, shrink
+    cdef f32x16 k, v, highest, minus = f32_set1(-1e30)
+    cdef int t, p, n, i
+    for t in range(T):
+        seen[t] = min(position + (t0 + t) // group + 1 - block, BLOCK)
+        if seen[t] < 0:
+            seen[t] = 0
+        least = min(least, seen[t])
+        last = max(last, seen[t])
+    n = <int>((last + 15) // 16)
+    for i in range(16):
+        ramp[i] = i
+    for p in range(n):  # scores, parked in `weights` as (panel, row, 16)
+        for t in range(T):
+            acc[t] = f32_zero()
+        for d in range(dk):
+            k = float_load(kv_type, keys[p], d)
+            for t in range(T):
+                acc[t] = f32_fma(k, f32_set1(q[d * T + t]), acc[t])
+        for t in range(T):
+            f32_store(w + (p * T + t) * 16, acc[t])
+    # softmax per row; the weights replace the scores, still (panel, row, 16)
+    for t in range(T):
+        if seen[t] == 0:
+            for p in range(n):
+                f32_store(w + (p * T + t) * 16, f32_zero())
+            continue
+        highest = f32_set1(most[t0 + t])
+        for p in range(n):
+            # positions past the row's own count as -1e30, whose weight is exactly 0
+            scores[p] = f32_select_lt(f32_load(ramp), f32_set1(<float>(seen[t] - 16 * p)), f32_load(w + (p * T + t) * 16), minus)
+            highest = f32_max(scores[p], highest)
+        top = f32_hmax(highest)
+        highest = f32_set1(top)
+        f32_store(lanes, exp16(f32_sub(f32_set1(most[t0 + t]), highest)))
+        shrink = lanes[0]
+        most[t0 + t] = top
+        v = f32_mul(f32_load(sums + 16 * (t0 + t)), f32_set1(shrink))
+        for p in range(n):
+            k = exp16(f32_sub(scores[p], highest))
+            v = f32_add(v, k)
+            f32_store(w + (p * T + t) * 16, k)
+        f32_store(sums + 16 * (t0 + t), v)
+        for d in range(0, dv, 16):
+            f32_store(outputs + (t0 + t) * dv + d, f32_mul(f32_load(outputs + (t0 + t) * dv + d), f32_set1(shrink)))
+    for d in range(dv // 16):
+        for t in range(T):
+            acc[t] = f32_load(outputs + (t0 + t) * dv + 16 * d)
+        for j in range(least):
+            v = float_load(kv_type, values[j >> 4], (j & 15) * (dv // 16) + d)
+            for t in range(T):
+                acc[t] = f32_fma(v, f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)]), acc[t])
+        for t in range(T):
+            f32_store(outputs + (t0 + t) * dv + 16 * d, acc[t])
+    # rows of a tile may differ in what they see: a value a row does not see must not touch it, not even as 0 * inf
+    for t in range(T):
+        for j in range(least, seen[t]):
+            for d in range(dv // 16):
+                v = float_load(kv_type, values[j >> 4], (j & 15) * (dv // 16) + d)
+                f32_store(outputs + (t0 + t) * dv + 16 * d,
+                          f32_fma(v, f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)]),
+                                  f32_load(outputs + (t0 + t) * dv + 16 * d)))

@@ -1,0 +1,383 @@
+"""Packed matrices times activations: y = W x for one token or many, in one kernel.
+
+`Linear` holds the matrices that share an input (q, k and v; gate and up), whatever their formats.
+`apply` first quantizes the tokens into tiles (8, 4, 2 or 1 of them, interleaved as the tile
+bodies of layouts.pxd read them), then hands out panels to threads. Who computes a panel, and in
+which tile a token stands, changes no bit of the result.
+
+An activation is quantized to int8 per block of 32 (c8, c4) or 256 (k4, k6) columns, symmetrically,
+scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange
+from libc.stdint cimport int8_t, int16_t, int32_t, uint8_t, uint16_t, uintptr_t
+from libc.string cimport memcpy
+
+from arrays cimport f32_data, u8_data
+from layouts cimport *
+from simd cimport *
+
+import cython
+
+cnp.import_array()
+
+cdef enum:
+    A_F32 = 0
+    A_32 = 1
+    A_256 = 2
+    MAX_PARTS = 16
+    MAX_TILE = 16  # panels times tokens whose sums are held at once
+
+
+cdef struct Part:
+    const uint8_t* data
+    int layout
+    int form          # of the activations it takes
+    Py_ssize_t rows
+    Py_ssize_t first_panel
+    Py_ssize_t first_row
+    Py_ssize_t stride  # bytes of a panel
+
+
+cdef inline int form_of(int layout) noexcept nogil:
+    return A_F32 if layout <= L_BF16 else A_32 if layout <= L_C4 else A_256
+
+
+# Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
+# bytes per token, so the tiles follow each other without a table.
+cdef struct Form:
+    char* base
+    Py_ssize_t scale, sums, more  # offsets of the parts behind the codes (or values)
+
+
+cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
+    """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
+    cdef Py_ssize_t end
+    f.scale = padded(n * cols * (4 if form == A_F32 else 1))
+    if form == A_F32:
+        f.sums = f.more = f.scale
+        return f.scale
+    f.sums = f.scale + padded(n * (cols // (32 if form == A_32 else 256)) * 4)
+    f.more = f.sums + padded(n * (cols // 32) * 4)
+    end = f.more
+    if form == A_256:
+        end += padded(n * (cols // 64) * 4)
+    return end
+
+
+cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
+    tile.values = <const float*>f.base + t0 * cols
+    tile.codes = <const int8_t*>f.base + t0 * cols
+    tile.scale = <const float*>(f.base + f.scale) + t0 * (cols // (32 if form == A_32 else 256))
+    tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
+    tile.sums16 = tile.nsum
+    tile.sums32 = <const int32_t*>(f.base + f.more) + t0 * (cols // 64)
+
+
+cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
+    cdef Py_ssize_t most = min(left, OX_TILE)
+    return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
+
+
+cdef inline f32x16 to_codes(f32x16 x, f32x16 inv, int8_t* out) noexcept nogil:
+    """16 codes round(x * inv), ties to even: adding 1.5 * 2^23 leaves the integer in the low mantissa bits."""
+    cdef f32x16 magic = f32_set1(12582912.0)
+    cdef i32x16 code = i32_from_bits(f32_add(f32_mul(x, inv), magic))
+    i32_store_i8(out, code)
+    return f32_sub(f32_from_bits(code), magic)
+
+
+cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* tile, int T, int t) noexcept nogil:
+    """Quantizes token ``t`` of a tile of ``T``."""
+    cdef Py_ssize_t block = 32 if form == A_32 else 256
+    cdef Py_ssize_t b, k, i
+    cdef f32x16 top
+    cdef float most, inv
+    cdef int8_t codes[16]
+    cdef int32_t half[2]
+    cdef int32_t whole, other = 0
+    cdef int8_t* out = <int8_t*>tile.codes
+    for b in range(cols // block):
+        top = f32_zero()
+        for k in range(0, block, 16):
+            top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
+        most = f32_hmax(top)
+        inv = 127.0 / most if most > 0 else 0.0
+        (<float*>tile.scale)[b * T + t] = most / 127.0
+        for k in range(0, block, 32):
+            for i in range(2):
+                half[i] = <int32_t>f32_sum(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes))
+                store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
+            whole = half[0] + half[1]
+            i = (b * block + k) // 32
+            if form == A_32:
+                (<int32_t*>tile.nsum)[i * T + t] = -whole
+            else:
+                (<int32_t*>tile.sums16)[i * T + t] = (half[0] & 0xFFFF) | (half[1] << 16)
+                if i & 1:
+                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = (other & 0xFFFF) | (whole << 16)
+                other = whole
+
+
+cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
+    """Four groups of 4 codes, each into its own row of the tile."""
+    cdef int g
+    for g in range(4):
+        memcpy(out + g * 4 * T, codes + 4 * g, 4)
+
+
+cdef void fill_tile(int form, const float* x, Py_ssize_t ld, Py_ssize_t cols, const Form* f,
+                    Py_ssize_t t0, int T) noexcept nogil:
+    cdef Tile tile
+    cdef int t
+    cdef Py_ssize_t k
+    cdef float* v
+    form_tile(form, f, t0, cols, &tile)
+    if form != A_F32:
+        for t in range(T):
+            quantize_token(form, x + (t0 + t) * ld, cols, &tile, T, t)
+        return
+    v = <float*>tile.values
+    for t in range(T):
+        for k in range(cols):
+            v[k * T + t] = x[(t0 + t) * ld + k]
+
+
+cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
+    """Writes up to 16 rows of one token: out = v (+ bias), or out + that."""
+    cdef float lanes[16]
+    cdef Py_ssize_t r
+    if rows >= 16:
+        if bias != NULL:
+            v = f32_add(v, f32_load(bias))
+        if accumulate:
+            v = f32_add(f32_load(out), v)
+        f32_store(out, v)
+        return
+    f32_store(lanes, v)
+    for r in range(rows):
+        if bias != NULL:
+            lanes[r] = lanes[r] + bias[r]
+        out[r] = out[r] + lanes[r] if accumulate else lanes[r]
+
+
+cdef inline void code_tiles(const int layout, const int T, const Part* w, Py_ssize_t p0, Py_ssize_t p1,
+                            Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld, const float* bias,
+                            bint accumulate) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p
+    cdef int t
+    for p in range(p0, p1):
+        code_tile(layout, T, w.data + p * w.stride, cols, a, acc)
+        for t in range(T):
+            put(acc[t], out + t * ld + 16 * p, NULL if bias == NULL else bias + 16 * p, w.rows - 16 * p, accumulate)
+
+
+cdef inline void float_tiles(const int layout, const int P, const int T, const Part* w, Py_ssize_t p0,
+                             Py_ssize_t p1, Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld,
+                             const float* bias, bint accumulate) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p = p0, i
+    cdef int t, q
+    while p + P <= p1:
+        float_tile(layout, P, T, w.data + p * w.stride, w.stride, cols, a, acc)
+        for q in range(P):
+            for t in range(T):
+                put(acc[q * T + t], out + t * ld + 16 * (p + q), NULL if bias == NULL else bias + 16 * (p + q),
+                    w.rows - 16 * (p + q), accumulate)
+        p = p + P
+    for i in range(p, p1):
+        float_tile(layout, 1, T, w.data + i * w.stride, w.stride, cols, a, acc)
+        for t in range(T):
+            put(acc[t], out + t * ld + 16 * i, NULL if bias == NULL else bias + 16 * i, w.rows - 16 * i, accumulate)
+
+
+cdef inline void layout_tiles(const int layout, int T, const Part* w, Py_ssize_t p0, Py_ssize_t p1,
+                              Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld, const float* bias,
+                              bint accumulate) noexcept nogil:
+    if layout <= L_BF16:
+        if OX_TILE >= 8 and T == 8:
+            float_tiles(layout, 2, 8, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        elif T == 4:
+            float_tiles(layout, 4, 4, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        elif T == 2:
+            float_tiles(layout, 4, 2, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        else:
+            float_tiles(layout, 4, 1, w, p0, p1, cols, a, out, ld, bias, accumulate)
+    elif OX_TILE >= 8 and T == 8:
+        code_tiles(layout, 8, w, p0, p1, cols, a, out, ld, bias, accumulate)
+    elif T == 4:
+        code_tiles(layout, 4, w, p0, p1, cols, a, out, ld, bias, accumulate)
+    elif T == 2:
+        code_tiles(layout, 2, w, p0, p1, cols, a, out, ld, bias, accumulate)
+    else:
+        code_tiles(layout, 1, w, p0, p1, cols, a, out, ld, bias, accumulate)
+
+
+cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, Py_ssize_t n, Py_ssize_t cols, const Form* forms,
+                 float* out, Py_ssize_t ld, const float* bias, bint accumulate) noexcept nogil:
+    """Panels p0..p1 of one matrix for all tokens, tile by tile, while the panels stay in the cache."""
+    cdef Py_ssize_t t0 = 0
+    cdef Tile a
+    cdef int T
+    out = out + w.first_row
+    if bias != NULL:
+        bias = bias + w.first_row
+    while t0 < n:
+        T = tile_size(n - t0)
+        form_tile(w.form, &forms[w.form], t0, cols, &a)
+        if w.layout == L_F32:
+            layout_tiles(L_F32, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        elif w.layout == L_F16:
+            layout_tiles(L_F16, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        elif w.layout == L_BF16:
+            layout_tiles(L_BF16, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        elif w.layout == L_C8:
+            layout_tiles(L_C8, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        elif w.layout == L_C4:
+            layout_tiles(L_C4, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        elif w.layout == L_K4:
+            layout_tiles(L_K4, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        else:
+            layout_tiles(L_K6, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        t0 = t0 + T
+
+
+cdef class Linear:
+    """Matrices that share one input, stacked by rows.
+
+    Parameters
+    ----------
+    matrices : sequence of (layout id, rows, data), ``data`` a uint8 array of packed panels
+        (see `pack`), 64-byte aligned.
+    cols : columns of every matrix, a multiple of the layouts' block.
+    bias : float32 (rows,) over all the matrices, or None.
+
+    Raises
+    ------
+    ValueError
+        A layout is unknown, or the data is too short, misaligned, or of a wrong width.
+    """
+
+    cdef readonly Py_ssize_t rows, cols
+    cdef Part parts[MAX_PARTS]
+    cdef int n_parts
+    cdef bint takes[3]
+    cdef Py_ssize_t n_panels
+    cdef object owners
+    cdef cnp.ndarray bias
+
+    def __init__(self, matrices, Py_ssize_t cols, bias=None):
+        cdef Part* part
+        cdef cnp.ndarray data
+        self.owners = [data for _, _, data in matrices]
+        self.cols = cols
+        if not 0 < len(matrices) <= MAX_PARTS:
+            raise ValueError(f"matrices: needs 1 to {MAX_PARTS}, got {len(matrices)}")
+        for layout, rows, data in matrices:
+            if not 0 <= layout < N_LAYOUTS:
+                raise ValueError(f"layout: unknown id {layout}")
+            if rows < 1 or cols < 1 or cols % block_cols(layout):
+                raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_cols(layout)}")
+            part = &self.parts[self.n_parts]
+            part.layout = layout
+            part.form = form_of(layout)
+            part.rows = rows
+            part.stride = panel_bytes(layout, cols)
+            part.data = u8_data(data, (rows + 15) // 16 * part.stride, "matrix")
+            if <uintptr_t>part.data & 63:
+                raise ValueError("matrix: data is not aligned to 64 bytes")
+            part.first_panel = self.n_panels
+            part.first_row = self.rows
+            self.n_panels += (rows + 15) // 16
+            self.rows += rows
+            self.takes[part.form] = True
+            self.n_parts += 1
+        if bias is not None:
+            f32_data(bias, self.rows, "bias")
+        self.bias = bias
+
+    def scratch_bytes(self, Py_ssize_t n):
+        """Bytes of scratch that `apply` needs for ``n`` tokens."""
+        cdef Form f
+        return sum([form_layout(form, n, self.cols, &f) for form in range(3) if self.takes[form]]) + 64
+
+    def apply(self, cnp.ndarray x, cnp.ndarray out, cnp.ndarray scratch, int n_threads, bint accumulate=False):
+        """out = x W^T (+ bias), or out + that.
+
+        Parameters
+        ----------
+        x : float32 (n, cols)
+        out : float32 (n, rows)
+        scratch : uint8, at least ``scratch_bytes(n)``
+        n_threads : threads to use, at least 1
+        """
+        cdef Py_ssize_t n = x.shape[0], cols = self.cols, rows = self.rows
+        cdef const float* xp = f32_data(x, n * cols, "x")
+        cdef float* op = f32_data(out, n * rows, "out")
+        cdef const float* bias = NULL
+        cdef char* free = <char*>u8_data(scratch, self.scratch_bytes(n), "scratch")
+        cdef Form forms[3]
+        cdef int form, T, threads
+        cdef Py_ssize_t i, j, chunk, n_chunks, n_tiles
+        if self.bias is not None:
+            bias = <const float*>cnp.PyArray_DATA(self.bias)
+        if n == 0:
+            return
+        free = <char*>((<uintptr_t>free + 63) & ~<uintptr_t>63)
+        for form in range(3):
+            if self.takes[form]:
+                forms[form].base = free
+                free += form_layout(form, n, cols, &forms[form])
+        n_tiles = (n + 15) // 16
+        chunk = chunk_panels(self.n_panels, self.parts[0].stride, n_threads)
+        n_chunks = (self.n_panels + chunk - 1) // chunk
+        # starting threads costs microseconds: a few hundred thousand multiplications stay on one
+        threads = n_threads if n * rows * cols >= 400000 and n_threads > 1 else 1
+        with nogil:
+            if threads == 1:
+                for i in range(n_tiles):
+                    self.fill(xp, n, forms, i)
+                for i in range(n_chunks):
+                    self.run(i * chunk, chunk, n, forms, op, bias, accumulate)
+            else:
+                if n_tiles == 1:
+                    self.fill(xp, n, forms, 0)
+                else:
+                    for i in prange(n_tiles, schedule="dynamic", num_threads=threads):
+                        self.fill(xp, n, forms, i)
+                for j in prange(n_chunks, schedule="dynamic", num_threads=threads):
+                    self.run(j * chunk, chunk, n, forms, op, bias, accumulate)
+
+    cdef void fill(self, const float* x, Py_ssize_t n, const Form* forms, Py_ssize_t tile16) noexcept nogil:
+        """Quantizes the (up to) 16 tokens from 16 * tile16 on into every form that is taken."""
+        cdef Py_ssize_t t0, end = min(n, 16 * tile16 + 16)
+        cdef int form, T
+        for form in range(3):
+            if self.takes[form]:
+                t0 = 16 * tile16
+                while t0 < end:
+                    T = tile_size(end - t0)
+                    fill_tile(form, x, self.cols, self.cols, &forms[form], t0, T)
+                    t0 = t0 + T
+
+    cdef void run(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t n, const Form* forms, float* out,
+                  const float* bias, bint accumulate) noexcept nogil:
+        """Panels first .. first + count, counted through all the parts."""
+        cdef Py_ssize_t p0, p1, last = min(first + count, self.n_panels)
+        cdef int i
+        cdef const Part* w
+        for i in range(self.n_parts):
+            w = &self.parts[i]
+            p0 = max(first, w.first_panel) - w.first_panel
+            p1 = min(last - w.first_panel, (w.rows + 15) // 16)
+            if p0 < p1:
+                panels(w, p0, p1, n, self.cols, forms, out, self.rows, bias, accumulate)
+
+
+cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, Py_ssize_t stride, int n_threads) noexcept nogil:
+    """Panels handed out at a time: about 64 KB, but at least four chunks a thread, so that a thread
+    which is kept waiting by another process does not hold up the rest."""
+    cdef Py_ssize_t chunk = max(1, 65536 // stride)
+    return max(1, min(chunk, n_panels // (4 * n_threads)))

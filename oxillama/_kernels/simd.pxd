@@ -1,0 +1,64 @@
+"""The seam of simd/simd.h as Cython sees it: a logical machine of 16 lanes."""
+
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
+
+
+cdef extern from "simd.h" nogil:
+    ctypedef struct f32x16:
+        pass
+    ctypedef struct i32x16:
+        pass
+    ctypedef struct u8x64:
+        pass
+
+    const int OX_S8_SHIFT
+    const int OX_TILE
+    void OX_PREFETCH(const void* p)
+
+    float ox_f32_from_f16(uint16_t h)
+    uint16_t ox_f16_from_f32(float f)
+    float ox_f32_from_bf16(uint16_t h)
+    uint16_t ox_bf16_from_f32(float f)
+
+    f32x16 f32_zero()
+    f32x16 f32_set1(float x)
+    f32x16 f32_load(const float* p)
+    void f32_store(float* p, f32x16 a)
+    f32x16 f32_load_f16(const uint16_t* p)
+    void f32_store_f16(uint16_t* p, f32x16 a)
+    f32x16 f32_load_bf16(const uint16_t* p)
+    f32x16 f32_add(f32x16 a, f32x16 b)
+    f32x16 f32_sub(f32x16 a, f32x16 b)
+    f32x16 f32_mul(f32x16 a, f32x16 b)
+    f32x16 f32_div(f32x16 a, f32x16 b)
+    f32x16 f32_fma(f32x16 a, f32x16 b, f32x16 c)
+    f32x16 f32_max(f32x16 a, f32x16 b)
+    f32x16 f32_abs(f32x16 a)
+    f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y)
+    f32x16 f32_from_i32(i32x16 a)
+    f32x16 f32_from_bits(i32x16 a)
+    i32x16 i32_from_bits(f32x16 a)
+    float f32_sum(f32x16 v)
+    float f32_hmax(f32x16 v)
+    float f32_fma1(float a, float b, float c)
+
+    i32x16 i32_zero()
+    i32x16 i32_set1(int32_t x)
+    i32x16 i32_add(i32x16 a, i32x16 b)
+    i32x16 i32_sub(i32x16 a, i32x16 b)
+    i32x16 i32_mul(i32x16 a, i32x16 b)
+    i32x16 i32_shl(i32x16 a, int n)
+    i32x16 i32_sar(i32x16 a, int n)
+    i32x16 i32_load_u8(const uint8_t* p)
+    i32x16 i16_load_u8(const uint8_t* p)
+    i32x16 i16_load_i8(const int8_t* p)
+    void i32_store_i8(int8_t* p, i32x16 a)
+    i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b)
+
+    u8x64 u8_load(const uint8_t* p)
+    u8x64 u8_set4(const int8_t* p)
+    u8x64 u8_low4(u8x64 a)
+    u8x64 u8_high4(u8x64 a)
+    u8x64 u8_join2(u8x64 low, u8x64 plane, int i)
+    i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a)
+    i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)

@@ -1,0 +1,99 @@
+/* AVX-512 with VNNI: one register is the whole logical vector. */
+#include <immintrin.h>
+
+typedef __m512 f32x16;
+typedef __m512i i32x16;
+typedef __m512i u8x64;
+
+/* vpdpbusd multiplies unsigned by signed: signed codes are moved up by 128, and the products'
+ * surplus 128 * sum(a) is taken off at the start of the block. */
+#define OX_S8_SHIFT 7
+#define OX_TILE 8 /* tokens in the largest tile: what the registers hold */
+
+static OX_INLINE f32x16 f32_zero(void) { return _mm512_setzero_ps(); }
+static OX_INLINE f32x16 f32_set1(float x) { return _mm512_set1_ps(x); }
+static OX_INLINE f32x16 f32_load(const float *p) { return _mm512_loadu_ps(p); }
+static OX_INLINE void f32_store(float *p, f32x16 a) { _mm512_storeu_ps(p, a); }
+static OX_INLINE f32x16 f32_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static OX_INLINE void f32_store_f16(uint16_t *p, f32x16 a) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
+static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { return _mm512_sub_ps(a, b); }
+static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }
+static OX_INLINE f32x16 f32_div(f32x16 a, f32x16 b) { return _mm512_div_ps(a, b); }
+static OX_INLINE f32x16 f32_fma(f32x16 a, f32x16 b, f32x16 c) { return _mm512_fmadd_ps(a, b, c); }
+static OX_INLINE f32x16 f32_max(f32x16 a, f32x16 b) { return _mm512_max_ps(a, b); }
+static OX_INLINE f32x16 f32_abs(f32x16 a) { return _mm512_abs_ps(a); }
+static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+static OX_INLINE f32x16 f32_from_i32(i32x16 a) { return _mm512_cvtepi32_ps(a); }
+static OX_INLINE f32x16 f32_from_bits(i32x16 a) { return _mm512_castsi512_ps(a); }
+static OX_INLINE i32x16 i32_from_bits(f32x16 a) { return _mm512_castps_si512(a); }
+
+static OX_INLINE float f32_sum(f32x16 v) {
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+static OX_INLINE float f32_hmax(f32x16 v) {
+    const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+static OX_INLINE float f32_fma1(float a, float b, float c) {
+    return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)));
+}
+
+static OX_INLINE i32x16 i32_zero(void) { return _mm512_setzero_si512(); }
+static OX_INLINE i32x16 i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static OX_INLINE i32x16 i32_add(i32x16 a, i32x16 b) { return _mm512_add_epi32(a, b); }
+static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { return _mm512_sub_epi32(a, b); }
+static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { return _mm512_mullo_epi32(a, b); }
+static OX_INLINE i32x16 i32_shl(i32x16 a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+static OX_INLINE i32x16 i32_sar(i32x16 a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
+static OX_INLINE i32x16 i32_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static OX_INLINE i32x16 i16_load_u8(const uint8_t *p) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+static OX_INLINE i32x16 i16_load_i8(const int8_t *p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
+}
+static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) { return _mm512_dpwssd_epi32(acc, a, b); }
+
+static OX_INLINE u8x64 u8_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static OX_INLINE u8x64 u8_set4(const int8_t *p) {
+    int32_t x;
+    memcpy(&x, p, 4);
+    return _mm512_set1_epi32(x);
+}
+static OX_INLINE u8x64 u8_low4(u8x64 a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
+static OX_INLINE u8x64 u8_high4(u8x64 a) {
+    return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(0x0f));
+}
+/* Bits 2 * i .. 2 * i + 1 of every byte of `plane`, moved to bits 4..5 and joined with `low`. */
+static OX_INLINE u8x64 u8_join2(u8x64 low, u8x64 plane, int i) {
+    const __m512i at = i == 0 ? _mm512_slli_epi16(plane, 4)
+                     : i == 1 ? _mm512_slli_epi16(plane, 2)
+                     : i == 2 ? plane : _mm512_srli_epi16(plane, 2);
+    return _mm512_or_si512(low, _mm512_and_si512(at, _mm512_set1_epi8(0x30)));
+}
+/* Sums of 4 products: codes of at most 7 bits times signed bytes. */
+static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, w, a); }
+static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) {
+    return _mm512_dpbusd_epi32(acc, _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)), a);
+}

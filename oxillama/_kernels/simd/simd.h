@@ -1,0 +1,78 @@
+/* The seam between the kernels and the instruction sets.
+ *
+ * A logical machine with 16 lanes: f32x16 (floats), i32x16 (32-bit integers, or 16 pairs of
+ * 16-bit ones) and u8x64 (16 groups of 4 bytes). Every header below gives the same operations the
+ * same results, bit for bit: no operation here sums over lanes in an order of its own, every fma is
+ * written out, and integers never saturate. OX_TARGET_* is set by setup.py, one per build.
+ */
+#ifndef OX_SIMD_H
+#define OX_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#define OX_INLINE __forceinline
+#define OX_PREFETCH(p) ((void)(p))
+#else
+#define OX_INLINE inline __attribute__((always_inline))
+#define OX_PREFETCH(p) __builtin_prefetch((p), 0, 3)
+#endif
+
+/* Tile bodies take their token count and layout as constants: they only become constants once
+ * inlined, so Cython's inline functions must be inlined without exception. Not so for the portable
+ * target, where that buys little and costs a minute of compiling. */
+#if defined(CYTHON_INLINE) && !defined(OX_TARGET_PORTABLE)
+#undef CYTHON_INLINE
+#define CYTHON_INLINE OX_INLINE
+#endif
+
+static OX_INLINE float ox_f32_from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static OX_INLINE uint32_t ox_bits_from_f32(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+
+/* IEEE half to float, exact, denormals and NaN payloads included. */
+static OX_INLINE float ox_f32_from_f16(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    const uint32_t rest = h & 0x7fffu;
+    if (rest < 0x0400u) { /* zero and denormals: the value is rest * 2^-24 */
+        const float f = (float)rest * ox_f32_from_bits(0x33800000u);
+        return ox_f32_from_bits(ox_bits_from_f32(f) | sign);
+    }
+    if (rest > 0x7c00u) return ox_f32_from_bits(sign | 0x7fc00000u | (rest << 13)); /* quiet NaN */
+    if (rest == 0x7c00u) return ox_f32_from_bits(sign | 0x7f800000u);
+    return ox_f32_from_bits(sign | ((rest << 13) + 0x38000000u));
+}
+
+/* Float to IEEE half, round to nearest even, overflow to infinity. */
+static OX_INLINE uint16_t ox_f16_from_f32(float f) {
+    const uint32_t u = ox_bits_from_f32(f);
+    const uint32_t sign = (u >> 16) & 0x8000u;
+    const uint32_t a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
+    if (a >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);
+    if (a < 0x38800000u) { /* below the smallest normal half: adding 0.5 rounds at 2^-24 */
+        const float r = ox_f32_from_bits(a) + 0.5f;
+        return (uint16_t)(sign | (ox_bits_from_f32(r) - 0x3f000000u));
+    }
+    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
+}
+
+static OX_INLINE float ox_f32_from_bf16(uint16_t h) { return ox_f32_from_bits((uint32_t)h << 16); }
+
+static OX_INLINE uint16_t ox_bf16_from_f32(float f) { /* round to nearest even, NaN stays NaN */
+    const uint32_t u = ox_bits_from_f32(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+#if defined(OX_TARGET_AVX512)
+#include "avx512.h"
+#elif defined(OX_TARGET_AVX2)
+#include "avx2.h"
+#elif defined(OX_TARGET_NEON)
+#include "neon.h"
+#else
+#include "portable.h"
+#endif
+
+#endif
