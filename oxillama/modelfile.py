@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -40,14 +39,7 @@ class _Shard:
         self.bytes: np.ndarray | None = np.frombuffer(buffer, np.uint8)
 
     def close(self) -> None:
-        mapping, self.mapping, self.bytes = self.mapping, None, None
-        if mapping is not None:
-            _close_mapping(mapping)
-
-
-def _close_mapping(mapping: mmap.mmap) -> None:
-    with suppress(BufferError):  # views are still out: the memory is unmapped with the last of them
-        mapping.close()
+        self.mapping = self.bytes = None  # the memory is unmapped with the last view of it
 
 
 def _map(path: Path) -> Buffer:
@@ -77,7 +69,7 @@ def _open_shard(path: Path, index: int) -> _Shard:
         return _Shard(buffer, path.name, index)
     except BaseException:
         if isinstance(buffer, mmap.mmap):
-            _close_mapping(buffer)
+            buffer.close()  # or the traceback would keep the file mapped
         raise
 
 
@@ -276,7 +268,7 @@ class ModelFile:
             raise GGUFError(f"the key is missing from {shard.label}", key="split.count")
         for key, value in metadata.items():
             if key not in PER_SHARD_KEYS and not _equal(self.metadata.setdefault(key, value), value):
-                raise GGUFError(f"{shard.label} and {self._shards[0].label} disagree", key=key)
+                raise GGUFError(f"{shard.label} disagrees with the shards before it", key=key)
         for name, info in shard.header.tensors.items():
             if self.tensors.setdefault(name, info) is not info:
                 raise GGUFError(f"the tensor of {shard.label} is in an earlier shard too", key=name)

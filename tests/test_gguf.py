@@ -7,7 +7,6 @@ import struct
 import tracemalloc
 from typing import Any
 
-import numpy as np
 import pytest
 
 from oxillama.errors import GGUFError
@@ -115,7 +114,7 @@ def test_tensors_are_listed_and_handed_out(version: int, alignment: int | None) 
     assert all(info.offset % model.alignment == 0 for info in model.tensors.values())
     for one in tensors:
         data = model.data(one.name)
-        assert (data.dtype, data.ndim, data.tobytes()) == (np.uint8, 1, one.data)
+        assert (data.dtype.name, data.ndim, data.tobytes()) == ("uint8", 1, one.data)
 
 
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda fmt: fmt.name)
@@ -180,12 +179,14 @@ MALFORMED: dict[str, tuple[bytes, str, str | None]] = {
     "array huge": (array_of(12, HUGE), f"{HUGE} array elements", "k"),
     "array wraps to 0 bytes": (array_of(12, 2**61), "array elements", "k"),
     "strings past the end": (array_of(8, 2, string("abc") + u64(1)), "2 strings run past the end", "k"),
+    "string length cut": (array_of(8, 2, string("abcdefgh") + bytes(4)), "2 strings run past the end", "k"),
     "last string past the end": (array_of(8, 1, u64(4) + b"abc"), "1 strings run past the end", "k"),
     "strings count huge": (array_of(8, HUGE), f"{HUGE} strings", "k"),
     "string length wraps": (array_of(8, 2, u64(HUGE - 7) + bytes(8)), "2 strings run past the end", "k"),
     "string length negative": (array_of(8, 2, u64(2**63) + bytes(8)), "2 strings run past the end", "k"),
     "nested count huge": (array_of(9, HUGE), f"{HUGE} nested arrays", "k"),
-    "nested too deep": (array_of(9, 1, (u32(9) + u64(1)) * 5000), "nested more than 4 deep", "k"),
+    "nested too deep": (write([("k", "[[[[[u8]]]]]", [[[[[1]]]]])]), "nested more than 4 deep", "k"),
+    "nested without end": (array_of(9, 1, (u32(9) + u64(1)) * 5000), "nested more than 4 deep", "k"),
     "alignment 0": (write([(ALIGNMENT, "u32", 0)]), "found 0", ALIGNMENT),
     "alignment 4": (write([(ALIGNMENT, "u32", 4)]), "power of two from 8", ALIGNMENT),
     "alignment 48": (write([(ALIGNMENT, "u32", 48)]), "found 48", ALIGNMENT),
@@ -273,4 +274,4 @@ def test_memory_is_bounded_by_the_size_of_the_file(name: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 32 * len(data) + 65536, f"{peak / len(data):.1f} times the file"
+    assert peak < 20 * len(data) + 65536, f"{peak / len(data):.1f} times the file"

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,28 +86,37 @@ def test_opening_reads_no_tensor_and_release_lets_go(tmp_path: Path) -> None:
         assert model.data("a").max() == 1
 
 
+def mapped(folder: Path) -> bool:
+    return str(folder) in Path("/proc/self/maps").read_text()
+
+
 @on_linux
 def test_nothing_stays_open(tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.gguf", tmp_path / "bad.gguf"
-    good.write_bytes(write([], [f32_tensor()]))
-    bad.write_bytes(write([], [f32_tensor()])[:-1])
+    path = tmp_path / "m.gguf"
+    path.write_bytes(write([], [f32_tensor()]))
     before = len(os.listdir("/proc/self/fd"))
-    with ModelFile.open(good):
-        pass
-    with pytest.raises(GGUFError, match="the file ends 1 bytes earlier"):
-        ModelFile.open(bad)
+    with ModelFile.open(path) as model:
+        data = model.data("a")
+    assert mapped(tmp_path)
+    assert data[-1] == 1
+    del data
+    assert not mapped(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(GGUFError, match="the file ends 1 bytes earlier") as caught:
+        ModelFile.open(path)
+    assert not mapped(tmp_path), caught
     assert len(os.listdir("/proc/self/fd")) == before
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
-    for path, words in [
+    cases: list[tuple[str | Path, str]] = [
         (tmp_path / "none.gguf", "cannot be opened"),
         (tmp_path, "directory|cannot be opened"),
         ("nul\0.gguf", "not a path"),
         ("\ud800.gguf", "not a path|cannot be opened"),
         ("x" * 5000, "cannot be opened"),
-    ]:
+    ]
+    for path, words in cases:
         with pytest.raises(ModelFileError, match=words):
             ModelFile.open(path)
 
@@ -189,22 +198,33 @@ def test_get_knows_absent_keys() -> None:
 # Split files
 
 
-def shard(index: int, count: int, tensors: list[Tensor], total: int, extra: list[Any] | None = None) -> bytes:
+def shard(
+    index: int,
+    count: int,
+    tensors: list[Tensor],
+    total: int,
+    extra: Sequence[tuple[str, str, Any]] = (),
+    alignment: int | None = None,
+) -> bytes:
     split = [("split.no", "u16", index), ("split.count", "u16", count), ("split.tensors.count", "i32", total)]
-    return write((extra or []) + split, tensors)
+    return write([*extra, *split], tensors, alignment=alignment)
 
 
 def shard_path(folder: Path, index: int, count: int = 3) -> Path:
     return folder / f"m-{index + 1:05d}-of-{count:05d}.gguf"
 
 
+FIRST = [("general.name", "str", "whole"), ("sizes", "[i32]", [1, 2]), ("flag", "bool", True)]
+LATE = [("late", "[i32]", [5])]
+
+
 @pytest.fixture
 def split(tmp_path: Path) -> Path:
     """Three shards; the first holds metadata only, as gguf-split can write it."""
-    held = [[], [f32_tensor("a", fill=1), f32_tensor("b", fill=2)], [f32_tensor("c", fill=3)]]
-    for index, tensors in enumerate(held):
-        extra = [("general.name", "str", "whole")] if index == 0 else [("late", "[i32]", [index, 5][1:])]
-        shard_path(tmp_path, index).write_bytes(shard(index, 3, tensors, 3, extra))
+    a, b, c = (f32_tensor(name, fill=ord(name)) for name in "abc")
+    shard_path(tmp_path, 0).write_bytes(shard(0, 3, [], 3, FIRST))
+    shard_path(tmp_path, 1).write_bytes(shard(1, 3, [a, b], 3, LATE, alignment=64))
+    shard_path(tmp_path, 2).write_bytes(shard(2, 3, [c], 3, LATE, alignment=16))
     return tmp_path
 
 
@@ -215,10 +235,12 @@ def test_the_first_shard_opens_all(split: Path) -> None:
         assert model.path == paths[0]
         assert model.file_size == sum(path.stat().st_size for path in paths)
         assert {name: info.shard for name, info in model.tensors.items()} == {"a": 1, "b": 1, "c": 2}
-        assert [model.data(name)[0] for name in "abc"] == [1, 2, 3]
+        assert [model.data(name)[0] for name in "abc"] == [*b"abc"]
         assert model.get("general.name", str) == "whole"
         assert model.get("split.no", int) == 0
         assert model.get("late", list[int]) == [5]
+        assert model.alignment == 32
+        assert "general.alignment" not in model.metadata
         model.release("c")
     with pytest.raises(ModelFileError, match=r"00003-of-00003\.gguf is closed"):
         model.data("c")
@@ -241,6 +263,14 @@ def test_a_broken_shard_is_named(split: Path) -> None:
         ModelFile.open(shard_path(split, 0))
 
 
+@on_linux
+def test_no_shard_stays_open_after_an_error(split: Path) -> None:
+    shard_path(split, 2).write_bytes(shard(1, 3, [], 3))
+    with pytest.raises(GGUFError, match=r"split\.no: expected 2, found 1") as caught:
+        ModelFile.open(shard_path(split, 0))
+    assert not mapped(split), caught
+
+
 @pytest.mark.parametrize(
     ("second", "key"),
     [
@@ -253,6 +283,9 @@ def test_a_broken_shard_is_named(split: Path) -> None:
         (shard(1, 3, [f32_tensor("b")], 4), "split.tensors.count"),
         (shard(1, 3, [f32_tensor("b")], 3, [("general.name", "str", "another")]), "general.name"),
         (shard(1, 3, [f32_tensor("b")], 3, [("general.name", "[i32]", [1])]), "general.name"),
+        (shard(1, 3, [f32_tensor("b")], 3, [("general.name", "bool", True)]), "general.name"),
+        (shard(1, 3, [f32_tensor("b")], 3, [("flag", "u8", 1)]), "flag"),
+        (shard(1, 3, [f32_tensor("b")], 3, [("sizes", "[i32]", [1, 3])]), "sizes"),
     ],
 )
 def test_a_shard_that_disagrees_is_named(split: Path, second: bytes, key: str) -> None:

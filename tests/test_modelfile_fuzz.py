@@ -22,7 +22,7 @@ from oxillama.modelfile import ModelFile, StringArray
 from tests.ggufwriter import Tensor, f32_tensor, write
 
 SECONDS = 5.0  # a fraction of a millisecond when nothing else runs
-BYTES_PER_BYTE, BYTES_ANYWAY = 32, 1 << 16
+BYTES_PER_BYTE, BYTES_ANYWAY = 20, 1 << 16
 
 SMALL = write(
     [
