@@ -16,10 +16,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.random_blocks import RANDOM_FORMATS, random_rows
+from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 
 SLICE_ELEMENTS = 1 << 22
@@ -160,15 +162,16 @@ def _words() -> Iterator[str]:
 def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure: bool = False) -> int:
     """Write the model to ``path`` (replaced if it exists) and return the size of the file in bytes.
 
-    Raises ValueError where a tensor's rows are not whole blocks of its format.
+    Raises ConfigError where a dimension does not fit: rows must be whole blocks of their format.
     """
-    import gguf
-
+    if shape.n_layer < 1 or shape.n_vocab < 1000:
+        raise ConfigError(f"shape: expected at least 1 layer and 1000 tokens, got {shape}")
+    gguf = _gguf()
     plan = list(tensors(shape, mix, pure=pure))
     for tensor in plan:
         if tensor.n_in % FORMATS[tensor.format].block_len:
             block_len = FORMATS[tensor.format].block_len
-            raise ValueError(
+            raise ConfigError(
                 f"{tensor.name}: {tensor.format} needs rows of a multiple of {block_len}, not {tensor.n_in}"
             )
     writer = gguf.GGUFWriter(path, "llama")
@@ -188,16 +191,22 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
         for tensor in plan:
             file.write(bytes(-file.tell() % gguf.GGUF_DEFAULT_ALIGNMENT))
             for data in tensor_data(tensor, rng):
-                file.write(data)
+                file.write(data.data)
         file.write(bytes(-file.tell() % gguf.GGUF_DEFAULT_ALIGNMENT))
         return file.tell()
 
 
-def _add_metadata(writer, shape: Shape, mix: str, seed: int) -> None:  # type: ignore[no-untyped-def]
-    import gguf
+def _gguf() -> Any:
+    try:
+        import gguf
+    except ImportError as error:
+        raise ConfigError("make_model: needs the package gguf, which is not installed") from error
+    return gguf
 
+
+def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
     writer.add_name(f"random {mix} weights, seed {seed}")
-    file_type = getattr(gguf.LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
+    file_type = getattr(_gguf().LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
     if file_type is not None:
         writer.add_file_type(file_type)
     writer.add_context_length(shape.context)
@@ -220,29 +229,35 @@ def _add_metadata(writer, shape: Shape, mix: str, seed: int) -> None:  # type: i
     writer.add_eos_token_id(2)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Command line of this module; see the module's docstring."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.make_model", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of this command."""
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("format", choices=BASE_FORMATS)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--layers", type=int, help="keep only this many layers")
+    parser.add_argument("--layers", type=int, help="another number of layers than the shape's")
     parser.add_argument("--pure", action="store_true", help="one format for all matrices, no mix")
-    args = parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the model that the arguments describe."""
     shape = SHAPES[args.shape]
     if args.layers is not None:
         shape = replace(shape, n_layer=args.layers)
-    try:
-        size = write_model(args.out, shape, args.format, seed=args.seed, pure=args.pure)
-    except ImportError:
-        print("make_model: needs the gguf package (pip install gguf)", file=sys.stderr)
-        return 2
-    except (OSError, ValueError) as error:
-        print(f"make_model: {error}", file=sys.stderr)
-        return 2
+    size = write_model(args.out, shape, args.format, seed=args.seed, pure=args.pure)
     print(f"{args.out}: {size / 1e6:.1f} MB")
     return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line of this module; see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.make_model", description=__doc__)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args(argv))
+    except (OSError, ConfigError) as error:
+        print(f"make_model: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
