@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import end_to_end, loading, make_model
 from benchmarks.peers import ENGINES
-from benchmarks.timing import Row, compare, read_report, report, table, write_report
+from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import available_cores, describe_machine
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 
@@ -102,7 +102,10 @@ def _measured(args: argparse.Namespace) -> dict[str, int]:
 
 
 def _prepare(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Find out before minutes of measuring what would fail after them; returns the report to compare."""
+    """Find out before minutes of measuring what would fail after them; returns the report to compare.
+
+    Also notes in ``args.cpu_time`` where the clocks of the cores stood.
+    """
     if args.peer == args.engine:
         raise ConfigError(f"--peer: expected another engine than --engine, got {args.peer} twice")
     for model in args.model:
@@ -110,6 +113,7 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any] | None:
             raise ModelFileError(f"{model}: expected a GGUF model, found no such file")
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise ConfigError(f"--json: expected a file in an existing folder, got {args.json}")
+    args.cpu_time = CpuTime.now()
     if args.compare is None:
         return None
     conditions = {name: getattr(args, name) for name in ("threads", "prompt", "new")}
@@ -118,11 +122,14 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any] | None:
 
 def _finish(args: argparse.Namespace, results: list[Row], old: dict[str, Any] | None) -> int:
     machine = describe_machine()
+    others = others_share(args.cpu_time, CpuTime.now())
+    machine["others_share"] = others
     machine["engines"] = {name: ENGINES[name](Path(), 1, 1).version() for name in _engines(args)}
     content = report(args.command, _measured(args), machine, results)
     print(f"{machine['cpu']}, {args.threads} of {machine['available_cores']} cores; ", end="")
     print(", ".join(f"{name} {version}" for name, version in machine["engines"].items()))
-    print(f"{args.prompt} + {args.new} tokens, {args.rounds} rounds; median [quartiles]")
+    print(f"{args.prompt} + {args.new} tokens, {args.rounds} rounds; median [quartiles]", end="")
+    print("" if others is None else f"; other processes took {others:.0%} of the cores' time")
     print(table(results))
     if old is not None:
         print(f"\nagainst {args.compare} of {old.get('time')}, {old.get('machine', {}).get('cpu')}:")

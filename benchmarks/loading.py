@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,22 @@ def load_once(engine: str, model: Path, threads: int, prompt: int, new: int) -> 
 
 def file_size(model: Path) -> int:
     """Bytes of the model, all its files together."""
-    return int(_open(model).file_size)
+    with _open(model) as file:
+        return int(file.file_size)
 
 
 def kv_bytes(model: Path, context: int) -> int:
     """Bytes of float16 keys and values of ``context`` tokens, from the model's metadata."""
-    metadata = _open(model).metadata
+    try:
+        with _open(model) as file:
+            return _kv_bytes(file.metadata, context)
+    except KeyError as error:
+        raise LoadError(
+            f"{model}: the size of its KV cache needs the key {error}, which is absent"
+        ) from error
+
+
+def _kv_bytes(metadata: Mapping[str, Any], context: int) -> int:
     arch = metadata["general.architecture"]
     heads = metadata[f"{arch}.attention.head_count"]
     kv_heads = metadata.get(f"{arch}.attention.head_count_kv", heads)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gc
 import json
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -80,6 +82,34 @@ class Row:
         return Summary.of(round_ratios(first, second))
 
 
+@dataclass(frozen=True)
+class CpuTime:
+    """Seconds of core time since the machine started: of all cores, the busy part, and this process's."""
+
+    total: float
+    busy: float
+    own: float
+
+    @classmethod
+    def now(cls, stat: Path = Path("/proc/stat")) -> CpuTime | None:
+        """The counters now, ended child processes included; None where the system does not tell."""
+        if not stat.exists():
+            return None
+        ticks = [int(word) for word in stat.read_text().split("\n")[0].split()[1:9]]
+        second = os.sysconf("SC_CLK_TCK")
+        idle = ticks[3] + ticks[4]  # idle and waiting for a disk; time stolen by other guests is busy
+        own = sum(os.times()[:4])
+        return cls(sum(ticks) / second, (sum(ticks) - idle) / second, own)
+
+
+def others_share(before: CpuTime | None, after: CpuTime | None) -> float | None:
+    """Share of the machine's core time between two moments that went to other processes, 0 to 1."""
+    if before is None or after is None or after.total <= before.total:
+        return None
+    others = (after.busy - before.busy) - (after.own - before.own)
+    return min(1.0, max(0.0, others / (after.total - before.total)))
+
+
 def rows(model: str, samples: Samples, metrics: Sequence[Metric]) -> list[Row]:
     """One row for each metric that every engine gave samples of."""
     return [
@@ -99,8 +129,8 @@ def _significant(value: float, digits: int) -> str:
     """Plain notation: 1234.5 to 3 digits is 1234 (digits before the point are all kept)."""
     if value == 0:
         return "0"
-    before_point = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:.{max(0, digits - before_point)}f}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{max(0, decimals)}f}"
 
 
 def table(results: Sequence[Row]) -> str:

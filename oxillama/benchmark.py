@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.errors import ConfigError
+
 CPU_FLAGS = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
     "avx512_fp16", "amx_int8", "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve", "sve2",
@@ -69,8 +71,17 @@ def bench_model(
     """Time prefill of ``prompt_tokens`` tokens, then decoding of ``new_tokens`` more, ``rounds`` times.
 
     Decoding feeds fixed tokens one by one, so it excludes sampling. ``num_threads`` None means all cores
-    this process may use. The errors are those of loading and running a model.
+    this process may use. Raises ConfigError for a count below 1 (``warmup``: below 0), and the errors of
+    loading and running a model.
     """
+    for name, count, least in (
+        ("prompt_tokens", prompt_tokens, 1),
+        ("new_tokens", new_tokens, 1),
+        ("rounds", rounds, 1),
+        ("warmup", warmup, 0),
+    ):
+        if count < least:
+            raise ConfigError(f"{name}: expected at least {least}, got {count}")
     from oxillama import EngineConfig, InferenceEngine  # type: ignore[attr-defined]
 
     threads = available_cores() if num_threads is None else num_threads
@@ -82,14 +93,14 @@ def bench_model(
     n_vocab = len(engine.prefill([1]))
     load_seconds = time.perf_counter() - start
 
-    tokens = fixed_tokens(prompt_tokens + new_tokens, n_vocab)
+    prompt, new = fixed_tokens(prompt_tokens, n_vocab), fixed_tokens(new_tokens, n_vocab)
     prefill, decode = [], []
     for _ in range(warmup + rounds):
         engine.reset()
         start = time.perf_counter()
-        engine.prefill(tokens[:prompt_tokens])
+        engine.prefill(prompt)
         middle = time.perf_counter()
-        for token in tokens[prompt_tokens:]:
+        for token in new:
             engine.forward_one(token)
         prefill.append(prompt_tokens / (middle - start))
         decode.append(new_tokens / (time.perf_counter() - middle))
