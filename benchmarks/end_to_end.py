@@ -1,0 +1,69 @@
+"""Prefill and decode speed of whole models, engines taking turns in one process.
+
+A turn prefills a prompt into an empty context and then decodes tokens behind it, so that decoding is
+measured at the depth of the prompt. Every engine runs the same tokens; how alike their logits are after
+the prompt is reported too, for a fast engine that computes something else would be no comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peers import ENGINES, Runner
+from benchmarks.timing import Metric, Row, alternate, rows
+from oxillama.benchmark import fixed_tokens
+
+PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
+DECODE = Metric("decode", "tok/s", higher_is_better=True)
+
+
+def measure(
+    model: Path,
+    engines: Sequence[str],
+    *,
+    threads: int,
+    rounds: int = 10,
+    warmup: int = 1,
+    prompt: int = 512,
+    new: int = 32,
+) -> tuple[list[Row], float | None]:
+    """Speeds of each engine on one model, and the cosine of the angle between two engines' logits.
+
+    The cosine is None for a single engine. Raises what `Runner.load` raises.
+    """
+    with ExitStack() as stack:
+        runners = []
+        for name in engines:
+            runner = ENGINES[name](model, threads, prompt + new)
+            stack.callback(runner.close)
+            runner.load()
+            runners.append(runner)
+        samples = alternate(
+            {runner.name: turn(runner, prompt, new) for runner in runners}, rounds=rounds, warmup=warmup
+        )
+        return rows(model.stem, samples, (PREFILL, DECODE)), agreement(runners)
+
+
+def turn(runner: Runner, prompt: int, new: int) -> Callable[[], dict[str, float]]:
+    """One engine's turn: prefill, then decode, both in tokens per second."""
+    tokens = fixed_tokens(prompt, runner.n_vocab)
+
+    def run() -> dict[str, float]:
+        return {
+            PREFILL.name: len(tokens) / runner.prefill(tokens),
+            DECODE.name: new / runner.decode(new),
+        }
+
+    return run
+
+
+def agreement(runners: Sequence[Runner]) -> float | None:
+    """Cosine of the angle between the first two engines' logits of the prompt's last token."""
+    if len(runners) < 2:
+        return None
+    a, b = (np.asarray(runner.logits, np.float64) for runner in runners[:2])
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))

@@ -1,0 +1,235 @@
+"""Engines behind one face, so that all are timed by the same code, in the same process.
+
+`Runner` holds the clock; an engine supplies five small methods below it. All get the same work: fixed
+token ids, a float16 KV cache, the logits of the last token as float32, no sampling. An engine's package
+is imported when it is loaded, so that either can be measured where the other is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.benchmark import fixed_tokens, peak_rss
+from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
+
+Logits = NDArray[np.float32]
+
+
+class Runner(ABC):
+    """An engine with one model and one sequence.
+
+    Attributes
+    ----------
+    load_seconds : time to open the model until it can be run.
+    first_token_seconds : the same, and a first token: what was only mapped has been read by then.
+    n_vocab : tokens in the vocabulary.
+    logits : those of the last token of the last prefill, float32 (n_vocab,).
+    """
+
+    name: str
+    load_seconds: float
+    first_token_seconds: float
+    n_vocab: int
+    logits: Logits
+
+    def __init__(
+        self, model: Path, threads: int, context: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.model = model
+        self.threads = threads
+        self.context = context
+        self._clock = clock
+
+    def load(self) -> None:
+        """Import the engine, then open the model and run one token, timed.
+
+        Raises ConfigError when the engine is not installed, ModelFileError or LoadError for the model.
+        """
+        if not self.model.is_file():
+            raise ModelFileError(f"{self.model}: expected a GGUF model, found no such file")
+        self._import()
+        start = self._clock()
+        self._open()
+        self.load_seconds = self._clock() - start
+        self._clear()
+        logits = self._forward([1])
+        self.first_token_seconds = self._clock() - start
+        self.n_vocab = len(logits)
+        self._check(logits)
+
+    def prefill(self, tokens: Sequence[int]) -> float:
+        """Seconds to run ``tokens`` from an empty context, up to the last one's logits."""
+        self._clear()
+        start = self._clock()
+        logits = self._forward(tokens)
+        seconds = self._clock() - start
+        self._check(logits)
+        self.logits = logits.copy()
+        return seconds
+
+    def decode(self, n: int) -> float:
+        """Seconds to append ``n`` fixed tokens one at a time, each up to its logits."""
+        tokens = fixed_tokens(n, self.n_vocab)
+        start = self._clock()
+        for token in tokens:
+            self._forward_one(token)
+        return self._clock() - start
+
+    @property
+    def peak_rss(self) -> int:
+        """The most memory the whole process has had resident, in bytes."""
+        return peak_rss()
+
+    def _check(self, logits: Logits) -> None:
+        if not np.isfinite(logits).all():
+            raise SamplingError(f"{self.model}: {self.name} computed logits that are not finite")
+
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the engine, imported or not yet loaded."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the model and its memory; may be called at any time."""
+
+    @abstractmethod
+    def _import(self) -> None:
+        """Import the engine's package; ConfigError when that fails."""
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Open the model with a float16 KV cache of ``context`` tokens."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Empty the context."""
+
+    @abstractmethod
+    def _forward(self, tokens: Sequence[int]) -> Logits:
+        """Append ``tokens`` and return the last one's logits (valid until the next call)."""
+
+    def _forward_one(self, token: int) -> Logits:
+        """Append one token and return its logits."""
+        return self._forward([token])
+
+
+class OxiLlama(Runner):
+    """This library, through its public interface."""
+
+    name = "oxillama"
+    _config: Any = None
+    _make: Any = None
+    _engine: Any = None
+
+    def version(self) -> str:
+        import oxillama
+
+        return oxillama.__version__
+
+    def _import(self) -> None:
+        try:
+            from oxillama import EngineConfig, InferenceEngine  # type: ignore[attr-defined]
+        except ImportError as error:
+            raise ConfigError(f"engine oxillama: cannot be imported, is it built? ({error})") from error
+        self._config, self._make = EngineConfig, InferenceEngine
+
+    def _open(self) -> None:
+        config = self._config(model_path=str(self.model), num_threads=self.threads, context_size=self.context)
+        self._engine = self._make(config)
+
+    def _clear(self) -> None:
+        self._engine.reset()
+
+    def _forward(self, tokens: Sequence[int]) -> Logits:
+        return self._engine.prefill(tokens)  # type: ignore[no-any-return]
+
+    def _forward_one(self, token: int) -> Logits:
+        return self._engine.forward_one(token)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._engine = None
+
+
+class LlamaCpp(Runner):
+    """llama.cpp through the C interface that llama-cpp-python wraps.
+
+    Its defaults hold (mmap, weights repacked where it can), save that flash attention is asked for rather
+    than left to its choice.
+    """
+
+    name = "llama.cpp"
+    n_batch = 512
+    """Most tokens in one call, and in one pass over the weights; llama.cpp's default for the latter."""
+
+    _api: Any = None
+    _model: Any = None
+    _context: Any = None
+
+    def version(self) -> str:
+        self._import()
+        return f"llama-cpp-python {self._api.__version__}"
+
+    def _import(self) -> None:
+        try:
+            import llama_cpp
+        except (ImportError, OSError, RuntimeError) as error:
+            message = f"peer llama.cpp: needs the package llama-cpp-python, which cannot be imported: {error}"
+            raise ConfigError(message) from error
+        self._api = llama_cpp
+        # Kept alive: llama.cpp calls it for as long as it lives.
+        self._silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._silent, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+
+    def _open(self) -> None:
+        api = self._api
+        model_params = api.llama_model_default_params()
+        model_params.n_gpu_layers = 0
+        self._model = api.llama_model_load_from_file(str(self.model).encode(), model_params)
+        if not self._model:
+            raise LoadError(f"{self.model}: llama.cpp cannot load it")
+        params = api.llama_context_default_params()
+        params.n_ctx = self.context
+        params.n_batch = params.n_ubatch = self.n_batch
+        params.n_threads = params.n_threads_batch = self.threads
+        params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        params.type_k = params.type_v = api.GGML_TYPE_F16
+        params.no_perf = True
+        self._context = api.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise LoadError(f"{self.model}: llama.cpp cannot make a context of {self.context} tokens")
+        self._tokens = (api.llama_token * self.n_batch)()
+        self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
+
+    def _clear(self) -> None:
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
+
+    def _forward(self, tokens: Sequence[int]) -> Logits:
+        api = self._api
+        for start in range(0, len(tokens), self.n_batch):
+            part = tokens[start : start + self.n_batch]
+            self._tokens[: len(part)] = part
+            # Positions follow on from those in memory, and only the last token's logits are computed.
+            status = api.llama_decode(self._context, api.llama_batch_get_one(self._tokens, len(part)))
+            if status != 0:
+                raise PromptError(f"{self.model}: llama_decode of {len(part)} tokens returned {status}")
+        pointer = api.llama_get_logits_ith(self._context, -1)  # waits for the computation
+        return np.ctypeslib.as_array(pointer, shape=(self._vocab_size,))
+
+    def close(self) -> None:
+        if self._context:
+            self._api.llama_free(self._context)
+        if self._model:
+            self._api.llama_model_free(self._model)
+        self._context = self._model = None
+
+
+ENGINES: dict[str, type[Runner]] = {engine.name: engine for engine in (OxiLlama, LlamaCpp)}

@@ -1,0 +1,182 @@
+"""Random tensor data in every GGUF block format, made directly as blocks: no quantizer runs.
+
+A block is random bytes with its scale written over them. The scale is chosen so that the dequantized
+weights have a wanted standard deviation: the codes' own deviation is measured once per format on a
+sample dequantized at scale one, by the `gguf` package. Where a format's byte strings include codes
+that its quantizer never writes, they are mapped to ones that it does.
+
+Block layouts are those of ggml (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oxillama.formats import FORMATS
+
+Bytes = NDArray[np.uint8]
+Scales = NDArray[np.float32]
+WriteScale = Callable[[Bytes, Scales], None]
+"""Completes random blocks (n, block_bytes) in place, given their scales (n,)."""
+
+
+def random_rows(name: str, n_rows: int, n_in: int, std: float, rng: np.random.Generator) -> Bytes:
+    """Rows of a weight matrix in the format ``name``, uint8 of shape (n_rows, bytes of a row).
+
+    The weights are of mean 0 and standard deviation ``std`` (within a factor of 1.5 where scales are
+    powers of two).
+
+    Raises
+    ------
+    ValueError
+        The format is not one of `RANDOM_FORMATS`, or ``n_in`` is not a multiple of its block length.
+    """
+    if name not in RANDOM_FORMATS:
+        raise ValueError(f"format {name!r}: expected one of {', '.join(RANDOM_FORMATS)}")
+    fmt = FORMATS[name]
+    if n_in % fmt.block_len:
+        raise ValueError(f"format {name}: rows must be a multiple of {fmt.block_len} long, not {n_in}")
+    if name in FLOATS:
+        weights = rng.standard_normal((n_rows, n_in), dtype=np.float32)
+        weights *= np.float32(std)
+        return FLOATS[name](weights).view(np.uint8)
+    n_blocks = n_rows * n_in // fmt.block_len
+    # Real scales differ from block to block; a quarter up or down keeps the deviation as asked (to 1%).
+    scales = rng.random(n_blocks, dtype=np.float32)
+    scales *= np.float32(0.5)
+    scales += np.float32(0.75)
+    scales *= np.float32(std / code_std(name))
+    blocks = _random_bytes(n_blocks, fmt.block_bytes, rng)
+    BLOCKS[name](blocks, scales)
+    return blocks.reshape(n_rows, -1)
+
+
+@cache
+def code_std(name: str) -> float:
+    """Standard deviation of a block format's random weights when every scale is 1."""
+    import gguf
+
+    rng = np.random.default_rng(0)
+    blocks = _random_bytes(2048, FORMATS[name].block_bytes, rng)
+    BLOCKS[name](blocks, np.ones(len(blocks), np.float32))
+    return float(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).std())
+
+
+def _random_bytes(n_blocks: int, block_bytes: int, rng: np.random.Generator) -> Bytes:
+    n_bytes = n_blocks * block_bytes
+    words = rng.integers(0, 2**64, -(-n_bytes // 8), dtype=np.uint64)
+    return words.view(np.uint8)[:n_bytes].reshape(n_blocks, block_bytes)
+
+
+def _put_f16(blocks: Bytes, offset: int, values: Scales) -> None:
+    blocks[:, offset : offset + 2] = values.astype("<f2")[:, None].view(np.uint8)
+
+
+def _scale_at(offset: int) -> WriteScale:
+    """Blocks with one f16 scale, whose codes are centred on zero."""
+    return lambda blocks, scales: _put_f16(blocks, offset, scales)
+
+
+def _signed_scale_at(offset: int) -> WriteScale:
+    """Blocks with one f16 scale of either sign, as quantizers write where codes reach further one way.
+
+    The random bytes' own sign bit is kept, so that a matrix has no common offset: that would pass through
+    every layer and make all logits alike.
+    """
+
+    def write(blocks: Bytes, scales: Scales) -> None:
+        negative = blocks[:, offset + 1] & 0x80
+        _put_f16(blocks, offset, scales)
+        blocks[:, offset + 1] |= negative
+
+    return write
+
+
+def _scale_min_at(offset: int, min_offset: int, min_ratio: float) -> WriteScale:
+    """Blocks with an f16 scale and an f16 minimum, ``min_ratio`` times it, which centres the codes."""
+
+    def write(blocks: Bytes, scales: Scales) -> None:
+        _put_f16(blocks, offset, scales)
+        _put_f16(blocks, min_offset, scales * np.float32(min_ratio))
+
+    return write
+
+
+def _q8_0(blocks: Bytes, scales: Scales) -> None:
+    codes = blocks[:, 2:].view(np.int8)
+    np.maximum(codes, -127, out=codes)
+    _put_f16(blocks, 0, scales)
+
+
+def _q2_k(blocks: Bytes, scales: Scales) -> None:
+    sub = blocks[:, :16]
+    sub[...] = (sub & 15) * 17  # each sub-block's 4-bit minimum equals its scale: it centres the codes
+    _scale_min_at(80, 82, 1.5)(blocks, scales)
+
+
+def _k_scale_min(min_ratio: float) -> WriteScale:
+    """Q4_K and Q5_K: eight 6-bit scales and minimums in bytes 4 to 15, made pairwise equal."""
+
+    def write(blocks: Bytes, scales: Scales) -> None:
+        blocks[:, 8:12] = blocks[:, 4:8]
+        blocks[:, 12:16] = (blocks[:, 12:16] & 15) * 17
+        _scale_min_at(0, 2, min_ratio)(blocks, scales)
+
+    return write
+
+
+def _iq1_m(blocks: Bytes, scales: Scales) -> None:
+    """The f16 scale is spread, lowest nibble first, over the top nibbles of four 16-bit words."""
+    half = scales.astype(np.float16).view(np.uint16)
+    for word in range(4):
+        high = blocks[:, 49 + 2 * word]
+        high[...] = (high & 15) | ((half >> (4 * word) & 15) << 4).astype(np.uint8)
+
+
+def _tq2_0(blocks: Bytes, scales: Scales) -> None:
+    codes = blocks[:, :64]
+    codes &= ~(codes & (codes << 1) & 0xAA)  # two-bit codes are 0, 1, 2: a 3 becomes a 1
+    _put_f16(blocks, 64, scales)
+
+
+def _mxfp4(blocks: Bytes, scales: Scales) -> None:
+    """One E8M0 byte: the scale of the (doubled) codes is 2^(byte - 128)."""
+    blocks[:, 0] = np.rint(np.log2(scales)).astype(np.int32) + 128
+
+
+FLOATS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
+    "F32": lambda weights: weights,
+    "F16": lambda weights: weights.astype(np.float16),
+    "BF16": lambda weights: (weights.view(np.uint32) >> 16).astype(np.uint16),
+}
+
+BLOCKS: dict[str, WriteScale] = {
+    "Q4_0": _signed_scale_at(0),
+    "Q4_1": _scale_min_at(0, 2, -7.5),
+    "Q5_0": _signed_scale_at(0),
+    "Q5_1": _scale_min_at(0, 2, -15.5),
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _scale_at(108),
+    "Q4_K": _k_scale_min(7.5),
+    "Q5_K": _k_scale_min(15.5),
+    "Q6_K": _scale_at(208),
+    "IQ1_S": _scale_at(0),
+    "IQ1_M": _iq1_m,
+    "IQ2_XXS": _scale_at(0),
+    "IQ2_XS": _scale_at(0),
+    "IQ2_S": _scale_at(0),
+    "IQ3_XXS": _scale_at(0),
+    "IQ3_S": _scale_at(0),
+    "IQ4_NL": _signed_scale_at(0),
+    "IQ4_XS": _scale_at(0),
+    "TQ1_0": _scale_at(52),
+    "TQ2_0": _tq2_0,
+    "MXFP4": _mxfp4,
+}
+
+RANDOM_FORMATS = (*FLOATS, *BLOCKS)
