@@ -26,8 +26,16 @@ cnp.import_array()
 
 cdef enum:
     BLOCK = 64          # positions per step of the online softmax
+    PANELS = 4          # of 16 positions each
     MAX_ROWS = 64       # (token, head) pairs that one unit of work carries through the positions
     MAX_TILE = 8
+
+
+# A page's layout, as the loops read it.
+cdef struct Pages:
+    Py_ssize_t n_layers, n_heads, key_dim, value_dim, page_size
+    Py_ssize_t item, keys_bytes, layer_bytes
+    int kv_type
 
 
 cdef class KvShape:
@@ -41,9 +49,7 @@ cdef class KvShape:
     page_size : tokens per page, a multiple of 16
     """
 
-    cdef readonly Py_ssize_t n_layers, n_heads, key_dim, value_dim, page_size
-    cdef readonly int kv_type
-    cdef Py_ssize_t item, keys_bytes, layer_bytes
+    cdef Pages c
 
     def __init__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
                  int kv_type, Py_ssize_t page_size):
@@ -55,20 +61,20 @@ cdef class KvShape:
             raise ValueError(f"value_dim: needs a multiple of 16, got {value_dim}")
         if not L_F32 <= kv_type <= L_BF16:
             raise ValueError(f"kv_type: needs the layout id of f32, f16 or bf16, got {kv_type}")
-        self.n_layers, self.n_heads, self.key_dim, self.value_dim = n_layers, n_heads, key_dim, value_dim
-        self.kv_type, self.page_size = kv_type, page_size
-        self.item = 4 if kv_type == L_F32 else 2
-        self.keys_bytes = n_heads * page_size * key_dim * self.item
-        self.layer_bytes = self.keys_bytes + n_heads * page_size * value_dim * self.item
+        self.c.n_layers, self.c.n_heads, self.c.key_dim, self.c.value_dim = n_layers, n_heads, key_dim, value_dim
+        self.c.kv_type, self.c.page_size = kv_type, page_size
+        self.c.item = 4 if kv_type == L_F32 else 2
+        self.c.keys_bytes = n_heads * page_size * key_dim * self.c.item
+        self.c.layer_bytes = self.c.keys_bytes + n_heads * page_size * value_dim * self.c.item
 
     @property
     def page_bytes(self):
         """Bytes of one page, all layers."""
-        return self.n_layers * self.layer_bytes
+        return self.c.n_layers * self.c.layer_bytes
 
 
+# One piece of work: some tokens of a sequence, one key head, all its query heads.
 cdef struct Unit:
-    """One piece of work: some tokens of a sequence, one key head, all its query heads."""
     const int* table
     Py_ssize_t first_row, n_rows     # rows of the batch
     Py_ssize_t position              # of the first row
@@ -87,7 +93,7 @@ cdef class PagedBatch:
     position : int32 (sequences,), position of each sequence's first row
     """
 
-    cdef KvShape shape
+    cdef Pages shape
     cdef cnp.ndarray addresses_, tables_, row_start_, position_
     cdef const int64_t* addresses
     cdef const int* tables
@@ -98,7 +104,7 @@ cdef class PagedBatch:
     def __init__(self, KvShape shape, cnp.ndarray addresses, cnp.ndarray tables, cnp.ndarray row_start,
                  cnp.ndarray position):
         cdef Py_ssize_t s, i, end, n_pages = cnp.PyArray_SIZE(addresses)
-        self.shape = shape
+        self.shape = shape.c
         self.n_sequences, self.width = tables.shape[0], tables.shape[1]
         self.addresses = <const int64_t*>checked(addresses, cnp.NPY_INT64, n_pages, "addresses")
         self.tables = i32_data(tables, self.n_sequences * self.width, "tables")
@@ -111,9 +117,9 @@ cdef class PagedBatch:
             end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
             if self.position[s] < 0 or self.row_start[s + 1] < self.row_start[s]:
                 raise ValueError(f"sequence {s}: negative position or row count")
-            if end > self.width * shape.page_size:
-                raise ValueError(f"sequence {s}: {end} positions do not fit {self.width} pages of {shape.page_size}")
-            for i in range((end + shape.page_size - 1) // shape.page_size):
+            if end > self.width * shape.c.page_size:
+                raise ValueError(f"sequence {s}: {end} positions do not fit {self.width} pages of {shape.c.page_size}")
+            for i in range((end + shape.c.page_size - 1) // shape.c.page_size):
                 if not 0 <= self.tables[s * self.width + i] < n_pages:
                     raise ValueError(f"sequence {s}: page {self.tables[s * self.width + i]} does not exist")
             self.longest = max(self.longest, end)
@@ -125,7 +131,7 @@ cdef class PagedBatch:
         ``x`` is float32 (rows, width); keys (heads, key_dim) begin at ``key_column``, values at
         ``value_column``.
         """
-        cdef KvShape shape = self.shape
+        cdef Pages shape = self.shape
         cdef Py_ssize_t width = x.shape[1], s, r
         cdef const float* xp = f32_data(x, self.n_rows * width, "x")
         self.check_layer(layer)
@@ -138,7 +144,7 @@ cdef class PagedBatch:
                 self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
 
     cdef void store_row(self, Py_ssize_t layer, Py_ssize_t s, Py_ssize_t r, const float* k, const float* v) noexcept nogil:
-        cdef KvShape shape = self.shape
+        cdef Pages shape = self.shape
         cdef Py_ssize_t position = self.position[s] + r - self.row_start[s]
         cdef Py_ssize_t slot = position & (shape.page_size - 1)
         cdef uint8_t* page = <uint8_t*>self.addresses[self.tables[s * self.width + position // shape.page_size]]
@@ -173,7 +179,7 @@ cdef class PagedBatch:
         out : float32 (rows, n_heads * value_dim)
         scratch : uint8, ``scratch_bytes(n_threads)``
         """
-        cdef KvShape shape = self.shape
+        cdef Pages shape = self.shape
         cdef Py_ssize_t ld = q.shape[1], group = n_heads // shape.n_heads, tokens, unit, n_units = 0, s, size
         cdef const float* qp = f32_data(q, self.n_rows * ld, "q")
         cdef float* op = f32_data(out, self.n_rows * n_heads * shape.value_dim, "out")
@@ -218,13 +224,13 @@ cdef class PagedBatch:
     cdef inline void walk(self, const int kv_type, const Unit* u, Py_ssize_t layer, Py_ssize_t group,
                           const float* q, Py_ssize_t ld, float scale, float* out, float* scratch) noexcept nogil:
         """Carries the unit's (token, head) rows through all blocks of positions."""
-        cdef KvShape shape = self.shape
+        cdef Pages shape = self.shape
         cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_dim, n = u.n_rows * group, end = u.position + u.n_rows
         cdef Py_ssize_t block, r, t0, head, width = group * shape.n_heads * dv, d
         cdef int T, i, panels
         cdef const uint8_t* page
-        cdef const uint8_t* keys[BLOCK // 16]
-        cdef const uint8_t* values[BLOCK // 16]
+        cdef const uint8_t* keys[PANELS]
+        cdef const uint8_t* values[PANELS]
         cdef float* queries = scratch                       # (tiles, key_dim, T)
         cdef float* outputs = queries + MAX_ROWS * dk       # (rows, value_dim)
         cdef float* sums = outputs + MAX_ROWS * dv          # (rows, 16)
@@ -247,7 +253,7 @@ cdef class PagedBatch:
         block = 0
         while block < end:
             panels = 0
-            while panels < BLOCK // 16 and block + 16 * panels < end:
+            while panels < PANELS and block + 16 * panels < end:
                 r = block + 16 * panels
                 page = <const uint8_t*>self.addresses[u.table[r // shape.page_size]] + layer * shape.layer_bytes
                 r = r & (shape.page_size - 1)
@@ -310,7 +316,7 @@ cdef inline void block_tile(const int kv_type, const int T, const uint8_t** keys
                             float* weights) noexcept nogil:
     """T rows from row ``t0`` of the unit through one block of positions: scores, softmax, values."""
     cdef f32x16 acc[MAX_TILE]
-    cdef f32x16 scores[BLOCK // 16]
+    cdef f32x16 scores[PANELS]
     cdef Py_ssize_t seen[MAX_TILE]     # positions of the block that a row may see
     cdef Py_ssize_t least = BLOCK, last = 0, d, j
     cdef const float* q = queries + t0 * dk

@@ -1,0 +1,72 @@
+"""The compiled floor. Picks the best instruction-set target the CPU can run; passes it on as `Kernels`.
+
+The modules of a target hold the same functions and classes and give the same bits; `targets` names
+those that were built and can run here. ``OXILLAMA_TARGET`` overrides the choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama._kernels import cpu, pack, sampling
+from oxillama.errors import ConfigError
+from oxillama.targets import TARGETS
+
+__all__ = ["Kernels", "best", "cpu", "load", "pack", "sampling", "targets"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The modules of one target.
+
+    Attributes
+    ----------
+    target : its name in `oxillama.targets`.
+    linear : `Linear`, packed matrices times activations.
+    attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
+    vector : norms, rotary embedding, gated activations, softmax.
+    """
+
+    target: str
+    linear: Any
+    attention: Any
+    vector: Any
+
+
+@functools.cache
+def targets() -> dict[str, str | None]:
+    """Every target of this build, best first, with None or why it cannot run here."""
+    found: dict[str, str | None] = {}
+    for target in TARGETS:
+        missing = [f for f in target.features if not cpu.has(f)]
+        if importlib.util.find_spec(f"oxillama._kernels.linear_{target.name}") is None:
+            found[target.name] = "not built"
+        else:
+            found[target.name] = f"the CPU has no {', '.join(missing)}" if missing else None
+    return found
+
+
+@functools.cache
+def load(target: str) -> Kernels:
+    """The kernels of a target. Raises ConfigError if it is unknown, was not built, or cannot run here."""
+    if target not in targets():
+        raise ConfigError(f"target: {target!r} is not one of {', '.join(targets())}")
+    reason = targets()[target]
+    if reason is not None:
+        raise ConfigError(f"target {target}: {reason}")
+    modules = {
+        name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
+        for name in ("linear", "attention", "vector")
+    }
+    return Kernels(target, **modules)
+
+
+def best() -> Kernels:
+    """The kernels to use: those ``OXILLAMA_TARGET`` names, or the first target that can run."""
+    wanted = os.environ.get("OXILLAMA_TARGET")
+    return load(wanted or next(name for name, reason in targets().items() if reason is None))
