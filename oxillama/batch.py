@@ -1,0 +1,37 @@
+"""The one input of a forward pass: a flat, ragged batch of rows from any number of sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to run, sequence by sequence.
+
+    A prefill chunk, one decode step of many sequences and a run of tokens to score are all this.
+
+    Attributes
+    ----------
+    tokens : int32 (rows,), token ids.
+    positions : int32 (rows,), position of each row in its sequence.
+    row_start : int32 (sequences + 1,), the rows of each sequence.
+    tables : int32 (sequences, width), page numbers of each sequence in order of position.
+    wanted : int64 (logits,), the rows whose logits are wanted, ascending.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    row_start: np.ndarray
+    tables: np.ndarray
+    wanted: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """int32 (sequences,), position of the first row of each."""
+        return self.positions[self.row_start[:-1]]

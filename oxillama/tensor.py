@@ -1,0 +1,116 @@
+"""Weights in memory: the tensors of a file packed into panels, ready for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels, pack
+from oxillama.errors import LoadError
+from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.modelfile import ModelFile, TensorInfo
+
+ALIGNMENT = 64
+
+Loaded = Callable[[str, int], None]
+"""Told the name and the file bytes of each tensor once it is loaded."""
+
+
+def aligned_empty(n_bytes: int) -> np.ndarray:
+    """Uninitialised uint8 memory of ``n_bytes`` whose address is a multiple of 64."""
+    memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + n_bytes]
+
+
+class Weights:
+    """Takes tensors out of a model file by name, checking each against the shape that is expected.
+
+    Parameters
+    ----------
+    file : the open model file; it must stay open while embeddings are looked up in it.
+    kernels : the target whose `Linear` the matrices become.
+    n_threads : threads that pack.
+    loaded : told of every tensor taken, for a progress bar.
+
+    All methods raise LoadError naming the tensor when it is missing, has another shape, or a format
+    without kernels.
+    """
+
+    def __init__(
+        self, file: ModelFile, kernels: Kernels, n_threads: int, loaded: Loaded | None = None
+    ) -> None:
+        self.file = file
+        self.kernels = kernels
+        self.n_threads = n_threads
+        self.loaded = loaded or (lambda name, n_bytes: None)
+        self.taken: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def unused(self) -> list[str]:
+        """Tensors of the file that nothing has asked for."""
+        return [name for name in self.file.tensors if name not in self.taken]
+
+    def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        """The directory entry of a tensor that must have this shape, in GGUF order (columns first)."""
+        if name not in self.file.tensors:
+            raise LoadError(f"{name}: the file has no such tensor, the model needs it")
+        info = self.file.tensors[name]
+        if info.shape != shape:
+            raise LoadError(f"{name}: needs the shape {shape}, the file has {info.shape}")
+        if info.format.layout is None:
+            runnable = ", ".join(fmt.name for fmt in FORMATS.values() if fmt.layout)
+            raise LoadError(f"{name}: format {info.format.name} has no kernels; there are: {runnable}")
+        self.taken.add(name)
+        return info
+
+    def vector(self, name: str, n: int) -> np.ndarray:
+        """A one-dimensional tensor as float32 (n,)."""
+        info = self._info(name, (n,))
+        out = np.empty(n, np.float32)
+        pack.dequantize(info.format.id, self.file.data(name), out)
+        self.loaded(name, info.nbytes)
+        return out
+
+    def matrix(self, name: str, rows: int, cols: int) -> tuple[int, int, np.ndarray]:
+        """A (rows, cols) matrix as `Linear` takes it: layout id, rows, packed panels."""
+        info = self._info(name, (cols, rows))
+        assert info.format.layout is not None
+        data = aligned_empty(pack.packed_bytes(info.format.id, rows, cols))
+        pack.pack(info.format.id, self.file.data(name), rows, cols, data, self.n_threads)
+        self.file.release(name)
+        self.loaded(name, info.nbytes)
+        return LAYOUTS[info.format.layout].id, rows, data
+
+    def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Any:
+        """The matrices ``(name without suffix, rows)`` that share an input, with their biases where there are any."""
+        biases = [
+            self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
+            for name, rows in names
+        ]
+        bias = np.concatenate(biases) if any(self.has(f"{name}.bias") for name, _ in names) else None
+        matrices = [self.matrix(f"{name}.weight", rows, cols) for name, rows in names]
+        return self.kernels.linear.Linear(matrices, cols, bias)
+
+    def embedding(self, name: str, rows: int, cols: int) -> Embedding:
+        """A table whose rows are looked up in the file itself: only the pages touched are read."""
+        info = self._info(name, (cols, rows))
+        self.loaded(name, info.nbytes)
+        return Embedding(self.file.data(name).reshape(rows, -1), info.format.id, cols)
+
+
+class Embedding:
+    """Rows of a table, dequantized when asked for."""
+
+    def __init__(self, rows: np.ndarray, format_id: int, cols: int) -> None:
+        self.rows = rows  # (vocab, bytes of a row)
+        self.format_id = format_id
+        self.cols = cols
+
+    def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
+        """out (n, cols) float32 = the rows of ``ids`` (n,)."""
+        pack.dequantize(self.format_id, self.rows[ids].reshape(-1), out)
