@@ -15,7 +15,19 @@ import numpy as np
 from oxillama.unicode_table import RANGES
 
 WHITESPACE = frozenset(
-    (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+    (
+        *range(0x09, 0x0E),
+        0x20,
+        0x85,
+        0xA0,
+        0x1680,
+        *range(0x2000, 0x200B),
+        0x2028,
+        0x2029,
+        0x202F,
+        0x205F,
+        0x3000,
+    )
 )
 _WIDE_SPACES = {c: "\v" for c in WHITESPACE if c > 0x7F}
 
@@ -98,4 +110,6 @@ def lower(code_point: int) -> int:
 
 def base(code_point: int) -> int:
     """The first code point of the canonical decomposition: the letter without its accents."""
-    return code_point if category(code_point) == "X" else ord(unicodedata.normalize("NFD", chr(code_point))[0])
+    return (
+        code_point if category(code_point) == "X" else ord(unicodedata.normalize("NFD", chr(code_point))[0])
+    )

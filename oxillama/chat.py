@@ -1,2 +1,3 @@
 class ChatTemplate:  # placeholder
-    def __init__(self,*a): pass
+    def __init__(self, *a):
+        pass

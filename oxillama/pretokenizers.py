@@ -126,22 +126,26 @@ def _cut(step: str | Finder, text: str, ends: list[int]) -> list[int]:
         view = class_view(text, r"\p{Han}" in step) if r"\p{" in step else space_view(text)
 
         def find(view: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-            return (match.span() for match in pattern.finditer(view, start, end))
+            return map(_SPAN, pattern.finditer(view, start, end))
 
     finer: list[int] = []
+    add = finer.append
     start = 0
     for end in ends:
-        for first, last in find(view, start, end):
-            if first > start:
-                finer.append(first)
-            if last > first:
-                finer.append(last)
-            start = last
+        if end - start > 1:
+            for first, last in find(view, start, end):
+                if first > start:
+                    add(first)
+                if last > first:
+                    add(last)
+                start = last
         if start < end:
-            finer.append(end)
+            add(end)
         start = end
     return finer
 
+
+_SPAN = re.Match.span
 
 # --------------------------------------------------------------------------- expressions
 
@@ -161,9 +165,7 @@ def _cased(upper: str, lower: str, suffix: str = f"(?:{_SUFFIX})?") -> str:
 _GPT2 = r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_SUFFIX}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 _QWEN2 = rf"{_SUFFIX}|{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}"
-_QWEN35 = (
-    rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
-)
+_QWEN35 = rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 _SYMBOLS_AND_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _TEKKEN = "|".join(
     (_cased(r"\p{NotLower}", r"\p{NotUpper}", ""), r"\p{N}", _SYMBOLS_AND_SLASH, _SPACES),
@@ -201,8 +203,12 @@ _KOREAN_OR_CJK = (
     rf"|[\u3105-\u312f]+|{_CJK}"
 )
 _PUNCTUATED = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
-_DEEPSEEK3 = rf"{_PUNCTUATED}|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
-_SPARK = rf"{_PUNCTUATED}|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+"
+_DEEPSEEK3 = (
+    rf"{_PUNCTUATED}|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+)
+_SPARK = (
+    rf"{_PUNCTUATED}|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+"
+)
 _DEEPSEEK_LETTERS = (
     r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
     r"\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
@@ -218,9 +224,7 @@ _DEEPSEEK_LETTERS = (
     r"\U0001e900-\U0001e943]+"
 )
 _DEEPSEEK_PUNCTUATION = r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
-_BAILING = (
-    rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|\s+(?!\S)|\s+"
-)
+_BAILING = rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|\s+(?!\S)|\s+"
 _EXAONE_MOE = (
     rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -246,13 +250,24 @@ _gemma4 = PreTokenizer((_NEWLINES,), byte_level=False, escape_spaces=True, newli
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "default": DEFAULT,
     **dict.fromkeys(
-        ("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum"), _gpt2
+        ("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum"),
+        _gpt2,
     ),
     **dict.fromkeys(("modern-bert", "mpt", "olmo", "jais", "exaone4"), _gpt2),
     **dict.fromkeys(("trillion", "granite-docling"), replace(_gpt2, clean_spaces=False)),
     **dict.fromkeys(("jina-v1-en", "jina-v2-code", "roberta-bpe"), replace(_gpt2, add_sep=True)),
     **dict.fromkeys(
-        ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
+        (
+            "llama3",
+            "llama-v3",
+            "llama-bpe",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+        ),
         _llama3,
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer((_LLAMA3,))),
@@ -275,7 +290,8 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     ),
     "jais-2": PreTokenizer((rf"{_SUFFIX}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_JAIS2_SPACES}",)),
     "deepseek-llm": PreTokenizer(
-        (r"[\r\n]", _DEEPSEEK_LETTERS, _DEEPSEEK_PUNCTUATION, r"\s+\Z", _CJK_WIDE, r"\p{N}+"), clean_spaces=False
+        (r"[\r\n]", _DEEPSEEK_LETTERS, _DEEPSEEK_PUNCTUATION, r"\s+\Z", _CJK_WIDE, r"\p{N}+"),
+        clean_spaces=False,
     ),
     "deepseek-coder": PreTokenizer(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK_WIDE, r"\p{N}"), clean_spaces=False

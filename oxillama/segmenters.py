@@ -19,7 +19,7 @@ import numpy as np
 
 from oxillama.characters import WHITESPACE, base, category, lower
 from oxillama.errors import TokenizerError
-from oxillama.vocab import PREFIX, TokenType, Vocab
+from oxillama.vocab import BYTE, NORMAL, PREFIX, UNUSED, USER_DEFINED, Vocab
 
 SPACE = "\u2581"  # stands for a space in tokens
 
@@ -110,7 +110,8 @@ def _merge_many(symbols: list[str], cost: Callable[[str, str], float]) -> list[s
 
 def _uncrossed_spaces(tokens: list[str]) -> Callable[[str], list[str]]:
     """A function that cuts a text before each U+2581 which no token can contain after what precedes it."""
-    crossing = {token[i - 1] for token in tokens for i in range(1, len(token)) if token[i] == SPACE}
+    between = "\ud800"  # no decoded token holds a high surrogate
+    crossing = set(re.findall(f"([^{SPACE}{between}]){SPACE}", between.join(tokens)))
     barred = "".join(map(re.escape, sorted(crossing | {SPACE})))
     return re.compile(f"(?<=[^{barred}])(?={SPACE})").split
 
@@ -156,7 +157,9 @@ class BytePair:
         self._cost = cost
         self._cut: Callable[[str], list[str]] | None = None
         if not vocab.pre.byte_level and not vocab.pre.ignore_merges:
-            self._cut = _uncrossed_spaces([merge.replace(" ", "", 1) for merge in vocab.merges if SPACE in merge])
+            self._cut = _uncrossed_spaces(
+                [merge.replace(" ", "", 1) for merge in vocab.merges if SPACE in merge]
+            )
         self._words = _WordCache(self._encode_word)
 
     def encode(self, text: str, out: list[int]) -> None:
@@ -225,7 +228,9 @@ class SentencePiece:
         if id is None and byte < 0x80:
             id = self._ids.get(chr(byte))
         if id is None:
-            raise TokenizerError(f"{PREFIX}tokens: no token for the byte 0x{byte:02X}, the text cannot be encoded")
+            raise TokenizerError(
+                f"{PREFIX}tokens: no token for the byte 0x{byte:02X}, the text cannot be encoded"
+            )
         return id
 
 
@@ -365,19 +370,33 @@ class Unigram:
         user_defined: list[bytes] = []
         for id, kind in enumerate(vocab.original_types):
             piece = vocab.tokens[id].encode("utf-8", "surrogateescape")
-            if kind & TokenType.NORMAL:
+            if kind & NORMAL:
                 normal.append(scores[id])
-            if kind & TokenType.USER_DEFINED:
+            if kind & USER_DEFINED:
                 user_defined.append(piece)
-            if kind & (TokenType.NORMAL | TokenType.USER_DEFINED | TokenType.UNUSED):
-                self._pieces[piece] = (id, 0.0 if vocab.types[id] & TokenType.USER_DEFINED else scores[id])
+            if kind & (NORMAL | USER_DEFINED | UNUSED):
+                self._pieces[piece] = (id, 0.0 if vocab.types[id] & USER_DEFINED else scores[id])
                 self._longest[piece[:3]] = max(len(piece), self._longest.get(piece[:3], 0))
         lowest = np.float32(min(normal, default=np.finfo(np.float32).max))
         self._unknown_score = float(lowest - np.float32(10.0))
         self._normalize = Normalizer(vocab, user_defined)
+        self._words = _WordCache(self._encode_word)
+        self._cut: Callable[[str], list[str]] | None = None
+        if np.all(np.asarray([*normal, self._unknown_score]) * 2**24 % 1 == 0):
+            # Sums of such scores are exact, so what stands before a word cannot sway its segmentation.
+            self._cut = _uncrossed_spaces(vocab.tokens)
 
     def encode(self, text: str, out: list[int]) -> None:
-        data = self._normalize(text)
+        normal = self._normalize(text)
+        found: list[int] = []
+        self._words.extend(self._cut(normal) if self._cut else [normal], found)
+        unknown = self._unknown  # a run of unknown characters counts as one
+        if unknown in found:
+            found = [id for i, id in enumerate(found) if id != unknown or not i or found[i - 1] != unknown]
+        out += found
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        data = word.encode("utf-8", "surrogateescape")
         n = len(data)
         best = [-math.inf] * (n + 1)
         came_from = [0] * (n + 1)
@@ -402,11 +421,10 @@ class Unigram:
             start = following
         found: list[int] = []
         end = n
-        while end:  # a run of unknown characters counts as one
-            if not (found and found[-1] == token[end] == self._unknown):
-                found.append(token[end])
+        while end:
+            found.append(token[end])
             end = came_from[end]
-        out += reversed(found)
+        return tuple(reversed(found))
 
 
 _UTF8_LENGTH = (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4)  # by the upper half of the first byte
@@ -420,29 +438,47 @@ class Normalizer:
     """
 
     def __init__(self, vocab: Vocab, user_defined: list[bytes]) -> None:
-        self._space = (SPACE if vocab.escape_spaces else " ").encode()
+        self._space = SPACE if vocab.escape_spaces else " "
         self._prefix, self._merge = vocab.add_space_prefix, vocab.remove_extra_spaces
         # Any beginning of a user-defined token is left as it is, whether or not the rest follows.
         self._kept = {text[:i] for text in user_defined for i in range(1, len(text) + 1)}
         self._nodes, self._replacements = _read_charsmap(vocab.charsmap)
 
-    def __call__(self, text: str) -> bytes:
-        data = text.encode()
+        # Whether no replacement spans a space, as far as is known: `_longest` looks out for one.
+        self._separable = not any(b" " in text for text in self._kept)
+        if self._nodes and self._has_child(_child_base(self._nodes[0]), 0x20):
+            self._separable = False
+        self._known: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str:
+        words = text.split(" ")
         if self._nodes or self._kept:
-            data = self._replace(data)
-        words = data.split(b" ")
+            replaced = [self._replace_word(word) for word in words] if self._separable else []
+            if not self._separable:  # which `_replace_word` may just have found out
+                replaced = [self._replace(text.encode())]
+            words = " ".join(replaced).split(" ")
         if self._merge:
-            return b"".join(self._space + word for word in words if word)
-        prefix = self._space if self._prefix and any(words) else b""
+            return "".join(self._space + word for word in words if word)
+        prefix = self._space if self._prefix and any(words) else ""
         return prefix + self._space.join(words)
 
-    def _replace(self, text: bytes) -> bytes:
+    def _replace_word(self, word: str) -> str:
+        replaced = self._known.get(word)
+        if replaced is None:
+            replaced = self._replace(word.encode())
+            if len(word) <= _CACHED_LENGTH:
+                if len(self._known) >= _CACHED_WORDS:
+                    self._known.clear()
+                self._known[word] = replaced
+        return replaced
+
+    def _replace(self, text: bytes) -> str:
         out, i = bytearray(), 0
         while i < len(text):
             replacement, length = self._match(text, i)
             out += replacement
             i += length
-        return bytes(out)
+        return out.decode("utf-8", "surrogateescape")
 
     def _match(self, text: bytes, start: int) -> tuple[bytes, int]:
         """The replacement at `start` and how many bytes it replaces."""
@@ -468,18 +504,22 @@ class Normalizer:
             node = _child_base(nodes[0])
             for i in range(start, len(text)):
                 byte = text[i]
-                if byte == 0:
+                unit = nodes[node ^ byte]
+                if byte == 0 or unit & 0x800000FF != byte:
                     break
-                node ^= byte
-                unit = nodes[node]
-                if unit & 0x800000FF != byte:
-                    break
-                node ^= _child_base(unit)
+                node ^= byte ^ _child_base(unit)
                 if unit >> 8 & 1:
                     length, offset = i - start + 1, nodes[node] & 0x7FFFFFFF
+            else:
+                if self._has_child(node, 0x20):
+                    self._separable = False
         except IndexError:
             raise TokenizerError(f"{PREFIX}precompiled_charsmap: a node points outside the trie") from None
         return length, offset
+
+    def _has_child(self, base: int, byte: int) -> bool:
+        child = base ^ byte
+        return child < len(self._nodes) and self._nodes[child] & 0x800000FF == byte
 
 
 def _child_base(unit: int) -> int:
@@ -493,7 +533,9 @@ def _read_charsmap(data: bytes) -> tuple[tuple[int, ...], bytes]:
         raise TokenizerError(f"{PREFIX}precompiled_charsmap: {len(data)} bytes are too few for its header")
     (size,) = struct.unpack_from("<I", data)
     if size % 4 or 4 + size >= len(data):
-        raise TokenizerError(f"{PREFIX}precompiled_charsmap: a trie of {size} bytes does not fit {len(data)} bytes")
+        raise TokenizerError(
+            f"{PREFIX}precompiled_charsmap: a trie of {size} bytes does not fit {len(data)} bytes"
+        )
     return struct.unpack_from(f"<{size // 4}I", data, 4), data[4 + size :]
 
 
@@ -542,7 +584,9 @@ def unescape_rwkv(text: str) -> bytes:
             return bytes([int(escape[2:], 16)])
         return {b"t": b"\t", b"n": b"\n", b"r": b"\r"}.get(escape[1:], escape[1:])
 
-    return re.sub(rb"\\(?:x[0-9A-Fa-f]{2}|.)", plain, text.encode("utf-8", "surrogateescape"), flags=re.DOTALL)
+    return re.sub(
+        rb"\\(?:x[0-9A-Fa-f]{2}|.)", plain, text.encode("utf-8", "surrogateescape"), flags=re.DOTALL
+    )
 
 
 class Plamo2:
@@ -556,7 +600,7 @@ class Plamo2:
         self._bytes = {}
         self._pieces: dict[str, tuple[int, int]] = {}
         for id, (text, score) in enumerate(zip(vocab.tokens, scores)):
-            if vocab.original_types[id] & TokenType.BYTE:
+            if vocab.original_types[id] & BYTE:
                 self._bytes[vocab.byte_of(id)] = id
             elif math.isfinite(score):
                 points = math.floor(abs(score) * 1e4 + 0.5)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from oxillama.chat import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.segmenters import CHAR_TO_BYTE, SPACE, Segmenter, segmenter, unescape_rwkv
-from oxillama.vocab import HIDDEN, SPECIAL, TokenType, Vocab
+from oxillama.vocab import BYTE, CONTROL, HIDDEN, LSTRIP, NORMAL, RSTRIP, SPECIAL, TokenType, Vocab
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -147,7 +147,7 @@ class TokenizerBridge:
 
     def is_control(self, id: int) -> bool:
         """Whether the token steers the model and is no text."""
-        return bool(self.token_type(id) & TokenType.CONTROL)
+        return bool(self.token_type(id) & CONTROL)
 
     def token_type(self, id: int) -> TokenType:
         """The token's type bits."""
@@ -176,7 +176,9 @@ class TokenizerBridge:
 
     def _checked(self, id: int) -> int:
         if not 0 <= id < len(self.vocab.tokens):
-            raise TokenizerError(f"token id {id} is outside the vocabulary of {len(self.vocab.tokens)} tokens")
+            raise TokenizerError(
+                f"token id {id} is outside the vocabulary of {len(self.vocab.tokens)} tokens"
+            )
         return id
 
     # ------------------------------------------------------------------ encoding
@@ -370,76 +372,64 @@ class SpecialTokenFinder:
         self._types = vocab.types
         special = [id for id, kind in enumerate(vocab.types) if kind & SPECIAL]
         special.sort(key=lambda id: -len(vocab.tokens[id].encode("utf-8", "surrogateescape")))
-        self._rank = {id: rank for rank, id in enumerate(special)}
-        self._by_text = {vocab.tokens[id]: id for id in special}
-        always = {text: id for text, id in self._by_text.items() if not vocab.types[id] & HIDDEN}
-        self._indices = (_PrefixIndex(always), _PrefixIndex(self._by_text))
+        shown = [id for id in special if not vocab.types[id] & HIDDEN]
+        self._groups = tuple(_by_beginning(ids, vocab.tokens) for ids in (shown, special))
 
     def split(self, text: str, parse_special: bool) -> list[int | str]:
         """Cut `text` into ids of special tokens and the fragments between them, none of them empty.
 
         User-defined tokens are always found, control and unknown ones only with `parse_special`.
         """
-        found = self._indices[parse_special].occurrences(text)
-        if not found:
-            return [text] if text else []
-        found.sort(key=lambda hit: (self._rank[hit[2]], hit[0]))
-        taken = bytearray(len(text) + 1)
-        chosen: list[tuple[int, int, int]] = []
-        for start, end, id in found:
-            if any(taken[start:end]):
-                continue
-            kind = self._types[id]
-            left, right = start, end
-            if kind & TokenType.LSTRIP:
-                while left and not taken[left - 1] and text[left - 1] in _ASCII_SPACES:
-                    left -= 1
-            if kind & TokenType.RSTRIP:
-                while right < len(text) and not taken[right] and text[right] in _ASCII_SPACES:
-                    right += 1
-            taken[left:right] = b"\1" * (right - left)
-            chosen.append((left, right, id))
+        groups = self._groups[parse_special]
+        present = [entry for beginning, group in groups.items() if beginning in text for entry in group]
+        taken = bytearray(len(text))
+        found: list[tuple[int, int, int]] = []
+        for _, token, id in sorted(present):
+            self._take(text, token, id, taken, found)
         fragments: list[int | str] = []
         position = 0
-        for left, right, id in sorted(chosen):
-            if left > position:
-                fragments.append(text[position:left])
+        for start, end, id in sorted(found):
+            if start > position:
+                fragments.append(text[position:start])
             fragments.append(id)
-            position = right
+            position = end
         if position < len(text):
             fragments.append(text[position:])
         return fragments
+
+    def _take(
+        self, text: str, token: str, id: int, taken: bytearray, found: list[tuple[int, int, int]]
+    ) -> None:
+        """Add the occurrences of `token` in what is not `taken` yet, with the spaces they swallow."""
+        kind = self._types[id]
+        start = text.find(token)
+        while start >= 0:
+            end = start + len(token)
+            overlap = taken.find(1, start, end)
+            if overlap >= 0:
+                end = taken.find(0, overlap)
+                if end < 0:
+                    return
+            else:
+                left = start
+                while kind & LSTRIP and left and not taken[left - 1] and text[left - 1] in _ASCII_SPACES:
+                    left -= 1
+                while kind & RSTRIP and end < len(text) and not taken[end] and text[end] in _ASCII_SPACES:
+                    end += 1
+                taken[left:end] = b"\1" * (end - left)
+                found.append((left, end, id))
+            start = text.find(token, end)
 
 
 _ASCII_SPACES = " \t\n\v\f\r"
 
 
-class _PrefixIndex:
-    """All occurrences, overlapping ones included, of a set of texts in a text."""
-
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        self._ids = ids
-        lengths: dict[str, set[int]] = {}
-        for text in ids:
-            lengths.setdefault(text[:2], set()).add(len(text))
-        self._lengths = {prefix: sorted(found) for prefix, found in lengths.items()}
-        self._single = [prefix for prefix in self._lengths if len(prefix) == 1]
-        alternatives = "|".join(map(re.escape, sorted(self._lengths, key=len, reverse=True)))
-        self._find = re.compile(f"(?={alternatives})").finditer if ids else None
-
-    def occurrences(self, text: str) -> list[tuple[int, int, int]]:
-        """(start, end, id) of each occurrence, by start."""
-        if self._find is None:
-            return []
-        found = []
-        for match in self._find(text):
-            start = match.start()
-            for prefix in {text[start], text[start : start + 2]}:
-                for length in self._lengths.get(prefix, ()):
-                    id = self._ids.get(text[start : start + length])
-                    if id is not None and start + length <= len(text):
-                        found.append((start, start + length, id))
-        return found
+def _by_beginning(ids: list[int], tokens: list[str]) -> dict[str, list[tuple[int, str, int]]]:
+    """(rank, text, id) of tokens, grouped by their first characters: one search rules out a group."""
+    groups: dict[str, list[tuple[int, str, int]]] = {}
+    for rank, id in enumerate(ids):
+        groups.setdefault(tokens[id][:5], []).append((rank, tokens[id], id))
+    return groups
 
 
 def piece_bytes(vocab: Vocab, id: int) -> bytes:
@@ -449,11 +439,11 @@ def piece_bytes(vocab: Vocab, id: int) -> bytes:
         return unescape_rwkv(text)
     if kind & SPECIAL:
         return text.encode("utf-8", "surrogateescape")
-    if kind & TokenType.BYTE:
+    if kind & BYTE:
         return bytes([vocab.byte_of(id)])
     if vocab.kind == "plamo2":
         return text.encode("utf-8", "surrogateescape")
-    if not kind & TokenType.NORMAL:
+    if not kind & NORMAL:
         return b""  # unused
     if vocab.kind == "bpe" and not vocab.escape_spaces:
         if vocab.model == "hybriddna" and id > vocab.ids.get("<oov>", len(vocab.tokens)):
@@ -468,7 +458,7 @@ def piece_bytes(vocab: Vocab, id: int) -> bytes:
 def clean_up_spaces(data: bytes) -> bytes:
     """Remove the spaces that WordPiece-like decoding leaves: before `?!.,`, around a lone apostrophe,
     and before `'s`, `'m`, `'re`, `'ve`."""
-    data = re.sub(rb"(?<=.) (?=[?!.,])" if data[:1] == b" " else rb" (?=[?!.,])", b"", data, flags=re.DOTALL)
+    data = re.sub(rb" (?=[?!.,])", b"", data)
     data = re.sub(rb" ' ", b"'", data)
     return re.sub(rb" (?='(?:[sm]|re|ve))", b"", data)
 

@@ -36,12 +36,12 @@ class TokenType(IntFlag):
     RSTRIP = 256  # ... on its right
 
 
-SPECIAL = int(TokenType.CONTROL | TokenType.USER_DEFINED | TokenType.UNKNOWN)  # found whole in a text
-HIDDEN = int(TokenType.CONTROL | TokenType.UNKNOWN)  # not part of the text a user sees
-_CONTROL, _USER_DEFINED, _NORMAL, _BYTE = 8, 16, 4, 32
+# The same as plain ints, for loops over whole vocabularies, where the enum's operators are slow.
+UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP = (int(bit) for bit in TokenType)
+SPECIAL = CONTROL | USER_DEFINED | UNKNOWN  # found whole in a text
+HIDDEN = CONTROL | UNKNOWN  # not part of the text a user sees
 
-# gguf's token_type numbers.
-_TYPES = {1: _NORMAL, 2: 1, 3: _CONTROL, 4: _USER_DEFINED, 5: 2, 6: _BYTE}
+_GGUF_TYPES = {1: NORMAL, 2: UNKNOWN, 3: CONTROL, 4: USER_DEFINED, 5: UNUSED, 6: BYTE}
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,17 @@ class Metadata:
         if isinstance(values, (list, tuple)):
             kinds = (int, np.integer) if dtypes[0].startswith(("int", "uint")) else (int, float, np.number)
             if not all(isinstance(v, kinds) for v in values):
-                raise TokenizerError(f"{key}: expected an array of {' or '.join(dtypes)}, found other elements")
+                raise TokenizerError(
+                    f"{key}: expected an array of {' or '.join(dtypes)}, found other elements"
+                )
             try:
                 values = np.asarray(values, dtype=dtypes[0])
             except OverflowError as error:
                 raise TokenizerError(f"{key}: {error}") from None
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.name not in dtypes:
-            found = f"{values.ndim}-d {values.dtype}" if isinstance(values, np.ndarray) else type(values).__name__
+            found = (
+                f"{values.ndim}-d {values.dtype}" if isinstance(values, np.ndarray) else type(values).__name__
+            )
             raise TokenizerError(f"{key}: expected an array of {' or '.join(dtypes)}, found {found}")
         return values
 
@@ -280,7 +284,9 @@ class Vocab:
         self.merges = merges or []
         for i, merge in enumerate(self.merges):
             if " " not in merge[1:-1]:
-                raise TokenizerError(f"{key}: entry {i} should be two tokens and a space between, found {merge!r}")
+                raise TokenizerError(
+                    f"{key}: entry {i} should be two tokens and a space between, found {merge!r}"
+                )
         self.add_bos, self.add_sep = pre.add_bos, pre.add_sep
         self.clean_spaces, self.escape_spaces = pre.clean_spaces, pre.escape_spaces
         if not pre.has_bos:
@@ -320,7 +326,9 @@ class Vocab:
         suppress = meta.numbers(PREFIX + "suppress_tokens", ("int32",))
         if suppress is not None:
             if suppress.size and not (suppress.min() >= 0 and suppress.max() < n_vocab):
-                raise TokenizerError(f"{PREFIX}suppress_tokens: an id is outside the vocabulary of {n_vocab} tokens")
+                raise TokenizerError(
+                    f"{PREFIX}suppress_tokens: an id is outside the vocabulary of {n_vocab} tokens"
+                )
             self.suppress_ids = frozenset(suppress.tolist())
 
     def _recognise_ids(self) -> None:
@@ -331,26 +339,26 @@ class Vocab:
             found = next((self.ids[text] for text in texts if text in self.ids), None)
             if found is not None:
                 self.special[name] = found
-                self.types[found] |= _CONTROL
+                self.types[found] |= CONTROL
 
     def _find_end_tokens(self) -> None:
         """Collect `eog_ids`, and correct the types of tokens that are known by their text."""
         ends = {self.special[name] for name in ("fim_pad", "fim_rep", "fim_sep") if name in self.special}
         for id in self._present(_END_TEXTS):
             ends.add(id)
-            self.types[id] |= _CONTROL
+            self.types[id] |= CONTROL
         for id in self._present(_HARMONY_TEXTS):
-            self.types[id] = _USER_DEFINED
+            self.types[id] = USER_DEFINED
         ends |= {self.special[name] for name in ("eos", "eot", "eom") if name in self.special}
         texts = {self.tokens[id]: id for id in ends}
         # Formats with several closing tokens, in which these are not the end of a turn.
         calls = texts.keys() & {"<|call|>", "<|calls|>"}
         if "<|end|>" in texts and calls and texts.keys() & {"<|return|>", "<|flush|>"}:
             ends.discard(texts["<|end|>"])
-            self.types[texts["<|end|>"]] = _USER_DEFINED
+            self.types[texts["<|end|>"]] = USER_DEFINED
         if "</s>" in texts and texts.keys() & {"<|tool_response>", "<|plamo:eos|>"}:
             ends.discard(texts["</s>"])
-            self.types[texts["</s>"]] = _NORMAL
+            self.types[texts["</s>"]] = NORMAL
         self.eog_ids = frozenset(ends)
 
     def _set_strip_bits(self, meta: Metadata) -> None:
@@ -360,16 +368,16 @@ class Vocab:
         name = (meta.text("general.name") or "").lower()
         if re.search("jina-v2-(de|es|code)", pre) or re.search("nomic-bert-moe|jina-bert-v3", architecture):
             for id in self._present(("<mask>",)):
-                self.types[id] |= TokenType.LSTRIP
+                self.types[id] |= LSTRIP
         elif "phi-3" in name or "phi3" in name:
             swallowing = {id for id, kind in enumerate(self.types) if kind & SPECIAL}
             swallowing.update(self._present(("</s>",)))
             swallowing.difference_update(self._present(("<unk>", "<s>", "<|endoftext|>")))
             for id in swallowing:
-                self.types[id] |= TokenType.RSTRIP
+                self.types[id] |= RSTRIP
         elif "modern-bert" in name:
             for id in self._present(("[MASK]",)):
-                self.types[id] |= TokenType.LSTRIP
+                self.types[id] |= LSTRIP
 
     def _present(self, texts: Iterable[str]) -> list[int]:
         return [self.ids[text] for text in texts if text in self.ids]
@@ -378,7 +386,9 @@ class Vocab:
         """The byte that a token of type BYTE stands for."""
         match = _BYTE_TOKEN.fullmatch(self.tokens[id])
         if match is None:
-            raise TokenizerError(f"{PREFIX}tokens: byte token {id} should look like <0x0A>, found {self.tokens[id]!r}")
+            raise TokenizerError(
+                f"{PREFIX}tokens: byte token {id} should look like <0x0A>, found {self.tokens[id]!r}"
+            )
         return int(match[1], 16)
 
 
@@ -402,12 +412,14 @@ def _read_types(meta: Metadata, tokens: list[str]) -> list[int]:
     key = PREFIX + "token_type"
     numbers = meta.numbers(key, ("int32",))
     if numbers is None:
-        return [_NORMAL] * len(tokens)
+        return [NORMAL] * len(tokens)
     _check_length(key, numbers, len(tokens))
-    types = [_TYPES.get(number, 0) for number in numbers.tolist()]
+    types = [_GGUF_TYPES.get(number, 0) for number in numbers.tolist()]
     for id, kind in enumerate(types):
-        if kind == _BYTE and not _BYTE_TOKEN.fullmatch(tokens[id]):
-            raise TokenizerError(f"{PREFIX}tokens: byte token {id} should look like <0x0A>, found {tokens[id]!r}")
+        if kind == BYTE and not _BYTE_TOKEN.fullmatch(tokens[id]):
+            raise TokenizerError(
+                f"{PREFIX}tokens: byte token {id} should look like <0x0A>, found {tokens[id]!r}"
+            )
     return types
 
 

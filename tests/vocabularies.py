@@ -28,7 +28,10 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 def metadata(model: str, tokens: list[str], types: list[int], **more: Any) -> dict[str, Any]:
     """Metadata of a vocabulary; `more` holds `tokenizer.ggml.*` keys without their prefix."""
     keys = {"model": model, "tokens": tokens, "token_type": np.array(types, np.int32), **more}
-    return {"general.architecture": "llama", **{f"tokenizer.ggml.{key}": value for key, value in keys.items()}}
+    return {
+        "general.architecture": "llama",
+        **{f"tokenizer.ggml.{key}": value for key, value in keys.items()},
+    }
 
 
 def _spell(text: str) -> str:
@@ -62,7 +65,13 @@ def byte_pair(pre: str | None, **more: Any) -> dict[str, Any]:
         known.add(word)
         tokens.append(word)  # no merge makes these: only vocabularies that look up whole words find them
     types = [NORMAL] * len(tokens)
-    special = {"<s>": CONTROL, "</s>": CONTROL, "<|end|>": CONTROL, "<tool>": USER_DEFINED, "  \n": USER_DEFINED}
+    special = {
+        "<s>": CONTROL,
+        "</s>": CONTROL,
+        "<|end|>": CONTROL,
+        "<tool>": USER_DEFINED,
+        "  \n": USER_DEFINED,
+    }
     ids = {}
     for text, kind in special.items():
         ids[text] = len(tokens)
@@ -84,11 +93,21 @@ def sentence_piece(**more: Any) -> dict[str, Any]:
         tokens.append(word)
         types.append(NORMAL)
         scores.append(-float(i // 4))
-    for text, kind in (("<|im_end|>", CONTROL), ("[USER]", USER_DEFINED), ("\n\n", USER_DEFINED), ("▁▁t", USER_DEFINED)):
+    for text, kind in (
+        ("<|im_end|>", CONTROL),
+        ("[USER]", USER_DEFINED),
+        ("\n\n", USER_DEFINED),
+        ("▁▁t", USER_DEFINED),
+    ):
         tokens.append(text)
         types.append(kind)
         scores.append(-1000.0 if kind == USER_DEFINED else 0.0)
-    named = {"scores": np.array(scores, np.float32), "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+    named = {
+        "scores": np.array(scores, np.float32),
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+    }
     return metadata("llama", tokens, types, **{**named, **more})
 
 
@@ -96,7 +115,9 @@ def plain_byte_pair(**more: Any) -> dict[str, Any]:
     """BPE over characters with byte tokens (Gemma 4)."""
     tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[BYTE] * 256]
-    merges = "▁ t|h e|▁t he|▁ h|l l|e ll|▁h ell|▁hell o|o ▁|a a|aa a|a aa|aa aa|b a|a b|ab ab|▁ ▁|▁▁ ▁▁|中 文".split("|")
+    merges = "▁ t|h e|▁t he|▁ h|l l|e ll|▁h ell|▁hell o|o ▁|a a|aa a|a aa|aa aa|b a|a b|ab ab|▁ ▁|▁▁ ▁▁|中 文".split(
+        "|"
+    )
     plain = [*"▁abcehlot中文é", "\n", "\n\n", "\n\n\n"]
     tokens += dict.fromkeys(plain + [merge.replace(" ", "") for merge in merges])
     types += [NORMAL] * (len(tokens) - len(types))
@@ -147,7 +168,9 @@ def unigram(**more: Any) -> dict[str, Any]:
     tokens += ["zz", "XY", "<mask>"]
     scores += [-1.0, 0.0, 0.0]
     types += [UNUSED, USER_DEFINED, CONTROL]
-    table = charsmap({"\t": " ", "\n": " ", "Ａ": "a", "½": "1/2", "e\u0301": "é", "\u200b": "", "ﬁ": "hello"})
+    table = charsmap(
+        {"\t": " ", "\n": " ", "Ａ": "a", "½": "1/2", "e\u0301": "é", "\u200b": "", "ﬁ": "hello"}
+    )
     named = {
         "scores": np.array(scores, np.float32), "bos_token_id": 0, "eos_token_id": 2, "unknown_token_id": 3,
         "padding_token_id": 1, "add_space_prefix": True, "remove_extra_whitespaces": True,
@@ -163,7 +186,14 @@ def word_piece(**more: Any) -> dict[str, Any]:
     words = "▁hello ▁he llo ▁world ld ▁wor ▁! ▁, ▁' ▁a ▁e ▁caf e s ing ▁run n ▁中 ▁文 ▁$ ▁€ x ▁o o ▁1 2 3 12 ▁í ▁. ▁ß ▁\u3131".split()
     tokens += words
     types += [NORMAL] * len(words)
-    named = {"unknown_token_id": 1, "bos_token_id": 2, "seperator_token_id": 3, "padding_token_id": 0, "mask_token_id": 4, "cls_token_id": 2}
+    named = {
+        "unknown_token_id": 1,
+        "bos_token_id": 2,
+        "seperator_token_id": 3,
+        "padding_token_id": 0,
+        "mask_token_id": 4,
+        "cls_token_id": 2,
+    }
     return metadata("bert", tokens, types, **{**named, **more})
 
 
@@ -179,7 +209,13 @@ def rwkv(**more: Any) -> dict[str, Any]:
 
 def plamo2(**more: Any) -> dict[str, Any]:
     """PLaMo 2: scored pieces and byte tokens."""
-    tokens = ["<|plamo:unk|>", "<|plamo:bos|>", "<|plamo:eos|>", "<|plamo:pad|>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens = [
+        "<|plamo:unk|>",
+        "<|plamo:bos|>",
+        "<|plamo:eos|>",
+        "<|plamo:pad|>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+    ]
     types = [UNKNOWN, CONTROL, CONTROL, CONTROL, *[BYTE] * 256]
     pieces = {"a": -2.0, "aa": -4.0, "aaa": -5.99999, "h": -3.0, "he": -3.5, "hello": -7.0, "l": -3.0, "lo": -3.1, " ": -1.0, " hello": -7.5, "中": -5.0, "中文": -9.0, "\n": -2.0}  # fmt: skip
     scores = [0.0] * len(tokens) + list(pieces.values())
