@@ -1,0 +1,489 @@
+"""Text to token ids and back, from a model file's own vocabulary or from a tokenizer.json.
+
+Encoding has two stages. Special tokens are found first and cut the text into fragments; a segmenter
+(`oxillama.segmenters`) turns each fragment into ids. Both follow llama.cpp, token for token.
+Decoding joins the bytes of the tokens; a character whose bytes are spread over several tokens comes
+out whole, streamed or not.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from oxillama.chat import ChatTemplate
+from oxillama.errors import ChatTemplateError, TokenizerError
+from oxillama.segmenters import CHAR_TO_BYTE, SPACE, Segmenter, segmenter, unescape_rwkv
+from oxillama.vocab import BYTE, CONTROL, HIDDEN, LSTRIP, NORMAL, RSTRIP, SPECIAL, TokenType, Vocab
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class TokenizerBridge:
+    """A vocabulary's encoder and decoder.
+
+    Build one with `from_gguf`, `from_metadata` or `from_file`. Safe to share between threads.
+    """
+
+    def __init__(self, vocab: Vocab, segment: Segmenter, templates: Mapping[str, str] | None = None) -> None:
+        self.vocab = vocab
+        self._segmenter = segment
+        self._templates = dict(templates or {})
+        self._special_finder = SpecialTokenFinder(vocab)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> TokenizerBridge:
+        """Build from GGUF metadata.
+
+        Parameters
+        ----------
+        metadata : mapping
+            GGUF key to value; numeric arrays as NumPy arrays, arrays of strings as lists of str (bytes
+            that are not UTF-8 as surrogate escapes) or of bytes.
+
+        Raises
+        ------
+        TokenizerError
+            The metadata holds no vocabulary, one of an unknown kind, or a malformed one.
+        """
+        vocab = Vocab.from_metadata(metadata)
+        return TokenizerBridge(vocab, segmenter(vocab), _templates(metadata))
+
+    @classmethod
+    def from_gguf(cls, path: str | os.PathLike[str]) -> TokenizerBridge:
+        """Build from a GGUF file; one with a vocabulary and no tensors will do."""
+        from oxillama.modelfile import ModelFile
+
+        return cls.from_metadata(ModelFile.open(path).metadata)
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], metadata: Mapping[str, Any] | None = None
+    ) -> TokenizerBridge:
+        """Build from a Hugging Face tokenizer.json.
+
+        Parameters
+        ----------
+        path : path
+            The JSON file.
+        metadata : mapping, optional
+            GGUF metadata to take special ids, the end-of-generation set and chat templates from. Without
+            it they come from what the JSON file adds to a text and from well-known token texts.
+        """
+        from oxillama.tokenizer_json import JsonTokenizer
+
+        return JsonTokenizer.load(path, metadata, _templates(metadata or {}))
+
+    # ------------------------------------------------------------------ facts
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of tokens."""
+        return len(self.vocab.tokens)
+
+    @property
+    def bos_id(self) -> int | None:
+        """Beginning-of-sequence token, None where there is none."""
+        return self.vocab.special.get("bos")
+
+    @property
+    def eos_id(self) -> int | None:
+        """End-of-sequence token."""
+        return self.vocab.special.get("eos")
+
+    @property
+    def eot_id(self) -> int | None:
+        """End-of-turn token."""
+        return self.vocab.special.get("eot")
+
+    @property
+    def unk_id(self) -> int | None:
+        """Unknown token."""
+        return self.vocab.special.get("unk")
+
+    @property
+    def sep_id(self) -> int | None:
+        """Separator token."""
+        return self.vocab.special.get("sep")
+
+    @property
+    def pad_id(self) -> int | None:
+        """Padding token."""
+        return self.vocab.special.get("pad")
+
+    @property
+    def mask_id(self) -> int | None:
+        """Mask token."""
+        return self.vocab.special.get("mask")
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """All special ids by short name: bos, eos, eot, eom, unk, sep, pad, cls, mask, fim_pre, ..."""
+        return dict(self.vocab.special)
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether `encode` with `add_special` begins with the beginning-of-sequence token."""
+        return self.vocab.add_bos
+
+    @property
+    def add_eos(self) -> bool:
+        """Whether `encode` with `add_special` ends with the end-of-sequence token."""
+        return self.vocab.add_eos
+
+    @property
+    def eog_ids(self) -> frozenset[int]:
+        """Every token after which generation ends."""
+        return self.vocab.eog_ids
+
+    def is_eos(self, id: int) -> bool:
+        """Whether generation ends after this token (any of `eog_ids`)."""
+        return id in self.vocab.eog_ids
+
+    def is_control(self, id: int) -> bool:
+        """Whether the token steers the model and is no text."""
+        return bool(self.token_type(id) & CONTROL)
+
+    def token_type(self, id: int) -> TokenType:
+        """The token's type bits."""
+        return TokenType(self.vocab.types[self._checked(id)])
+
+    def token_text(self, id: int) -> str:
+        """The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`)."""
+        return self.vocab.tokens[self._checked(id)]
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token by its vocabulary spelling, None where there is none."""
+        return self.vocab.ids.get(text)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes the token adds to a text; those of its name for a special token."""
+        return self._pieces[self._checked(id)]
+
+    def vocab_bytes(self) -> list[bytes]:
+        """`token_bytes` of every token, computed once; treat the list as read-only."""
+        return self._pieces
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        vocab = self.vocab
+        return [piece_bytes(vocab, id) for id in range(len(vocab.tokens))]
+
+    def _checked(self, id: int) -> int:
+        if not 0 <= id < len(self.vocab.tokens):
+            raise TokenizerError(
+                f"token id {id} is outside the vocabulary of {len(self.vocab.tokens)} tokens"
+            )
+        return id
+
+    # ------------------------------------------------------------------ encoding
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Turn text into token ids.
+
+        Parameters
+        ----------
+        text : str
+            Any text without lone surrogates; empty text gives the added tokens alone.
+        add_special : bool
+            Add the tokens that the vocabulary wants around a text (BOS, EOS, SEP).
+        parse_special : bool
+            Let the names of control tokens in the text (`<|im_end|>`) stand for these tokens. Leave it
+            off for text that is not yours.
+
+        Raises
+        ------
+        TokenizerError
+            The text holds a lone surrogate or a character the vocabulary cannot express, or a token to
+            be added does not exist.
+        """
+        check_text(text)
+        out: list[int] = []
+        if add_special:
+            out += self._opening()
+        after_special = True
+        for fragment in self._special_finder.split(text, parse_special):
+            if isinstance(fragment, int):
+                out.append(fragment)
+                after_special = True
+                continue
+            if after_special and self.vocab.kind == "spm" and self.vocab.add_space_prefix:
+                fragment = " " + fragment
+            self._segmenter.encode(fragment, out)
+            after_special = False
+        if add_special:
+            out += self._closing()
+        return out
+
+    def _opening(self) -> list[int]:
+        kind, add = self.vocab.kind, self.vocab.add_bos
+        if kind == "wordpiece" or (add and kind in ("bpe", "spm", "unigram")):
+            return [self._required("bos")]
+        return []
+
+    def _closing(self) -> list[int]:
+        kind, add = self.vocab.kind, self.vocab.add_eos
+        if kind == "wordpiece":
+            return [self._required("sep")]
+        if add and kind in ("bpe", "spm", "unigram"):
+            return [self._required("eos")]
+        return []
+
+    def _required(self, name: str) -> int:
+        id = self.vocab.special.get(name)
+        if id is None:
+            raise TokenizerError(f"the vocabulary adds a {name} token to every text but has none")
+        return id
+
+    # ------------------------------------------------------------------ decoding
+
+    def decode(
+        self,
+        ids: Iterable[int],
+        skip_special: bool = True,
+        *,
+        continuing: bool = False,
+        clean_spaces: bool = False,
+    ) -> str:
+        """Turn token ids into text; bytes that are not UTF-8 become U+FFFD.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            Token ids.
+        skip_special : bool
+            Leave out control and unknown tokens.
+        continuing : bool
+            The ids continue an earlier text: a leading space is text and not the space that encoding
+            put in front (SentencePiece).
+        clean_spaces : bool
+            Remove the space before punctuation and contractions, where the vocabulary is of a kind for
+            which llama.cpp does so. The text then may differ from what was encoded.
+        """
+        data = b"".join(self._visible_pieces(ids, skip_special, continuing))
+        if clean_spaces and self.vocab.clean_spaces:
+            data = clean_up_spaces(data)
+        return data.decode("utf-8", "replace")
+
+    def _visible_pieces(self, ids: Iterable[int], skip_special: bool, continuing: bool) -> Iterable[bytes]:
+        stream = self.stream_decoder(skip_special, continuing=continuing)
+        return map(stream.piece, ids)
+
+    def stream_decoder(self, skip_special: bool = True, *, continuing: bool = False) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time; see `StreamDecoder`."""
+        return StreamDecoder(self, skip_special, continuing)
+
+    # ------------------------------------------------------------------ chat
+
+    @property
+    def chat_template_names(self) -> list[str]:
+        """Names of the chat templates in the file; the unnamed one is "default"."""
+        return list(self._templates)
+
+    def chat_template(self, name: str = "default") -> ChatTemplate:
+        """A chat template of the file, by name.
+
+        Raises
+        ------
+        ChatTemplateError
+            The file has no such template, or it is not valid.
+        """
+        if name not in self._templates:
+            known = ", ".join(self._templates) or "none"
+            raise ChatTemplateError(f"no chat template {name!r} in the file (it has: {known})")
+        cache = self.__dict__.setdefault("_compiled_templates", {})
+        if name not in cache:
+            cache[name] = ChatTemplate(self._templates[name], self._text_of("bos"), self._text_of("eos"))
+        template: ChatTemplate = cache[name]
+        return template
+
+    def _text_of(self, name: str) -> str:
+        id = self.vocab.special.get(name)
+        return "" if id is None else self.vocab.tokens[id]
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        template: str = "default",
+        **kwargs: Any,
+    ) -> str:
+        """Render messages with the file's chat template; see `ChatTemplate.render`."""
+        return self.chat_template(template).render(
+            messages, add_generation_prompt=add_generation_prompt, **kwargs
+        )
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Render messages and encode the result, with exactly one BOS where the vocabulary wants one.
+
+        No EOS is added: the turn is the model's to finish. Control tokens named in the messages' own
+        text are parsed like the template's, as every chat format in this form has it.
+        """
+        text = self.apply_chat_template(messages, add_generation_prompt, **kwargs)
+        ids = self.encode(text, add_special=False, parse_special=True)
+        opening = self._opening()
+        return ids if ids[: len(opening)] == opening else opening + ids
+
+
+class StreamDecoder:
+    """Incremental decoder: the concatenation of what it returns equals one `decode` of all ids."""
+
+    def __init__(self, tokenizer: TokenizerBridge, skip_special: bool, continuing: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        # Encoding put a space in front of the text; the first visible piece gives it back.
+        self._strip = tokenizer.vocab.add_space_prefix and not continuing
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id: int) -> str:
+        """Take the next token; return the text now complete, which may be empty."""
+        return self._utf8.decode(self.piece(id))
+
+    def flush(self) -> str:
+        """End the stream; return what is left, incomplete characters as U+FFFD."""
+        return self._utf8.decode(b"", final=True)
+
+    def piece(self, id: int) -> bytes:
+        """Take the next token; return its bytes, complete characters or not."""
+        piece = self._tokenizer.token_bytes(id)
+        if self._tokenizer.vocab.types[id] & HIDDEN and self._tokenizer.vocab.kind != "rwkv":
+            return b"" if self._skip_special else piece
+        if self._strip and piece:
+            self._strip = False
+            return piece.removeprefix(b" ")
+        return piece
+
+
+class SpecialTokenFinder:
+    """Finds special tokens in a text: longer ones first anywhere in it, then from left to right."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._types = vocab.types
+        special = [id for id, kind in enumerate(vocab.types) if kind & SPECIAL]
+        special.sort(key=lambda id: -len(vocab.tokens[id].encode("utf-8", "surrogateescape")))
+        shown = [id for id in special if not vocab.types[id] & HIDDEN]
+        self._groups = tuple(_by_beginning(ids, vocab.tokens) for ids in (shown, special))
+
+    def split(self, text: str, parse_special: bool) -> list[int | str]:
+        """Cut `text` into ids of special tokens and the fragments between them, none of them empty.
+
+        User-defined tokens are always found, control and unknown ones only with `parse_special`.
+        """
+        groups = self._groups[parse_special]
+        present = [entry for beginning, group in groups.items() if beginning in text for entry in group]
+        taken = bytearray(len(text))
+        found: list[tuple[int, int, int]] = []
+        for _, token, id in sorted(present):
+            self._take(text, token, id, taken, found)
+        fragments: list[int | str] = []
+        position = 0
+        for start, end, id in sorted(found):
+            if start > position:
+                fragments.append(text[position:start])
+            fragments.append(id)
+            position = end
+        if position < len(text):
+            fragments.append(text[position:])
+        return fragments
+
+    def _take(
+        self, text: str, token: str, id: int, taken: bytearray, found: list[tuple[int, int, int]]
+    ) -> None:
+        """Add the occurrences of `token` in what is not `taken` yet, with the spaces they swallow."""
+        kind = self._types[id]
+        start = text.find(token)
+        while start >= 0:
+            end = start + len(token)
+            overlap = taken.find(1, start, end)
+            if overlap >= 0:
+                end = taken.find(0, overlap)
+                if end < 0:
+                    return
+            else:
+                left = start
+                while kind & LSTRIP and left and not taken[left - 1] and text[left - 1] in _ASCII_SPACES:
+                    left -= 1
+                while kind & RSTRIP and end < len(text) and not taken[end] and text[end] in _ASCII_SPACES:
+                    end += 1
+                taken[left:end] = b"\1" * (end - left)
+                found.append((left, end, id))
+            start = text.find(token, end)
+
+
+_ASCII_SPACES = " \t\n\v\f\r"
+
+
+def _by_beginning(ids: list[int], tokens: list[str]) -> dict[str, list[tuple[int, str, int]]]:
+    """(rank, text, id) of tokens, grouped by their first characters: one search rules out a group."""
+    groups: dict[str, list[tuple[int, str, int]]] = {}
+    for rank, id in enumerate(ids):
+        groups.setdefault(tokens[id][:5], []).append((rank, tokens[id], id))
+    return groups
+
+
+def piece_bytes(vocab: Vocab, id: int) -> bytes:
+    """The bytes that token `id` stands for."""
+    kind, text = vocab.types[id], vocab.tokens[id]
+    if vocab.kind == "rwkv":
+        return unescape_rwkv(text)
+    if kind & SPECIAL:
+        return text.encode("utf-8", "surrogateescape")
+    if kind & BYTE:
+        return bytes([vocab.byte_of(id)])
+    if vocab.kind == "plamo2":
+        return text.encode("utf-8", "surrogateescape")
+    if not kind & NORMAL:
+        return b""  # unused
+    if vocab.kind == "bpe" and not vocab.escape_spaces:
+        if vocab.model == "hybriddna" and id > vocab.ids.get("<oov>", len(vocab.tokens)):
+            text = text.removesuffix("\ue000")
+        try:
+            return text.translate(CHAR_TO_BYTE).encode("latin-1")
+        except UnicodeEncodeError:  # an added token that is not spelled in the byte alphabet
+            return text.encode("utf-8", "surrogateescape")
+    return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
+
+
+def clean_up_spaces(data: bytes) -> bytes:
+    """Remove the spaces that WordPiece-like decoding leaves: before `?!.,`, around a lone apostrophe,
+    and before `'s`, `'m`, `'re`, `'ve`."""
+    data = re.sub(rb" (?=[?!.,])", b"", data)
+    data = re.sub(rb" ' ", b"'", data)
+    return re.sub(rb" (?='(?:[sm]|re|ve))", b"", data)
+
+
+def check_text(text: str) -> None:
+    """Raise TokenizerError unless `text` is a str that UTF-8 can express."""
+    if not isinstance(text, str):
+        raise TokenizerError(f"text: expected str, found {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"text: lone surrogate U+{ord(text[error.start]):04X} at character {error.start} is not a character"
+        ) from None
+
+
+def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Chat templates by name; "default" for the unnamed one."""
+    key = "tokenizer.chat_template"
+    found = {}
+    for name, value in metadata.items():
+        if name != key and not name.startswith(key + "."):
+            continue
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "surrogateescape")
+        if isinstance(value, str):
+            found[name[len(key) + 1 :] or "default"] = value
+    return found
