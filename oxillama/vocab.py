@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.errors import TokenizerError
+from oxillama.gguf import StringArray
 from oxillama.pretokenizers import PreTokenizer, pre_tokenizer
 
 PREFIX = "tokenizer.ggml."
@@ -145,11 +146,12 @@ class Metadata:
         return None if value is None else int(value)
 
     def texts(self, key: str) -> list[str] | None:
-        values = self._get(key, (list, tuple), "an array of strings")
+        values = self._get(key, (list, tuple, StringArray), "an array of strings")
         if values is None:
             return None
+        values = list(values)
         if all(type(v) is str for v in values):
-            return list(values)
+            return values
         if not all(isinstance(v, (str, bytes)) for v in values):
             raise TokenizerError(f"{key}: expected an array of strings, found other elements")
         return [v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else str(v) for v in values]
