@@ -13,15 +13,15 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oxillama.chat import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
-from oxillama.segmenters import CHAR_TO_BYTE, SPACE, Segmenter, segmenter, unescape_rwkv
+from oxillama.segmenters import segmenter
+from oxillama.segmenters.base import SPACE, Segmenter
+from oxillama.segmenters.byte_pair import CHAR_TO_BYTE
+from oxillama.segmenters.longest_match import unescape_rwkv
 from oxillama.vocab import BYTE, CONTROL, HIDDEN, LSTRIP, NORMAL, RSTRIP, SPECIAL, TokenType, Vocab
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class TokenizerBridge:

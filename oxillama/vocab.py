@@ -429,10 +429,10 @@ def _read_scores(meta: Metadata, n_vocab: int) -> list[float] | None:
     if scores is None:
         return None
     _check_length(key, scores, n_vocab)
-    scores = scores.astype(np.float32)
+    floats: list[float] = scores.astype(np.float32).tolist()
     if np.isnan(scores).any():
         raise TokenizerError(f"{key}: entry {int(np.isnan(scores).argmax())} is not a number")
-    return scores.tolist()
+    return floats
 
 
 def _check_length(key: str, values: np.ndarray, n_vocab: int) -> None:
