@@ -111,7 +111,7 @@ def unescape_rwkv(text: str) -> bytes:
     def plain(match: re.Match[bytes]) -> bytes:
         escape = match[0]
         if len(escape) == 4:
-            return bytes([int(escape[2:], 16)])
+            return bytes.fromhex(escape[2:].decode())
         return {b"t": b"\t", b"n": b"\n", b"r": b"\r"}.get(escape[1:], escape[1:])
 
     return re.sub(
