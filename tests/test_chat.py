@@ -98,7 +98,7 @@ def test_instruct_and_its_exception() -> None:
         ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
         ("{% for m in messages if m.role == 'user' %}{{ loop.length }}{{ loop.last }}{% endfor %}", "1True"),
         (
-            "{% set ns = namespace(n=0) %}{% for c in 'abc' %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "{% set n = namespace(x=0) %}{% for c in 'abc' %}{% set n.x = n.x + 1 %}{% endfor %}{{ n.x }}",
             "3",
         ),
         ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(1) ~ f('a') }}", "<1><a>"),
@@ -295,7 +295,8 @@ TEMPLATES = sorted(
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_published_template_renders(path: Path) -> None:
     template = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
-    parameters = {"type": "object", "properties": {"x": {"type": "string", "description": "d"}}, "required": ["x"]}
+    properties = {"x": {"type": "string", "description": "d"}}
+    parameters = {"type": "object", "properties": properties, "required": ["x"]}
     tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
     messages = [{"role": "user", "content": "a marked question"}]
     assert "a marked question" in template.render(messages, tools=[tool], functions="[]", datetime="now")

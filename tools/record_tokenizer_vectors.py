@@ -122,15 +122,41 @@ def random_text(choose: random.Random, length: int, characters: str = vocabulari
 
 
 KINDS = {
-    "sentence_piece": ["hello the", "  hello  the\n\n[USER] hello", "aaaaaaa abababab", "中文é🦙", "<s>hello</s> the<|im_end|>", "o t othe"],
-    "plain_byte_pair": ["hello the", "hello\n\nthe\n\n\n\n aaaaa", "<|turn>hello<turn|>\n", "  abababab 中文é🦙"],
-    "unigram": ["hello  the", " \thello\n", "aaaaaaa", "½ ﬁ Ａ e\u0301 \u200bthe", "XYhello<mask> zz 中文🦙🦙", "q"],
-    "word_piece": ["Hello, World!", "cafés running", "中文 ÍÍ Í $1 €", "[MASK] hello [SEP]", "\u0130 ß\x00 \u200bxx", "hellox 123"],
+    "sentence_piece": [
+        "hello the",
+        "  hello  the\n\n[USER] hello",
+        "aaaaaaa abababab",
+        "中文é🦙",
+        "<s>hello</s> the<|im_end|>",
+        "o t othe",
+    ],
+    "plain_byte_pair": [
+        "hello the",
+        "hello\n\nthe\n\n\n\n aaaaa",
+        "<|turn>hello<turn|>\n",
+        "  abababab 中文é🦙",
+    ],
+    "unigram": [
+        "hello  the",
+        " \thello\n",
+        "aaaaaaa",
+        "½ ﬁ Ａ e\u0301 \u200bthe",
+        "XYhello<mask> zz 中文🦙🦙",
+        "q",
+    ],
+    "word_piece": [
+        "Hello, World!",
+        "cafés running",
+        "中文 ÍÍ Í $1 €",
+        "[MASK] hello [SEP]",
+        "\u0130 ß\x00 \u200bxx",
+        "hellox 123",
+    ],
     "rwkv": ["hello the", "\n\n中文🦙", "aaaaaaa\\'", "helthe\x00\x7f"],
     "plamo2": ["hello hello", "aaaaaaa", "中文é🦙\n", "\ufeffhello"],
     "dna": ["test <dna>acgtacgatt</dna> test", "<dna>NNNNNN", "<dna></dna>", "plain"],
     "whitespace": ["hello the\n\thello", "中文 é  aaaaa\u3000bab"],
-}  # fmt: skip
+}
 
 
 def main() -> None:
