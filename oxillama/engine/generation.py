@@ -113,7 +113,7 @@ class Generation(Iterator[str]):
         self._sequence.release()
 
     def _run(self, stop: StopText) -> Generator[str, None, None]:
-        decoder = self._tokenizer.stream_decoder()
+        decoder = self._tokenizer.stream_decoder(continuing=True)
         try:
             while self.finish_reason is None:
                 if self._cancelled or self._left == 0 or len(self._sequence.tokens) >= self._context_size:
