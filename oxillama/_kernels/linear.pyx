@@ -6,11 +6,13 @@ bodies of layouts.pxd read them), then hands out panels to threads. Who computes
 which tile a token stands, changes no bit of the result.
 
 An activation is quantized to int8 per block of 32 (c8, c4) or 256 (k4, k6) columns, symmetrically,
-scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32.
+scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32. A block below
+1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its products.
 """
 
 cimport numpy as cnp
 from cython.parallel cimport prange
+from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -86,12 +88,22 @@ cdef inline f32x16 to_codes(f32x16 x, f32x16 inv, int8_t* out) noexcept nogil:
     return f32_sub(f32_from_bits(code), magic)
 
 
+cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
+    """The sum of 16 codes; 0, and ``finite`` cleared, where one of them came from a NaN or an infinity."""
+    cdef float total = f32_sum(codes)
+    if total - total == 0:
+        return <int32_t>total
+    finite[0] = False
+    return 0
+
+
 cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* tile, int T, int t) noexcept nogil:
     """Quantizes token ``t`` of a tile of ``T``."""
     cdef Py_ssize_t block = 32 if form == A_32 else 256
     cdef Py_ssize_t b, k, i
     cdef f32x16 top
     cdef float most, inv
+    cdef bint finite
     cdef int8_t codes[16]
     cdef int32_t half[2]
     cdef int32_t whole, other = 0
@@ -101,11 +113,11 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* 
         for k in range(0, block, 16):
             top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
         most = f32_hmax(top)
-        inv = 127.0 / most if most > 0 else 0.0
-        (<float*>tile.scale)[b * T + t] = most / 127.0
+        inv = 127.0 / most if most > <float>1e-36 else 0.0  # or it would overflow
+        finite = True
         for k in range(0, block, 32):
             for i in range(2):
-                half[i] = <int32_t>f32_sum(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes))
+                half[i] = total_of(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes), &finite)
                 store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
             whole = half[0] + half[1]
             i = (b * block + k) // 32
@@ -116,6 +128,7 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* 
                 if i & 1:
                     (<int32_t*>tile.sums32)[(i >> 1) * T + t] = (other & 0xFFFF) | (whole << 16)
                 other = whole
+        (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
 
 cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
@@ -319,6 +332,8 @@ cdef class Linear:
         cdef Form forms[3]
         cdef int form, threads
         cdef Py_ssize_t i, j, chunk, n_chunks, n_tiles
+        if n_threads < 1:
+            raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
         if self.bias is not None:
             bias = <const float*>cnp.PyArray_DATA(self.bias)
         if n == 0:
