@@ -72,7 +72,7 @@ class Norm(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn adjacent pairs of ``x`` (batch, heads, tokens, head_dim); ``cos``, ``sin``: (tokens, head_dim/2)."""
+    """Turn adjacent pairs of ``x`` (batch, heads, tokens, head_dim); angles are (tokens, head_dim / 2)."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 

@@ -1,10 +1,12 @@
-"""Train the demo models, one core each: the vocabulary, the story model, its draft, its pirate adapter.
+"""Train the demo models, one core each: the vocabulary, the story model, its draft, its adapter.
 
-    python train.py vocabulary|story|draft|pirate --out DIR
+    python train.py vocabulary|language|story|draft|pirate --out DIR
 
-Each step reads what the one before wrote to DIR. Everything is seeded: the same torch on the same machine
-gives the same weights. The draft learns the story model's distribution instead of the text (Hinton et al.
-2015, arXiv:1503.02531), which is what speculative decoding rewards.
+Each step reads what the one before wrote to DIR. The story model learns the language first, from joined
+documents; then to keep its people apart, from portraits and from documents one by one: a portrait's record
+repeats every fact of it, so copying pays there at once. The draft learns the story model's distribution
+instead of the text (Hinton et al. 2015, arXiv:1503.02531), which is what speculative decoding rewards.
+Everything is seeded: the same torch on the same machine gives the same weights.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before tokenizers is imported: one core
 
 import corpus
+import gguf
 import torch
 from model import Llama, Shape
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -31,11 +34,12 @@ STORY_SHAPE = Shape(n_layer=4, n_head=4, n_head_kv=2, n_ff=768)
 DRAFT_SHAPE = Shape(n_layer=1, n_head=4, n_head_kv=1, n_ff=256)
 LORA_RANK, LORA_ALPHA = 8, 16.0
 
-Phase = tuple[int, int, int]
-"""Steps, rows of a batch, tokens of a row."""
-STORY_PHASES: tuple[Phase, ...] = ((2300, 8, 256), (1450, 4, 512))
-DRAFT_PHASES: tuple[Phase, ...] = ((1400, 8, 256), (600, 4, 512))
-PIRATE_PHASES: tuple[Phase, ...] = ((550, 4, 512),)
+Batch = tuple[Tensor, Tensor]
+"""Ids and the ids that follow them, both (rows, tokens); `NOTHING` follows where a row is only padding."""
+NOTHING = -100
+
+SHORT, LONG = (16, 128), (5, 448)
+"""Rows and tokens of the batches that hold one document a row: portraits, and stories."""
 
 
 def train_vocabulary(out: Path) -> None:
@@ -58,33 +62,64 @@ def train_vocabulary(out: Path) -> None:
     print(f"{n_tokens / len(texts):.0f} tokens a story")
 
 
-def documents(out: Path, style: str, start: int) -> Iterator[list[int]]:
-    """Stories of the training seed from number ``start`` on, as ``BOS ... EOS``."""
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The vocabulary of a GGUF file as a `tokenizers` object; it knows no special tokens."""
+    reader = gguf.GGUFReader(path)
+    tokens = reader.get_field("tokenizer.ggml.tokens").contents()  # type: ignore[union-attr]
+    merges = reader.get_field("tokenizer.ggml.merges").contents()  # type: ignore[union-attr]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [tuple(merge.split(" ")) for merge in merges]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def documents(out: Path, style: str, start: int, max_chars: int = 1 << 20) -> Iterator[list[int]]:
+    """Documents of the training seed from number ``start`` on, as ``BOS ... EOS``."""
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
     while True:
-        for encoding in tokenizer.encode_batch(list(corpus.stories(corpus.TRAIN_SEED, 256, style, start))):
+        texts = [t for t in corpus.stories(corpus.TRAIN_SEED, 256, style, start) if len(t) <= max_chars]
+        for encoding in tokenizer.encode_batch(texts):
             yield [BOS, *encoding.ids, EOS]
         start += 256
 
 
-def rows(docs: Iterator[list[int]], length: int, aligned: bool) -> Iterator[list[int]]:
-    """Rows of ``length + 1`` tokens of joined documents; ``aligned`` rows begin with a document's BOS."""
+def joined(docs: Iterator[list[int]], n_rows: int, length: int, aligned: bool) -> Iterator[Batch]:
+    """Rows filled with document after document; ``aligned`` rows begin with a document's BOS."""
     buffer: list[int] = []
+    rows: list[list[int]] = []
     for doc in docs:
         buffer += doc
         while len(buffer) > length:
-            yield buffer[: length + 1]
+            rows.append(buffer[: length + 1])
             buffer = [] if aligned else buffer[length:]
+            if len(rows) == n_rows:
+                batch = torch.tensor(rows)
+                yield batch[:, :-1], batch[:, 1:]
+                rows = []
+
+
+def separate(docs: Iterator[list[int]], shapes: tuple[tuple[int, int], ...]) -> Iterator[Batch]:
+    """One document a row, as in use: batches of each shape as they fill; what fits none is left out."""
+    waiting: dict[tuple[int, int], list[list[int]]] = {shape: [] for shape in shapes}
+    for doc in docs:
+        shape = next((shape for shape in shapes if len(doc) <= shape[1] + 1), None)
+        if shape is None:
+            continue
+        waiting[shape].append(doc)
+        if len(waiting[shape]) == shape[0]:
+            rows, waiting[shape] = waiting[shape], []
+            width = shape[1]
+            ids = [doc[:-1] + [EOS] * (width + 1 - len(doc)) for doc in rows]
+            targets = [doc[1:] + [NOTHING] * (width + 1 - len(doc)) for doc in rows]
+            yield torch.tensor(ids), torch.tensor(targets)
 
 
 def run(
-    name: str, model: Llama, loss_of: Callable[[Tensor, Tensor], Tensor], docs: Iterator[list[int]],
-    phases: tuple[Phase, ...], peak_rate: float, decay: float = 0.1,
+    name: str, model: Llama, loss_of: Callable[[Tensor, Tensor], Tensor],
+    phases: tuple[tuple[int, Iterator[Batch]], ...], peak_rate: float, decay: float = 0.1,
 ) -> None:  # fmt: skip
-    """AdamW with a warm-up and a cosine down to a twentieth; ``loss_of`` takes ids, next ids (rows, tokens).
-
-    Early phases read the stream cut anywhere, the last one reads stories from their beginning.
-    """
+    """AdamW with a warm-up and a cosine down to a twentieth, over phases of so many steps each."""
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim == 2], "weight_decay": decay},
@@ -92,8 +127,7 @@ def run(
     ]
     optimizer = torch.optim.AdamW(groups, lr=peak_rate, betas=(0.9, 0.95), fused=True)
     total, warm_up, step, begin, mean = sum(phase[0] for phase in phases), 100, 0, time.time(), 0.0
-    for phase, (steps, n_rows, length) in enumerate(phases):
-        source = rows(docs, length, aligned=phase == len(phases) - 1)
+    for steps, batches in phases:
         for _ in range(steps):
             progress = max(0.0, (step - warm_up) / (total - warm_up))
             rate = peak_rate * min(
@@ -101,8 +135,7 @@ def run(
             )
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            batch = torch.tensor([next(source) for _ in range(n_rows)])
-            loss = loss_of(batch[:, :-1], batch[:, 1:])
+            loss = loss_of(*next(batches))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
@@ -110,10 +143,8 @@ def run(
             step += 1
             mean += (loss.item() - mean) * max(0.02, 1 / step)
             if step % 50 == 0 or step == total:
-                print(
-                    f"{name} {step}/{total} loss {mean:.4f} rate {rate:.1e} {time.time() - begin:.0f}s",
-                    flush=True,
-                )
+                seconds = time.time() - begin
+                print(f"{name} {step}/{total} loss {mean:.4f} rate {rate:.1e} {seconds:.0f}s", flush=True)
 
 
 def cross_entropy(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -122,7 +153,8 @@ def cross_entropy(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor
     def loss_of(ids: Tensor, targets: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(ids)
-        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        flat = logits.float().flatten(0, 1)
+        return functional.cross_entropy(flat, targets.flatten(), ignore_index=NOTHING)
 
     return loss_of
 
@@ -133,12 +165,12 @@ def distillation(
     """Mean over tokens of the cross entropy with the teacher's distribution."""
 
     def loss_of(ids: Tensor, targets: Tensor) -> Tensor:
-        del targets
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
                 wanted = teacher(ids).float().softmax(-1)
             logits = model(ids)
-        return functional.cross_entropy(logits.float().flatten(0, 1), wanted.flatten(0, 1))
+        real = targets != NOTHING
+        return functional.cross_entropy(logits.float()[real], wanted[real])
 
     return loss_of
 
@@ -161,30 +193,44 @@ def load(path: Path, lora: bool = False) -> Llama:
 def main() -> None:
     """Run one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=("vocabulary", "story", "draft", "pirate"))
+    parser.add_argument("step", choices=("vocabulary", "language", "story", "draft", "pirate"))
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for checkpoints, outside the repository"
     )
+    parser.add_argument("--vocabulary-of", type=Path, help="take the vocabulary of this GGUF file")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if args.step == "vocabulary":
-        train_vocabulary(args.out)
+        if args.vocabulary_of:
+            read_tokenizer(args.vocabulary_of).save(str(args.out / "tokenizer.json"))
+        else:
+            train_vocabulary(args.out)
         return
-    if args.step == "story":
+    if args.step == "language":
         model = Llama(STORY_SHAPE)
-        loss_of, docs = cross_entropy(torch.compile(model)), documents(args.out, "plain", 0)
-        run(args.step, model, loss_of, docs, STORY_PHASES, 2e-3)
+        docs = documents(args.out, "plain", 0)  # first cut anywhere, then from the beginning of a story
+        phases = ((1100, joined(docs, 8, 256, aligned=False)), (850, joined(docs, 4, 512, aligned=True)))
+        run(args.step, model, cross_entropy(torch.compile(model)), phases, 2.5e-3)
+    elif args.step == "story":
+        model = load(args.out / "language.pt")
+        portraits = documents(args.out, "plain", 1_000_000, max_chars=420)
+        phases = (
+            (600, separate(portraits, (SHORT,))),
+            (1300, separate(documents(args.out, "plain", 100_000), (SHORT, LONG))),
+        )
+        run(args.step, model, cross_entropy(torch.compile(model)), phases, 2e-3)
     elif args.step == "draft":
         model, teacher = Llama(DRAFT_SHAPE), load(args.out / "story.pt")
         loss_of = distillation(torch.compile(model), torch.compile(teacher))
-        run(args.step, model, loss_of, documents(args.out, "plain", 200_000), DRAFT_PHASES, 3e-3)
+        phases = ((800, separate(documents(args.out, "plain", 200_000), (SHORT, LONG))),)
+        run(args.step, model, loss_of, phases, 3e-3)
     else:
         model = load(args.out / "story.pt")
         model.add_lora(LORA_RANK, LORA_ALPHA)
-        loss_of, docs = cross_entropy(torch.compile(model)), documents(args.out, "pirate", 400_000)
-        run(args.step, model, loss_of, docs, PIRATE_PHASES, 2e-3, decay=0.0)
+        phases = ((300, separate(documents(args.out, "pirate", 400_000), (SHORT, LONG))),)
+        run(args.step, model, cross_entropy(torch.compile(model)), phases, 2e-3, decay=0.0)
     save(model, args.out / f"{args.step}.pt")
 
 
