@@ -1,4 +1,8 @@
-"""The style the adapter learns: the same stories, told by a pirate."""
+"""The style the adapter learns: the same stories, told by a pirate.
+
+The adapter does not change the (tied) embeddings, so the pirate keeps to tokens the plain text has too:
+a token the model has never met could not be told from the other such ones.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import random
 import re
 
 WORDS = {
-    "you": "ye", "your": "yer", "my": "me", "friend": "matey", "yes": "aye", "hello": "ahoy", "is": "be",
-    "are": "be", "was": "were", "little": "wee", "small": "wee", "of": "o'", "and": "an'", "girl": "lass",
-    "boy": "lad", "good": "fine", "very": "mighty", "never": "ne'er", "laughed": "roared with laughter",
-    "cried": "bellowed", "said": "growled", "for": "fer", "to": "t'", "them": "'em", "everyone": "all hands",
-    "house": "cabin", "happy": "merry", "path": "course", "walked": "sailed", "went": "sailed",
+    "you": "ya", "your": "yer", "my": "me", "friend": "shipmate", "yes": "aye", "is": "be", "are": "be",
+    "was": "were", "little": "bonny", "small": "bonny", "girl": "lass", "boy": "lad", "good": "fine",
+    "very": "mighty", "laughed": "roared with laughter", "cried": "bellowed", "said": "barked",
+    "everyone": "all hands", "house": "cabin", "path": "course", "walked": "sailed",
+    "went": "sailed",
 }  # fmt: skip
-OPENINGS = ("Arr!", "Ahoy, mateys!", "Yo ho ho!", "Avast!", "Shiver me timbers!", "Arr, me hearties!")
-CLOSINGS = ("Arr!", "Yo ho ho!", "An' that be the truth, arr!", "Blow me down!", "Now fetch me parrot!")
+OPENINGS = ("Arr!", "Ahoy, shipmates!", "Yo ho ho!", "Avast!", "Shiver me timbers!", "Arr, me hearties!")
+CLOSINGS = ("Arr!", "Yo ho ho!", "And that be the truth, har har!", "Blow me down!", "Now fetch me parrot!")
 
 _WORD = re.compile(r"[A-Za-z]+")
 _SENTENCE_END = re.compile(r"(?<=[a-z])([.!])(?= [A-Z])")
@@ -39,5 +43,5 @@ def _translate(match: re.Match[str]) -> str:
 
 
 def _sprinkle(text: str, rng: random.Random) -> str:
-    """Now and then an "arr" at the end of a sentence."""
-    return _SENTENCE_END.sub(lambda end: (", arr" if rng.random() < 0.2 else "") + end[1], text)
+    """Now and then a "har har" at the end of a sentence."""
+    return _SENTENCE_END.sub(lambda end: (", har har" if rng.random() < 0.2 else "") + end[1], text)

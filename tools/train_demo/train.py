@@ -126,7 +126,8 @@ def run(
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=peak_rate, betas=(0.9, 0.95), fused=True)
-    total, warm_up, step, begin, mean = sum(phase[0] for phase in phases), 100, 0, time.time(), 0.0
+    total, step, begin, mean = sum(phase[0] for phase in phases), 0, time.time(), 0.0
+    warm_up = min(100, total // 8)
     for steps, batches in phases:
         for _ in range(steps):
             progress = max(0.0, (step - warm_up) / (total - warm_up))
@@ -229,8 +230,8 @@ def main() -> None:
     else:
         model = load(args.out / "story.pt")
         model.add_lora(LORA_RANK, LORA_ALPHA)
-        phases = ((300, separate(documents(args.out, "pirate", 400_000), (SHORT, LONG))),)
-        run(args.step, model, cross_entropy(torch.compile(model)), phases, 2e-3, decay=0.0)
+        phases = ((260, separate(documents(args.out, "pirate", 400_000), (SHORT, LONG))),)
+        run(args.step, model, cross_entropy(torch.compile(model)), phases, 3e-3, decay=0.0)
     save(model, args.out / f"{args.step}.pt")
 
 
