@@ -40,8 +40,8 @@ cdef struct Part:
     Py_ssize_t stride  # bytes of a panel
 
 
-cdef inline int form_of(int layout) noexcept nogil:
-    return A_F32 if layout <= L_BF16 else A_32 if layout <= L_C4 else A_256
+cdef inline int form_number(int layout) noexcept nogil:
+    return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
 
 
 # Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
@@ -173,85 +173,117 @@ cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, b
         out[r] = out[r] + lanes[r] if accumulate else lanes[r]
 
 
-cdef inline void code_tiles(const int layout, const int T, const Part* w, Py_ssize_t p0, Py_ssize_t p1,
-                            Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld, const float* bias,
-                            bint accumulate) noexcept nogil:
+# Some panels of one matrix times one tile of tokens.
+cdef struct Job:
+    const uint8_t* data
+    Py_ssize_t stride, rows, cols
+    Py_ssize_t first, last    # panels
+    Tile tile
+    float* out                # row 0 of the matrix, for the first token of the tile
+    Py_ssize_t ld             # floats between tokens in out
+    const float* bias
+    bint accumulate
+
+
+cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
+    """Writes panel ``p`` of the T tokens."""
+    cdef const float* bias = NULL if job.bias == NULL else job.bias + 16 * p
+    cdef int t
+    for t in range(T):
+        put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+
+
+cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p
-    cdef int t
-    for p in range(p0, p1):
-        code_tile(layout, T, w.data + p * w.stride, cols, a, acc)
-        for t in range(T):
-            put(acc[t], out + t * ld + 16 * p, NULL if bias == NULL else bias + 16 * p, w.rows - 16 * p, accumulate)
+    for p in range(job.first, job.last):
+        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, p, acc)
 
 
-cdef inline void float_tiles(const int layout, const int P, const int T, const Part* w, Py_ssize_t p0,
-                             Py_ssize_t p1, Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld,
-                             const float* bias, bint accumulate) noexcept nogil:
+cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
-    cdef Py_ssize_t p = p0, i
-    cdef int t, q
-    while p + P <= p1:
-        float_tile(layout, P, T, w.data + p * w.stride, w.stride, cols, a, acc)
+    cdef Py_ssize_t p = job.first, i
+    cdef int q
+    while p + P <= job.last:
+        float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
         for q in range(P):
-            for t in range(T):
-                put(acc[q * T + t], out + t * ld + 16 * (p + q), NULL if bias == NULL else bias + 16 * (p + q),
-                    w.rows - 16 * (p + q), accumulate)
+            put_panel(job, T, p + q, acc + q * T)
         p = p + P
-    for i in range(p, p1):
-        float_tile(layout, 1, T, w.data + i * w.stride, w.stride, cols, a, acc)
-        for t in range(T):
-            put(acc[t], out + t * ld + 16 * i, NULL if bias == NULL else bias + 16 * i, w.rows - 16 * i, accumulate)
+    for i in range(p, job.last):
+        float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, i, acc)
 
 
-cdef inline void layout_tiles(const int layout, int T, const Part* w, Py_ssize_t p0, Py_ssize_t p1,
-                              Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld, const float* bias,
-                              bint accumulate) noexcept nogil:
+cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
+    """Here the layout is a constant; the tile becomes one."""
     if layout <= L_BF16:
         if OX_TILE >= 8 and T == 8:
-            float_tiles(layout, 2, 8, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 2, 8, job)
         elif T == 4:
-            float_tiles(layout, 4, 4, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 4, 4, job)
         elif T == 2:
-            float_tiles(layout, 4, 2, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 4, 2, job)
         else:
-            float_tiles(layout, 4, 1, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 4, 1, job)
     elif OX_TILE >= 8 and T == 8:
-        code_tiles(layout, 8, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 8, job)
     elif T == 4:
-        code_tiles(layout, 4, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 4, job)
     elif T == 2:
-        code_tiles(layout, 2, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 2, job)
     else:
-        code_tiles(layout, 1, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 1, job)
+
+
+cdef void run_job(int layout, int T, const Job* job) noexcept nogil:
+    """Every layout, by name, so that each gets bodies of its own."""
+    if layout == L_F32:
+        layout_tiles(L_F32, T, job)
+    elif layout == L_F16:
+        layout_tiles(L_F16, T, job)
+    elif layout == L_BF16:
+        layout_tiles(L_BF16, T, job)
+    elif layout == L_C8:
+        layout_tiles(L_C8, T, job)
+    elif layout == L_C4:
+        layout_tiles(L_C4, T, job)
+    elif layout == L_C5:
+        layout_tiles(L_C5, T, job)
+    elif layout == L_T4:
+        layout_tiles(L_T4, T, job)
+    elif layout == L_M4:
+        layout_tiles(L_M4, T, job)
+    elif layout == L_M5:
+        layout_tiles(L_M5, T, job)
+    elif layout == L_K2:
+        layout_tiles(L_K2, T, job)
+    elif layout == L_K4:
+        layout_tiles(L_K4, T, job)
+    elif layout == L_K5:
+        layout_tiles(L_K5, T, job)
+    elif layout == L_K3:
+        layout_tiles(L_K3, T, job)
+    elif layout == L_K6:
+        layout_tiles(L_K6, T, job)
+    else:
+        layout_tiles(L_KT, T, job)
 
 
 cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, Py_ssize_t n, Py_ssize_t cols, const Form* forms,
                  float* out, Py_ssize_t ld, const float* bias, bint accumulate) noexcept nogil:
     """Panels p0..p1 of one matrix for all tokens, tile by tile, while the panels stay in the cache."""
     cdef Py_ssize_t t0 = 0
-    cdef Tile a
+    cdef Job job
     cdef int T
-    out = out + w.first_row
-    if bias != NULL:
-        bias = bias + w.first_row
+    job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, cols
+    job.first, job.last, job.ld, job.accumulate = p0, p1, ld, accumulate
+    job.bias = NULL if bias == NULL else bias + w.first_row
     while t0 < n:
         T = tile_size(n - t0)
-        form_tile(w.form, &forms[w.form], t0, cols, &a)
-        if w.layout == L_F32:
-            layout_tiles(L_F32, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_F16:
-            layout_tiles(L_F16, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_BF16:
-            layout_tiles(L_BF16, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_C8:
-            layout_tiles(L_C8, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_C4:
-            layout_tiles(L_C4, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_K4:
-            layout_tiles(L_K4, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        else:
-            layout_tiles(L_K6, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        form_tile(w.form, &forms[w.form], t0, cols, &job.tile)
+        job.out = out + t0 * ld + w.first_row
+        run_job(w.layout, T, &job)
         t0 = t0 + T
 
 
@@ -293,7 +325,7 @@ cdef class Linear:
                 raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_cols(layout)}")
             part = &self.parts[self.n_parts]
             part.layout = layout
-            part.form = form_of(layout)
+            part.form = form_number(layout)
             part.rows = rows
             part.stride = panel_bytes(layout, cols)
             part.data = u8_data(data, (rows + 15) // 16 * part.stride, "matrix")
