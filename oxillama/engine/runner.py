@@ -10,6 +10,7 @@ import numpy as np
 from oxillama.batch import Batch
 from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import KvCacheFullError
 from oxillama.models.decoder import Decoder, Workspace
 
 
@@ -39,9 +40,14 @@ class Runner:
         ------
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
-        for sequence, n in parts:
-            assert 0 < n <= sequence.pending
-            sequence.ensure_pages(sequence.cached_len + n)
+        try:
+            for sequence, n in parts:
+                assert 0 < n <= sequence.pending
+                sequence.ensure_pages(sequence.cached_len + n)
+        except KvCacheFullError:
+            for sequence, _ in parts:  # those before it give back what they took
+                sequence.truncate(len(sequence.tokens))
+            raise
         batch = self._batch(parts, all_logits)
         with self._lock:
             kv = self.model.kernels.attention.PagedBatch(
