@@ -1,4 +1,4 @@
-"""Paged attention: right against its float64 twin, and the same bits in any batch, chunk, page size and target."""
+"""Paged attention: right against its twin, and the same bits in any batch, chunk, page size and target."""
 
 from __future__ import annotations
 
@@ -62,7 +62,12 @@ class Cache:
         return self.attention.PagedBatch(self.kv_shape, self.addresses, tables, row_start, first)
 
     def run(
-        self, parts: list[tuple[int, np.ndarray]], heads: int, scale: float, n_threads: int = 1, layer: int = 0
+        self,
+        parts: list[tuple[int, np.ndarray]],
+        heads: int,
+        scale: float,
+        n_threads: int = 1,
+        layer: int = 0,
     ) -> list[np.ndarray]:
         """Stores and attends: (sequence, qkv rows) to each one's (rows, heads * value_dim)."""
         _, kv_heads, key_dim, value_dim = self.shape
@@ -81,13 +86,18 @@ def rows(n: int, shape: tuple[int, int, int, int], heads: int, seed: int = 0) ->
     return normal(n, heads * key_dim + kv_heads * (key_dim + value_dim), seed=seed)
 
 
-def wanted(qkv: np.ndarray, shape: tuple[int, int, int, int], heads: int, kv_type: str, scale: float) -> np.ndarray:
+def wanted(
+    qkv: np.ndarray, shape: tuple[int, int, int, int], heads: int, kv_type: str, scale: float
+) -> np.ndarray:
     _, kv_heads, key_dim, value_dim = shape
     q, k, v = np.split(qkv, np.cumsum([heads * key_dim, kv_heads * key_dim]), axis=1)
     k, v = twin.rounded(k, kv_type), twin.rounded(v, kv_type)
     n = len(qkv)
     out = twin.attend(
-        q.reshape(n, heads, key_dim), k.reshape(n, kv_heads, key_dim), v.reshape(n, kv_heads, value_dim), scale
+        q.reshape(n, heads, key_dim),
+        k.reshape(n, kv_heads, key_dim),
+        v.reshape(n, kv_heads, value_dim),
+        scale,
     )
     return out.reshape(n, -1)
 
@@ -117,7 +127,7 @@ def test_attention_is_that_of_the_twin(target: str, name: str, kv_type: str) -> 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_how_a_sequence_is_run_changes_no_bit(seed: int) -> None:
-    """Chunks, neighbours in the batch, threads, page size and target; against the sequence run whole, alone."""
+    """Chunks, neighbours, threads, page size and target; against the sequence run whole, alone."""
     rng = np.random.default_rng(seed)
     shape, heads = SHAPES[str(rng.choice(sorted(SHAPES)))]
     kv_type, scale = str(rng.choice(KV_TYPES)), shape[2] ** -0.5
@@ -147,7 +157,7 @@ def test_threads_change_no_bit(target: str) -> None:
     parts = [(0, rows(200, shape, heads)), (1, rows(70, shape, heads, 1)), (2, rows(1, shape, heads, 2))]
     one = Cache(target, shape).run(parts, heads, 0.125)
     for n_threads in (2, 4):
-        for a, b in zip(Cache(target, shape).run(parts, heads, 0.125, n_threads), one):
+        for a, b in zip(Cache(target, shape).run(parts, heads, 0.125, n_threads), one, strict=True):
             assert same_bits(a, b)
 
 
@@ -167,7 +177,7 @@ def test_what_unused_parts_of_pages_hold_does_not_matter(target: str, kv_type: s
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
 @on_targets
 def test_what_a_row_may_not_see_does_not_touch_it(target: str, value: float) -> None:
-    """Rows of one tile see different prefixes; a later key or value must not reach an earlier row as 0 * inf."""
+    """Rows of one tile see different prefixes; a later value must not reach an earlier row as 0 * inf."""
     shape, heads = (1, 1, 32, 32), 1
     qkv = rows(80, shape, heads)
     clean = Cache(target, shape).run([(0, qkv)], heads, 0.2)[0]
@@ -222,8 +232,9 @@ def test_stored_values_are_rounded_to_nearest_even(kv_type: str) -> None:
     shape, heads = (1, 1, 16, 16), 1
     rng = np.random.default_rng(3)
     bits = rng.integers(0, 2**32, (64, 48), np.uint64).astype(np.uint32)
-    bits[0, 16:] = [0x38801000, 0x38803000, 0x33000000, 0x33000001, 0x477FEFFF, 0x477FF000, 0x3F808000, 0x3F818000] * 4
-    bits[1, 16:] = [0, 1 << 31, 0x7F800000, 0xFF800000, 0x007FFFFF, 1, 0x387FC000, 0x387FE000] * 4
+    ties = [0x38801000, 0x38803000, 0x33000000, 0x33000001, 0x3F808000, 0x3F818000, 0x387FC000, 0x387FE000]
+    edges = [0, 1 << 31, 0x7F800000, 0xFF800000, 0x007FFFFF, 1, 0x477FEFFF, 0x477FF000]
+    bits[0, 16:], bits[1, 16:] = ties * 4, edges * 4
     qkv = bits.view(np.float32)
     qkv[np.isnan(qkv)] = 1.5
     pages = []

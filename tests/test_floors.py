@@ -1,18 +1,19 @@
 """The house has floors: a module imports from its own floor or from below, and no import goes in a circle.
 
-    7 faces       the command line and whatever else uses the library as any user would
-    6 the name    `oxillama` itself: public names
-    5 engine      and the options it is made with
-    4 cache | sampling | grammar        siblings, which never import each other
-    3 models
-    2 data        files, vocabularies, weights in memory, batches
-    1 _kernels    the compiled floor
-    0 facts       tables, errors
+7 faces       the command line and whatever else uses the library as any user would
+6 the name    `oxillama` itself: public names
+5 engine      and the options it is made with
+4 cache | sampling | grammar        siblings, which never import each other
+3 models
+2 data        files, vocabularies, weights in memory, batches
+1 _kernels    the compiled floor
+0 facts       tables, errors
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -26,7 +27,8 @@ ROOT = Path(oxillama.__file__).parent
 FLOORS = {
     0: "_version errors formats targets",
     1: "_kernels",
-    2: "batch characters chat gguf modelfile pretokenizers segmenters tensor tokenizer tokenizer_json unicode_table vocab",
+    2: "batch gguf modelfile tensor "
+    "characters chat pretokenizers segmenters tokenizer tokenizer_json unicode_table vocab",
     3: "models",
     4: "cache grammar sampling",
     # config is what an engine is made with, sampling options included: only the engine and its users know it
@@ -74,12 +76,16 @@ def faults(name: str, wanted: set[str]) -> list[str]:
     found = []
     for other in sorted(wanted):
         if floor_of(other) > floor_of(name):
-            found.append(f"oxillama.{name} (floor {floor_of(name)}) imports oxillama.{other} ({floor_of(other)})")
+            found.append(
+                f"oxillama.{name} (floor {floor_of(name)}) imports oxillama.{other} ({floor_of(other)})"
+            )
         here, there = name.split(".")[0], other.split(".")[0]
         if here != there and here in SIBLINGS and there in SIBLINGS:
             found.append(f"oxillama.{name} imports its sibling oxillama.{other}")
         if floor_of(name) == 7 and here != there and floor_of(other) not in (0, 6, 7):
-            found.append(f"oxillama.{name} is a face: it imports oxillama as any user would, not oxillama.{other}")
+            found.append(
+                f"oxillama.{name} is a face: it imports oxillama as any user would, not oxillama.{other}"
+            )
     return found
 
 
@@ -99,7 +105,11 @@ def test_no_imports_go_in_a_circle() -> None:
         ("errors", "import oxillama.gguf", "imports oxillama.gguf"),
         ("tensor", "from oxillama.models import Decoder", "imports oxillama.models"),
         ("tensor", "from oxillama import models", "imports oxillama.models"),
-        ("models.spec", "def f():\n    from oxillama.engine.engine import x", "imports oxillama.engine.engine"),
+        (
+            "models.spec",
+            "def f():\n    from oxillama.engine.engine import x",
+            "imports oxillama.engine.engine",
+        ),
         ("models.decoder", "from ..engine import runner", "imports oxillama.engine.runner"),
         ("models.decoder", "from .. import engine", "imports oxillama.engine"),
         ("cache.pages", "from oxillama.sampling.params import SamplerConfig", "imports its sibling"),
@@ -109,8 +119,6 @@ def test_no_imports_go_in_a_circle() -> None:
     ],
 )
 def test_a_wrong_import_is_found(name: str, source: str, fault: str) -> None:
-    import re
-
     assert re.search(fault, "\n".join(faults(name, imports(name, source))))
 
 

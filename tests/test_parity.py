@@ -1,4 +1,4 @@
-"""Logits agree with llama.cpp's, recorded by tools/record_parity.py and, where they are at hand, with more."""
+"""Logits agree with llama.cpp's, recorded by tools/record_parity.py and with more where they are at hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED = HERE.parents[1] / "shared" / "parity"
 
 
 def check(folder: Path, name: str) -> None:
-    """Mean KL(llama.cpp || ours) below 1e-4 and the same top token everywhere, run as they were and in one."""
+    """Mean KL(llama.cpp || ours) below 1e-4 and the same top token everywhere, run whole and in chunks."""
     with np.load(folder / f"{name}.npz") as reference:
         tokens, n_prompt = reference["tokens"].tolist(), int(reference["n_prompt"])
         wanted = reference["logits"]

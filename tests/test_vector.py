@@ -1,4 +1,4 @@
-"""Row-wise kernels: right against extended precision, the same bits on every target and any number of threads."""
+"""Row-wise kernels: right against extended precision, the same bits on every target and any threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def same_everywhere(run: Callable[[Any], np.ndarray]) -> np.ndarray:
     return found[0]
 
 
-def rms_norm(vector: Any, x: np.ndarray, weight: np.ndarray, eps: float = 1e-5, n_threads: int = 1) -> np.ndarray:
+def rms_norm(
+    vector: Any, x: np.ndarray, weight: np.ndarray, eps: float = 1e-5, n_threads: int = 1
+) -> np.ndarray:
     out = np.full_like(x, np.nan)
     vector.rms_norm(x, weight, eps, out, n_threads)
     return out
@@ -130,8 +132,10 @@ def test_exp_errs_by_at_most_one_ulp() -> None:
 
 
 def test_exp_seen_through_silu_errs_by_a_few_ulp() -> None:
-    """silu(x) = x / (1 + e^-x) adds three roundings to those of exp; a dense sweep of both signs, all binades."""
-    x = np.concatenate([np.linspace(-87, 87, 150_001), np.geomspace(1e-30, 80, 50_000), -np.geomspace(1e-30, 80, 50_000)])
+    """silu(x) = x / (1 + e^-x) adds two roundings to those of exp; a dense sweep, both signs, all binades."""
+    x = np.concatenate(
+        [np.linspace(-87, 87, 150_001), np.geomspace(1e-30, 80, 50_000), -np.geomspace(1e-30, 80, 50_000)]
+    )
     x = x.astype(np.float32)
     x = x[x != 0]
     out = same_everywhere(lambda vector: swiglu(vector, np.stack([x, np.ones_like(x)], axis=1)))[:, 0]
@@ -217,7 +221,9 @@ def test_rope_table_is_right_to_the_last_place(magnitude: float) -> None:
 
 def test_rope_table_in_every_quadrant() -> None:
     quarters = np.arange(400)
-    table = same_everywhere(lambda vector: rope_table(vector, quarters, np.array([np.pi / 2, np.pi / 4 + 1e-9])))
+    table = same_everywhere(
+        lambda vector: rope_table(vector, quarters, np.array([np.pi / 2, np.pi / 4 + 1e-9]))
+    )
     assert np.allclose(table[:, 0, 0], [1, 0, -1, 0] * 100, atol=1e-10)
     assert np.allclose(table[:, 1, 0], [0, 1, 0, -1] * 100, atol=1e-10)
     exact = quarters * (np.pi / 4 + 1e-9)
@@ -226,7 +232,9 @@ def test_rope_table_in_every_quadrant() -> None:
 
 
 @pytest.mark.parametrize("neox", [False, True])
-@pytest.mark.parametrize(("heads", "dim", "n_rot", "width"), [(3, 32, 32, 96), (2, 20, 12, 50), (1, 7, 6, 7), (4, 16, 2, 64)])
+@pytest.mark.parametrize(
+    ("heads", "dim", "n_rot", "width"), [(3, 32, 32, 96), (2, 20, 12, 50), (1, 7, 6, 7), (4, 16, 2, 64)]
+)
 def test_rope_turns_pairs(heads: int, dim: int, n_rot: int, width: int, neox: bool) -> None:
     x = normal(9, width)
     positions, frequencies = np.arange(100, 109), twin.frequencies(n_rot, 500.0).astype(np.float64)

@@ -146,6 +146,10 @@ class Tiny:
         return ggufwriter.write(metadata, tensors)
 
 
+WIDE = Tiny(n_embd=256, n_ff=256, n_heads=4, n_kv_heads=2, key_dim=64, value_dim=64, n_rot=64, n_vocab=64)
+"""Its rows are whole blocks of every format."""
+
+
 def is_vector(name: str) -> bool:
     return name.endswith(".bias") or "norm" in name or name == "rope_freqs.weight"
 

@@ -31,7 +31,10 @@ MODELS = {
 
 def model_file(tiny: Tiny) -> bytes:
     """The file, with what llama.cpp wants to know besides. Biases stay where its Qwen2 has them."""
-    extra = {"tokenizer.ggml.model": ("str", "no_vocab"), f"{tiny.architecture}.vocab_size": ("u32", tiny.n_vocab)}
+    extra = {
+        "tokenizer.ggml.model": ("str", "no_vocab"),
+        f"{tiny.architecture}.vocab_size": ("u32", tiny.n_vocab),
+    }
     dropped = {
         name: None
         for name in tiny.tensors

@@ -58,7 +58,9 @@ def _q4_k(blocks: np.ndarray) -> Parts:
     pairs = blocks[:, 16:].reshape(-1, 4, 1, 32)  # 32 bytes hold two sub-blocks of 32
     codes = np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(-1, 256).astype(np.float64)
     return Parts(
-        _half(blocks, 0) * np.repeat(scale, 32, axis=1), codes, _half(blocks, 2) * np.repeat(least, 32, axis=1)
+        _half(blocks, 0) * np.repeat(scale, 32, axis=1),
+        codes,
+        _half(blocks, 2) * np.repeat(least, 32, axis=1),
     )
 
 

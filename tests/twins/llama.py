@@ -1,7 +1,7 @@
 """Twin of the decoder: a Llama forward pass in float64, as the papers write it.
 
-Touvron et al., "LLaMA" (2023): RMS norms before each block (Zhang and Sennrich, 2019), rotary embedding (Su et
-al., 2021), grouped queries (Ainslie et al., 2023), gated SiLU (Shazeer, 2020).
+Touvron et al., "LLaMA" (2023): RMS norms before each block (Zhang and Sennrich, 2019), rotary embedding
+(Su et al., 2021), grouped queries (Ainslie et al., 2023), gated SiLU (Shazeer, 2020).
 """
 
 from __future__ import annotations
