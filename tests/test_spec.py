@@ -183,6 +183,14 @@ def test_defaults_of_what_a_file_leaves_out() -> None:
     assert same_bits(Running(bare.file()).logits(tokens), Running(tiny.file()).logits(tokens))
 
 
+def test_an_embedding_with_more_rows_than_tokens_has_logits_for_all() -> None:
+    padded = Tiny(metadata={"llama.vocab_size": ("u32", 40)})
+    tokens = [*tokens_of(20, 40), 49]
+    found = Running(padded.file()).logits(tokens)
+    assert found.shape == (21, 50)
+    assert same_bits(found, Running(Tiny().file()).logits(tokens))
+
+
 @pytest.mark.parametrize(
     ("metadata", "factor"),
     [

@@ -212,7 +212,7 @@ def test_rope_table_is_right_to_the_last_place(magnitude: float) -> None:
     positions = np.concatenate([np.arange(300), np.linspace(300, 999_999, 700).astype(int)])
     frequencies = twin.frequencies(64, 1e4).astype(np.float64)
     table = same_everywhere(lambda vector: rope_table(vector, positions, frequencies, magnitude))
-    angles = positions[:, None].astype(twin.Wide) * frequencies  # of the frequencies as they are given
+    angles = (positions[:, None] * frequencies).astype(twin.Wide)  # a product of doubles
     for found, exact in ((table[:, 0], np.cos(angles)), (table[:, 1], np.sin(angles))):
         exact = exact * twin.Wide(magnitude)
         unit = np.spacing(np.abs(exact).astype(np.float32))
