@@ -237,15 +237,6 @@ def test_every_target_rounds_a_multiply_add_once(target: str) -> None:
     assert not len(different), [(a[i], b[i], c[i], found[i], wanted[i]) for i in different[:3]]
 
 
-@settings(max_examples=300, deadline=None)
-@given(*[st.floats(width=32, allow_nan=False, allow_infinity=False)] * 3)
-def test_any_multiply_add_is_rounded_once_by_the_portable_target(a: float, b: float, c: float) -> None:
-    rows = np.array([[1, a]], "<f4").view(np.uint8)
-    with np.errstate(over="ignore"):
-        out = apply(linear("portable", [("F32", rows)], 2), np.array([[c, b]], np.float32))[0, 0]
-        assert out == fma(np.float32(a), np.float32(b), np.float32(c))
-
-
 # --- bad input -------------------------------------------------------------------------------------
 
 
