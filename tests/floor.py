@@ -1,4 +1,4 @@
-"""What the kernel tests share: the targets that can run here, the formats that have kernels, packed matrices."""
+"""What the kernel tests share: targets that can run here, formats that have kernels, packed matrices."""
 
 from __future__ import annotations
 

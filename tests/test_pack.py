@@ -6,17 +6,19 @@ import gguf
 import numpy as np
 import pytest
 
-from oxillama._kernels import load, pack
+from oxillama._kernels import pack
 from oxillama.formats import FORMATS, Format
-from tests.floor import NAMES, PRESENT, RUNNABLE, activation_of, apply, linear, packed, same_bits
+from tests.floor import PRESENT, RUNNABLE, apply, linear, packed, same_bits
 from tests.twins import formats as twin
 
 BLOCKED = [fmt for fmt in RUNNABLE if fmt.block_len > 1]
 HALF = [fmt for fmt in RUNNABLE if fmt.block_bytes == 2]
 by_name = pytest.mark.parametrize("fmt", RUNNABLE, ids=lambda fmt: fmt.name)
 
-# f16 bits: zeros, denormals, the smallest normal, one, the largest, infinities, NaNs (one of them signalling)
-SCALES = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0xBC01, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFFFF)
+# f16 bits
+ZEROS, DENORMALS, NORMALS = (0x0000, 0x8000), (0x0001, 0x83FF), (0x0400, 0x3C00, 0xBC01, 0x7BFF)
+INFINITIES, NANS = (0x7C00, 0xFC00), (0x7E00, 0x7C01, 0xFFFF)  # one is signalling
+SCALES = ZEROS + DENORMALS + NORMALS + INFINITIES + NANS
 
 
 def dequantize(fmt: Format, blocks: np.ndarray, n_threads: int = 1) -> np.ndarray:
@@ -108,7 +110,7 @@ def test_every_packed_value_comes_back_from_its_place(fmt: Format, rows: int) ->
 @by_name
 def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
     """Padding included, on any number of threads, whatever the memory held (`packed` fills it)."""
-    cols = 2 * fmt.block_len if fmt.block_len > 1 else 5
+    cols = 3 * fmt.block_len if fmt.block_len > 1 else 5  # an odd number of scales is padded
     rows = np.random.default_rng(4).integers(0, 256, (37, fmt.nbytes(cols)), np.uint8)
     first = packed(fmt.name, rows, cols)[2]
     out = np.zeros_like(first)
@@ -158,15 +160,3 @@ def test_wrong_sizes_and_types_are_refused(fmt: Format) -> None:
             pack.pack(fmt.id, blocks, 16, cols - 1, data)
         with pytest.raises(ValueError, match="not whole blocks"):
             pack.dequantize(fmt.id, blocks, out[:-1])
-
-
-def test_the_tables_agree_with_the_compiled_ones() -> None:
-    """A packed matrix of every format is taken by `Linear` under the table's layout id, and by no smaller one."""
-    for name in NAMES:
-        cols = 256
-        rows = np.zeros((16, FORMATS[name].nbytes(cols)), np.uint8)
-        layout, n, data = packed(name, rows, cols)
-        load(PRESENT[0]).linear.Linear([(layout, n, data)], cols)
-        with pytest.raises(ValueError, match="matrix: needs"):
-            load(PRESENT[0]).linear.Linear([(layout, n, data[:-1])], cols)
-        assert activation_of(name)

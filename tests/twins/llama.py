@@ -1,12 +1,12 @@
 """Twin of the decoder: a Llama forward pass in float64, as the papers write it.
 
-Touvron et al., "LLaMA" (2023): RMS norms before each block (Zhang and Sennrich, 2019), rotary embedding (Su et
-al., 2021), grouped queries (Ainslie et al., 2023), gated SiLU (Shazeer, 2020).
+Touvron et al., "LLaMA" (2023): RMS norms before each block (Zhang and Sennrich, 2019), rotary embedding
+(Su et al., 2021), grouped queries (Ainslie et al., 2023), gated SiLU (Shazeer, 2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,13 @@ class Sizes:
     eps: float = 1e-5
 
 
-def forward(sizes: Sizes, weights: Mapping[str, np.ndarray], tokens: list[int]) -> np.ndarray:
+See = Callable[[str, np.ndarray], np.ndarray]
+"""What the matrix of this name sees of the activations it is multiplied with."""
+
+
+def forward(
+    sizes: Sizes, weights: Mapping[str, np.ndarray], tokens: list[int], see: See = lambda name, x: x
+) -> np.ndarray:
     """Logits after each token, float64 (n, vocab). ``weights`` have GGUF names and are float64."""
     n = len(tokens)
     factors = weights.get("rope_freqs.weight")
@@ -39,7 +45,7 @@ def forward(sizes: Sizes, weights: Mapping[str, np.ndarray], tokens: list[int]) 
     angles = (np.arange(n)[:, None] * turns).astype(np.float64)
 
     def linear(name: str, x: np.ndarray) -> np.ndarray:
-        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
+        return see(f"{name}.weight", x) @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
         return vector.rms_norm(x, weights[f"{name}.weight"], sizes.eps).astype(np.float64)
