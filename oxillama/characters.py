@@ -7,6 +7,7 @@ Unicode promises not to change for existing characters are taken from the standa
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import cache
 
@@ -113,3 +114,16 @@ def base(code_point: int) -> int:
     return (
         code_point if category(code_point) == "X" else ord(unicodedata.normalize("NFD", chr(code_point))[0])
     )
+
+
+def lowered(text: str) -> str:
+    """`text` in simple lower case, character by character."""
+    return "".join(chr(lower(ord(char))) for char in text)
+
+
+def split_spaces(text: str) -> list[str]:
+    """The runs of characters that are not spaces."""
+    return [word for word in _SPACE_RUN.split(text) if word]
+
+
+_SPACE_RUN = re.compile(f"[{''.join(map(chr, sorted(WHITESPACE)))}]+")

@@ -1,3 +1,181 @@
-class ChatTemplate:  # placeholder
-    def __init__(self, *a):
-        pass
+"""Chat templates: Jinja programs from a model file, rendered without trusting them.
+
+A template is a program somebody else wrote (CVE-2024-34359 ran code through one), so it sees a plain
+copy of the messages, dicts, lists, strings and numbers only, inside `oxillama.chat_sandbox`, which bounds
+what it may call, write and take. Rendering follows `transformers`, for which these templates are
+written: the same environment, `raise_exception`, `strftime_now`, `tojson`, the `generation` tag ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2.exceptions import TemplateSyntaxError
+
+from oxillama.chat_sandbox import Budget, Environment, OverBudget, Refused, current_budget
+from oxillama.errors import ChatTemplateError
+
+MAX_SOURCE = 1 << 18  # characters of a template
+MAX_OUTPUT = 1 << 24  # characters of a rendered prompt
+MAX_WORK = 1 << 26  # units of work (characters and elements handled), and 64 per character of input
+MAX_DEPTH = 64  # of nested message data
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    Parameters
+    ----------
+    source : str
+        Jinja source, at most `MAX_SOURCE` characters.
+    bos_token, eos_token : str
+        Texts of these tokens, for the template's variables of the same names.
+    seconds : float
+        Time one rendering may take.
+    clock : callable
+        The current time, for `strftime_now`.
+
+    Raises
+    ------
+    ChatTemplateError
+        The source is not a valid template, is too long, or uses what is not offered.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        bos_token: str = "",
+        eos_token: str = "",
+        *,
+        seconds: float = 1.0,
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        if not isinstance(source, str):
+            raise ChatTemplateError(f"chat template: expected str, found {type(source).__name__}")
+        if len(source) > MAX_SOURCE:
+            raise ChatTemplateError(f"chat template: at most {MAX_SOURCE} characters, found {len(source)}")
+        self.source, self.bos_token, self.eos_token = source, bos_token, eos_token
+        self._seconds = seconds
+        environment = Environment(clock)
+        try:
+            self._template = environment.compile_guarded(source)
+        except TemplateSyntaxError as error:
+            raise ChatTemplateError(f"chat template: {error.message} (line {error.lineno})") from error
+        except Exception as error:  # too deep a nesting fails in more than one way
+            raise ChatTemplateError(f"chat template: cannot be compiled: {_describe(error)}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Render messages to the text of a prompt.
+
+        Parameters
+        ----------
+        messages : sequence of mappings
+            Each with a `role`, and a `content` that is a string, None or a list of typed parts.
+        add_generation_prompt : bool
+            End with the beginning of the assistant's turn.
+        tools : sequence of mappings, optional
+            JSON schemas of the functions the model may call.
+        **kwargs
+            Further variables for the template (`enable_thinking`, `documents`, ...), plain data.
+
+        Raises
+        ------
+        ChatTemplateError
+            The messages are malformed, the template refuses them or fails, or it exceeds its limits.
+        """
+        values = {
+            "documents": None,
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            **{name: plain_data(value, name) for name, value in kwargs.items()},
+            "messages": check_messages(messages),
+            "tools": plain_data(tools, "tools"),
+            "add_generation_prompt": bool(add_generation_prompt),
+        }
+        budget = Budget(self._seconds, MAX_WORK)
+        budget.add(64 * budget.size(values))  # long conversations take work that is in proportion
+        token = current_budget.set(budget)
+        try:
+            return self._collect(values)
+        except ChatTemplateError:
+            raise
+        except OverBudget as error:
+            raise ChatTemplateError(f"chat template: stopped, it took {error}") from None
+        except Refused as error:
+            raise ChatTemplateError(f"the chat template refuses these messages: {error.message}") from error
+        except Exception as error:  # a template is a program: it can fail in any way a program can
+            raise ChatTemplateError(f"chat template: {_describe(error)}") from error
+        finally:
+            current_budget.reset(token)
+
+    def _collect(self, values: dict[str, Any]) -> str:
+        pieces, length = [], 0
+        for piece in self._template.generate(values):
+            length += len(piece)
+            if length > MAX_OUTPUT:
+                raise ChatTemplateError(f"chat template: stopped, it wrote more than {MAX_OUTPUT} characters")
+            pieces.append(piece)
+        return "".join(pieces)
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:500]}"
+
+
+def check_messages(messages: Any) -> list[dict[str, Any]]:
+    """A plain copy of chat messages; ChatTemplateError says what is wrong with which."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise ChatTemplateError(f"messages: expected a list of mappings, found {type(messages).__name__}")
+    checked = []
+    for i, message in enumerate(messages):
+        where = f"messages[{i}]"
+        if not isinstance(message, Mapping):
+            raise ChatTemplateError(f"{where}: expected a mapping, found {type(message).__name__}")
+        plain = plain_data(message, where)
+        if not isinstance(plain.get("role"), str) or not plain["role"]:
+            raise ChatTemplateError(f"{where}: expected a role, found {plain.get('role')!r}")
+        _check_content(plain, where)
+        checked.append(plain)
+    return checked
+
+
+def _check_content(message: dict[str, Any], where: str) -> None:
+    content = message.get("content")
+    if isinstance(content, list):
+        for j, part in enumerate(content):
+            if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
+                raise ChatTemplateError(
+                    f"{where}: content[{j}] should be a mapping with a type, found {part!r:.80}"
+                )
+    elif content is None:
+        if "content" not in message and not message.get("tool_calls"):
+            raise ChatTemplateError(f"{where}: expected content or tool_calls, found neither")
+    elif not isinstance(content, str):
+        found = type(content).__name__
+        raise ChatTemplateError(f"{where}: content should be a string or a list of parts, found {found}")
+
+
+def plain_data(value: Any, where: str, depth: int = 0) -> Any:
+    """Copy dicts, lists, strings, numbers, booleans and None; anything else is a ChatTemplateError."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if depth >= MAX_DEPTH:
+        raise ChatTemplateError(f"{where}: nested more than {MAX_DEPTH} deep")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ChatTemplateError(f"{where}: keys should be strings, found {key!r:.80}")
+        return {str(key): plain_data(item, f"{where}.{key}"[:200], depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_data(item, f"{where}[{i}]"[:200], depth + 1) for i, item in enumerate(value)]
+    raise ChatTemplateError(f"{where}: expected plain data, found {type(value).__name__}")

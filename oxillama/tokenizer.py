@@ -8,20 +8,18 @@ out whole, streamed or not.
 
 from __future__ import annotations
 
-import codecs
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oxillama.chat import ChatTemplate
+from oxillama.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
 from oxillama.errors import ChatTemplateError, TokenizerError
-from oxillama.segmenters import CHAR_TO_BYTE, SPACE, Segmenter, segmenter, unescape_rwkv
-from oxillama.vocab import BYTE, CONTROL, HIDDEN, LSTRIP, NORMAL, RSTRIP, SPECIAL, TokenType, Vocab
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from oxillama.segmenters import segmenter
+from oxillama.segmenters.base import Segmenter
+from oxillama.special_tokens import SpecialTokenFinder
+from oxillama.vocab import CONTROL, TokenType, Vocab
 
 
 class TokenizerBridge:
@@ -151,11 +149,11 @@ class TokenizerBridge:
 
     def token_type(self, id: int) -> TokenType:
         """The token's type bits."""
-        return TokenType(self.vocab.types[self._checked(id)])
+        return TokenType(self.vocab.types[self.vocab.checked(id)])
 
     def token_text(self, id: int) -> str:
         """The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`)."""
-        return self.vocab.tokens[self._checked(id)]
+        return self.vocab.tokens[self.vocab.checked(id)]
 
     def token_id(self, text: str) -> int | None:
         """The id of a token by its vocabulary spelling, None where there is none."""
@@ -163,7 +161,7 @@ class TokenizerBridge:
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes the token adds to a text; those of its name for a special token."""
-        return self._pieces[self._checked(id)]
+        return self._pieces[self.vocab.checked(id)]
 
     def vocab_bytes(self) -> list[bytes]:
         """`token_bytes` of every token, computed once; treat the list as read-only."""
@@ -276,7 +274,7 @@ class TokenizerBridge:
 
     def stream_decoder(self, skip_special: bool = True, *, continuing: bool = False) -> StreamDecoder:
         """A decoder for ids that arrive one at a time; see `StreamDecoder`."""
-        return StreamDecoder(self, skip_special, continuing)
+        return StreamDecoder(self.vocab, self._pieces, skip_special, continuing)
 
     # ------------------------------------------------------------------ chat
 
@@ -334,133 +332,6 @@ class TokenizerBridge:
         ids = self.encode(text, add_special=False, parse_special=True)
         opening = self._opening()
         return ids if ids[: len(opening)] == opening else opening + ids
-
-
-class StreamDecoder:
-    """Incremental decoder: the concatenation of what it returns equals one `decode` of all ids."""
-
-    def __init__(self, tokenizer: TokenizerBridge, skip_special: bool, continuing: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        # Encoding put a space in front of the text; the first visible piece gives it back.
-        self._strip = tokenizer.vocab.add_space_prefix and not continuing
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, id: int) -> str:
-        """Take the next token; return the text now complete, which may be empty."""
-        return self._utf8.decode(self.piece(id))
-
-    def flush(self) -> str:
-        """End the stream; return what is left, incomplete characters as U+FFFD."""
-        return self._utf8.decode(b"", final=True)
-
-    def piece(self, id: int) -> bytes:
-        """Take the next token; return its bytes, complete characters or not."""
-        piece = self._tokenizer.token_bytes(id)
-        if self._tokenizer.vocab.types[id] & HIDDEN and self._tokenizer.vocab.kind != "rwkv":
-            return b"" if self._skip_special else piece
-        if self._strip and piece:
-            self._strip = False
-            return piece.removeprefix(b" ")
-        return piece
-
-
-class SpecialTokenFinder:
-    """Finds special tokens in a text: longer ones first anywhere in it, then from left to right."""
-
-    def __init__(self, vocab: Vocab) -> None:
-        self._types = vocab.types
-        special = [id for id, kind in enumerate(vocab.types) if kind & SPECIAL]
-        special.sort(key=lambda id: -len(vocab.tokens[id].encode("utf-8", "surrogateescape")))
-        shown = [id for id in special if not vocab.types[id] & HIDDEN]
-        self._groups = tuple(_by_beginning(ids, vocab.tokens) for ids in (shown, special))
-
-    def split(self, text: str, parse_special: bool) -> list[int | str]:
-        """Cut `text` into ids of special tokens and the fragments between them, none of them empty.
-
-        User-defined tokens are always found, control and unknown ones only with `parse_special`.
-        """
-        groups = self._groups[parse_special]
-        present = [entry for beginning, group in groups.items() if beginning in text for entry in group]
-        taken = bytearray(len(text))
-        found: list[tuple[int, int, int]] = []
-        for _, token, id in sorted(present):
-            self._take(text, token, id, taken, found)
-        fragments: list[int | str] = []
-        position = 0
-        for start, end, id in sorted(found):
-            if start > position:
-                fragments.append(text[position:start])
-            fragments.append(id)
-            position = end
-        if position < len(text):
-            fragments.append(text[position:])
-        return fragments
-
-    def _take(
-        self, text: str, token: str, id: int, taken: bytearray, found: list[tuple[int, int, int]]
-    ) -> None:
-        """Add the occurrences of `token` in what is not `taken` yet, with the spaces they swallow."""
-        kind = self._types[id]
-        start = text.find(token)
-        while start >= 0:
-            end = start + len(token)
-            overlap = taken.find(1, start, end)
-            if overlap >= 0:
-                end = taken.find(0, overlap)
-                if end < 0:
-                    return
-            else:
-                left = start
-                while kind & LSTRIP and left and not taken[left - 1] and text[left - 1] in _ASCII_SPACES:
-                    left -= 1
-                while kind & RSTRIP and end < len(text) and not taken[end] and text[end] in _ASCII_SPACES:
-                    end += 1
-                taken[left:end] = b"\1" * (end - left)
-                found.append((left, end, id))
-            start = text.find(token, end)
-
-
-_ASCII_SPACES = " \t\n\v\f\r"
-
-
-def _by_beginning(ids: list[int], tokens: list[str]) -> dict[str, list[tuple[int, str, int]]]:
-    """(rank, text, id) of tokens, grouped by their first characters: one search rules out a group."""
-    groups: dict[str, list[tuple[int, str, int]]] = {}
-    for rank, id in enumerate(ids):
-        groups.setdefault(tokens[id][:5], []).append((rank, tokens[id], id))
-    return groups
-
-
-def piece_bytes(vocab: Vocab, id: int) -> bytes:
-    """The bytes that token `id` stands for."""
-    kind, text = vocab.types[id], vocab.tokens[id]
-    if vocab.kind == "rwkv":
-        return unescape_rwkv(text)
-    if kind & SPECIAL:
-        return text.encode("utf-8", "surrogateescape")
-    if kind & BYTE:
-        return bytes([vocab.byte_of(id)])
-    if vocab.kind == "plamo2":
-        return text.encode("utf-8", "surrogateescape")
-    if not kind & NORMAL:
-        return b""  # unused
-    if vocab.kind == "bpe" and not vocab.escape_spaces:
-        if vocab.model == "hybriddna" and id > vocab.ids.get("<oov>", len(vocab.tokens)):
-            text = text.removesuffix("\ue000")
-        try:
-            return text.translate(CHAR_TO_BYTE).encode("latin-1")
-        except UnicodeEncodeError:  # an added token that is not spelled in the byte alphabet
-            return text.encode("utf-8", "surrogateescape")
-    return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
-
-
-def clean_up_spaces(data: bytes) -> bytes:
-    """Remove the spaces that WordPiece-like decoding leaves: before `?!.,`, around a lone apostrophe,
-    and before `'s`, `'m`, `'re`, `'ve`."""
-    data = re.sub(rb" (?=[?!.,])", b"", data)
-    data = re.sub(rb" ' ", b"'", data)
-    return re.sub(rb" (?='(?:[sm]|re|ve))", b"", data)
 
 
 def check_text(text: str) -> None:

@@ -116,7 +116,7 @@ _END_TEXTS = (
 
 _HARMONY_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # always shown
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Metadata:
@@ -271,8 +271,8 @@ class Vocab:
             vocab._read_bpe(meta)
         vocab._read_flags(meta)
         vocab._read_special_ids(meta)
-        vocab._recognise_ids()
-        vocab._find_end_tokens()
+        vocab.recognise_ids()
+        vocab.find_end_tokens()
         vocab._set_strip_bits(meta)
         return vocab
 
@@ -333,7 +333,7 @@ class Vocab:
                 )
             self.suppress_ids = frozenset(suppress.tolist())
 
-    def _recognise_ids(self) -> None:
+    def recognise_ids(self) -> None:
         """Find the ids the file does not name by their tokens' texts."""
         for name, texts in _ID_TEXTS.items():
             if name in self.special:
@@ -343,7 +343,7 @@ class Vocab:
                 self.special[name] = found
                 self.types[found] |= CONTROL
 
-    def _find_end_tokens(self) -> None:
+    def find_end_tokens(self) -> None:
         """Collect `eog_ids`, and correct the types of tokens that are known by their text."""
         ends = {self.special[name] for name in ("fim_pad", "fim_rep", "fim_sep") if name in self.special}
         for id in self._present(_END_TEXTS):
@@ -384,9 +384,15 @@ class Vocab:
     def _present(self, texts: Iterable[str]) -> list[int]:
         return [self.ids[text] for text in texts if text in self.ids]
 
+    def checked(self, id: int) -> int:
+        """`id` itself; TokenizerError where the vocabulary has no such token."""
+        if not 0 <= id < len(self.tokens):
+            raise TokenizerError(f"token id {id} is outside the vocabulary of {len(self.tokens)} tokens")
+        return id
+
     def byte_of(self, id: int) -> int:
         """The byte that a token of type BYTE stands for."""
-        match = _BYTE_TOKEN.fullmatch(self.tokens[id])
+        match = BYTE_TOKEN.fullmatch(self.tokens[id])
         if match is None:
             raise TokenizerError(
                 f"{PREFIX}tokens: byte token {id} should look like <0x0A>, found {self.tokens[id]!r}"
@@ -418,7 +424,7 @@ def _read_types(meta: Metadata, tokens: list[str]) -> list[int]:
     _check_length(key, numbers, len(tokens))
     types = [_GGUF_TYPES.get(number, 0) for number in numbers.tolist()]
     for id, kind in enumerate(types):
-        if kind == BYTE and not _BYTE_TOKEN.fullmatch(tokens[id]):
+        if kind == BYTE and not BYTE_TOKEN.fullmatch(tokens[id]):
             raise TokenizerError(
                 f"{PREFIX}tokens: byte token {id} should look like <0x0A>, found {tokens[id]!r}"
             )
@@ -431,10 +437,10 @@ def _read_scores(meta: Metadata, n_vocab: int) -> list[float] | None:
     if scores is None:
         return None
     _check_length(key, scores, n_vocab)
-    scores = scores.astype(np.float32)
+    floats: list[float] = scores.astype(np.float32).tolist()
     if np.isnan(scores).any():
         raise TokenizerError(f"{key}: entry {int(np.isnan(scores).argmax())} is not a number")
-    return scores.tolist()
+    return floats
 
 
 def _check_length(key: str, values: np.ndarray, n_vocab: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.segmenters import BYTE_TO_CHAR
+from oxillama.segmenters.byte_pair import BYTE_TO_CHAR
 
 # Members of every class the pre-tokenizers tell apart.
 CHARACTERS = (
@@ -88,7 +88,41 @@ def sentence_piece(**more: Any) -> dict[str, Any]:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256]
     scores = [0.0] * len(tokens)
-    words = "▁ a b c e h l o t ▁t he ▁h ll lo ▁the ell hello ▁hello o▁ o▁t ▁▁ ▁▁▁▁ ▁▁▁ aa aaa aaaa ab ba bab abab é 中 中文".split()
+    words = [
+        "▁",
+        "a",
+        "b",
+        "c",
+        "e",
+        "h",
+        "l",
+        "o",
+        "t",
+        "▁t",
+        "he",
+        "▁h",
+        "ll",
+        "lo",
+        "▁the",
+        "ell",
+        "hello",
+        "▁hello",
+        "o▁",
+        "o▁t",
+        "▁▁",
+        "▁▁▁▁",
+        "▁▁▁",
+        "aa",
+        "aaa",
+        "aaaa",
+        "ab",
+        "ba",
+        "bab",
+        "abab",
+        "é",
+        "中",
+        "中文",
+    ]
     for i, word in enumerate(words):
         tokens.append(word)
         types.append(NORMAL)
@@ -115,9 +149,27 @@ def plain_byte_pair(**more: Any) -> dict[str, Any]:
     """BPE over characters with byte tokens (Gemma 4)."""
     tokens = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [CONTROL, CONTROL, CONTROL, UNKNOWN, *[BYTE] * 256]
-    merges = "▁ t|h e|▁t he|▁ h|l l|e ll|▁h ell|▁hell o|o ▁|a a|aa a|a aa|aa aa|b a|a b|ab ab|▁ ▁|▁▁ ▁▁|中 文".split(
-        "|"
-    )
+    merges = [
+        "▁ t",
+        "h e",
+        "▁t he",
+        "▁ h",
+        "l l",
+        "e ll",
+        "▁h ell",
+        "▁hell o",
+        "o ▁",
+        "a a",
+        "aa a",
+        "a aa",
+        "aa aa",
+        "b a",
+        "a b",
+        "ab ab",
+        "▁ ▁",
+        "▁▁ ▁▁",
+        "中 文",
+    ]
     plain = [*"▁abcehlot中文é", "\n", "\n\n", "\n\n\n"]
     tokens += dict.fromkeys(plain + [merge.replace(" ", "") for merge in merges])
     types += [NORMAL] * (len(tokens) - len(types))
@@ -183,7 +235,40 @@ def word_piece(**more: Any) -> dict[str, Any]:
     """BERT WordPiece."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     types = [CONTROL] * 5
-    words = "▁hello ▁he llo ▁world ld ▁wor ▁! ▁, ▁' ▁a ▁e ▁caf e s ing ▁run n ▁中 ▁文 ▁$ ▁€ x ▁o o ▁1 2 3 12 ▁í ▁. ▁ß ▁\u3131".split()
+    words = [
+        "▁hello",
+        "▁he",
+        "llo",
+        "▁world",
+        "ld",
+        "▁wor",
+        "▁!",
+        "▁,",
+        "▁'",
+        "▁a",
+        "▁e",
+        "▁caf",
+        "e",
+        "s",
+        "ing",
+        "▁run",
+        "n",
+        "▁中",
+        "▁文",
+        "▁$",
+        "▁€",
+        "x",
+        "▁o",
+        "o",
+        "▁1",
+        "2",
+        "3",
+        "12",
+        "▁í",
+        "▁.",
+        "▁ß",
+        "▁ㄱ",
+    ]
     tokens += words
     types += [NORMAL] * len(words)
     named = {

@@ -22,8 +22,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from oxillama.pretokenizers import PRE_TOKENIZERS  # noqa: E402
-from tests import vocabularies  # noqa: E402
+from oxillama.pretokenizers import PRE_TOKENIZERS
+from tests import vocabularies
 
 TARGET = ROOT / "tests" / "data" / "tokenizer_vectors.json"
 

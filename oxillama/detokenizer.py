@@ -1,0 +1,71 @@
+"""Token ids to text: the bytes of each token, joined, and characters only once they are whole."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from oxillama.segmenters.base import SPACE
+from oxillama.segmenters.byte_pair import CHAR_TO_BYTE
+from oxillama.segmenters.longest_match import unescape_rwkv
+from oxillama.vocab import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
+
+
+class StreamDecoder:
+    """Incremental decoder: the concatenation of what it returns equals one `decode` of all ids."""
+
+    def __init__(self, vocab: Vocab, pieces: list[bytes], skip_special: bool, continuing: bool) -> None:
+        self._vocab, self._pieces = vocab, pieces
+        self._skip_special = skip_special
+        # Encoding put a space in front of the text; the first visible piece gives it back.
+        self._strip = vocab.add_space_prefix and not continuing
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id: int) -> str:
+        """Take the next token; return the text now complete, which may be empty."""
+        return self._utf8.decode(self.piece(id))
+
+    def flush(self) -> str:
+        """End the stream; return what is left, incomplete characters as U+FFFD."""
+        return self._utf8.decode(b"", final=True)
+
+    def piece(self, id: int) -> bytes:
+        """Take the next token; return its bytes, complete characters or not."""
+        piece = self._pieces[self._vocab.checked(id)]
+        if self._vocab.types[id] & HIDDEN and self._vocab.kind != "rwkv":
+            return b"" if self._skip_special else piece
+        if self._strip and piece:
+            self._strip = False
+            return piece.removeprefix(b" ")
+        return piece
+
+
+def piece_bytes(vocab: Vocab, id: int) -> bytes:
+    """The bytes that token `id` stands for."""
+    kind, text = vocab.types[id], vocab.tokens[id]
+    if vocab.kind == "rwkv":
+        return unescape_rwkv(text)
+    if kind & SPECIAL:
+        return text.encode("utf-8", "surrogateescape")
+    if kind & BYTE:
+        return bytes([vocab.byte_of(id)])
+    if vocab.kind == "plamo2":
+        return text.encode("utf-8", "surrogateescape")
+    if not kind & NORMAL:
+        return b""  # unused
+    if vocab.kind == "bpe" and not vocab.escape_spaces:
+        if vocab.model == "hybriddna" and id > vocab.ids.get("<oov>", len(vocab.tokens)):
+            text = text.removesuffix("\ue000")
+        try:
+            return text.translate(CHAR_TO_BYTE).encode("latin-1")
+        except UnicodeEncodeError:  # an added token that is not spelled in the byte alphabet
+            return text.encode("utf-8", "surrogateescape")
+    return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
+
+
+def clean_up_spaces(data: bytes) -> bytes:
+    """Remove the spaces that WordPiece-like decoding leaves: before `?!.,`, around a lone apostrophe,
+    and before `'s`, `'m`, `'re`, `'ve`."""
+    data = re.sub(rb" (?=[?!.,])", b"", data)
+    data = re.sub(rb" ' ", b"'", data)
+    return re.sub(rb" (?='(?:[sm]|re|ve))", b"", data)

@@ -1,0 +1,240 @@
+"""Byte-pair encoding: neighbours are joined, best pair first, until no pair is known.
+
+Two kinds of vocabulary work this way: BPE proper, whose file lists the pairs in order, and SentencePiece,
+where any pair whose concatenation is a token may join, by that token's score. Text is cut into words
+first, words repeat, and the cache of words makes the joining itself rare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+from oxillama.characters import lowered, split_spaces
+from oxillama.errors import TokenizerError
+from oxillama.segmenters.base import SPACE, WordCache, uncrossed_spaces
+from oxillama.vocab import PREFIX, Vocab
+
+_LIST_LIMIT = 200  # symbols up to which a plain list is faster than a heap
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """GPT-2's printable character for each byte: itself where printable, else from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return {byte: chr(byte if byte in printable else next(others)) for byte in range(256)}
+
+
+BYTE_TO_CHAR = _byte_alphabet()
+# The way back, to Latin-1; a character outside the alphabet becomes one that Latin-1 refuses.
+CHAR_TO_BYTE = {
+    **{c: "\uffff" for c in range(256)},
+    **{ord(char): chr(byte) for byte, char in BYTE_TO_CHAR.items()},
+}
+
+
+def merge_pairs(symbols: list[str], cost: Callable[[str, str], float]) -> list[str]:
+    """Join neighbours, always the cheapest pair and the leftmost among equals, until none is joinable.
+
+    Parameters
+    ----------
+    symbols : list of str
+        Consumed.
+    cost : callable
+        Cost of joining two neighbours; infinity where they cannot be joined.
+    """
+    if len(symbols) > _LIST_LIMIT:
+        return _merge_many(symbols, cost)
+    costs = [cost(left, right) for left, right in pairwise(symbols)]
+    while costs:
+        least = min(costs)
+        if least == math.inf:
+            break
+        i = costs.index(least)
+        symbols[i] += symbols.pop(i + 1)
+        del costs[i]
+        if i:
+            costs[i - 1] = cost(symbols[i - 1], symbols[i])
+        if i < len(costs):
+            costs[i] = cost(symbols[i], symbols[i + 1])
+    return symbols
+
+
+def _merge_many(symbols: list[str], cost: Callable[[str, str], float]) -> list[str]:
+    """`merge_pairs` with a heap over a linked list: near-linear in the number of symbols."""
+    n = len(symbols)
+    following = list(range(1, n + 1))
+    preceding = list(range(-1, n - 1))
+    heap = []
+    for i in range(n - 1):
+        price = cost(symbols[i], symbols[i + 1])
+        if price != math.inf:
+            heap.append((price, i, len(symbols[i]) + len(symbols[i + 1])))
+    heapify(heap)
+    while heap:
+        _, i, length = heappop(heap)
+        j = following[i]
+        # An entry is stale once either symbol was joined to another: the lengths tell.
+        if not symbols[i] or j == n or len(symbols[i]) + len(symbols[j]) != length:
+            continue
+        symbols[i] += symbols[j]
+        symbols[j] = ""
+        k = following[i] = following[j]
+        h = preceding[i]
+        if k < n:
+            preceding[k] = i
+            price = cost(symbols[i], symbols[k])
+            if price != math.inf:
+                heappush(heap, (price, i, length + len(symbols[k])))
+        if h >= 0:
+            price = cost(symbols[h], symbols[i])
+            if price != math.inf:
+                heappush(heap, (price, h, length + len(symbols[h])))
+    return [symbol for symbol in symbols if symbol]
+
+
+class BytePair:
+    """BPE over pre-tokenized words, in the byte alphabet or over plain characters (Gemma 4).
+
+    A symbol that is no token and has no byte tokens is left out, as llama.cpp does; that happens only
+    in vocabularies which lack some byte.
+    """
+
+    def __init__(self, vocab: Vocab) -> None:
+        assert vocab.pre is not None
+        self._vocab, self._pre = vocab, vocab.pre
+        ranks = dict(zip(vocab.merges, range(len(vocab.merges))))
+        if len(ranks) < len(vocab.merges):  # of equal merges the first counts
+            ranks = dict(zip(reversed(vocab.merges), reversed(range(len(vocab.merges)))))
+        rank = ranks.get
+
+        def cost(left: str, right: str) -> float:
+            return rank(f"{left} {right}", math.inf)
+
+        self._cost = cost
+        self._cut: Callable[[str], list[str]] | None = None
+        if not vocab.pre.byte_level and not vocab.pre.ignore_merges:
+            self._cut = uncrossed_spaces(
+                [merge.replace(" ", "", 1) for merge in vocab.merges if SPACE in merge]
+            )
+        self._words = WordCache(self._encode_word)
+
+    def encode(self, text: str, out: list[int]) -> None:
+        if self._pre.escape_spaces:
+            text = text.replace(" ", SPACE)
+        words = self._pre.split(text)
+        if self._cut is not None:
+            words = [part for word in words for part in self._cut(word)]
+        self._words.extend(words, out)
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        if self._pre.byte_level:
+            word = word.encode().decode("latin-1").translate(BYTE_TO_CHAR)
+        ids = self._vocab.ids
+        if word in ids and (self._pre.ignore_merges or (self._pre.newline_tokens and not word.strip("\n"))):
+            return (ids[word],)
+        found: list[int] = []
+        for symbol in merge_pairs(list(word), self._cost):
+            id = ids.get(symbol)
+            if id is not None:
+                found.append(id)
+            else:
+                found += self._bytes_of(symbol)
+        return tuple(found)
+
+    def _bytes_of(self, symbol: str) -> list[int]:
+        if self._pre.byte_level:
+            texts = [chr(byte) for byte in symbol.encode() if byte < 0x80]
+        else:
+            texts = [f"<0x{byte:02X}>" for byte in symbol.encode()]
+        return [self._vocab.ids[text] for text in texts if text in self._vocab.ids]
+
+
+class SentencePiece:
+    """SentencePiece BPE: neighbours whose concatenation is a token are joined, highest score first."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._ids = vocab.ids
+        scores = vocab.scores or [0.0] * len(vocab.tokens)
+        # -inf is a score too: the worst one, but not "cannot be joined".
+        costs = {token: min(-score, 1e300) for token, score in zip(vocab.tokens, scores)}
+        price = costs.get
+
+        def cost(left: str, right: str) -> float:
+            return price(left + right, math.inf)
+
+        self._cost = cost
+        self._cut = uncrossed_spaces([token for token in vocab.tokens if SPACE in token])
+        self._words = WordCache(self._encode_word)
+
+    def encode(self, text: str, out: list[int]) -> None:
+        self._words.extend(self._cut(text.replace(" ", SPACE)), out)
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        found: list[int] = []
+        for symbol in merge_pairs(list(word), self._cost):
+            id = self._ids.get(symbol)
+            if id is not None:
+                found.append(id)
+            else:
+                found += map(self._byte_id, symbol.encode())
+        return tuple(found)
+
+    def _byte_id(self, byte: int) -> int:
+        id = self._ids.get(f"<0x{byte:02X}>")
+        if id is None and byte < 0x80:
+            id = self._ids.get(chr(byte))
+        if id is None:
+            raise TokenizerError(
+                f"{PREFIX}tokens: no token for the byte 0x{byte:02X}, the text cannot be encoded"
+            )
+        return id
+
+
+class WhitespaceWords:
+    """Byte-pair words between spaces, the spaces dropped (`tokenizer.ggml.model` = whitespace)."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._pieces = BytePair(vocab)
+        self._lowercase = vocab.lowercase
+
+    def encode(self, text: str, out: list[int]) -> None:
+        for word in split_spaces(text):
+            self._pieces.encode(lowered(word) if self._lowercase else word, out)
+
+
+class DnaText:
+    """Byte-pair text in which `<dna>...</dna>` encloses a sequence encoded six letters at a time."""
+
+    _LENGTH = 6
+    _MARK = "\ue000"  # ends the spelling of these tokens in the file, to tell them from words
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._pieces, self._ids = BytePair(vocab), dict(vocab.ids)
+        self._tags = [vocab.ids.get(text) for text in ("<dna>", "</dna>", "<oov>")]
+
+    def encode(self, text: str, out: list[int]) -> None:
+        opening, closing, unknown = self._tags
+        if opening is None or closing is None or unknown is None:
+            self._pieces.encode(text, out)
+            return
+        while text:
+            before, found, text = text.partition("<dna>")
+            if before:
+                self._pieces.encode(before, out)
+            if not found:
+                return
+            out.append(opening)
+            sequence, found, text = text.partition("</dna>")
+            self._encode_sequence(sequence, unknown, out)
+            if not found:
+                return
+            out.append(closing)
+
+    def _encode_sequence(self, sequence: str, unknown: int, out: list[int]) -> None:
+        raw = sequence.encode().upper()  # bytes: only a-z change
+        for i in range(0, len(raw), self._LENGTH):
+            letters = raw[i : i + self._LENGTH].ljust(self._LENGTH, b"A").decode("utf-8", "surrogateescape")
+            out.append(self._ids.get(letters + self._MARK, unknown))

@@ -1,0 +1,74 @@
+"""Fetch the vocabulary files and chat templates that tests/test_tokenizer.py and test_chat.py can use.
+
+They are part of the source distribution of llama-cpp-python on PyPI (llama.cpp's models/ folder), too
+large to keep in this repository (75 MB):
+
+    python tools/fetch_vocabs.py [--sdist llama_cpp_python-0.3.36.tar.gz]
+
+unpacks them into $OXILLAMA_VOCABS, or else ~/.cache/oxillama/vocabs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+import urllib.request
+from pathlib import Path, PurePosixPath
+
+VERSION = "0.3.36"
+SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+INDEX = f"https://pypi.org/pypi/llama-cpp-python/{VERSION}/json"
+
+
+def folder() -> Path:
+    """Where the files are kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("OXILLAMA_VOCABS") or cache / "oxillama" / "vocabs")
+
+
+def download() -> bytes:
+    with urllib.request.urlopen(INDEX) as response:
+        files = json.load(response)["urls"]
+    url = next(file["url"] for file in files if file["packagetype"] == "sdist")
+    print(f"fetching {url}")
+    with urllib.request.urlopen(url) as response:
+        data: bytes = response.read()
+    return data
+
+
+def unpack(data: bytes, target: Path) -> int:
+    """Write the files of vendor/llama.cpp/models that the tests use; return how many."""
+    (target / "templates").mkdir(parents=True, exist_ok=True)
+    count = 0
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            is_vocab = path.parent.name == "models" and path.name.startswith("ggml-vocab-")
+            is_template = path.parent.name == "templates" and path.suffix == ".jinja"
+            if "llama.cpp" not in path.parts or not member.isfile() or not (is_vocab or is_template):
+                continue
+            source = archive.extractfile(member)
+            assert source is not None
+            (target / "templates" / path.name if is_template else target / path.name).write_bytes(source.read())
+            count += 1
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sdist", type=Path, help="a copy of the source distribution that is already here")
+    sdist = parser.parse_args().sdist
+    data = sdist.read_bytes() if sdist else download()
+    found = hashlib.sha256(data).hexdigest()
+    if found != SHA256:
+        sys.exit(f"the source distribution should have the SHA-256 {SHA256}, found {found}")
+    print(f"{unpack(data, folder())} files in {folder()}")
+
+
+if __name__ == "__main__":
+    main()
