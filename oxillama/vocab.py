@@ -38,7 +38,7 @@ class TokenType(IntFlag):
 
 
 # The same as plain ints, for loops over whole vocabularies, where the enum's operators are slow.
-UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP = (int(bit) for bit in TokenType)
+UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE, LSTRIP, RSTRIP = (int(bit) for bit in TokenType if bit)
 SPECIAL = CONTROL | USER_DEFINED | UNKNOWN  # found whole in a text
 HIDDEN = CONTROL | UNKNOWN  # not part of the text a user sees
 
