@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as done:  # argparse: --help, --version, an error it has told
             return done.code if isinstance(done.code, int) else 0
         except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # below the terminal's ^C
             return INTERRUPTED
         except OxiLlamaError as error:
             say("error", str(error))
@@ -74,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say("error", f"out of memory: {error}")
             return ERROR
         except OSError as error:
-            say("error", str(error))
+            say("error", f"{error.filename or 'output'}: {error.strerror or error}")
             return _leave_pipe(ERROR)
 
 

@@ -6,7 +6,6 @@ import argparse
 import os
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from oxillama import ConfigError, __version__
@@ -66,6 +65,8 @@ def examine() -> dict[str, Any]:
 
 
 def version_of(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(distribution)
     except PackageNotFoundError:

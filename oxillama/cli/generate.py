@@ -7,7 +7,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
-from oxillama import EngineConfig, PromptError
+from oxillama import EngineConfig, OxiLlamaError, PromptError
 from oxillama.cli import options
 from oxillama.cli.console import loading_bar, read_text
 
@@ -135,6 +135,9 @@ def show(generation: Generation) -> bool:
     except KeyboardInterrupt:
         interrupted = True
         generation.close()
+    except OxiLlamaError:
+        write("\n")  # the error has its own line
+        raise
     write("" if generation.text.endswith("\n") else "\n")
     print(summary(generation, interrupted), file=sys.stderr, flush=True)
     return interrupted
