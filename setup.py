@@ -33,7 +33,8 @@ OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads(
 def load_table(name: str) -> ModuleType:
     """Import one of the fact tables without importing the package (its kernels are not built yet)."""
     spec = importlib.util.spec_from_file_location(f"oxillama_{name}", Path("oxillama", f"{name}.py"))
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -113,14 +114,18 @@ class BuildKernels(build_ext):
         self.say("the compiler has no OpenMP: the kernels will run on one thread")
         return [], []
 
-    def compiles(self, flags: list[str], link: list[str] | None = None, program: str = "int main(void) { return 0; }\n") -> bool:
+    def compiles(
+        self, flags: list[str], link: list[str] | None = None, program: str = "int main(void) { return 0; }\n"
+    ) -> bool:
         """Whether the compiler builds (and, with ``link``, links) a trivial program with these flags."""
         strict = [] if self.compiler.compiler_type == "msvc" else ["-Werror"]
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "probe.c")
             source.write_text(program)
             try:
-                objects = self.compiler.compile([str(source)], output_dir=folder, extra_preargs=strict + flags)
+                objects = self.compiler.compile(
+                    [str(source)], output_dir=folder, extra_preargs=strict + flags
+                )
                 if link is not None:
                     self.compiler.link_executable(objects, str(Path(folder, "probe")), extra_postargs=link)
             except Exception:  # distutils raises several kinds; any of them means no
@@ -132,6 +137,7 @@ class BuildKernels(build_ext):
 
 
 setup(
-    ext_modules=[extension(p, t.name) for t in TARGETS for p in PER_TARGET] + [extension(p, "") for p in ONCE],
+    ext_modules=[extension(p, t.name) for t in TARGETS for p in PER_TARGET]
+    + [extension(p, "") for p in ONCE],
     cmdclass={"build_ext": BuildKernels},
 )

@@ -34,4 +34,5 @@ class Batch:
     @property
     def starts(self) -> np.ndarray:
         """int32 (sequences,), position of the first row of each."""
-        return self.positions[self.row_start[:-1]]
+        starts: np.ndarray = self.positions[self.row_start[:-1]]
+        return starts

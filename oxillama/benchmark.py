@@ -82,7 +82,7 @@ def bench_model(
     ):
         if count < least:
             raise ConfigError(f"{name}: expected at least {least}, got {count}")
-    from oxillama import EngineConfig, InferenceEngine  # type: ignore[attr-defined]
+    from oxillama import EngineConfig, InferenceEngine
 
     threads = available_cores() if num_threads is None else num_threads
     config = EngineConfig(

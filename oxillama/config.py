@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxillama.errors import ConfigError
@@ -52,7 +52,7 @@ class EngineConfig:
     tokenizer_path: str | os.PathLike[str] | None = None
     context_size: int | None = None
     num_threads: int | None = None
-    sampler: SamplerConfig = SamplerConfig()
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
     prefill_chunk_size: int = PREFILL_CHUNK
     kv_type: str = "f16"
     page_size: int = 16

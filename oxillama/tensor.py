@@ -87,7 +87,7 @@ class Weights:
         return LAYOUTS[info.format.layout].id, rows, data
 
     def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Any:
-        """The matrices ``(name without suffix, rows)`` that share an input, with their biases where there are any."""
+        """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
         biases = [
             self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
             for name, rows in names

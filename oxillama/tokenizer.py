@@ -342,7 +342,7 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise TokenizerError(
-            f"text: lone surrogate U+{ord(text[error.start]):04X} at character {error.start} is not a character"
+            f"text: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, expected text"
         ) from None
 
 

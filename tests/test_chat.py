@@ -50,7 +50,8 @@ INSTRUCT = """
     {{- raise_exception('roles must alternate') }}
   {%- endif %}
   {%- if message.role == 'user' %}
-    {{- '[INST] ' }}{% if loop.last and system is defined %}{{ system + '\n\n' }}{% endif %}{{ message.content + ' [/INST]' }}
+    {{- '[INST] ' }}{% if loop.last and system is defined %}{{ system + '\n\n' }}{% endif %}
+    {{- message.content + ' [/INST]' }}
   {%- else %}
     {{- ' ' + message.content + eos_token }}
   {%- endif %}
@@ -58,7 +59,9 @@ INSTRUCT = """
 
 
 def render(source: str, messages: Any = (USER,), **kwargs: Any) -> str:
-    return ChatTemplate(source, "<s>", "</s>", clock=lambda: datetime(2026, 3, 1)).render(list(messages), **kwargs)
+    return ChatTemplate(source, "<s>", "</s>", clock=lambda: datetime(2026, 3, 1)).render(
+        list(messages), **kwargs
+    )
 
 
 def test_chatml() -> None:
@@ -94,13 +97,25 @@ def test_instruct_and_its_exception() -> None:
         ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
         ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),
         ("{% for m in messages if m.role == 'user' %}{{ loop.length }}{{ loop.last }}{% endfor %}", "1True"),
-        ("{% set ns = namespace(n=0) %}{% for c in 'abc' %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "3"),
+        (
+            "{% set n = namespace(x=0) %}{% for c in 'abc' %}{% set n.x = n.x + 1 %}{% endfor %}{{ n.x }}",
+            "3",
+        ),
         ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(1) ~ f('a') }}", "<1><a>"),
-        ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('-') }}", "Hi there"),
-        ("{{ messages[-1].content.split(' ')[0] }}{{ 'a{}b{:>3}'.format(1, 2) }}{{ '%02d' % 7 }}", "Hia1b  207"),
+        (
+            "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('-') }}",
+            "Hi there",
+        ),
+        (
+            "{{ messages[-1].content.split(' ')[0] }}{{ 'a{}b{:>3}'.format(1, 2) }}{{ '%02d' % 7 }}",
+            "Hia1b  207",
+        ),
         ("{{ messages[0].missing }}|{{ messages[0].missing is defined }}|{{ documents }}", "|False|None"),
         ("{{ enable_thinking }}{{ '<' }}", "True<"),
-        ("{{ messages[::-1] | length }}{{ 2 ** 10 }}{{ 7 // 2 }}{{ 'ab' * 2 }}{{ [1] + [2] }}", "110243abab[1, 2]"),
+        (
+            "{{ messages[::-1] | length }}{{ 2 ** 10 }}{{ 7 // 2 }}{{ 'ab' * 2 }}{{ [1] + [2] }}",
+            "110243abab[1, 2]",
+        ),
     ],
 )
 def test_environment(source: str, expected: str) -> None:
@@ -109,7 +124,9 @@ def test_environment(source: str, expected: str) -> None:
 
 # --------------------------------------------------------------------------- limits
 
-DOUBLE = "{{% set n = namespace(x={start}) %}}{{% for i in range(64) %}}{{% set n.x = {step} %}}{{% endfor %}}"
+DOUBLE = (
+    "{{% set n = namespace(x={start}) %}}{{% for i in range(64) %}}{{% set n.x = {step} %}}{{% endfor %}}"
+)
 NEST = DOUBLE.format(start="[1]", step="[n.x, n.x]")
 
 
@@ -127,8 +144,8 @@ NEST = DOUBLE.format(start="[1]", step="[n.x, n.x]")
         "{% block a %}{{ self.a() }}{% endblock %}",
         "{{ 'a' * 10**9 }}",
         "{{ [0] * 10**9 }}",
-        "{{ 2 ** 10**9 }}",
-        "{{ 9 ** 9 ** 9 }}",
+        "{{ 2 ** (10 ** 9) }}",
+        "{{ 9 ** (9 ** 9) }}",
         DOUBLE.format(start="'a'", step="n.x + n.x"),
         DOUBLE.format(start="'a'", step="n.x ~ n.x"),
         DOUBLE.format(start="[1]", step="n.x + n.x"),
@@ -171,7 +188,9 @@ def test_greedy_template_is_stopped(source: str) -> None:
 
 
 def test_time_limit_is_an_option() -> None:
-    template = ChatTemplate("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", seconds=0.05)
+    template = ChatTemplate(
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", seconds=0.05
+    )
     with pytest.raises(ChatTemplateError, match="stopped, it took more than 0.05 seconds"):
         template.render([USER])
 
@@ -224,7 +243,10 @@ def test_long_conversations_are_within_the_limits() -> None:
         ([{"role": "user"}], "expected content or tool_calls"),
         ([{"role": "user", "content": 3}], "content should be a string or a list of parts, found int"),
         ([{"role": "user", "content": ["x"]}], r"content\[0\] should be a mapping with a type"),
-        ([{"role": "user", "content": "x", "n": object()}], r"messages\[0\].n: expected plain data, found object"),
+        (
+            [{"role": "user", "content": "x", "n": object()}],
+            r"messages\[0\].n: expected plain data, found object",
+        ),
         ([{"role": "user", "content": "x", 3: 4}], "keys should be strings"),
     ],
 )
@@ -248,7 +270,9 @@ def test_content_forms() -> None:
     assert render("{{ messages[0].tool_calls[0].name }}", [call]) == "f"
 
 
-@pytest.mark.parametrize("source", ["{% for %}", "{{ x", "{% endif %}", "{{ x | nosuchfilter }}", "{% nosuchtag %}"])
+@pytest.mark.parametrize(
+    "source", ["{% for %}", "{{ x", "{% endif %}", "{{ x | nosuchfilter }}", "{% nosuchtag %}"]
+)
 def test_invalid_source(source: str) -> None:
     with pytest.raises(ChatTemplateError, match="chat template"):
         ChatTemplate(source)
@@ -271,12 +295,8 @@ TEMPLATES = sorted(
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_published_template_renders(path: Path) -> None:
     template = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
-    for content in ("a marked question", [{"type": "text", "text": "a marked question"}]):
-        try:
-            text = template.render([{"role": "user", "content": content}])
-        except ChatTemplateError as error:
-            if isinstance(content, str):
-                raise
-            assert "TypeError" in str(error) or "refuses" in str(error)  # text in parts is not for every model
-        else:
-            assert "a marked question" in text
+    properties = {"x": {"type": "string", "description": "d"}}
+    parameters = {"type": "object", "properties": properties, "required": ["x"]}
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
+    messages = [{"role": "user", "content": "a marked question"}]
+    assert "a marked question" in template.render(messages, tools=[tool], functions="[]", datetime="now")

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from oxillama.pretokenizers import PRE_TOKENIZERS
 from oxillama.segmenters.byte_pair import _merge_many, merge_pairs
 from oxillama.tokenizer import TokenizerBridge
 from tests import vocabularies
-from tests.gguf_metadata import read_metadata
+from tests.gguf_metadata import read_metadata, write_metadata
 from tests.vocabularies import BYTE, CONTROL, NORMAL, USER_DEFINED
 
 VECTORS = json.loads((Path(__file__).parent / "data" / "tokenizer_vectors.json").read_text())
@@ -78,6 +79,13 @@ def test_kind_equals_llama_cpp(kind: str, tokenizers: dict[str, TokenizerBridge]
         assert [tokenizers[kind].encode(text, add, parse) for add, parse in MODES] == ids, text
 
 
+def test_metadata_survives_a_file(tmp_path: Path) -> None:
+    values = vocabularies.unigram()
+    write_metadata(tmp_path / "vocabulary.gguf", values)
+    read = TokenizerBridge.from_metadata(read_metadata(tmp_path / "vocabulary.gguf"))
+    assert read.vocab == TokenizerBridge.from_metadata(values).vocab
+
+
 @pytest.mark.skipif(not FILES, reason="vocabulary files absent: python tools/fetch_vocabs.py")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_vocabulary_file_equals_llama_cpp(path: Path) -> None:
@@ -92,6 +100,18 @@ def test_vocabulary_file_equals_llama_cpp(path: Path) -> None:
         assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 
+def test_from_gguf(tmp_path: Path) -> None:
+    pytest.importorskip("oxillama.modelfile")
+    for kind in ("byte_pair", *KINDS):
+        values = getattr(vocabularies, kind)(**({"pre": "qwen2"} if kind == "byte_pair" else {}))
+        write_metadata(tmp_path / "vocabulary.gguf", values)
+        tokenizer = TokenizerBridge.from_gguf(tmp_path / "vocabulary.gguf")
+        expected = TokenizerBridge.from_metadata(values)
+        assert tokenizer.vocab_bytes() == expected.vocab_bytes()
+        text = "hello the 中文\n"
+        assert tokenizer.encode(text) == expected.encode(text)
+
+
 # --------------------------------------------------------------------------- any text
 
 SAMPLES = st.text(st.sampled_from(vocabularies.CHARACTERS + "hello▁ab中文")) | st.text(
@@ -102,9 +122,7 @@ SAMPLES = st.text(st.sampled_from(vocabularies.CHARACTERS + "hello▁ab中文"))
 @pytest.mark.parametrize("kind", ["byte_pair", "sentence_piece", "plain_byte_pair", "rwkv", "plamo2"])
 @settings(deadline=None)
 @given(text=SAMPLES)
-def test_decoding_gives_the_text_back(
-    kind: str, tokenizers: dict[str, TokenizerBridge], text: str
-) -> None:
+def test_decoding_gives_the_text_back(kind: str, tokenizers: dict[str, TokenizerBridge], text: str) -> None:
     tokenizer = tokenizers[kind]
     if kind in ("sentence_piece", "plain_byte_pair"):
         text = text.replace("▁", "_")  # in these a real U+2581 reads as a space
@@ -154,7 +172,7 @@ def test_long_words_are_merged_like_short_ones(runs: list[tuple[str, int]], seed
 def merge_in_one_piece(symbols: list[str], cost: Callable[[str, str], float]) -> list[str]:
     """The definition: join the cheapest, leftmost pair; again, until none is left."""
     while len(symbols) > 1:
-        costs = [cost(a, b) for a, b in zip(symbols, symbols[1:])]
+        costs = [cost(a, b) for a, b in pairwise(symbols)]
         best = min(costs)
         if best == float("inf"):
             break
@@ -330,7 +348,12 @@ def spoilt(key: str, value: Any, kind: str = "sentence_piece") -> dict[str, Any]
         ("tokens", lambda v: np.arange(len(v)), "sentence_piece", "array of strings, found ndarray"),
         ("tokens", lambda v: [*v[:-1], 7], "sentence_piece", "other elements"),
         ("tokens", lambda v: [*v[:-1], v[-2]], "sentence_piece", "are both"),
-        ("tokens", lambda v: ["<0x-1>" if t == "<0x0A>" else t for t in v], "sentence_piece", "byte token 13"),
+        (
+            "tokens",
+            lambda v: ["<0x-1>" if t == "<0x0A>" else t for t in v],
+            "sentence_piece",
+            "byte token 13",
+        ),
         ("tokens", lambda v: ["<0x1>" if t == "<0x0A>" else t for t in v], "sentence_piece", "byte token 13"),
         ("token_type", lambda v: v[:-1], "sentence_piece", "one entry for each of"),
         ("token_type", lambda v: v.astype(np.float32), "sentence_piece", "array of int32, found 1-d float32"),

@@ -211,9 +211,27 @@ def unigram(**more: Any) -> dict[str, Any]:
     tokens = ["<s>", "<pad>", "</s>", "<unk>"]
     types, scores = [CONTROL, CONTROL, CONTROL, UNKNOWN], [0.0] * 4
     pieces = {
-        "▁": -2.0, "▁the": -3.5, "the": -4.0, "▁t": -3.0, "he": -2.5, "h": -4.0, "e": -3.0, "t": -3.1, "l": -3.2, "lo": -4.0,
-        "hel": -5.0, "▁hello": -6.0, "o": -3.3, "a": -2.0, "aa": -4.0, "aaa": -6.0, "é": -7.0, "中": -5.5, "中文": -8.0, "1/2": -9.0,
-    }  # fmt: skip
+        "▁": -2.0,
+        "▁the": -3.5,
+        "the": -4.0,
+        "▁t": -3.0,
+        "he": -2.5,
+        "h": -4.0,
+        "e": -3.0,
+        "t": -3.1,
+        "l": -3.2,
+        "lo": -4.0,
+        "hel": -5.0,
+        "▁hello": -6.0,
+        "o": -3.3,
+        "a": -2.0,
+        "aa": -4.0,
+        "aaa": -6.0,
+        "é": -7.0,
+        "中": -5.5,
+        "中文": -8.0,
+        "1/2": -9.0,
+    }
     tokens += pieces
     scores += pieces.values()
     types += [NORMAL] * len(pieces)
@@ -224,10 +242,17 @@ def unigram(**more: Any) -> dict[str, Any]:
         {"\t": " ", "\n": " ", "Ａ": "a", "½": "1/2", "e\u0301": "é", "\u200b": "", "ﬁ": "hello"}
     )
     named = {
-        "scores": np.array(scores, np.float32), "bos_token_id": 0, "eos_token_id": 2, "unknown_token_id": 3,
-        "padding_token_id": 1, "add_space_prefix": True, "remove_extra_whitespaces": True,
-        "precompiled_charsmap": np.frombuffer(table, np.uint8), "add_bos_token": True, "add_eos_token": True,
-    }  # fmt: skip
+        "scores": np.array(scores, np.float32),
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "unknown_token_id": 3,
+        "padding_token_id": 1,
+        "add_space_prefix": True,
+        "remove_extra_whitespaces": True,
+        "precompiled_charsmap": np.frombuffer(table, np.uint8),
+        "add_bos_token": True,
+        "add_eos_token": True,
+    }
     return metadata("t5", tokens, types, **{**named, **more})
 
 
@@ -302,7 +327,21 @@ def plamo2(**more: Any) -> dict[str, Any]:
         *(f"<0x{byte:02X}>" for byte in range(256)),
     ]
     types = [UNKNOWN, CONTROL, CONTROL, CONTROL, *[BYTE] * 256]
-    pieces = {"a": -2.0, "aa": -4.0, "aaa": -5.99999, "h": -3.0, "he": -3.5, "hello": -7.0, "l": -3.0, "lo": -3.1, " ": -1.0, " hello": -7.5, "中": -5.0, "中文": -9.0, "\n": -2.0}  # fmt: skip
+    pieces = {
+        "a": -2.0,
+        "aa": -4.0,
+        "aaa": -5.99999,
+        "h": -3.0,
+        "he": -3.5,
+        "hello": -7.0,
+        "l": -3.0,
+        "lo": -3.1,
+        " ": -1.0,
+        " hello": -7.5,
+        "中": -5.0,
+        "中文": -9.0,
+        "\n": -2.0,
+    }
     scores = [0.0] * len(tokens) + list(pieces.values())
     tokens += pieces
     types += [NORMAL] * len(pieces)

@@ -54,7 +54,9 @@ def unpack(data: bytes, target: Path) -> int:
                 continue
             source = archive.extractfile(member)
             assert source is not None
-            (target / "templates" / path.name if is_template else target / path.name).write_bytes(source.read())
+            (target / "templates" / path.name if is_template else target / path.name).write_bytes(
+                source.read()
+            )
             count += 1
     return count
 

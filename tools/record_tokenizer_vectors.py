@@ -1,6 +1,6 @@
 """Record what llama.cpp makes of the test vocabularies, for tests/test_tokenizer.py.
 
-Needs the packages llama-cpp-python (0.3.36 was used) and gguf:
+Needs the package llama-cpp-python (0.3.36 was used):
 
     python tools/record_tokenizer_vectors.py
 
@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from oxillama.pretokenizers import PRE_TOKENIZERS
 from tests import vocabularies
+from tests.gguf_metadata import write_metadata
 
 TARGET = ROOT / "tests" / "data" / "tokenizer_vectors.json"
 
@@ -31,33 +32,12 @@ TARGET = ROOT / "tests" / "data" / "tokenizer_vectors.json"
 MODES = ((False, False), (True, True))
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any]) -> None:
-    """Write a file with a vocabulary and no tensors."""
-    from gguf import GGUFValueType, GGUFWriter
-
-    writer = GGUFWriter(str(path), metadata["general.architecture"])
-    for key in ("context_length", "embedding_length", "feed_forward_length", "block_count"):
-        writer.add_uint32(f"llama.{key}", 8)
-    writer.add_uint32("llama.attention.head_count", 1)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-    for key, value in metadata.items():
-        if key == "general.architecture":
-            continue
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        elif isinstance(value, list):
-            writer.add_array(key, [text.encode("utf-8", "surrogateescape") for text in value])
-        else:
-            kinds = {"int32": "INT32", "float32": "FLOAT32", "uint8": "UINT8", "int8": "INT8"}
-            kind = GGUFValueType[kinds[value.dtype.name]]
-            writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, sub_type=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+# What llama.cpp wants to read of any model of this architecture.
+MODEL = {
+    **dict.fromkeys(("context_length", "embedding_length", "feed_forward_length", "block_count"), 8),
+    "attention.head_count": 1,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -113,7 +93,7 @@ def llama_cpp_tokens(metadata: Mapping[str, Any], texts: Iterable[str]) -> list[
     """llama.cpp's ids of each text in each of `MODES`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vocabulary.gguf"
-        write_gguf(path, metadata)
+        write_metadata(path, {**metadata, **{f"llama.{key}": value for key, value in MODEL.items()}})
         vocab = LlamaVocab(path)
         try:
             return [[vocab.encode(text, add, parse) for add, parse in MODES] for text in texts]
@@ -142,15 +122,41 @@ def random_text(choose: random.Random, length: int, characters: str = vocabulari
 
 
 KINDS = {
-    "sentence_piece": ["hello the", "  hello  the\n\n[USER] hello", "aaaaaaa abababab", "中文é🦙", "<s>hello</s> the<|im_end|>", "o t othe"],
-    "plain_byte_pair": ["hello the", "hello\n\nthe\n\n\n\n aaaaa", "<|turn>hello<turn|>\n", "  abababab 中文é🦙"],
-    "unigram": ["hello  the", " \thello\n", "aaaaaaa", "½ ﬁ Ａ e\u0301 \u200bthe", "XYhello<mask> zz 中文🦙🦙", "q"],
-    "word_piece": ["Hello, World!", "cafés running", "中文 ÍÍ Í $1 €", "[MASK] hello [SEP]", "\u0130 ß\x00 \u200bxx", "hellox 123"],
+    "sentence_piece": [
+        "hello the",
+        "  hello  the\n\n[USER] hello",
+        "aaaaaaa abababab",
+        "中文é🦙",
+        "<s>hello</s> the<|im_end|>",
+        "o t othe",
+    ],
+    "plain_byte_pair": [
+        "hello the",
+        "hello\n\nthe\n\n\n\n aaaaa",
+        "<|turn>hello<turn|>\n",
+        "  abababab 中文é🦙",
+    ],
+    "unigram": [
+        "hello  the",
+        " \thello\n",
+        "aaaaaaa",
+        "½ ﬁ Ａ e\u0301 \u200bthe",
+        "XYhello<mask> zz 中文🦙🦙",
+        "q",
+    ],
+    "word_piece": [
+        "Hello, World!",
+        "cafés running",
+        "中文 ÍÍ Í $1 €",
+        "[MASK] hello [SEP]",
+        "\u0130 ß\x00 \u200bxx",
+        "hellox 123",
+    ],
     "rwkv": ["hello the", "\n\n中文🦙", "aaaaaaa\\'", "helthe\x00\x7f"],
     "plamo2": ["hello hello", "aaaaaaa", "中文é🦙\n", "\ufeffhello"],
     "dna": ["test <dna>acgtacgatt</dna> test", "<dna>NNNNNN", "<dna></dna>", "plain"],
     "whitespace": ["hello the\n\thello", "中文 é  aaaaa\u3000bab"],
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -13,6 +13,11 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+# Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
+# everything when another process holds one of the cores; at a few microseconds, then sleeping, a quiet
+# machine loses nothing measurable. It is read once, when the library is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "4000")
+
 from oxillama._kernels import cpu, pack, sampling
 from oxillama.errors import ConfigError
 from oxillama.targets import TARGETS

@@ -81,6 +81,19 @@ cdef struct Unit:
     Py_ssize_t head
 
 
+# What carries a unit's rows from block to block of positions.
+cdef struct Walk:
+    const uint8_t* keys[PANELS]      # panels of the block, 16 positions each
+    const uint8_t* values[PANELS]
+    Py_ssize_t key_dim, value_dim, group
+    Py_ssize_t position, block       # of the unit's first row; where the block begins
+    float* queries                   # (tiles, key_dim, T)
+    float* outputs                   # (rows, value_dim)
+    float* sums                      # (rows, 16)
+    float* most                      # (rows,), highest score so far
+    float* weights                   # (panels, T, 16), scores and then their exponentials
+
+
 cdef class PagedBatch:
     """Where the rows of a batch stand, and where their keys and values are.
 
@@ -125,7 +138,8 @@ cdef class PagedBatch:
             self.longest = max(self.longest, end)
         self.n_rows = self.row_start[self.n_sequences]
 
-    def store(self, Py_ssize_t layer, cnp.ndarray x, Py_ssize_t key_column, Py_ssize_t value_column, int n_threads):
+    def store(self, Py_ssize_t layer, cnp.ndarray x, Py_ssize_t key_column, Py_ssize_t value_column,
+              int n_threads):
         """Writes the keys and values of every row into the pages, rounded to the KV type.
 
         ``x`` is float32 (rows, width); keys (heads, key_dim) begin at ``key_column``, values at
@@ -143,7 +157,8 @@ cdef class PagedBatch:
                             num_threads=n_threads if self.row_start[s + 1] - self.row_start[s] >= 64 else 1):
                 self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
 
-    cdef void store_row(self, Py_ssize_t layer, Py_ssize_t s, Py_ssize_t r, const float* k, const float* v) noexcept nogil:
+    cdef void store_row(self, Py_ssize_t layer, Py_ssize_t s, Py_ssize_t r, const float* k,
+                        const float* v) noexcept nogil:
         cdef Pages shape = self.shape
         cdef Py_ssize_t position = self.position[s] + r - self.row_start[s]
         cdef Py_ssize_t slot = position & (shape.page_size - 1)
@@ -226,59 +241,59 @@ cdef class PagedBatch:
         """Carries the unit's (token, head) rows through all blocks of positions."""
         cdef Pages shape = self.shape
         cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_dim, n = u.n_rows * group, end = u.position + u.n_rows
-        cdef Py_ssize_t block, r, t0, head, width = group * shape.n_heads * dv, d
-        cdef int T, i, panels
+        cdef Py_ssize_t r, t0, head, width = group * shape.n_heads * dv, d
+        cdef int T, i, p
         cdef const uint8_t* page
-        cdef const uint8_t* keys[PANELS]
-        cdef const uint8_t* values[PANELS]
-        cdef float* queries = scratch                       # (tiles, key_dim, T)
-        cdef float* outputs = queries + MAX_ROWS * dk       # (rows, value_dim)
-        cdef float* sums = outputs + MAX_ROWS * dv          # (rows, 16)
-        cdef float* most = sums + MAX_ROWS * 16             # (rows,)
-        cdef float* weights = most + MAX_ROWS               # (64, T)
+        cdef Walk w
         cdef f32x16 total
+        w.key_dim, w.value_dim, w.group, w.position = dk, dv, group, u.position
+        w.queries = scratch
+        w.outputs = w.queries + MAX_ROWS * dk
+        w.sums = w.outputs + MAX_ROWS * dv
+        w.most = w.sums + MAX_ROWS * 16
+        w.weights = w.most + MAX_ROWS
         t0 = 0
         while t0 < n:
             T = rows_in_tile(n - t0)
             for i in range(T):
                 r = t0 + i
-                most[r] = -1e30
-                f32_store(sums + 16 * r, f32_zero())
+                w.most[r] = -1e30
+                f32_store(w.sums + 16 * r, f32_zero())
                 for d in range(0, dv, 16):
-                    f32_store(outputs + r * dv + d, f32_zero())
+                    f32_store(w.outputs + r * dv + d, f32_zero())
                 for d in range(dk):
-                    queries[t0 * dk + d * T + i] = q[(u.first_row + r // group) * ld
-                                                     + (u.head * group + r % group) * dk + d] * scale
+                    w.queries[t0 * dk + d * T + i] = scale * q[(u.first_row + r // group) * ld
+                                                               + (u.head * group + r % group) * dk + d]
             t0 = t0 + T
-        block = 0
-        while block < end:
-            panels = 0
-            while panels < PANELS and block + 16 * panels < end:
-                r = block + 16 * panels
+        w.block = 0
+        while w.block < end:
+            p = 0
+            while p < PANELS and w.block + 16 * p < end:
+                r = w.block + 16 * p
                 page = <const uint8_t*>self.addresses[u.table[r // shape.page_size]] + layer * shape.layer_bytes
                 r = r & (shape.page_size - 1)
-                keys[panels] = page + (u.head * shape.page_size + r) * dk * shape.item
-                values[panels] = page + shape.keys_bytes + (u.head * shape.page_size + r) * dv * shape.item
-                panels = panels + 1
+                w.keys[p] = page + (u.head * shape.page_size + r) * dk * shape.item
+                w.values[p] = page + shape.keys_bytes + (u.head * shape.page_size + r) * dv * shape.item
+                p = p + 1
             t0 = 0
             while t0 < n:
                 T = rows_in_tile(n - t0)
                 if OX_TILE >= 8 and T == 8:
-                    block_tile(kv_type, 8, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                    block_tile(kv_type, 8, &w, t0)
                 elif T == 4:
-                    block_tile(kv_type, 4, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                    block_tile(kv_type, 4, &w, t0)
                 elif T == 2:
-                    block_tile(kv_type, 2, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                    block_tile(kv_type, 2, &w, t0)
                 else:
-                    block_tile(kv_type, 1, keys, values, dk, dv, block, u.position, t0, group, queries, outputs, sums, most, weights)
+                    block_tile(kv_type, 1, &w, t0)
                 t0 = t0 + T
-            block = block + BLOCK
+            w.block = w.block + BLOCK
         for r in range(n):
-            total = f32_set1(<float>1.0 / f32_sum(f32_load(sums + 16 * r)))
+            total = f32_set1(<float>1.0 / f32_sum(f32_load(w.sums + 16 * r)))
             head = u.head * group + r % group
             for d in range(0, dv, 16):
                 f32_store(out + (u.first_row + r // group) * width + head * dv + d,
-                          f32_mul(f32_load(outputs + r * dv + d), total))
+                          f32_mul(f32_load(w.outputs + r * dv + d), total))
 
 
 cdef inline Py_ssize_t unit_floats(Py_ssize_t dk, Py_ssize_t dv) noexcept nogil:
@@ -310,78 +325,70 @@ cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float
             (<uint16_t*>base)[i + j] = ox_bf16_from_f32(x[j])
 
 
-cdef inline void block_tile(const int kv_type, const int T, const uint8_t** keys, const uint8_t** values,
-                            Py_ssize_t dk, Py_ssize_t dv, Py_ssize_t block, Py_ssize_t position, Py_ssize_t t0,
-                            Py_ssize_t group, float* queries, float* outputs, float* sums, float* most,
-                            float* weights) noexcept nogil:
+cdef inline void block_tile(const int kv_type, const int T, const Walk* walk, Py_ssize_t t0) noexcept nogil:
     """T rows from row ``t0`` of the unit through one block of positions: scores, softmax, values."""
     cdef f32x16 acc[MAX_TILE]
     cdef f32x16 scores[PANELS]
     cdef Py_ssize_t seen[MAX_TILE]     # positions of the block that a row may see
-    cdef Py_ssize_t least = BLOCK, last = 0, d, j
-    cdef const float* q = queries + t0 * dk
-    cdef float* w = weights
+    cdef Py_ssize_t least = BLOCK, last = 0, dk = walk.key_dim, dv = walk.value_dim, d, j
+    cdef const float* q = walk.queries + t0 * dk
+    cdef float* outputs = walk.outputs + t0 * dv
+    cdef float* sums = walk.sums + t0 * 16
+    cdef float* most = walk.most + t0
+    cdef float* w = walk.weights
     cdef float lanes[16]
-    cdef float ramp[16]
-    cdef float top, shrink
-    cdef f32x16 k, v, highest, minus = f32_set1(-1e30)
+    cdef f32x16 k, v, highest, ramp, minus = f32_set1(-1e30)
     cdef int t, p, n, i
     for t in range(T):
-        seen[t] = min(position + (t0 + t) // group + 1 - block, BLOCK)
-        if seen[t] < 0:
-            seen[t] = 0
+        seen[t] = max(0, min(walk.position + (t0 + t) // walk.group + 1 - walk.block, BLOCK))
         least = min(least, seen[t])
         last = max(last, seen[t])
     n = <int>((last + 15) // 16)
-    for i in range(16):
-        ramp[i] = i
-    for p in range(n):  # scores, parked in `weights` as (panel, row, 16)
+    for p in range(n):
         for t in range(T):
             acc[t] = f32_zero()
         for d in range(dk):
-            k = float_load(kv_type, keys[p], d)
+            k = float_load(kv_type, walk.keys[p], d)
             for t in range(T):
                 acc[t] = f32_fma(k, f32_set1(q[d * T + t]), acc[t])
         for t in range(T):
             f32_store(w + (p * T + t) * 16, acc[t])
-    # softmax per row; the weights replace the scores, still (panel, row, 16)
+    for i in range(16):
+        lanes[i] = i
+    ramp = f32_load(lanes)
     for t in range(T):
         if seen[t] == 0:
-            for p in range(n):
-                f32_store(w + (p * T + t) * 16, f32_zero())
-            continue
-        highest = f32_set1(most[t0 + t])
+            continue  # nothing of this block is this row's: no weight of it is read below
+        highest = f32_set1(most[t])
         for p in range(n):
-            # positions past the row's own count as -1e30, whose weight is exactly 0
-            scores[p] = f32_select_lt(f32_load(ramp), f32_set1(<float>(seen[t] - 16 * p)), f32_load(w + (p * T + t) * 16), minus)
+            # positions past the row's own count as -1e30, whose exponential is exactly 0
+            scores[p] = f32_select_lt(ramp, f32_set1(<float>(seen[t] - 16 * p)), f32_load(w + (p * T + t) * 16), minus)
             highest = f32_max(scores[p], highest)
-        top = f32_hmax(highest)
-        highest = f32_set1(top)
-        f32_store(lanes, exp16(f32_sub(f32_set1(most[t0 + t]), highest)))
-        shrink = lanes[0]
-        most[t0 + t] = top
-        v = f32_mul(f32_load(sums + 16 * (t0 + t)), f32_set1(shrink))
+        highest = f32_set1(f32_hmax(highest))
+        k = exp16(f32_sub(f32_set1(most[t]), highest))  # what earlier sums shrink by
+        v = f32_mul(f32_load(sums + 16 * t), k)
+        for d in range(0, dv, 16):
+            f32_store(outputs + t * dv + d, f32_mul(f32_load(outputs + t * dv + d), k))
+        f32_store(lanes, highest)
+        most[t] = lanes[0]
         for p in range(n):
             k = exp16(f32_sub(scores[p], highest))
             v = f32_add(v, k)
             f32_store(w + (p * T + t) * 16, k)
-        f32_store(sums + 16 * (t0 + t), v)
-        for d in range(0, dv, 16):
-            f32_store(outputs + (t0 + t) * dv + d, f32_mul(f32_load(outputs + (t0 + t) * dv + d), f32_set1(shrink)))
+        f32_store(sums + 16 * t, v)
     for d in range(dv // 16):
         for t in range(T):
-            acc[t] = f32_load(outputs + (t0 + t) * dv + 16 * d)
+            acc[t] = f32_load(outputs + t * dv + 16 * d)
         for j in range(least):
-            v = float_load(kv_type, values[j >> 4], (j & 15) * (dv // 16) + d)
+            v = float_load(kv_type, walk.values[j >> 4], (j & 15) * (dv // 16) + d)
             for t in range(T):
                 acc[t] = f32_fma(v, f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)]), acc[t])
         for t in range(T):
-            f32_store(outputs + (t0 + t) * dv + 16 * d, acc[t])
+            f32_store(outputs + t * dv + 16 * d, acc[t])
     # rows of a tile may differ in what they see: a value a row does not see must not touch it, not even as 0 * inf
     for t in range(T):
         for j in range(least, seen[t]):
             for d in range(dv // 16):
-                v = float_load(kv_type, values[j >> 4], (j & 15) * (dv // 16) + d)
-                f32_store(outputs + (t0 + t) * dv + 16 * d,
-                          f32_fma(v, f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)]),
-                                  f32_load(outputs + (t0 + t) * dv + 16 * d)))
+                v = float_load(kv_type, walk.values[j >> 4], (j & 15) * (dv // 16) + d)
+                k = f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)])
+                f32_store(outputs + t * dv + 16 * d, f32_fma(v, k, f32_load(outputs + t * dv + 16 * d)))

@@ -11,14 +11,12 @@ scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept a
 
 cimport numpy as cnp
 from cython.parallel cimport prange
-from libc.stdint cimport int8_t, int16_t, int32_t, uint8_t, uint16_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
 from arrays cimport f32_data, u8_data
 from layouts cimport *
 from simd cimport *
-
-import cython
 
 cnp.import_array()
 
@@ -319,7 +317,7 @@ cdef class Linear:
         cdef const float* bias = NULL
         cdef char* free = <char*>u8_data(scratch, self.scratch_bytes(n), "scratch")
         cdef Form forms[3]
-        cdef int form, T, threads
+        cdef int form, threads
         cdef Py_ssize_t i, j, chunk, n_chunks, n_tiles
         if self.bias is not None:
             bias = <const float*>cnp.PyArray_DATA(self.bias)

@@ -7,7 +7,6 @@ elements i, i + 16, ...), then in the fixed tree of `f32_sum`.
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.math cimport sqrt
-from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
 from arrays cimport f32_data, i32_data, checked
@@ -18,6 +17,10 @@ cnp.import_array()
 
 cdef enum:
     PARALLEL_FROM = 1 << 16  # elements; below it starting threads costs more than it saves
+
+
+cdef inline int threads_for(Py_ssize_t elements, int n_threads) noexcept nogil:
+    return n_threads if elements >= PARALLEL_FROM else 1
 
 
 cdef inline f32x16 load_part(const float* p, Py_ssize_t left, float fill) noexcept nogil:
@@ -64,7 +67,8 @@ def rms_norm(cnp.ndarray x, cnp.ndarray weight, float eps, cnp.ndarray out, int 
     cdef const float* xp = f32_data(x, n * d, "x")
     cdef const float* wp = f32_data(weight, d, "weight")
     cdef float* op = f32_data(out, n * d, "out")
-    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=n_threads if n * d >= PARALLEL_FROM else 1):
+    cdef int threads = threads_for(n * d, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         rms_norm_row(xp + i * d, wp, d, eps, op + i * d)
 
 
@@ -85,7 +89,8 @@ def swiglu(cnp.ndarray gate_up, cnp.ndarray out, int n_threads):
     cdef Py_ssize_t n = out.shape[0], d = out.shape[1], i
     cdef const float* gp = f32_data(gate_up, 2 * n * d, "gate_up")
     cdef float* op = f32_data(out, n * d, "out")
-    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=n_threads if n * d >= PARALLEL_FROM else 1):
+    cdef int threads = threads_for(n * d, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         swiglu_row(gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
 
 
@@ -100,8 +105,10 @@ cdef inline void sincos64(double a, double* s, double* c) noexcept nogil:
     cdef double k = (a * 0.63661977236758134308 + 6755399441055744.0) - 6755399441055744.0
     cdef double r = ((a - k * PIO2_1) - k * PIO2_2) - k * PIO2_3
     cdef double z = r * r
-    cdef double sine = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))))
-    cdef double cosine = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z / 479001600)))))
+    cdef double sine = 1.0 / 362880 - z / 39916800
+    cdef double cosine = -1.0 / 3628800 + z / 479001600
+    sine = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * sine)))
+    cosine = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * cosine))))
     cdef int quadrant = <int>(<long long>k & 3)
     if quadrant == 0:
         s[0] = sine
@@ -141,11 +148,11 @@ def rope_table(cnp.ndarray positions, cnp.ndarray frequencies, float magnitude, 
 
 cdef void rope_row(float* x, Py_ssize_t heads, Py_ssize_t head_dim, const float* table, Py_ssize_t m,
                    Py_ssize_t apart, Py_ssize_t step) noexcept nogil:
-    cdef Py_ssize_t h, i
+    cdef Py_ssize_t _h, i
     cdef const float* c = table
     cdef const float* s = table + m
     cdef float a, b
-    for h in range(heads):
+    for _h in range(heads):
         for i in range(m):
             a = x[i * step]
             b = x[i * step + apart]
@@ -168,7 +175,8 @@ def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table
     cdef const float* tp = f32_data(table, 2 * n * m, "table")
     if heads * head_dim > width or 2 * m > head_dim:
         raise ValueError(f"rope: {heads} heads of {head_dim} with {m} pairs do not fit rows of {width}")
-    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=n_threads if n * width >= PARALLEL_FROM else 1):
+    cdef int threads = threads_for(n * width, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         rope_row(xp + i * width, heads, head_dim, tp + 2 * i * m, m, m if neox else 1, 1 if neox else 2)
 
 

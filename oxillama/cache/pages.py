@@ -62,7 +62,9 @@ class PagePool:
         KvCacheFullError : fewer are available; then none is taken.
         """
         if n > self.n_available:
-            raise KvCacheFullError(f"{n} pages of {self.page_size} tokens needed, {self.n_available} available")
+            raise KvCacheFullError(
+                f"{n} pages of {self.page_size} tokens needed, {self.n_available} available"
+            )
         while len(self._free) < n:
             self._grow()
         taken = [self._free.pop() for _ in range(n)]
@@ -94,7 +96,10 @@ class PagePool:
         page_bytes: int = self.shape.page_bytes
         stride = -(-page_bytes // 64) * 64
         n = min(max(1, SLAB_BYTES // stride), self.max_pages - self.n_pages)
-        slab = aligned_empty(n * stride)
+        try:
+            slab = aligned_empty(n * stride)
+        except MemoryError as error:
+            raise KvCacheFullError(f"no memory for {n} more pages of {page_bytes} bytes") from error
         first = self.n_pages
         self._slabs.append(slab)
         self._references += [0] * n

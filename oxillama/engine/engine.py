@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence as Listed
+from collections.abc import Callable
+from collections.abc import Sequence as Listed
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class InferenceEngine:
                 tokenizer = TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
             if tokenizer.n_vocab > spec.n_vocab:
                 raise LoadError(
-                    f"tokenizer: has {tokenizer.n_vocab} tokens, the model's embedding only {spec.n_vocab} rows"
+                    f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             weights = Weights(file, self.kernels, self.num_threads, progress)
             model = Decoder(spec, weights)
@@ -94,8 +95,7 @@ class InferenceEngine:
         if self._file is not None:
             self._file.close()
         self._file, self.spec, self.tokenizer, self.context_size = file, spec, tokenizer, context
-        # pages for one full context and as many short ones again: memory is taken only as it is needed
-        pool = PagePool(shape, config.page_size, max_pages=2**31 - 1)
+        pool = PagePool(shape, config.page_size, max_pages=2**31 - 1)  # memory is taken as it is needed
         self.runner = Runner(model, pool, self.num_threads)
         self._sequence = Sequence(pool)
         self.last = None
@@ -233,7 +233,8 @@ class InferenceEngine:
         fresh = self._prompt_tokens(tokens)
         self._sequence.tokens += fresh
         try:
-            return self._extend(self._sequence)[0]
+            logits: np.ndarray = self._extend(self._sequence)[0]
+            return logits
         except BaseException:
             self._sequence.truncate(len(self._sequence.tokens) - len(fresh))
             raise

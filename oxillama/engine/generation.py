@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence as Listed
+from collections.abc import Callable, Generator, Iterator
+from collections.abc import Sequence as Listed
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class StopText:
         self.held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """The text that may be shown, and whether a stop string was found (it and what follows are dropped)."""
+        """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
         self.held += text
         found = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
         if found:
@@ -111,7 +112,7 @@ class Generation(Iterator[str]):
         self.finish_reason = self.finish_reason or reason
         self._sequence.release()
 
-    def _run(self, stop: StopText) -> Iterator[str]:
+    def _run(self, stop: StopText) -> Generator[str, None, None]:
         decoder = self._tokenizer.stream_decoder()
         try:
             while self.finish_reason is None:

@@ -39,17 +39,17 @@ class Runner:
         ------
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
-        for sequence, n in parts:
-            assert 0 < n <= sequence.pending
-            sequence.ensure_pages(sequence.cached_len + n)
-        batch = self._batch(parts, all_logits)
         with self._lock:
+            for sequence, n in parts:
+                assert 0 < n <= sequence.pending
+                sequence.ensure_pages(sequence.cached_len + n)
+            batch = self._batch(parts, all_logits)
             kv = self.model.kernels.attention.PagedBatch(
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
             )
             logits = self.model.forward(batch, kv, self._work, self.n_threads)
-        for sequence, n in parts:
-            sequence.advance(n)
+            for sequence, n in parts:
+                sequence.advance(n)
         return logits
 
     def _batch(self, parts: Listed[tuple[Sequence, int]], all_logits: bool) -> Batch:

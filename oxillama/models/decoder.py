@@ -64,7 +64,9 @@ class Decoder:
         return Layer(
             attn_norm=weights.vector(f"{block}.attn_norm.weight", d),
             attn_qkv=weights.linear([(f"{block}.{name}", rows) for name, rows in qkv], d),
-            attn_output=weights.linear([(f"{block}.attn_output", d)], self.spec.n_heads * self.spec.value_dim),
+            attn_output=weights.linear(
+                [(f"{block}.attn_output", d)], self.spec.n_heads * self.spec.value_dim
+            ),
             ffn_norm=weights.vector(f"{block}.ffn_norm.weight", d),
             ffn_gate_up=weights.linear(
                 [(f"{block}.ffn_gate", self.spec.n_ff), (f"{block}.ffn_up", self.spec.n_ff)], d
@@ -129,30 +131,29 @@ class Workspace:
     """Buffers of a forward pass, kept between passes and grown when a batch is larger than any before."""
 
     def __init__(self, model: Decoder) -> None:
-        self.model = model
+        self.spec = model.spec
+        self.linears = [model.output]
+        for layer in model.layers:
+            self.linears += [layer.attn_qkv, layer.attn_output, layer.ffn_gate_up, layer.ffn_down]
         self.n_rows = 0
+        self.linear_bytes = 0
         self.scratch = aligned_empty(0)
 
     def reserve(self, n_rows: int, attention_bytes: int) -> None:
         """Makes room for ``n_rows`` rows and for the attention's scratch."""
+        spec = self.spec
         if n_rows > self.n_rows:
-            spec, first = self.model.spec, self.model.layers[0]
             self.n_rows = n_rows
+            self.x, self.h = self._rows(spec.n_embd), self._rows(spec.n_embd)
+            heads, kv_heads = spec.n_heads, spec.n_kv_heads
+            self.qkv = self._rows((heads + kv_heads) * spec.key_dim + kv_heads * spec.value_dim)
+            self.attended = self._rows(heads * spec.value_dim)
+            self.gate_up, self.fed = self._rows(2 * spec.n_ff), self._rows(spec.n_ff)
+            self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
+        needed = max(self.linear_bytes, attention_bytes)
+        if needed > self.scratch.nbytes:
+            self.scratch = aligned_empty(needed)
 
-            def rows(width: int) -> np.ndarray:
-                return aligned_empty(4 * n_rows * width).view(np.float32).reshape(n_rows, width)
-
-            self.x, self.h = rows(spec.n_embd), rows(spec.n_embd)
-            self.qkv = rows(first.attn_qkv.rows)
-            self.attended = rows(spec.n_heads * spec.value_dim)
-            self.gate_up, self.fed = rows(2 * spec.n_ff), rows(spec.n_ff)
-        linears = (
-            m for x in self.model.layers for m in (x.attn_qkv, x.attn_output, x.ffn_gate_up, x.ffn_down)
-        )
-        if self._needs != (self.n_rows, attention_bytes):
-            self._needs = (self.n_rows, attention_bytes)
-            most = max(m.scratch_bytes(self.n_rows) for m in (*linears, self.model.output))
-            if max(most, attention_bytes) > self.scratch.nbytes:
-                self.scratch = aligned_empty(max(most, attention_bytes))
-
-    _needs = (0, 0)
+    def _rows(self, width: int) -> np.ndarray:
+        """float32 (n_rows, width)"""
+        return aligned_empty(4 * self.n_rows * width).view(np.float32).reshape(self.n_rows, width)

@@ -7,7 +7,9 @@ from decimal import Decimal, localcontext
 import numpy as np
 
 
-def rope_frequencies(n_rot: int, base: float, scale: float = 1.0, factors: np.ndarray | None = None) -> np.ndarray:
+def rope_frequencies(
+    n_rot: int, base: float, scale: float = 1.0, factors: np.ndarray | None = None
+) -> np.ndarray:
     """float64 (n_rot / 2,): scale * base^(-2i / n_rot) / factors[i] (Su et al., RoFormer, 2021).
 
     The powers are computed in decimal arithmetic, which rounds the same everywhere; libm's do not.

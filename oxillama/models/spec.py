@@ -112,7 +112,9 @@ def read_spec(file: ModelFile) -> Spec:
     n_embd, n_heads = size("embedding_length"), size("attention.head_count")
     n_kv_heads = size("attention.head_count_kv", n_heads)
     if n_heads % n_kv_heads:
-        raise LoadError(f"{prefix}.attention.head_count: {n_heads} is not a multiple of {n_kv_heads} key heads")
+        raise LoadError(
+            f"{prefix}.attention.head_count: {n_heads} is not a multiple of {n_kv_heads} key heads"
+        )
     if n_embd % n_heads and f"{prefix}.attention.key_length" not in file.metadata:
         raise LoadError(f"{prefix}.embedding_length: {n_embd} is not a multiple of {n_heads} heads")
     key_dim = size("attention.key_length", n_embd // n_heads or 1)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from oxillama.errors import ConfigError
 
+MAX = 3.4e38  # the largest float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig:
@@ -37,22 +39,23 @@ class SamplerConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        number, integer = (int, float), (int,)
-        for name, kinds, good, wanted in (
-            ("temperature", number, lambda v: v >= 0, "0 or more"),
-            ("top_k", integer, lambda v: v >= 0, "0 or more"),
-            ("top_p", number, lambda v: 0 < v <= 1, "above 0, at most 1"),
-            ("min_p", number, lambda v: 0 <= v <= 1, "0 to 1"),
-            ("repetition_penalty", number, lambda v: v > 0, "above 0"),
-            ("repetition_window", integer, lambda v: v >= -1, "-1 or more"),
-            ("seed", integer, lambda v: 0 <= v < 2**64, "0 to 2^64 - 1"),
-        ):
-            value = getattr(self, name)
-            if name == "seed" and value is None:
-                continue
-            fits = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value) and good(value)
-            if not fits:
-                raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
+        above_zero = math.nextafter(0.0, 1.0)
+        self._check("temperature", (0.0, MAX), "0 or more")
+        self._check("top_k", (0, 2**31), "0 or more")
+        self._check("top_p", (above_zero, 1.0), "above 0, at most 1")
+        self._check("min_p", (0.0, 1.0), "0 to 1")
+        self._check("repetition_penalty", (above_zero, MAX), "above 0")
+        self._check("repetition_window", (-1, 2**31), "-1 or more")
+        if self.seed is not None:
+            self._check("seed", (0, 2**64 - 1), "0 to 2^64 - 1")
+
+    def _check(self, name: str, bounds: tuple[float, float], wanted: str) -> None:
+        """Raises ConfigError unless the field is a number within ``bounds``, an integer where they are."""
+        value = getattr(self, name)
+        kinds = (int,) if isinstance(bounds[0], int) else (int, float)
+        good = isinstance(value, kinds) and not isinstance(value, bool)
+        if not (good and bounds[0] <= value <= bounds[1]):
+            raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
 
     @classmethod
     def greedy(cls) -> SamplerConfig:
