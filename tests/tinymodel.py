@@ -17,6 +17,7 @@ from oxillama.segmenters.byte_pair import BYTE_TO_CHAR
 
 WORDS = ("the", "and", "once", "upon", "time", "fox", "little", "said", "there", "was", "hello", "world")
 BOS, EOS, TURN, END_OF_TURN = "<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>"
+N_CONTROL = 4
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -33,7 +34,7 @@ def tiny_vocabulary() -> tuple[list[str], list[int], list[str]]:
                 if spelled[:end] not in tokens:
                     tokens.append(spelled[:end])
                     merges.append(f"{spelled[: end - 1]} {spelled[end - 1]}")
-    types = [int(gguf.TokenType.NORMAL)] * len(tokens) + [int(gguf.TokenType.CONTROL)] * 4
+    types = [int(gguf.TokenType.NORMAL)] * len(tokens) + [int(gguf.TokenType.CONTROL)] * N_CONTROL
     return [*tokens, BOS, EOS, TURN, END_OF_TURN], types, merges
 
 
@@ -51,6 +52,7 @@ def write_tiny_model(
     add_bos: bool = True,
     chat_template: str | None = CHATML,
     tied: bool = False,
+    ends: bool = True,
     seed: int = 0,
     metadata: Mapping[str, int | float | str | bool] | None = None,
     tensors: Mapping[str, np.ndarray | None] | None = None,
@@ -58,9 +60,11 @@ def write_tiny_model(
     """Writes a model to ``path`` and returns it.
 
     ``format`` is that of the matrices, one that the `gguf` package can quantize to; the vectors are F32.
-    ``metadata`` adds keys. ``tensors`` replaces tensors by name, in NumPy's order of dimensions, stored as
-    they are; None leaves one out.
+    ``ends`` False makes control tokens so unlikely that a generation goes on until it is stopped (an
+    output table of its own is needed for that). ``metadata`` adds keys. ``tensors`` replaces tensors by
+    name, in NumPy's order of dimensions, stored as they are; None leaves one out.
     """
+    assert ends or not tied
     tokens, types, merges = tiny_vocabulary()
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -88,7 +92,10 @@ def write_tiny_model(
 
     rng = np.random.default_rng(seed)
     head = n_embd // n_heads
-    shapes = {"token_embd.weight": (len(tokens), n_embd), "output_norm.weight": (n_embd,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (len(tokens), n_embd),
+        "output_norm.weight": (n_embd,),
+    }
     if not tied:
         shapes["output.weight"] = (len(tokens), n_embd)
     for i in range(n_layers):
@@ -103,12 +110,14 @@ def write_tiny_model(
             ("ffn_up", (n_ff, n_embd)),
             ("ffn_down", (n_embd, n_ff)),
         ):
-            shapes[f"blk.{i}.{name}.weight"] = shape
+            shapes[f"blk.{i}.{name}.weight"] = (*shape,)
     kind = gguf.GGMLQuantizationType[format]
     weights: dict[str, Any] = {}
     for name, shape in shapes.items():
         spread = 1.0 if name == "token_embd.weight" else shape[-1] ** -0.5
         values = rng.standard_normal(shape).astype(np.float32) * np.float32(spread)
+        if name == "output.weight" and not ends:
+            values[-N_CONTROL:] = 0  # the logit of a row of zeros is 0, near the median
         weights[name] = (values, kind) if len(shape) > 1 else (np.ones(shape, np.float32), None)
     for name, (values, quantization) in weights.items():
         if name not in (tensors or {}):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SystemExit as done:  # argparse: --help, --version, an error it has told
             return done.code if isinstance(done.code, int) else 0
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another has nothing left to stop
             if sys.stderr.isatty():
                 print(file=sys.stderr)  # below the terminal's ^C
             return INTERRUPTED
