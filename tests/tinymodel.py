@@ -99,7 +99,7 @@ def write_tiny_model(
     if not tied:
         shapes["output.weight"] = (len(tokens), n_embd)
     for i in range(n_layers):
-        for name, shape in (
+        for name, dims in (
             ("attn_norm", (n_embd,)),
             ("attn_q", (n_heads * head, n_embd)),
             ("attn_k", (n_kv_heads * head, n_embd)),
@@ -110,7 +110,7 @@ def write_tiny_model(
             ("ffn_up", (n_ff, n_embd)),
             ("ffn_down", (n_embd, n_ff)),
         ):
-            shapes[f"blk.{i}.{name}.weight"] = (*shape,)
+            shapes[f"blk.{i}.{name}.weight"] = dims
     kind = gguf.GGMLQuantizationType[format]
     weights: dict[str, Any] = {}
     for name, shape in shapes.items():
