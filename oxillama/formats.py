@@ -39,10 +39,18 @@ LAYOUTS: dict[str, Layout] = {
         Layout("f32", 0, "f32"),  # 32-bit floats
         Layout("f16", 1, "f32"),  # IEEE half floats
         Layout("bf16", 2, "f32"),  # the upper halves of 32-bit floats
-        Layout("c8", 3, "q8_32"),  # 8-bit codes, f16 scale per 32
-        Layout("c4", 4, "q8_32"),  # 4-bit codes, f16 scale per 32
-        Layout("k4", 5, "q8_256"),  # 4-bit codes, scale and minimum per 32, two f16 per 256
-        Layout("k6", 6, "q8_256"),  # 6-bit codes, scale per 16, one f16 per 256
+        Layout("c8", 3, "q8_32"),  # blocks of 32: 8-bit codes, f16 scale
+        Layout("c4", 4, "q8_32"),  # 4-bit codes
+        Layout("c5", 5, "q8_32"),  # 5-bit codes
+        Layout("t4", 6, "q8_32"),  # 4-bit codes into a table of 16 values
+        Layout("m4", 7, "q8_32"),  # 4-bit codes, f16 scale and minimum
+        Layout("m5", 8, "q8_32"),  # 5-bit codes, f16 scale and minimum
+        Layout("k2", 9, "q8_256"),  # blocks of 256: 2-bit codes, scale and minimum per 16
+        Layout("k4", 10, "q8_256"),  # 4-bit codes, scale and minimum per 32
+        Layout("k5", 11, "q8_256"),  # 5-bit codes, scale and minimum per 32
+        Layout("k3", 12, "q8_256"),  # 3-bit codes, scale per 16
+        Layout("k6", 13, "q8_256"),  # 6-bit codes, scale per 16
+        Layout("kt", 14, "q8_256"),  # 4-bit codes into a table of 16 values, scale per 32
     )
 }
 
@@ -82,25 +90,25 @@ FORMATS: dict[str, Format] = {
         Format("F32", 0, 1, 4, "f32"),
         Format("F16", 1, 1, 2, "f16"),
         Format("Q4_0", 2, 32, 18, "c4"),
-        Format("Q4_1", 3, 32, 20),
-        Format("Q5_0", 6, 32, 22),
-        Format("Q5_1", 7, 32, 24),
+        Format("Q4_1", 3, 32, 20, "m4"),
+        Format("Q5_0", 6, 32, 22, "c5"),
+        Format("Q5_1", 7, 32, 24, "m5"),
         Format("Q8_0", 8, 32, 34, "c8"),
         Format("Q8_1", 9, 32, 40),
-        Format("Q2_K", 10, 256, 84),
-        Format("Q3_K", 11, 256, 110),
+        Format("Q2_K", 10, 256, 84, "k2"),
+        Format("Q3_K", 11, 256, 110, "k3"),
         Format("Q4_K", 12, 256, 144, "k4"),
-        Format("Q5_K", 13, 256, 176),
+        Format("Q5_K", 13, 256, 176, "k5"),
         Format("Q6_K", 14, 256, 210, "k6"),
         Format("Q8_K", 15, 256, 292),
         Format("IQ2_XXS", 16, 256, 66),
         Format("IQ2_XS", 17, 256, 74),
         Format("IQ3_XXS", 18, 256, 98),
         Format("IQ1_S", 19, 256, 50),
-        Format("IQ4_NL", 20, 32, 18),
+        Format("IQ4_NL", 20, 32, 18, "t4"),
         Format("IQ3_S", 21, 256, 110),
         Format("IQ2_S", 22, 256, 82),
-        Format("IQ4_XS", 23, 256, 136),
+        Format("IQ4_XS", 23, 256, 136, "kt"),
         Format("I8", 24, 1, 1),
         Format("I16", 25, 1, 2),
         Format("I32", 26, 1, 4),

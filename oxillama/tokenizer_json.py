@@ -121,7 +121,7 @@ def _find_special_ids(vocab: Vocab, library: Any, metadata: Mapping[str, Any] | 
         told = Vocab.from_metadata(metadata)
         if len(told.tokens) < len(vocab.tokens):
             raise TokenizerError(
-                f"tokenizer.json: {len(vocab.tokens)} tokens, the model's own vocabulary has {len(told.tokens)}"
+                f"tokenizer.json: {len(vocab.tokens)} tokens, the model's vocabulary has {len(told.tokens)}"
             )
         vocab.special, vocab.eog_ids, vocab.suppress_ids = told.special, told.eog_ids, told.suppress_ids
     else:

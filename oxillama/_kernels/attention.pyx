@@ -127,7 +127,7 @@ cdef class PagedBatch:
         if self.row_start[0] != 0:
             raise ValueError("row_start: must begin with 0")
         for s in range(self.n_sequences):
-            end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
+            end = <Py_ssize_t>self.position[s] + self.row_start[s + 1] - self.row_start[s]
             if self.position[s] < 0 or self.row_start[s + 1] < self.row_start[s]:
                 raise ValueError(f"sequence {s}: negative position or row count")
             if end > self.width * shape.c.page_size:
@@ -181,6 +181,8 @@ cdef class PagedBatch:
 
     def scratch_bytes(self, int n_threads):
         """Bytes of scratch that `attend` needs."""
+        if n_threads < 1:
+            raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
         return n_threads * unit_floats(self.shape.key_dim, self.shape.value_dim) * sizeof(float) + 64
 
     def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,

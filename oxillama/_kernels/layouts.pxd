@@ -1,18 +1,23 @@
 """Block arithmetic: where the parts of a packed panel lie, and the tile bodies over them.
 
-A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. Quantized
-panels hold their scales first (padded to 64 bytes), then their codes; a vector of codes holds for
-each lane four values that are consecutive along the row.
+A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. Quantized panels
+hold the scales of all their blocks first (padded to 64 bytes), then the codes. A layout is a width of
+codes and a kind of scales:
 
-    f32 f16 bf16   [cols][16]
-    c8             f16 scale [cols/32][16]            | code i8 [cols/4][16][4]
-    c4             f16 scale [cols/32][16]            | code    [cols/32][4][16][4]: byte j of vector v is
-                                                        value 4v+j (low nibble) and 16+4v+j (high)
-    k4             per 256: f16 d[16], f16 dmin[16], scale u8 [8][16], min u8 [4][16][2], codes as c4 [8]
-    k6             per 256: f16 d[16], scale i8 [8][16][2] | per 32: nibbles as c4, then 2-bit planes [2][16][4]
+    codes of 32 columns, 64 bytes per bit; byte j of a lane, group g: value 4g + j of the lane's row
+      8 bits      vector g
+      4 bits      vector g % 4, low nibbles for g < 4, high ones else
+      5, 6 bits   the same, then the upper bits: bit g of every byte, or bits 2(g % 4).. of vector g / 4
+      2 bits      bits 2(g % 4).. of vector g / 4
+      3 bits      the same, then bit g of every byte for the upper bit
+    scales of a block of 32 columns
+      f16 d[16], and f16 m[16] for m4 and m5
+    scales of a block of 256 columns, with sub-blocks of 16 (k2 k3 k6) or 32
+      f16 d[16], f16 dmin[16] where there are minima, then pairs of int8: scales [S / 2][16][2], minima
+      the same; k2 has both in one byte (low nibble, high nibble)
 
 A tile is one panel times T tokens. Each lane walks its row in order: integers inside a block are
-exact, then one float fma per block, so a row's value depends on nothing but the row and the token.
+exact, then one or two float fmas per block, so a row's value depends on nothing but the row and the token.
 """
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
@@ -23,52 +28,101 @@ cdef enum:
     L_F32 = 0
     L_F16 = 1
     L_BF16 = 2
-    L_C8 = 3
+    L_C8 = 3   # blocks of 32 from here on; codes minus half their range
     L_C4 = 4
-    L_K4 = 5
-    L_K6 = 6
-    N_LAYOUTS = 7
+    L_C5 = 5
+    L_T4 = 6   # codes are looked up in IQ4_VALUES
+    L_M4 = 7   # codes plus a minimum
+    L_M5 = 8
+    L_K2 = 9   # blocks of 256 from here on; minima
+    L_K4 = 10
+    L_K5 = 11
+    L_K3 = 12  # codes minus half their range
+    L_K6 = 13
+    L_KT = 14  # codes are looked up in IQ4_VALUES
+    N_LAYOUTS = 15
 
-cdef enum:
-    K4_BYTES = 2368  # one superblock of 256 columns, all 16 rows
-    K4_HEADER = 320
-    K6_HEADER = 288
-    K6_CODES = 3072
+# The 16 values of IQ4_NL and IQ4_XS (ggml-common.h, kvalues_iq4nl).
+cdef extern from *:
+    """
+    static const signed char OX_IQ4_VALUES[16] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    """
+    const int8_t* IQ4_VALUES "OX_IQ4_VALUES"
+
+
+# --- facts; the compiler folds them, since a tile body's layout is a constant -------------------------
+
+cdef inline int form_of(const int layout) noexcept nogil:
+    """Columns per activation scale: 0 for floats, 32 or 256; a row is a whole number of them."""
+    return 0 if layout <= L_BF16 else 32 if layout <= L_M5 else 256
+
+
+cdef inline int code_bits(const int layout) noexcept nogil:
+    if layout == L_C8:
+        return 8
+    if layout == L_K6:
+        return 6
+    if layout == L_C5 or layout == L_M5 or layout == L_K5:
+        return 5
+    if layout == L_K3:
+        return 3
+    return 2 if layout == L_K2 else 4
+
+
+cdef inline bint has_signed_codes(const int layout) noexcept nogil:
+    return layout == L_C8 or layout == L_T4 or layout == L_KT
+
+
+cdef inline int code_offset(const int layout) noexcept nogil:
+    """log2 of what the codes are too high by, or 0."""
+    if has_signed_codes(layout):
+        return OX_S8_SHIFT
+    return 3 if layout == L_C4 else 4 if layout == L_C5 else 2 if layout == L_K3 else 5 if layout == L_K6 else 0
+
+
+cdef inline bint has_minima(const int layout) noexcept nogil:
+    return L_M4 <= layout <= L_K5
+
+
+cdef inline bint has_subs_of_16(const int layout) noexcept nogil:
+    return layout == L_K2 or layout == L_K3 or layout == L_K6
+
+
+cdef inline int pair_bytes(const int layout) noexcept nogil:
+    """Bytes of a superblock's sub-block scales, all 16 rows."""
+    return 256 if has_subs_of_16(layout) else 128
+
+
+cdef inline int header_bytes(const int layout) noexcept nogil:
+    """Bytes of a block's scales, all 16 rows."""
+    cdef int halves = 64 if has_minima(layout) else 32
+    if layout <= L_M5:
+        return halves
+    return halves + pair_bytes(layout) * (2 if has_minima(layout) and layout != L_K2 else 1)
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
     return (n + 63) & ~<Py_ssize_t>63
 
 
-cdef inline Py_ssize_t scales_bytes(int layout, Py_ssize_t cols) noexcept nogil:
-    """Bytes of a panel's scale region; the codes start there."""
-    if layout == L_C8 or layout == L_C4:
-        return padded(cols // 32 * 32)
-    if layout == L_K6:
-        return padded(cols // 256 * K6_HEADER)
-    return 0
+cdef inline Py_ssize_t scales_bytes(const int layout, Py_ssize_t cols) noexcept nogil:
+    """Bytes of a panel's scales, none of a float one's; the codes begin there."""
+    if layout <= L_BF16:
+        return 0
+    return padded(cols // form_of(layout) * header_bytes(layout))
 
 
 cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:
     """Bytes of one panel of 16 rows."""
-    if layout == L_F32:
-        return cols * 64
-    if layout == L_F16 or layout == L_BF16:
-        return cols * 32
-    if layout == L_C8:
-        return scales_bytes(layout, cols) + cols * 16
-    if layout == L_C4:
-        return scales_bytes(layout, cols) + cols * 8
-    if layout == L_K4:
-        return cols // 256 * K4_BYTES
-    return scales_bytes(layout, cols) + cols // 256 * K6_CODES
+    if layout <= L_BF16:
+        return cols * (64 if layout == L_F32 else 32)
+    return scales_bytes(layout, cols) + cols * 2 * code_bits(layout)
 
 
 cdef inline int block_cols(int layout) noexcept nogil:
     """A row must be a whole number of these columns."""
-    if layout <= L_BF16:
-        return 1
-    return 32 if layout <= L_C4 else 256
+    return max(1, form_of(layout))
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
@@ -105,157 +159,162 @@ cdef inline void float_tile(const int layout, const int P, const int T, const ui
                 acc[p * T + t] = f32_fma(w, f32_set1(a.values[k * T + t]), acc[p * T + t])
 
 
-cdef inline void code_step(const int T, i32x16* part, u8x64 w, const int8_t* a) noexcept nogil:
+cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
+    """Group ``g`` of 8 of 32 columns' codes."""
+    cdef u8x64 w
+    if code_bits(layout) == 8:
+        return u8_load(c + 64 * g)
+    if code_bits(layout) >= 4:
+        w = u8_load(c + 64 * (g & 3))
+        w = u8_low4(w) if g < 4 else u8_high4(w)
+        if code_bits(layout) == 5:
+            return u8_or(w, u8_move(u8_load(c + 256), g, 4, 0x10))
+        if code_bits(layout) == 6:
+            return u8_or(w, u8_move(u8_load(c + 256 + 64 * (g >> 2)), 2 * (g & 3), 4, 0x30))
+        return u8_lookup(IQ4_VALUES, w) if has_signed_codes(layout) else w
+    w = u8_move(u8_load(c + 64 * (g >> 2)), 2 * (g & 3), 0, 0x03)
+    if code_bits(layout) == 3:
+        return u8_or(w, u8_move(u8_load(c + 128), g, 2, 0x04))
+    return w
+
+
+cdef inline void add_group(const int layout, const int T, i32x16* part, const uint8_t* c, const int g,
+                           const int8_t* x) noexcept nogil:
+    """Adds 4 columns times T tokens."""
+    cdef u8x64 w = code_group(layout, c, g)
     cdef int t
     for t in range(T):
-        part[t] = u7_dot(part[t], w, u8_set4(a + 4 * t))
+        if has_signed_codes(layout):
+            part[t] = s8_dot(part[t], w, u8_set4(x + 4 * (g * T + t)))
+        else:
+            part[t] = u7_dot(part[t], w, u8_set4(x + 4 * (g * T + t)))
 
 
-cdef inline void nibbles_32(const int T, i32x16* part, const uint8_t* codes, const int8_t* a) noexcept nogil:
-    """Adds 32 columns of 4-bit codes times T tokens."""
-    cdef int v
-    cdef u8x64 raw
-    for v in range(4):
-        raw = u8_load(codes + 64 * v)
-        code_step(T, part, u8_low4(raw), a + 4 * T * v)
-        code_step(T, part, u8_high4(raw), a + 4 * T * (v + 4))
+cdef inline void add_first_16(const int layout, const int T, i32x16* part, const uint8_t* c,
+                              const int8_t* x) noexcept nogil:
+    add_group(layout, T, part, c, 0, x)
+    add_group(layout, T, part, c, 1, x)
+    add_group(layout, T, part, c, 2, x)
+    add_group(layout, T, part, c, 3, x)
 
 
-cdef inline void c8_tile(const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
-    cdef Py_ssize_t b, n = cols // 32
-    cdef const uint16_t* scale = <const uint16_t*>panel
-    cdef const uint8_t* codes = panel + scales_bytes(L_C8, cols)
+cdef inline void add_last_16(const int layout, const int T, i32x16* part, const uint8_t* c,
+                             const int8_t* x) noexcept nogil:
+    add_group(layout, T, part, c, 4, x)
+    add_group(layout, T, part, c, 5, x)
+    add_group(layout, T, part, c, 6, x)
+    add_group(layout, T, part, c, 7, x)
+
+
+cdef inline void block_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
+                            f32x16* acc) noexcept nogil:
+    """Layouts with blocks of 32 columns: acc (T)."""
+    cdef Py_ssize_t b
+    cdef const uint8_t* header = panel
+    cdef const uint8_t* c = panel + scales_bytes(layout, cols)
     cdef const int8_t* x = a.codes
     cdef i32x16 part[8]
-    cdef f32x16 d
-    cdef u8x64 w
-    cdef int g, t
-    for t in range(T):
-        acc[t] = f32_zero()
-    for b in range(n):
-        for t in range(T):
-            part[t] = i32_shl(i32_set1(a.nsum[b * T + t]), OX_S8_SHIFT) if OX_S8_SHIFT else i32_zero()
-        for g in range(8):
-            w = u8_load(codes + 512 * b + 64 * g)
-            for t in range(T):
-                part[t] = s8_dot(part[t], w, u8_set4(x + (b * 8 + g) * 4 * T + 4 * t))
-        d = f32_load_f16(scale + 16 * b)
-        for t in range(T):
-            acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, f32_set1(a.scale[b * T + t])), acc[t])
-
-
-cdef inline void c4_tile(const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
-    cdef Py_ssize_t b, n = cols // 32
-    cdef const uint16_t* scale = <const uint16_t*>panel
-    cdef const uint8_t* codes = panel + scales_bytes(L_C4, cols)
-    cdef i32x16 part[8]
-    cdef f32x16 d
+    cdef f32x16 d, m, da
     cdef int t
     for t in range(T):
         acc[t] = f32_zero()
-    for b in range(n):
+    for b in range(cols // 32):
         for t in range(T):
-            part[t] = i32_shl(i32_set1(a.nsum[b * T + t]), 3)  # codes are 8 too high
-        nibbles_32(T, part, codes + 256 * b, a.codes + b * 32 * T)
-        d = f32_load_f16(scale + 16 * b)
-        for t in range(T):
-            acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, f32_set1(a.scale[b * T + t])), acc[t])
-
-
-cdef inline void k4_tile(const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
-    cdef Py_ssize_t b, n = cols // 256
-    cdef const uint8_t* block
-    cdef i32x16 part[8]
-    cdef i32x16 total[8]
-    cdef i32x16 least[8]
-    cdef i32x16 scale
-    cdef f32x16 d, dmin, da
-    cdef int s, t
-    for t in range(T):
-        acc[t] = f32_zero()
-    for b in range(n):
-        block = panel + b * K4_BYTES
-        for t in range(T):
-            total[t] = i32_zero()
-        for s in range(8):
-            for t in range(T):
+            # what the codes are too high by, times minus the sum of the activations
+            if code_offset(layout):
+                part[t] = i32_shl(i32_set1(a.nsum[b * T + t]), code_offset(layout))
+            else:
                 part[t] = i32_zero()
-            nibbles_32(T, part, block + K4_HEADER + 256 * s, a.codes + (b * 8 + s) * 32 * T)
-            scale = i32_load_u8(block + 64 + 16 * s)
-            for t in range(T):
-                total[t] = i32_add(total[t], i32_mul(part[t], scale))
-        for t in range(T):
-            least[t] = i32_zero()
-        for s in range(4):
-            scale = i16_load_u8(block + 192 + 32 * s)
-            for t in range(T):
-                least[t] = i16_dot(least[t], scale, i32_set1(a.sums32[(b * 4 + s) * T + t]))
-        d = f32_load_f16(<const uint16_t*>block)
-        dmin = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>block + 16))
-        for t in range(T):
-            da = f32_set1(a.scale[b * T + t])
-            acc[t] = f32_fma(f32_from_i32(total[t]), f32_mul(d, da), acc[t])
-            acc[t] = f32_fma(f32_from_i32(least[t]), f32_mul(dmin, da), acc[t])
-
-
-cdef inline void k6_tile(const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
-    cdef Py_ssize_t b, n = cols // 256
-    cdef const uint8_t* header
-    cdef const uint8_t* codes = panel + scales_bytes(L_K6, cols)
-    cdef const uint8_t* c
-    cdef const int8_t* x
-    cdef i32x16 part[8]
-    cdef i32x16 total[8]
-    cdef i32x16 pairs, scale
-    cdef u8x64 plane
-    cdef f32x16 d
-    cdef int s, v, t
-    for t in range(T):
-        acc[t] = f32_zero()
-    for b in range(n):
-        header = panel + b * K6_HEADER
-        for t in range(T):
-            total[t] = i32_zero()
-        for s in range(8):
-            # codes are 32 too high: 16 columns share a scale, so take scale * 32 * sum off
-            pairs = i16_load_i8(<const int8_t*>header + 32 + 32 * s)
-            c = codes + b * K6_CODES + 384 * s
-            x = a.codes + (b * 8 + s) * 32 * T
-            for t in range(T):
-                part[t] = i32_zero()
-            plane = u8_load(c + 256)
-            for v in range(4):
-                code_step(T, part, u8_join2(u8_low4(u8_load(c + 64 * v)), plane, v), x + 4 * T * v)
-            scale = i32_sar(i32_shl(pairs, 16), 16)
-            for t in range(T):
-                total[t] = i32_add(total[t], i32_mul(part[t], scale))
-                part[t] = i32_zero()
-            plane = u8_load(c + 320)
-            for v in range(4):
-                code_step(T, part, u8_join2(u8_high4(u8_load(c + 64 * v)), plane, v), x + 4 * T * (v + 4))
-            scale = i32_sar(pairs, 16)
-            for t in range(T):
-                total[t] = i32_add(total[t], i32_mul(part[t], scale))
-        for t in range(T):
-            part[t] = i32_zero()
-        for s in range(8):
-            pairs = i16_load_i8(<const int8_t*>header + 32 + 32 * s)
-            for t in range(T):
-                part[t] = i16_dot(part[t], pairs, i32_set1(a.sums16[(b * 8 + s) * T + t]))
+        add_first_16(layout, T, part, c, x)
+        add_last_16(layout, T, part, c, x)
         d = f32_load_f16(<const uint16_t*>header)
         for t in range(T):
-            total[t] = i32_sub(total[t], i32_shl(part[t], 5))
-            acc[t] = f32_fma(f32_from_i32(total[t]), f32_mul(d, f32_set1(a.scale[b * T + t])), acc[t])
+            da = f32_set1(a.scale[b * T + t])
+            acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, da), acc[t])
+            if has_minima(layout):
+                m = f32_load_f16(<const uint16_t*>header + 16)
+                acc[t] = f32_fma(f32_set1(-<float>a.nsum[b * T + t]), f32_mul(m, da), acc[t])
+        header = header + header_bytes(layout)
+        c = c + 64 * code_bits(layout)
+        x = x + 32 * T
+
+
+cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    """The ``i``-th pair of sub-block scales as 16-bit integers."""
+    if layout == L_K2:
+        return i16_low4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + (64 if has_minima(layout) else 32) + 32 * i)
+
+
+cdef inline i32x16 minimum_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    if layout == L_K2:
+        return i16_high4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + 64 + pair_bytes(layout) + 32 * i)
+
+
+cdef inline void super_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
+                            f32x16* acc) noexcept nogil:
+    """Layouts with blocks of 256 columns and integer scales of 16 or 32: acc (T)."""
+    cdef Py_ssize_t b
+    cdef const uint8_t* header = panel
+    cdef const uint8_t* c = panel + scales_bytes(layout, cols)
+    cdef const int8_t* x = a.codes
+    cdef const int32_t* sums = a.sums16 if has_subs_of_16(layout) else a.sums32
+    cdef i32x16 part[8]
+    cdef i32x16 total[8]
+    cdef i32x16 pairs, even, odd
+    cdef f32x16 d, m, da
+    cdef int i, t
+    cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
+    for t in range(T):
+        acc[t] = f32_zero()
+    for b in range(cols // 256):
+        for t in range(T):
+            total[t] = i32_zero()
+        for i in range(n_pairs):
+            pairs = scale_pairs(layout, header, i)
+            even = i32_sar(i32_shl(pairs, 16), 16)
+            odd = i32_sar(pairs, 16)
+            for t in range(T):
+                part[t] = i32_zero()
+            add_first_16(layout, T, part, c, x)
+            if not has_subs_of_16(layout):
+                add_last_16(layout, T, part, c, x)
+                c = c + 64 * code_bits(layout)
+                x = x + 32 * T
+            for t in range(T):
+                total[t] = i32_add(total[t], i32_mul(part[t], even))
+                part[t] = i32_zero()
+            if not has_subs_of_16(layout):
+                add_first_16(layout, T, part, c, x)
+            add_last_16(layout, T, part, c, x)
+            for t in range(T):
+                total[t] = i32_add(total[t], i32_mul(part[t], odd))
+            c = c + 64 * code_bits(layout)
+            x = x + 32 * T
+        d = f32_load_f16(<const uint16_t*>header)
+        if code_offset(layout) or has_minima(layout):
+            for t in range(T):
+                part[t] = i32_zero()
+            for i in range(n_pairs):
+                pairs = minimum_pairs(layout, header, i) if has_minima(layout) else scale_pairs(layout, header, i)
+                for t in range(T):
+                    part[t] = i16_dot(part[t], pairs, i32_set1(sums[(b * n_pairs + i) * T + t]))
+        for t in range(T):
+            da = f32_set1(a.scale[b * T + t])
+            if code_offset(layout):
+                total[t] = i32_sub(total[t], i32_shl(part[t], code_offset(layout)))
+            acc[t] = f32_fma(f32_from_i32(total[t]), f32_mul(d, da), acc[t])
+            if has_minima(layout):
+                m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
+                acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(m, da), acc[t])
+        header = header + header_bytes(layout)
 
 
 cdef inline void code_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols,
                            const Tile* a, f32x16* acc) noexcept nogil:
     """One panel of a quantized layout times T tokens: acc (T)."""
-    if layout == L_C8:
-        c8_tile(T, panel, cols, a, acc)
-    elif layout == L_C4:
-        c4_tile(T, panel, cols, a, acc)
-    elif layout == L_K4:
-        k4_tile(T, panel, cols, a, acc)
+    if layout <= L_M5:
+        block_tile(layout, T, panel, cols, a, acc)
     else:
-        k6_tile(T, panel, cols, a, acc)
+        super_tile(layout, T, panel, cols, a, acc)

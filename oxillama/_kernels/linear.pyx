@@ -6,11 +6,13 @@ bodies of layouts.pxd read them), then hands out panels to threads. Who computes
 which tile a token stands, changes no bit of the result.
 
 An activation is quantized to int8 per block of 32 (c8, c4) or 256 (k4, k6) columns, symmetrically,
-scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32.
+scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32. A block below
+1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its products.
 """
 
 cimport numpy as cnp
 from cython.parallel cimport prange
+from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -38,8 +40,8 @@ cdef struct Part:
     Py_ssize_t stride  # bytes of a panel
 
 
-cdef inline int form_of(int layout) noexcept nogil:
-    return A_F32 if layout <= L_BF16 else A_32 if layout <= L_C4 else A_256
+cdef inline int form_number(int layout) noexcept nogil:
+    return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
 
 
 # Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
@@ -86,12 +88,22 @@ cdef inline f32x16 to_codes(f32x16 x, f32x16 inv, int8_t* out) noexcept nogil:
     return f32_sub(f32_from_bits(code), magic)
 
 
+cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
+    """The sum of 16 codes; 0, and ``finite`` cleared, where one of them came from a NaN or an infinity."""
+    cdef float total = f32_sum(codes)
+    if total - total == 0:
+        return <int32_t>total
+    finite[0] = False
+    return 0
+
+
 cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* tile, int T, int t) noexcept nogil:
     """Quantizes token ``t`` of a tile of ``T``."""
     cdef Py_ssize_t block = 32 if form == A_32 else 256
     cdef Py_ssize_t b, k, i
     cdef f32x16 top
     cdef float most, inv
+    cdef bint finite
     cdef int8_t codes[16]
     cdef int32_t half[2]
     cdef int32_t whole, other = 0
@@ -101,11 +113,11 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* 
         for k in range(0, block, 16):
             top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
         most = f32_hmax(top)
-        inv = 127.0 / most if most > 0 else 0.0
-        (<float*>tile.scale)[b * T + t] = most / 127.0
+        inv = 127.0 / most if most > <float>1e-36 else 0.0  # or it would overflow
+        finite = True
         for k in range(0, block, 32):
             for i in range(2):
-                half[i] = <int32_t>f32_sum(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes))
+                half[i] = total_of(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes), &finite)
                 store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
             whole = half[0] + half[1]
             i = (b * block + k) // 32
@@ -116,6 +128,7 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* 
                 if i & 1:
                     (<int32_t*>tile.sums32)[(i >> 1) * T + t] = (other & 0xFFFF) | (whole << 16)
                 other = whole
+        (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
 
 cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
@@ -160,85 +173,117 @@ cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, b
         out[r] = out[r] + lanes[r] if accumulate else lanes[r]
 
 
-cdef inline void code_tiles(const int layout, const int T, const Part* w, Py_ssize_t p0, Py_ssize_t p1,
-                            Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld, const float* bias,
-                            bint accumulate) noexcept nogil:
+# Some panels of one matrix times one tile of tokens.
+cdef struct Job:
+    const uint8_t* data
+    Py_ssize_t stride, rows, cols
+    Py_ssize_t first, last    # panels
+    Tile tile
+    float* out                # row 0 of the matrix, for the first token of the tile
+    Py_ssize_t ld             # floats between tokens in out
+    const float* bias
+    bint accumulate
+
+
+cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
+    """Writes panel ``p`` of the T tokens."""
+    cdef const float* bias = NULL if job.bias == NULL else job.bias + 16 * p
+    cdef int t
+    for t in range(T):
+        put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+
+
+cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
     cdef Py_ssize_t p
-    cdef int t
-    for p in range(p0, p1):
-        code_tile(layout, T, w.data + p * w.stride, cols, a, acc)
-        for t in range(T):
-            put(acc[t], out + t * ld + 16 * p, NULL if bias == NULL else bias + 16 * p, w.rows - 16 * p, accumulate)
+    for p in range(job.first, job.last):
+        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, p, acc)
 
 
-cdef inline void float_tiles(const int layout, const int P, const int T, const Part* w, Py_ssize_t p0,
-                             Py_ssize_t p1, Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld,
-                             const float* bias, bint accumulate) noexcept nogil:
+cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
     cdef f32x16 acc[MAX_TILE]
-    cdef Py_ssize_t p = p0, i
-    cdef int t, q
-    while p + P <= p1:
-        float_tile(layout, P, T, w.data + p * w.stride, w.stride, cols, a, acc)
+    cdef Py_ssize_t p = job.first, i
+    cdef int q
+    while p + P <= job.last:
+        float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
         for q in range(P):
-            for t in range(T):
-                put(acc[q * T + t], out + t * ld + 16 * (p + q), NULL if bias == NULL else bias + 16 * (p + q),
-                    w.rows - 16 * (p + q), accumulate)
+            put_panel(job, T, p + q, acc + q * T)
         p = p + P
-    for i in range(p, p1):
-        float_tile(layout, 1, T, w.data + i * w.stride, w.stride, cols, a, acc)
-        for t in range(T):
-            put(acc[t], out + t * ld + 16 * i, NULL if bias == NULL else bias + 16 * i, w.rows - 16 * i, accumulate)
+    for i in range(p, job.last):
+        float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, i, acc)
 
 
-cdef inline void layout_tiles(const int layout, int T, const Part* w, Py_ssize_t p0, Py_ssize_t p1,
-                              Py_ssize_t cols, const Tile* a, float* out, Py_ssize_t ld, const float* bias,
-                              bint accumulate) noexcept nogil:
+cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
+    """Here the layout is a constant; the tile becomes one."""
     if layout <= L_BF16:
         if OX_TILE >= 8 and T == 8:
-            float_tiles(layout, 2, 8, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 2, 8, job)
         elif T == 4:
-            float_tiles(layout, 4, 4, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 4, 4, job)
         elif T == 2:
-            float_tiles(layout, 4, 2, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 4, 2, job)
         else:
-            float_tiles(layout, 4, 1, w, p0, p1, cols, a, out, ld, bias, accumulate)
+            float_tiles(layout, 4, 1, job)
     elif OX_TILE >= 8 and T == 8:
-        code_tiles(layout, 8, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 8, job)
     elif T == 4:
-        code_tiles(layout, 4, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 4, job)
     elif T == 2:
-        code_tiles(layout, 2, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 2, job)
     else:
-        code_tiles(layout, 1, w, p0, p1, cols, a, out, ld, bias, accumulate)
+        code_tiles(layout, 1, job)
+
+
+cdef void run_job(int layout, int T, const Job* job) noexcept nogil:
+    """Every layout, by name, so that each gets bodies of its own."""
+    if layout == L_F32:
+        layout_tiles(L_F32, T, job)
+    elif layout == L_F16:
+        layout_tiles(L_F16, T, job)
+    elif layout == L_BF16:
+        layout_tiles(L_BF16, T, job)
+    elif layout == L_C8:
+        layout_tiles(L_C8, T, job)
+    elif layout == L_C4:
+        layout_tiles(L_C4, T, job)
+    elif layout == L_C5:
+        layout_tiles(L_C5, T, job)
+    elif layout == L_T4:
+        layout_tiles(L_T4, T, job)
+    elif layout == L_M4:
+        layout_tiles(L_M4, T, job)
+    elif layout == L_M5:
+        layout_tiles(L_M5, T, job)
+    elif layout == L_K2:
+        layout_tiles(L_K2, T, job)
+    elif layout == L_K4:
+        layout_tiles(L_K4, T, job)
+    elif layout == L_K5:
+        layout_tiles(L_K5, T, job)
+    elif layout == L_K3:
+        layout_tiles(L_K3, T, job)
+    elif layout == L_K6:
+        layout_tiles(L_K6, T, job)
+    else:
+        layout_tiles(L_KT, T, job)
 
 
 cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, Py_ssize_t n, Py_ssize_t cols, const Form* forms,
                  float* out, Py_ssize_t ld, const float* bias, bint accumulate) noexcept nogil:
     """Panels p0..p1 of one matrix for all tokens, tile by tile, while the panels stay in the cache."""
     cdef Py_ssize_t t0 = 0
-    cdef Tile a
+    cdef Job job
     cdef int T
-    out = out + w.first_row
-    if bias != NULL:
-        bias = bias + w.first_row
+    job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, cols
+    job.first, job.last, job.ld, job.accumulate = p0, p1, ld, accumulate
+    job.bias = NULL if bias == NULL else bias + w.first_row
     while t0 < n:
         T = tile_size(n - t0)
-        form_tile(w.form, &forms[w.form], t0, cols, &a)
-        if w.layout == L_F32:
-            layout_tiles(L_F32, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_F16:
-            layout_tiles(L_F16, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_BF16:
-            layout_tiles(L_BF16, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_C8:
-            layout_tiles(L_C8, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_C4:
-            layout_tiles(L_C4, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        elif w.layout == L_K4:
-            layout_tiles(L_K4, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
-        else:
-            layout_tiles(L_K6, T, w, p0, p1, cols, &a, out + t0 * ld, ld, bias, accumulate)
+        form_tile(w.form, &forms[w.form], t0, cols, &job.tile)
+        job.out = out + t0 * ld + w.first_row
+        run_job(w.layout, T, &job)
         t0 = t0 + T
 
 
@@ -280,7 +325,7 @@ cdef class Linear:
                 raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_cols(layout)}")
             part = &self.parts[self.n_parts]
             part.layout = layout
-            part.form = form_of(layout)
+            part.form = form_number(layout)
             part.rows = rows
             part.stride = panel_bytes(layout, cols)
             part.data = u8_data(data, (rows + 15) // 16 * part.stride, "matrix")
@@ -319,6 +364,8 @@ cdef class Linear:
         cdef Form forms[3]
         cdef int form, threads
         cdef Py_ssize_t i, j, chunk, n_chunks, n_tiles
+        if n_threads < 1:
+            raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
         if self.bias is not None:
             bias = <const float*>cnp.PyArray_DATA(self.bias)
         if n == 0:

@@ -7,7 +7,7 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
     """e^x within 2 ulp for -87.3 <= x <= 88; below that exactly 0, above it e^88; NaN stays NaN.
 
     x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), a polynomial of degree 6
-    for e^r (Taylor's coefficients), and n added to the exponent bits.
+    for e^r (Taylor's coefficients), times 2^n, which is exact.
     """
     cdef f32x16 magic = f32_set1(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer
     cdef f32x16 low = f32_set1(-87.3)
@@ -15,7 +15,7 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
     cdef f32x16 y = f32_select_lt(x, low, low, f32_select_lt(top, x, top, x))
     cdef f32x16 n = f32_fma(y, f32_set1(1.44269504), magic)
     cdef f32x16 p, r
-    cdef i32x16 bits = i32_shl(i32_from_bits(n), 23)
+    cdef f32x16 power = f32_from_bits(i32_add(i32_shl(i32_from_bits(n), 23), i32_set1(127 << 23)))
     n = f32_sub(n, magic)
     r = f32_fma(n, f32_set1(-0.693359375), y)
     r = f32_fma(n, f32_set1(2.12194440e-4), r)
@@ -25,8 +25,7 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
     p = f32_fma(p, r, f32_set1(0.5))
     p = f32_fma(p, r, f32_set1(1.0))
     p = f32_fma(p, r, f32_set1(1.0))
-    p = f32_from_bits(i32_add(i32_from_bits(p), bits))
-    return f32_select_lt(x, low, f32_zero(), p)
+    return f32_select_lt(x, low, f32_zero(), f32_mul(p, power))
 
 
 cdef inline f32x16 silu16(f32x16 x) noexcept nogil:

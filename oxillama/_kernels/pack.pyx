@@ -19,9 +19,17 @@ cdef enum:  # format ids, as stored in GGUF files
     F32 = 0
     F16 = 1
     Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
     Q8_0 = 8
+    Q2_K = 10
+    Q3_K = 11
     Q4_K = 12
+    Q5_K = 13
     Q6_K = 14
+    IQ4_NL = 20
+    IQ4_XS = 23
     BF16 = 30
 
 ctypedef void (*dequantize_body)(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil
@@ -90,7 +98,13 @@ cdef void half_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept
             memcpy(out + 32 * k + 2 * r, row[r] + 2 * k, 2)
 
 
-# --- Q8_0: f16 d, 32 signed codes -----------------------------------------------------------------
+# --- blocks of 32 ---------------------------------------------------------------------------------
+#
+# Q8_0          f16 d, 32 signed codes
+# Q4_0 IQ4_NL   f16 d, 16 bytes of nibbles: value i in the low half of byte i, i + 16 in the high one
+# Q4_1          f16 d, f16 m, nibbles
+# Q5_0          f16 d, 32 bits: the values' fifth, nibbles
+# Q5_1          f16 d, f16 m, 32 bits, nibbles
 
 cdef void q8_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
     cdef Py_ssize_t b, i
@@ -114,148 +128,334 @@ cdef void q8_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept
                 put_word(codes + 512 * b + 64 * g + 4 * r, word_at(src + 2 + 4 * g))
 
 
-# --- Q4_0: f16 d, 16 bytes of nibbles: value i in the low, i + 16 in the high half -------------------
-
-cdef void q4_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    cdef Py_ssize_t b, i
-    cdef float d
-    cdef uint8_t byte
-    for b in range(n):
-        d = ox_f32_from_f16(half_at(blocks + 18 * b))
-        for i in range(16):
-            byte = blocks[18 * b + 2 + i]
-            out[32 * b + i] = d * (<int>(byte & 15) - 8)
-            out[32 * b + 16 + i] = d * (<int>(byte >> 4) - 8)
+# Where the parts of a nibble block lie; 0 where it has no such part.
+cdef struct Nibbles:
+    int layout, bytes, minimum, fifth, nibbles
 
 
-cdef void q4_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+cdef inline Nibbles nibble_block(const int format_id) noexcept nogil:
+    if format_id == Q4_0:
+        return Nibbles(L_C4, 18, 0, 0, 2)
+    if format_id == Q4_1:
+        return Nibbles(L_M4, 20, 2, 0, 4)
+    if format_id == Q5_0:
+        return Nibbles(L_C5, 22, 0, 2, 6)
+    if format_id == Q5_1:
+        return Nibbles(L_M5, 24, 2, 4, 8)
+    return Nibbles(L_T4, 18, 0, 0, 2)  # IQ4_NL
+
+
+cdef inline void nibble_dequantize(const int format_id, const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    cdef Nibbles at = nibble_block(format_id)
+    cdef const uint8_t* block
     cdef Py_ssize_t b
-    cdef uint8_t* codes = out + scales_bytes(L_C4, cols)
+    cdef uint32_t fifth = 0
+    cdef float d, m = 0
+    cdef int i, code
+    for b in range(n):
+        block = blocks + at.bytes * b
+        d = ox_f32_from_f16(half_at(block))
+        if at.minimum:
+            m = ox_f32_from_f16(half_at(block + at.minimum))
+        if at.fifth:
+            fifth = word_at(block + at.fifth)
+        for i in range(32):
+            code = (block[at.nibbles + (i & 15)] >> (4 * (i >> 4))) & 15
+            if at.fifth:
+                code |= ((fifth >> i) & 1) << 4
+            if at.minimum:
+                out[32 * b + i] = d * <float>code + m
+            elif at.layout == L_T4:
+                out[32 * b + i] = d * <float>IQ4_VALUES[code]
+            else:
+                out[32 * b + i] = d * <float>(code - (16 if at.fifth else 8))
+
+
+cdef inline uint32_t every_fourth(uint32_t bits) noexcept nogil:
+    """Bits 0, 4, 8, ... 28 gathered in the low byte."""
+    bits = bits & 0x11111111
+    bits = (bits | (bits >> 3)) & 0x03030303
+    bits = (bits | (bits >> 6)) & 0x000F000F
+    return (bits | (bits >> 12)) & 0xFF
+
+
+cdef inline void nibble_pack(const int format_id, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    cdef Nibbles at = nibble_block(format_id)
+    cdef uint8_t* head = out
+    cdef uint8_t* codes = out + scales_bytes(at.layout, cols)
     cdef const uint8_t* src
+    cdef uint32_t fifth
+    cdef Py_ssize_t b
     cdef int r, v
     for b in range(cols // 32):
         for r in range(16):
-            src = row[r] + 18 * b
-            put_half(out + 32 * b + 2 * r, half_at(src))
+            src = row[r] + at.bytes * b
+            put_half(head + 2 * r, half_at(src))
+            if at.minimum:
+                put_half(head + 32 + 2 * r, half_at(src + at.minimum))
             for v in range(4):
-                put_word(codes + 256 * b + 64 * v + 4 * r, word_at(src + 2 + 4 * v))
+                put_word(codes + 64 * v + 4 * r, word_at(src + at.nibbles + 4 * v))
+            if at.fifth:
+                fifth = word_at(src + at.fifth)
+                put_word(codes + 256 + 4 * r, every_fourth(fifth) | (every_fourth(fifth >> 1) << 8)
+                         | (every_fourth(fifth >> 2) << 16) | (every_fourth(fifth >> 3) << 24))
+        head += header_bytes(at.layout)
+        codes += 64 * code_bits(at.layout)
 
 
-# --- Q4_K: f16 d, f16 dmin, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles ---------
+cdef void q4_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    nibble_dequantize(Q4_0, blocks, n, out)
 
-cdef inline void q4_k_scales(const uint8_t* s, uint8_t* scale, uint8_t* least) noexcept nogil:
+
+cdef void q4_1_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    nibble_dequantize(Q4_1, blocks, n, out)
+
+
+cdef void q5_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    nibble_dequantize(Q5_0, blocks, n, out)
+
+
+cdef void q5_1_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    nibble_dequantize(Q5_1, blocks, n, out)
+
+
+cdef void iq4_nl_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    nibble_dequantize(IQ4_NL, blocks, n, out)
+
+
+cdef void q4_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    nibble_pack(Q4_0, row, cols, out)
+
+
+cdef void q4_1_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    nibble_pack(Q4_1, row, cols, out)
+
+
+cdef void q5_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    nibble_pack(Q5_0, row, cols, out)
+
+
+cdef void q5_1_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    nibble_pack(Q5_1, row, cols, out)
+
+
+cdef void iq4_nl_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    nibble_pack(IQ4_NL, row, cols, out)
+
+
+# --- blocks of 256 --------------------------------------------------------------------------------
+#
+# A format says how one of its blocks comes apart; dequantizing and packing are then the same for all.
+#
+# Q2_K    16 bytes of scale (low) and minimum (high nibble), 64 bytes of bit pairs, f16 d, f16 dmin
+# Q3_K    32 bytes of third bits, 64 bytes of bit pairs, 16 6-bit scales in 12 bytes, f16 d
+# Q4_K    f16 d, f16 dmin, 8 6-bit scales and minima in 12 bytes, 128 bytes of nibbles
+# Q5_K    the same, with 32 bytes of fifth bits before the nibbles
+# Q6_K    128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, f16 d
+# IQ4_XS  f16 d, upper bits of 8 6-bit scales, their lower ones, 128 bytes of nibbles
+
+# A block of 256 taken apart. Words hold four values that are consecutive along the row, one a byte.
+cdef struct Super:
+    uint16_t d, dmin
+    int8_t scale[16]
+    int8_t minimum[16]
+    uint32_t codes[64]
+
+
+cdef inline void scales_of_12(const uint8_t* s, Super* out) noexcept nogil:
+    """8 scales and 8 minima of 6 bits, as Q4_K and Q5_K have them."""
     cdef int j
     for j in range(4):
-        scale[j] = s[j] & 63
-        least[j] = s[j + 4] & 63
-        scale[j + 4] = (s[j + 8] & 15) | ((s[j] >> 6) << 4)
-        least[j + 4] = (s[j + 8] >> 4) | ((s[j + 4] >> 6) << 4)
+        out.scale[j] = s[j] & 63
+        out.minimum[j] = s[j + 4] & 63
+        out.scale[j + 4] = (s[j + 8] & 15) | ((s[j] >> 6) << 4)
+        out.minimum[j + 4] = (s[j + 8] >> 4) | ((s[j + 4] >> 6) << 4)
+
+
+cdef inline void take_apart(const int format_id, const uint8_t* block, Super* out) noexcept nogil:
+    cdef int s, g, k, h
+    cdef uint32_t w
+    if format_id == Q2_K:
+        out.d, out.dmin = half_at(block + 80), half_at(block + 82)
+        for s in range(16):
+            out.scale[s] = block[s] & 15
+            out.minimum[s] = block[s] >> 4
+    elif format_id == Q3_K:
+        out.d = half_at(block + 108)
+        for s in range(16):
+            out.scale[s] = (((block[96 + (s & 7)] >> (4 * (s >> 3))) & 15)
+                            | (((block[104 + (s & 3)] >> (2 * (s >> 2))) & 3) << 4)) - 32
+    elif format_id == Q4_K or format_id == Q5_K:
+        out.d, out.dmin = half_at(block), half_at(block + 2)
+        scales_of_12(block + 4, out)
+    elif format_id == Q6_K:
+        out.d = half_at(block + 208)
+        memcpy(out.scale, block + 192, 16)
+    else:  # IQ4_XS
+        out.d = half_at(block)
+        for s in range(8):
+            out.scale[s] = (((block[4 + (s >> 1)] >> (4 * (s & 1))) & 15)
+                            | (((half_at(block + 2) >> (2 * s)) & 3) << 4)) - 32
+    for s in range(8):  # 32 columns each, in 8 words
+        h, k = s >> 2, s & 3
+        for g in range(8):
+            if format_id == Q2_K:
+                w = (word_at(block + 16 + 32 * h + 4 * g) >> (2 * k)) & 0x03030303
+            elif format_id == Q3_K:
+                w = (word_at(block + 32 + 32 * h + 4 * g) >> (2 * k)) & 0x03030303
+                w |= ((word_at(block + 4 * g) >> s) & 0x01010101) << 2
+            elif format_id == Q4_K:
+                w = (word_at(block + 16 + 32 * (s >> 1) + 4 * g) >> (4 * (s & 1))) & 0x0F0F0F0F
+            elif format_id == Q5_K:
+                w = (word_at(block + 48 + 32 * (s >> 1) + 4 * g) >> (4 * (s & 1))) & 0x0F0F0F0F
+                w |= ((word_at(block + 16 + 4 * g) >> s) & 0x01010101) << 4
+            elif format_id == Q6_K:
+                w = (word_at(block + 64 * h + 32 * (k & 1) + 4 * g) >> (4 * (k >> 1))) & 0x0F0F0F0F
+                w |= ((word_at(block + 128 + 32 * h + 4 * g) >> (2 * k)) & 0x03030303) << 4
+            else:
+                w = (word_at(block + 8 + 16 * s + 4 * (g & 3)) >> (4 * (g >> 2))) & 0x0F0F0F0F
+            out.codes[8 * s + g] = w
+
+
+cdef inline int super_layout(const int format_id) noexcept nogil:
+    if format_id == Q2_K:
+        return L_K2
+    if format_id == Q3_K:
+        return L_K3
+    if format_id == Q4_K:
+        return L_K4
+    if format_id == Q5_K:
+        return L_K5
+    return L_K6 if format_id == Q6_K else L_KT
+
+
+cdef inline void super_dequantize(const int format_id, const int block_bytes, const uint8_t* blocks, Py_ssize_t n,
+                                  float* out) noexcept nogil:
+    cdef int layout = super_layout(format_id)
+    cdef int sub = 16 if has_subs_of_16(layout) else 32
+    cdef Super block
+    cdef Py_ssize_t b
+    cdef float d, dmin, ds, dm
+    cdef int i, code
+    for b in range(n):
+        take_apart(format_id, blocks + block_bytes * b, &block)
+        d = ox_f32_from_f16(block.d)
+        if has_minima(layout):
+            dmin = ox_f32_from_f16(block.dmin)
+        for i in range(256):
+            code = (block.codes[i >> 2] >> (8 * (i & 3))) & 255
+            ds = d * <float>block.scale[i // sub]
+            if has_minima(layout):
+                dm = dmin * <float>block.minimum[i // sub]
+                out[256 * b + i] = ds * <float>code - dm
+            elif layout == L_KT:
+                out[256 * b + i] = ds * <float>IQ4_VALUES[code]
+            else:
+                out[256 * b + i] = ds * <float>(code - (4 if layout == L_K3 else 32))
+
+
+cdef inline void put_codes(const int layout, const uint32_t* w, uint8_t* out) noexcept nogil:
+    """The 32 codes of one row, 8 words of 4, into the row's lane of a packed vector each."""
+    cdef uint32_t plane
+    cdef int v, g
+    if code_bits(layout) >= 4:
+        for v in range(4):
+            put_word(out + 64 * v, (w[v] & 0x0F0F0F0F) | ((w[v + 4] & 0x0F0F0F0F) << 4))
+    else:
+        for v in range(2):
+            plane = 0
+            for g in range(4):
+                plane |= (w[4 * v + g] & 0x03030303) << (2 * g)
+            put_word(out + 64 * v, plane)
+    if code_bits(layout) == 6:
+        for v in range(2):
+            plane = 0
+            for g in range(4):
+                plane |= ((w[4 * v + g] >> 4) & 0x03030303) << (2 * g)
+            put_word(out + 256 + 64 * v, plane)
+    if code_bits(layout) == 5 or code_bits(layout) == 3:
+        plane = 0
+        for g in range(8):
+            plane |= ((w[g] >> (code_bits(layout) - 1)) & 0x01010101) << g
+        put_word(out + (256 if code_bits(layout) == 5 else 128), plane)
+
+
+cdef inline void super_pack(const int format_id, const int block_bytes, const uint8_t** row, Py_ssize_t cols,
+                            uint8_t* out) noexcept nogil:
+    cdef int layout = super_layout(format_id)
+    cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
+    cdef uint8_t* head = out
+    cdef uint8_t* pairs
+    cdef uint8_t* codes = out + scales_bytes(layout, cols)
+    cdef Super block
+    cdef Py_ssize_t b
+    cdef int r, s
+    for b in range(cols // 256):
+        pairs = head + (64 if has_minima(layout) else 32)
+        for r in range(16):
+            take_apart(format_id, row[r] + block_bytes * b, &block)
+            put_half(head + 2 * r, block.d)
+            if has_minima(layout):
+                put_half(head + 32 + 2 * r, block.dmin)
+            for s in range(2 * n_pairs):
+                if layout == L_K2:
+                    pairs[32 * (s >> 1) + 2 * r + (s & 1)] = block.scale[s] | (block.minimum[s] << 4)
+                else:
+                    pairs[32 * (s >> 1) + 2 * r + (s & 1)] = <uint8_t>block.scale[s]
+                    if has_minima(layout):
+                        pairs[32 * n_pairs + 32 * (s >> 1) + 2 * r + (s & 1)] = <uint8_t>block.minimum[s]
+            for s in range(8):
+                put_codes(layout, block.codes + 8 * s, codes + 64 * code_bits(layout) * s + 4 * r)
+        head += header_bytes(layout)
+        codes += 512 * code_bits(layout)
+
+
+cdef void q2_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    super_dequantize(Q2_K, 84, blocks, n, out)
+
+
+cdef void q2_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    super_pack(Q2_K, 84, row, cols, out)
+
+
+cdef void q3_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    super_dequantize(Q3_K, 110, blocks, n, out)
+
+
+cdef void q3_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    super_pack(Q3_K, 110, row, cols, out)
 
 
 cdef void q4_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    cdef Py_ssize_t b
-    cdef const uint8_t* block
-    cdef uint8_t scale[8]
-    cdef uint8_t least[8]
-    cdef uint8_t byte
-    cdef float d, dmin, ds, dm
-    cdef int s, i
-    for b in range(n):
-        block = blocks + 144 * b
-        d = ox_f32_from_f16(half_at(block))
-        dmin = ox_f32_from_f16(half_at(block + 2))
-        q4_k_scales(block + 4, scale, least)
-        for s in range(8):
-            ds = d * <float>scale[s]
-            dm = dmin * <float>least[s]
-            for i in range(32):
-                byte = block[16 + 32 * (s >> 1) + i]
-                out[256 * b + 32 * s + i] = ds * <float>((byte >> 4) if s & 1 else (byte & 15)) - dm
+    super_dequantize(Q4_K, 144, blocks, n, out)
 
 
 cdef void q4_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    cdef Py_ssize_t b
-    cdef const uint8_t* src
-    cdef uint8_t* head
-    cdef uint8_t* codes
-    cdef uint8_t scale[8]
-    cdef uint8_t least[8]
-    cdef uint32_t one, two
-    cdef int r, s, v
-    for b in range(cols // 256):
-        head = out + b * K4_BYTES
-        codes = head + K4_HEADER
-        for r in range(16):
-            src = row[r] + 144 * b
-            put_half(head + 2 * r, half_at(src))
-            put_half(head + 32 + 2 * r, half_at(src + 2))
-            q4_k_scales(src + 4, scale, least)
-            for s in range(8):
-                head[64 + 16 * s + r] = scale[s]
-                head[192 + 32 * (s >> 1) + 2 * r + (s & 1)] = least[s]
-            src += 16
-            for s in range(4):  # 32 bytes hold two sub-blocks, one in each half of the bytes
-                for v in range(4):
-                    one = word_at(src + 32 * s + 4 * v)
-                    two = word_at(src + 32 * s + 16 + 4 * v)
-                    put_word(codes + 512 * s + 64 * v + 4 * r,
-                             (one & 0x0F0F0F0F) | ((two & 0x0F0F0F0F) << 4))
-                    put_word(codes + 512 * s + 256 + 64 * v + 4 * r,
-                             ((one >> 4) & 0x0F0F0F0F) | (two & <uint32_t>0xF0F0F0F0))
+    super_pack(Q4_K, 144, row, cols, out)
 
 
-# --- Q6_K: 128 bytes of low nibbles, 64 of upper bit pairs, 16 signed scales, f16 d -------------------
-
-cdef inline const uint8_t* q6_k_low(const uint8_t* block, int s) noexcept nogil:
-    """The 32 bytes that hold the nibbles of sub-block ``s`` (in the high halves for s % 4 >= 2)."""
-    return block + 64 * (s >> 2) + 32 * (s & 1)
+cdef void q5_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    super_dequantize(Q5_K, 176, blocks, n, out)
 
 
-cdef inline const uint8_t* q6_k_high(const uint8_t* block, int s) noexcept nogil:
-    """The 32 bytes that hold its upper bits (from bit 2 * (s % 4) on)."""
-    return block + 128 + 32 * (s >> 2)
+cdef void q5_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    super_pack(Q5_K, 176, row, cols, out)
 
 
 cdef void q6_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    cdef Py_ssize_t b
-    cdef const uint8_t* block
-    cdef float d
-    cdef int s, i, code
-    for b in range(n):
-        block = blocks + 210 * b
-        d = ox_f32_from_f16(half_at(block + 208))
-        for s in range(8):
-            for i in range(32):
-                code = (q6_k_low(block, s)[i] >> (4 * ((s & 3) >> 1))) & 15
-                code |= ((q6_k_high(block, s)[i] >> (2 * (s & 3))) & 3) << 4
-                out[256 * b + 32 * s + i] = (d * <float><int8_t>block[192 + 2 * s + (i >> 4)]) * <float>(code - 32)
+    super_dequantize(Q6_K, 210, blocks, n, out)
 
 
 cdef void q6_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    cdef Py_ssize_t b
-    cdef const uint8_t* src
-    cdef uint8_t* head
-    cdef uint8_t* codes
-    cdef uint32_t low, high, plane0, plane1
-    cdef int r, s, v, k
-    for b in range(cols // 256):
-        head = out + b * K6_HEADER
-        codes = out + scales_bytes(L_K6, cols) + b * K6_CODES
-        for r in range(16):
-            src = row[r] + 210 * b
-            put_half(head + 2 * r, half_at(src + 208))
-            for s in range(8):
-                memcpy(head + 32 + 32 * s + 2 * r, src + 192 + 2 * s, 2)
-                k = s & 3
-                plane0 = plane1 = 0
-                for v in range(4):
-                    low = (word_at(q6_k_low(src, s) + 4 * v) >> (4 * (k >> 1))) & 0x0F0F0F0F
-                    high = (word_at(q6_k_low(src, s) + 16 + 4 * v) >> (4 * (k >> 1))) & 0x0F0F0F0F
-                    put_word(codes + 384 * s + 64 * v + 4 * r, low | (high << 4))
-                    plane0 |= ((word_at(q6_k_high(src, s) + 4 * v) >> (2 * k)) & 0x03030303) << (2 * v)
-                    plane1 |= ((word_at(q6_k_high(src, s) + 16 + 4 * v) >> (2 * k)) & 0x03030303) << (2 * v)
-                put_word(codes + 384 * s + 256 + 4 * r, plane0)
-                put_word(codes + 384 * s + 320 + 4 * r, plane1)
+    super_pack(Q6_K, 210, row, cols, out)
+
+
+cdef void iq4_xs_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    super_dequantize(IQ4_XS, 136, blocks, n, out)
+
+
+cdef void iq4_xs_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    super_pack(IQ4_XS, 136, row, cols, out)
 
 
 cdef int codec_of(int format_id, Codec* c) except -1:
@@ -270,10 +470,26 @@ cdef int codec_of(int format_id, Codec* c) except -1:
         c[0] = Codec(q8_0_dequantize, q8_0_pack, L_C8, 32, 34)
     elif format_id == Q4_0:
         c[0] = Codec(q4_0_dequantize, q4_0_pack, L_C4, 32, 18)
+    elif format_id == Q4_1:
+        c[0] = Codec(q4_1_dequantize, q4_1_pack, L_M4, 32, 20)
+    elif format_id == Q5_0:
+        c[0] = Codec(q5_0_dequantize, q5_0_pack, L_C5, 32, 22)
+    elif format_id == Q5_1:
+        c[0] = Codec(q5_1_dequantize, q5_1_pack, L_M5, 32, 24)
+    elif format_id == IQ4_NL:
+        c[0] = Codec(iq4_nl_dequantize, iq4_nl_pack, L_T4, 32, 18)
+    elif format_id == Q2_K:
+        c[0] = Codec(q2_k_dequantize, q2_k_pack, L_K2, 256, 84)
+    elif format_id == Q3_K:
+        c[0] = Codec(q3_k_dequantize, q3_k_pack, L_K3, 256, 110)
     elif format_id == Q4_K:
         c[0] = Codec(q4_k_dequantize, q4_k_pack, L_K4, 256, 144)
+    elif format_id == Q5_K:
+        c[0] = Codec(q5_k_dequantize, q5_k_pack, L_K5, 256, 176)
     elif format_id == Q6_K:
         c[0] = Codec(q6_k_dequantize, q6_k_pack, L_K6, 256, 210)
+    elif format_id == IQ4_XS:
+        c[0] = Codec(iq4_xs_dequantize, iq4_xs_pack, L_KT, 256, 136)
     else:
         raise ValueError(f"format id {format_id}: no kernel for it")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listed
 
 import numpy as np
@@ -90,10 +90,25 @@ class Generation(Iterator[str]):
         self._chunk = chunk
         self._callback = callback
         self._cancelled = False
-        self._pieces = self._run(StopText(stop))
+        self._stop = StopText(stop)
+        self._decoder = tokenizer.stream_decoder(continuing=True)
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        while self.finish_reason is None:
+            try:
+                shown = self._step()
+                if shown:
+                    self.text += shown
+                    if self._callback is not None and self._callback(shown) is False:
+                        self._cancelled = True
+                    return shown
+            except Exception:
+                self._finish("error")
+                raise
+            except BaseException:  # the user's Ctrl-C
+                self._finish("cancelled")
+                raise
+        raise StopIteration
 
     def cancel(self) -> None:
         """Stops before the next token."""
@@ -102,7 +117,6 @@ class Generation(Iterator[str]):
     def close(self) -> None:
         """Stops at once and frees the pages. Does nothing when it has ended."""
         self._finish("cancelled")
-        self._pieces.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_sequence"):
@@ -112,36 +126,24 @@ class Generation(Iterator[str]):
         self.finish_reason = self.finish_reason or reason
         self._sequence.release()
 
-    def _run(self, stop: StopText) -> Generator[str, None, None]:
-        decoder = self._tokenizer.stream_decoder()
-        try:
-            while self.finish_reason is None:
-                if self._cancelled or self._left == 0 or len(self._sequence.tokens) >= self._context_size:
-                    self.finish_reason = "cancelled" if self._cancelled else "length"
-                    shown = decoder.flush()
-                else:
-                    token = self._next_token()
-                    ended = token in self._tokenizer.eog_ids
-                    shown = decoder.flush() if ended else decoder.push(token)
-                    self.finish_reason = "stop" if ended else None
-                shown, found = stop.push(shown)
-                if found:
-                    self.finish_reason = "stop"
-                elif self.finish_reason is not None:
-                    shown += stop.flush()
-                if self.finish_reason is not None:
-                    self._sequence.release()
-                if shown:
-                    self.text += shown
-                    if self._callback is not None and self._callback(shown) is False:
-                        self._cancelled = True
-                    yield shown
-        except GeneratorExit:
-            self._finish("cancelled")
-            raise
-        except BaseException:
-            self._finish("error")
-            raise
+    def _step(self) -> str:
+        """One token more, or the end: the text that may be shown now."""
+        reason = None
+        if self._cancelled:
+            reason = "cancelled"
+        elif self._left == 0 or len(self._sequence.tokens) >= self._context_size:
+            reason = "length"
+        else:
+            token = self._next_token()
+            reason = "stop" if token in self._tokenizer.eog_ids else None
+        shown, found = self._stop.push(self._decoder.push(token) if reason is None else self._decoder.flush())
+        if found:
+            reason = "stop"
+        elif reason is not None:
+            shown += self._stop.flush()
+        if reason is not None:
+            self._finish(reason)
+        return shown
 
     def _next_token(self) -> int:
         """Runs what is pending (the prompt in chunks, then one token at a time) and samples."""

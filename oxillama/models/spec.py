@@ -76,7 +76,10 @@ class Spec:
 
 
 def family_of(file: ModelFile) -> Family:
-    """The registered family of a file. Raises LoadError if there is none."""
+    """The registered family of a file. Raises LoadError if there is none, or the file is no model."""
+    kind = file.get("general.type", str, "model")
+    if kind != "model":
+        raise LoadError(f"general.type: the file holds a {kind!r}, not a model")
     name = file.get("general.architecture", str)
     if name not in FAMILIES:
         raise LoadError(f"architecture {name!r} is not supported; these are: {', '.join(sorted(FAMILIES))}")

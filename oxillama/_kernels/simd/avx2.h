@@ -120,6 +120,15 @@ static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) { /* low bytes, no satur
     const __m128i h = _mm_unpacklo_epi32(_mm256_castsi256_si128(hi), _mm256_extracti128_si256(hi, 1));
     _mm_storeu_si128((__m128i *)p, _mm_unpacklo_epi64(l, h));
 }
+static OX_INLINE i32x16 i16_low4(i32x16 a) {
+    const __m256i m = _mm256_set1_epi16(15);
+    i32x16 r = {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};
+    return r;
+}
+static OX_INLINE i32x16 i16_high4(i32x16 a) {
+    i32x16 r = {_mm256_srli_epi16(a.lo, 4), _mm256_srli_epi16(a.hi, 4)};
+    return r;
+}
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) {
     i32x16 r = {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)),
                 _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
@@ -145,14 +154,19 @@ static OX_INLINE u8x64 u8_high4(u8x64 a) {
     u8x64 r = {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), m), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), m)};
     return r;
 }
-static OX_INLINE __m256i ox_join2(__m256i low, __m256i plane, int i) {
-    const __m256i at = i == 0 ? _mm256_slli_epi16(plane, 4)
-                     : i == 1 ? _mm256_slli_epi16(plane, 2)
-                     : i == 2 ? plane : _mm256_srli_epi16(plane, 2);
-    return _mm256_or_si256(low, _mm256_and_si256(at, _mm256_set1_epi8(0x30)));
+OX_I2(u8_or, _mm256_or_si256)
+static OX_INLINE __m256i ox_move(__m256i a, int from, int to, int mask) {
+    const __m256i at = from < to ? _mm256_sll_epi16(a, _mm_cvtsi32_si128(to - from))
+                                 : _mm256_srl_epi16(a, _mm_cvtsi32_si128(from - to));
+    return _mm256_and_si256(at, _mm256_set1_epi8((char)mask));
 }
-static OX_INLINE u8x64 u8_join2(u8x64 low, u8x64 plane, int i) {
-    u8x64 r = {ox_join2(low.lo, plane.lo, i), ox_join2(low.hi, plane.hi, i)};
+static OX_INLINE u8x64 u8_move(u8x64 a, int from, int to, int mask) {
+    u8x64 r = {ox_move(a.lo, from, to, mask), ox_move(a.hi, from, to, mask)};
+    return r;
+}
+static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
+    const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+    u8x64 r = {_mm256_shuffle_epi8(t, a.lo), _mm256_shuffle_epi8(t, a.hi)};
     return r;
 }
 /* vpmaddubsw saturates at 16 bits: 7-bit codes stay below it (2 * 127 * 127 = 32258). */

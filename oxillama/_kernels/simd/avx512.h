@@ -73,6 +73,8 @@ static OX_INLINE i32x16 i16_load_i8(const int8_t *p) {
 static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
 }
+static OX_INLINE i32x16 i16_low4(i32x16 a) { return _mm512_and_si512(a, _mm512_set1_epi16(15)); }
+static OX_INLINE i32x16 i16_high4(i32x16 a) { return _mm512_srli_epi16(a, 4); } /* of values below 256 */
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) { return _mm512_dpwssd_epi32(acc, a, b); }
 
 static OX_INLINE u8x64 u8_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
@@ -85,12 +87,15 @@ static OX_INLINE u8x64 u8_low4(u8x64 a) { return _mm512_and_si512(a, _mm512_set1
 static OX_INLINE u8x64 u8_high4(u8x64 a) {
     return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(0x0f));
 }
-/* Bits 2 * i .. 2 * i + 1 of every byte of `plane`, moved to bits 4..5 and joined with `low`. */
-static OX_INLINE u8x64 u8_join2(u8x64 low, u8x64 plane, int i) {
-    const __m512i at = i == 0 ? _mm512_slli_epi16(plane, 4)
-                     : i == 1 ? _mm512_slli_epi16(plane, 2)
-                     : i == 2 ? plane : _mm512_srli_epi16(plane, 2);
-    return _mm512_or_si512(low, _mm512_and_si512(at, _mm512_set1_epi8(0x30)));
+static OX_INLINE u8x64 u8_or(u8x64 a, u8x64 b) { return _mm512_or_si512(a, b); }
+/* Bit `from` of every byte moved to bit `to`, and what `mask` selects there. */
+static OX_INLINE u8x64 u8_move(u8x64 a, int from, int to, int mask) {
+    const __m512i at = from < to ? _mm512_sll_epi16(a, _mm_cvtsi32_si128(to - from))
+                                 : _mm512_srl_epi16(a, _mm_cvtsi32_si128(from - to));
+    return _mm512_and_si512(at, _mm512_set1_epi8((char)mask));
+}
+static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), a);
 }
 /* Sums of 4 products: codes of at most 7 bits times signed bytes. */
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { return _mm512_dpbusd_epi32(acc, w, a); }

@@ -82,6 +82,10 @@ static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
     const int16x8_t hi = vcombine_s16(vmovn_s32(a.q[2]), vmovn_s32(a.q[3]));
     vst1q_s8(p, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));
 }
+static OX_INLINE i32x16 i16_low4(i32x16 a) { OX_Q(i32x16, vandq_s32(a.q[i], vdupq_n_s32(0x000f000f))); }
+static OX_INLINE i32x16 i16_high4(i32x16 a) {
+    OX_Q(i32x16, vreinterpretq_s32_u16(vshrq_n_u16(vreinterpretq_u16_s32(a.q[i]), 4)));
+}
 static OX_INLINE int32x4_t ox_i16_dot(int32x4_t acc, int32x4_t a, int32x4_t b) {
     const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
     return vaddq_s32(acc, vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)));
@@ -98,9 +102,13 @@ static OX_INLINE u8x64 u8_low4(u8x64 a) { OX_Q(u8x64, vandq_s8(a.q[i], vdupq_n_s
 static OX_INLINE u8x64 u8_high4(u8x64 a) {
     OX_Q(u8x64, vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(a.q[i]), 4)));
 }
-static OX_INLINE u8x64 u8_join2(u8x64 low, u8x64 plane, int n) {
-    OX_Q(u8x64, vorrq_s8(low.q[i], vandq_s8(vreinterpretq_s8_u8(
-        vshlq_u8(vreinterpretq_u8_s8(plane.q[i]), vdupq_n_s8((int8_t)(4 - 2 * n)))), vdupq_n_s8(0x30))));
+static OX_INLINE u8x64 u8_or(u8x64 a, u8x64 b) { OX_Q(u8x64, vorrq_s8(a.q[i], b.q[i])); }
+static OX_INLINE u8x64 u8_move(u8x64 a, int from, int to, int mask) {
+    OX_Q(u8x64, vandq_s8(vreinterpretq_s8_u8(
+        vshlq_u8(vreinterpretq_u8_s8(a.q[i]), vdupq_n_s8((int8_t)(to - from)))), vdupq_n_s8((int8_t)mask)));
+}
+static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) {
+    OX_Q(u8x64, vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s8(a.q[i])));
 }
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) { OX_Q(i32x16, vdotq_s32(acc.q[i], w.q[i], a.q[i])); }
 static OX_INLINE i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a) { return u7_dot(acc, w, a); }

@@ -83,6 +83,8 @@ static OX_INLINE i32x16 i16_load_i8(const int8_t *p) { OX_EACH(i32x16, ox_pair(p
 static OX_INLINE void i32_store_i8(int8_t *p, i32x16 a) {
     for (int i = 0; i < 16; i++) p[i] = (int8_t)a.v[i];
 }
+static OX_INLINE i32x16 i16_low4(i32x16 a) { OX_EACH(i32x16, a.v[i] & 0x000f000f); }
+static OX_INLINE i32x16 i16_high4(i32x16 a) { OX_EACH(i32x16, (a.v[i] >> 4) & 0x000f000f); }
 static OX_INLINE i32x16 i16_dot(i32x16 acc, i32x16 a, i32x16 b) {
     OX_EACH(i32x16, acc.v[i] + (int16_t)a.v[i] * (int16_t)b.v[i] + (a.v[i] >> 16) * (b.v[i] >> 16));
 }
@@ -91,9 +93,9 @@ static OX_INLINE u8x64 u8_load(const uint8_t *p) { u8x64 r; memcpy(r.v, p, 64); 
 static OX_INLINE u8x64 u8_set4(const int8_t *p) { OX_BYTES(p[i & 3]); }
 static OX_INLINE u8x64 u8_low4(u8x64 a) { OX_BYTES(a.v[i] & 0x0f); }
 static OX_INLINE u8x64 u8_high4(u8x64 a) { OX_BYTES(a.v[i] >> 4); }
-static OX_INLINE u8x64 u8_join2(u8x64 low, u8x64 plane, int n) {
-    OX_BYTES(low.v[i] | (((plane.v[i] >> (2 * n)) & 3) << 4));
-}
+static OX_INLINE u8x64 u8_or(u8x64 a, u8x64 b) { OX_BYTES(a.v[i] | b.v[i]); }
+static OX_INLINE u8x64 u8_move(u8x64 a, int from, int to, int mask) { OX_BYTES(((a.v[i] >> from) << to) & mask); }
+static OX_INLINE u8x64 u8_lookup(const int8_t *table, u8x64 a) { OX_BYTES(table[a.v[i]]); }
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) {
     OX_EACH(i32x16, acc.v[i] + (int8_t)a.v[4 * i] * w.v[4 * i] + (int8_t)a.v[4 * i + 1] * w.v[4 * i + 1]
                   + (int8_t)a.v[4 * i + 2] * w.v[4 * i + 2] + (int8_t)a.v[4 * i + 3] * w.v[4 * i + 3]);

@@ -1,0 +1,388 @@
+"""The engine through its public face, on the story model that ships with the package."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oxillama import (
+    ConfigError,
+    EngineConfig,
+    GGUFError,
+    InferenceEngine,
+    LoadError,
+    ModelFileError,
+    PromptError,
+    SamplerConfig,
+    SamplingError,
+    TokenizerError,
+    demo,
+)
+
+GREEDY = SamplerConfig.greedy()
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
+
+
+@pytest.fixture(autouse=True)
+def no_page_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test all pages of the shared engine are free, but for those of its own sequence."""
+    yield
+    if "engine" in request.fixturenames:
+        engine = request.getfixturevalue("engine")
+        engine.reset()
+        pool = engine.runner.pool
+        pool.check_integrity()
+        assert pool.n_available == pool.max_pages
+
+
+def greedy_by_hand(engine: InferenceEngine, tokens: list[int], n: int) -> list[int]:
+    """Greedy continuation by full recomputation: no cache, no sampler, no generation loop."""
+    tokens = list(tokens)
+    start = len(tokens)
+    while len(tokens) < start + n and not (len(tokens) > start and engine.is_eos(tokens[-1])):
+        tokens.append(int(engine.logits(tokens)[-1].argmax()))
+    return tokens[start:]
+
+
+def test_generate_equals_recomputing_every_token(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=24)
+    text = "".join(generation)
+    assert generation.tokens == greedy_by_hand(engine, engine.tokenize(PROMPT), 24)
+    assert text == engine.detokenize(generation.prompt_tokens + generation.tokens)[len(PROMPT) :]
+    assert len(text) > 24
+
+
+def test_a_second_generate_starts_afresh(engine: InferenceEngine) -> None:
+    first = engine.generate(PROMPT, sampler=GREEDY, max_tokens=16)
+    engine.generate("The dragon", sampler=GREEDY, max_tokens=5)
+    assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=16) == first
+
+
+def test_the_seed_decides_the_text(engine: InferenceEngine) -> None:
+    def text(seed: int) -> str:
+        return engine.generate(
+            PROMPT, sampler=SamplerConfig(temperature=1.5, top_k=0, seed=seed), max_tokens=32
+        )
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(6)}) > 3
+
+
+def test_a_run_without_a_seed_can_be_repeated(engine: InferenceEngine) -> None:
+    hot = {"temperature": 1.5, "top_k": 0}
+    first = engine.stream(PROMPT, sampler=SamplerConfig(**hot), max_tokens=32)
+    text = "".join(first)
+    assert engine.generate(PROMPT, sampler=SamplerConfig(**hot, seed=first.seed), max_tokens=32) == text
+    other = engine.stream(PROMPT, sampler=SamplerConfig(**hot), max_tokens=1)
+    assert other.seed != first.seed
+    other.close()
+
+
+def test_streams_may_alternate(engine: InferenceEngine) -> None:
+    alone = [engine.generate(p, sampler=GREEDY, max_tokens=20) for p in ("One day", "The old")]
+    streams = [engine.stream(p, sampler=GREEDY, max_tokens=20) for p in ("One day", "The old")]
+    texts = ["", ""]
+    while any(s.finish_reason is None for s in streams):
+        for i, stream in enumerate(streams):
+            texts[i] += next(stream, "")
+    assert texts == alone
+
+
+def test_threads_may_share_an_engine(engine: InferenceEngine) -> None:
+    prompts = ["One day", "The old", "In the garden", PROMPT]
+    alone = [engine.generate(p, sampler=GREEDY, max_tokens=20) for p in prompts]
+    texts: dict[int, str] = {}
+
+    def work(i: int) -> None:
+        texts[i] = "".join(engine.stream(prompts[i], sampler=GREEDY, max_tokens=20))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [texts[i] for i in range(len(prompts))] == alone
+
+
+def test_max_tokens_ends_with_length(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=3)
+    list(generation)
+    assert (len(generation.tokens), generation.finish_reason) == (3, "length")
+    assert engine.generate(PROMPT, max_tokens=0) == ""
+    assert engine.finish_reason == "length"
+
+
+def test_the_models_own_end_is_a_stop(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=500)
+    text = "".join(generation)
+    assert generation.finish_reason == "stop"
+    assert engine.is_eos(generation.tokens[-1])
+    assert engine.detokenize(generation.prompt_tokens + generation.tokens[:-1]) == PROMPT + text
+
+
+@pytest.mark.parametrize("cut", [1, 3, 9])
+def test_stop_strings_end_the_text_wherever_tokens_end(engine: InferenceEngine, cut: int) -> None:
+    whole = engine.generate(PROMPT, sampler=GREEDY, max_tokens=60)
+    at = 25
+    stop = whole[at : at + cut]
+    pieces = list(engine.stream(PROMPT, sampler=GREEDY, max_tokens=60, stop=["@never@", stop]))
+    assert "".join(pieces) == whole[: whole.find(stop)]
+    assert engine.finish_reason == "stop"
+
+
+def test_text_that_only_begins_a_stop_string_is_kept(engine: InferenceEngine) -> None:
+    whole = engine.generate(PROMPT, sampler=GREEDY, max_tokens=20)
+    assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=20, stop=whole[-4:] + "@") == whole
+
+
+def test_the_context_ends_with_length() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, context_size=20)
+    n = len(engine.tokenize(PROMPT))
+    generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=100)
+    list(generation)
+    assert (len(generation.tokens), generation.finish_reason) == (20 - n, "length")
+
+
+def test_closing_a_stream_stops_the_work(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPT, sampler=GREEDY)
+    next(generation)
+    generation.close()
+    assert generation.finish_reason == "cancelled"
+    assert next(generation, None) is None
+    assert len(generation.tokens) < 5
+
+
+def test_cancel_stops_between_tokens(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPT, sampler=GREEDY)
+    next(generation)
+    n = len(generation.tokens)
+    generation.cancel()
+    list(generation)
+    assert (generation.finish_reason, len(generation.tokens)) == ("cancelled", n)
+
+
+def test_a_callback_sees_each_piece_and_may_cancel(engine: InferenceEngine) -> None:
+    seen: list[str] = []
+
+    def callback(piece: str) -> bool:
+        seen.append(piece)
+        return len(seen) < 4
+
+    text = engine.generate(PROMPT, sampler=GREEDY, callback=callback)
+    assert len(seen) == 4
+    assert "".join(seen) == text
+    assert engine.finish_reason == "cancelled"
+
+
+def test_a_callback_that_raises_ends_the_generation_only(engine: InferenceEngine) -> None:
+    def callback(piece: str) -> None:
+        raise RuntimeError("the caller's own")
+
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        engine.generate(PROMPT, callback=callback)
+    assert engine.finish_reason == "error"
+    assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=4)
+
+
+def test_an_abandoned_stream_frees_its_pages(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPT)
+    next(generation)
+    assert engine.runner.pool.n_available < engine.runner.pool.max_pages
+    engine.last = None
+    del generation  # the fixture looks whether the pages came back
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 512])
+@pytest.mark.parametrize(("page_size", "threads"), [(16, 1), (64, 2), (512, 3)])
+def test_logits_depend_on_nothing_but_the_tokens(
+    engine: InferenceEngine, chunk: int, page_size: int, threads: int
+) -> None:
+    tokens = engine.tokenize("Mia and the little fox went to the sea. They found a boat, and then")
+    other = InferenceEngine.from_gguf(
+        demo.STORY, prefill_chunk_size=chunk, page_size=page_size, num_threads=threads
+    )
+    assert np.array_equal(other.logits(tokens), engine.logits(tokens))
+
+
+def test_steps_equal_the_whole(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize("Mia and the little fox went to the sea.")
+    whole = engine.logits(tokens)
+    rows = [engine.prefill(tokens[:3]), *(engine.forward_one(t) for t in tokens[3:])]
+    assert np.array_equal(np.array(rows), whole[2:])
+    assert engine.kv_cache_seq_len == len(tokens)
+    engine.truncate(5)
+    assert np.array_equal(engine.prefill(tokens[5:]), whole[-1])
+
+
+def test_every_target_gives_the_same_text(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = SamplerConfig(temperature=1.2, top_k=0, seed=5)
+    expected = engine.generate(PROMPT, sampler=hot, max_tokens=40)
+    from oxillama import _kernels
+
+    runnable = [name for name, reason in _kernels.targets().items() if reason is None]
+    assert "portable" in runnable
+    for target in runnable:
+        monkeypatch.setenv("OXILLAMA_TARGET", target)
+        other = InferenceEngine.from_gguf(demo.STORY)
+        assert other.kernels.target == target
+        assert other.generate(PROMPT, sampler=hot, max_tokens=40) == expected
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "bf16"])
+def test_kv_types_round_and_stay_close(kv_type: str) -> None:
+    text = "Mia and the little fox went to the sea. They found a boat"
+    exact = InferenceEngine.from_gguf(demo.STORY, kv_type="f32").logits(text)
+    mine = InferenceEngine.from_gguf(demo.STORY, kv_type=kv_type).logits(text)
+    p, q = (np.exp(x - x.max(-1, keepdims=True)) for x in (exact.astype(np.float64), mine.astype(np.float64)))
+    p, q = p / p.sum(-1, keepdims=True), q / q.sum(-1, keepdims=True)
+    divergence = float((p * np.log(p / q)).sum(-1).mean())
+    assert 0 < divergence < 2e-3  # rounding moves some int8 codes; a wrong value would move all
+
+
+def test_load_from_bytes_equals_load_from_path(engine: InferenceEngine) -> None:
+    other = InferenceEngine()
+    assert not other.is_loaded
+    with pytest.raises(ConfigError, match="no model is loaded"):
+        other.generate(PROMPT)
+    other.load_model_from_bytes(demo.STORY.read_bytes())
+    assert other.is_loaded
+    assert np.array_equal(other.logits(PROMPT), engine.logits(PROMPT))
+
+
+def test_a_failed_load_leaves_the_model_in_place(engine: InferenceEngine, tmp_path: Path) -> None:
+    other = InferenceEngine.from_gguf(demo.STORY)
+    bad = tmp_path / "cut.gguf"
+    bad.write_bytes(demo.STORY.read_bytes()[:100_000])
+    with pytest.raises(GGUFError):
+        other.load_model(bad)
+    assert np.array_equal(other.logits(PROMPT), engine.logits(PROMPT))
+
+
+def test_a_model_may_be_replaced(engine: InferenceEngine) -> None:
+    other = InferenceEngine.from_gguf(demo.DRAFT)
+    draft = other.logits(PROMPT)
+    other.load_model(demo.STORY)
+    assert np.array_equal(other.logits(PROMPT), engine.logits(PROMPT))
+    assert not np.array_equal(draft, engine.logits(PROMPT))
+
+
+def test_progress_names_every_tensor_and_adds_up() -> None:
+    seen: list[tuple[str, int]] = []
+    engine = InferenceEngine.from_gguf(demo.STORY, progress=lambda name, n: seen.append((name, n)))
+    assert engine.is_loaded
+    from oxillama.modelfile import ModelFile
+
+    with ModelFile.open(demo.STORY) as file:
+        assert {name for name, _ in seen} == set(file.tensors)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "message"),
+    [
+        ("", PromptError, "empty"),
+        ([], PromptError, "no tokens"),
+        ([10**6], PromptError, "1000000"),
+        ([-1], PromptError, "-1"),
+        ("\ud800", TokenizerError, "surrogate"),
+        ("a " * 600, PromptError, "512"),
+    ],
+)
+def test_bad_prompts(engine: InferenceEngine, prompt: str, error: type[Exception], message: str) -> None:
+    for call in (engine.generate, engine.stream, engine.logits, engine.prefill):
+        with pytest.raises(error, match=message):
+            call(prompt)
+    assert engine.kv_cache_seq_len == 0
+
+
+def test_nul_is_a_character_like_any_other(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize("a\0b", add_special=False)
+    assert engine.detokenize(tokens) == "a\0b"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": [3]}, "stop"),
+    ],
+)
+def test_bad_generation_options(engine: InferenceEngine, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        engine.generate(PROMPT, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_threads": 0}, "num_threads"),
+        ({"num_threads": -2}, "num_threads"),
+        ({"num_threads": 10**6}, "num_threads"),
+        ({"num_threads": 1.0}, "num_threads"),
+        ({"context_size": 0}, "context_size"),
+        ({"context_size": 10**7}, "context_size"),
+        ({"prefill_chunk_size": 0}, "prefill_chunk_size"),
+        ({"page_size": 8}, "page_size"),
+        ({"page_size": 48}, "page_size"),
+        ({"kv_type": "q4_0"}, "kv_type"),
+        ({"seed": -1}, "seed"),
+        ({"sampler": {"top_k": 3}}, "sampler"),
+    ],
+)
+def test_bad_engine_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**options)  # type: ignore[arg-type]
+
+
+def test_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OXILLAMA_TARGET", "sse9")
+    with pytest.raises(ConfigError, match="sse9"):
+        InferenceEngine()
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.gguf"
+    foreign.write_bytes(b"PK\3\4" + bytes(1000))
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(demo.STORY.read_bytes()[:-1000])
+    for path, error in (
+        (tmp_path / "missing.gguf", ModelFileError),
+        (tmp_path, ModelFileError),
+        (foreign, GGUFError),
+        (cut, GGUFError),
+        (demo.PIRATE, LoadError),
+    ):
+        with pytest.raises(error):
+            InferenceEngine.from_gguf(path)
+
+
+def test_a_context_beyond_the_training_is_said() -> None:
+    with pytest.warns(UserWarning, match="context_size"):
+        InferenceEngine.from_gguf(demo.STORY, context_size=4096)
+
+
+def test_logits_that_are_not_numbers_are_an_error(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = np.full((1, engine.spec.n_vocab), np.nan, np.float32)
+    real = engine.runner.forward
+
+    def forward(parts, all_logits=False):  # type: ignore[no-untyped-def]
+        real(parts, all_logits)
+        return bad
+
+    monkeypatch.setattr(engine.runner, "forward", forward)
+    for sampler in (GREEDY, SamplerConfig()):
+        with pytest.raises(SamplingError, match="NaN"):
+            engine.generate(PROMPT, sampler=sampler)

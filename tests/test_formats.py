@@ -1,0 +1,48 @@
+"""The format table agrees with the `gguf` package and with itself."""
+
+from __future__ import annotations
+
+import gguf
+import pytest
+
+from oxillama.formats import FORMAT_BY_ID, FORMATS, LAYOUTS, PANEL_ROWS, Format
+from tests.floor import RUNNABLE
+from tests.twins.formats import DECODE
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_has_the_ids_and_sizes_of_the_gguf_package(name: str) -> None:
+    fmt = FORMATS[name]
+    assert fmt.name == name
+    try:
+        kind = gguf.GGMLQuantizationType[name]
+    except KeyError:
+        pytest.skip(f"this gguf package is older than {name}")
+    assert (fmt.id, (fmt.block_len, fmt.block_bytes)) == (int(kind), gguf.GGML_QUANT_SIZES[kind])
+
+
+def test_ids_are_distinct() -> None:
+    assert len(FORMAT_BY_ID) == len(FORMATS)
+    assert all(FORMAT_BY_ID[fmt.id] is fmt for fmt in FORMATS.values())
+
+
+def test_every_format_of_the_gguf_package_is_listed() -> None:
+    assert {kind.name for kind in gguf.GGMLQuantizationType} <= set(FORMATS)
+
+
+def test_layouts_are_numbered_in_order_and_used() -> None:
+    assert [layout.id for layout in LAYOUTS.values()] == list(range(len(LAYOUTS)))
+    assert {layout.activation for layout in LAYOUTS.values()} <= {"f32", "q8_32", "q8_256"}
+    assert {fmt.layout for fmt in RUNNABLE} == set(LAYOUTS)
+    assert PANEL_ROWS == 16
+
+
+def test_every_format_with_kernels_has_a_twin() -> None:
+    assert {fmt.name for fmt in RUNNABLE} == set(DECODE)
+
+
+def test_sizes() -> None:
+    fmt = Format("X", 99, 32, 18)
+    assert fmt.bits_per_weight == 4.5
+    assert fmt.nbytes(320) == 180
+    assert fmt.layout is None
