@@ -1,9 +1,12 @@
 """Runs GGUF language models on CPUs: the same bits every time, at the speed of the memory."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from oxillama._version import __version__
 from oxillama.config import PREFILL_CHUNK, EngineConfig
-from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.generation import Generation
 from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
@@ -17,7 +20,11 @@ from oxillama.errors import (
     TokenizerError,
 )
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tokenizer import TokenizerBridge
+
+if TYPE_CHECKING:
+    from oxillama.engine.engine import InferenceEngine
+    from oxillama.engine.generation import Generation
+    from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
     "PREFILL_CHUNK",
@@ -38,3 +45,21 @@ __all__ = [
     "TokenizerError",
     "__version__",
 ]
+
+# What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
+_LATER = {
+    "Generation": "oxillama.engine.generation",
+    "InferenceEngine": "oxillama.engine.engine",
+    "TokenizerBridge": "oxillama.tokenizer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'oxillama' has no attribute {name!r}")
+    globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

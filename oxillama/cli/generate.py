@@ -1,0 +1,156 @@
+"""``run`` and ``demo``: a prompt in, text out as it is made, then how fast it was."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from typing import TYPE_CHECKING, Any
+
+from oxillama import EngineConfig, OxiLlamaError, PromptError
+from oxillama.cli import options
+from oxillama.cli.console import loading_bar, read_text
+
+if TYPE_CHECKING:
+    from oxillama import Generation, InferenceEngine
+
+INTERRUPTED = 130
+
+
+def add_commands(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        help="continue a text",
+        description="Writes the model's continuation of a prompt to stdout, piece by piece; its speed, "
+        "why it ended and the seed go to stderr.",
+        allow_abbrev=False,
+    )
+    run.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    prompt = run.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
+    prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file, exactly as it is")
+    run.add_argument(
+        "--parse-special", action="store_true", help="names of control tokens in the prompt stand for them"
+    )
+    run.add_argument("--no-special", action="store_true", help="add no BOS or EOS to the prompt")
+    add_length_options(run, 256)
+    options.add_engine_options(run)
+    options.add_sampler_options(run)
+    run.set_defaults(command=run_model)
+
+    demo = commands.add_parser(
+        "demo",
+        help="tell a story with the model the package ships",
+        description="Tells a story with a small model that is part of the package: nothing is downloaded.",
+        allow_abbrev=False,
+    )
+    demo.add_argument("-p", "--prompt", metavar="TEXT", help="how it begins (default: one the seed picks)")
+    add_length_options(demo, 400)
+    options.add_named_options(demo, ("num_threads", "seed", "temperature"))
+    options.add_progress_option(demo)
+    demo.set_defaults(command=run_demo)
+
+
+def add_length_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
+    """What bounds a generation."""
+    parser.add_argument(
+        "-n",
+        "--max-tokens",
+        metavar="N",
+        type=count,
+        default=max_tokens,
+        help="most tokens to write (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated"
+    )
+
+
+def count(text: str) -> int:
+    """An argument that is an integer from 0 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"needs an integer from 0 on, got {text}")
+    return value
+
+
+def run_model(args: argparse.Namespace) -> int:
+    prompt = read_prompt(args)
+    engine = load_engine(options.engine_config(args, args.model), args)
+    tokens = engine.tokenize(prompt, add_special=not args.no_special, parse_special=args.parse_special)
+    interrupted = show(start(engine, tokens, args))
+    return INTERRUPTED if interrupted else 0
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    from oxillama.demo import PROMPTS, STORY
+
+    if args.seed is None:
+        args.seed = secrets.randbelow(2**32)
+    config = options.engine_config(args, STORY)
+    prompt = PROMPTS[args.seed % len(PROMPTS)] if args.prompt is None else args.prompt
+    engine = load_engine(config, args)
+    generation = start(engine, prompt, args)
+    write(prompt)
+    return INTERRUPTED if show(generation) else 0
+
+
+def read_prompt(args: argparse.Namespace) -> str:
+    """The prompt of -p or -f. Raises PromptError if it is empty, ConfigError if it cannot be read."""
+    if args.file is None and args.prompt != "-":
+        prompt: str = args.prompt
+    else:
+        prompt = read_text(args.file or "-", "prompt")
+    if not prompt:
+        raise PromptError("prompt: is empty")
+    return prompt
+
+
+def load_engine(config: EngineConfig, args: argparse.Namespace) -> InferenceEngine:
+    """The engine for the arguments' model, with a bar while it loads."""
+    from oxillama import InferenceEngine
+
+    with loading_bar(str(config.model_path), args.progress) as progress:
+        return InferenceEngine(config, progress=progress)
+
+
+def start(engine: InferenceEngine, prompt: str | list[int], args: argparse.Namespace) -> Generation:
+    return engine.stream(prompt, max_tokens=args.max_tokens, stop=args.stop)
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def show(generation: Generation) -> bool:
+    """Writes the text as it is made, then the summary; whether it was interrupted."""
+    interrupted = False
+    try:
+        for piece in generation:
+            write(piece)
+    except KeyboardInterrupt:
+        interrupted = True
+        generation.close()
+    except OxiLlamaError:
+        write("\n")  # the error has its own line
+        raise
+    write("" if generation.text.endswith("\n") else "\n")
+    print(summary(generation, interrupted), file=sys.stderr, flush=True)
+    return interrupted
+
+
+def summary(generation: Generation, interrupted: bool = False) -> str:
+    """One line: speeds, why it ended, the seed. The first token's time counts as the prompt's."""
+    parts = []
+    for name, n, seconds in (
+        ("prefill", len(generation.prompt_tokens), generation.prefill_seconds),
+        ("decode", max(0, len(generation.tokens) - 1), generation.decode_seconds),
+    ):
+        speed = f", {n / seconds:.1f} tokens/s" if seconds and n else ""
+        parts.append(f"{name} {n} tokens{speed}")
+    reason = "interrupted" if interrupted else generation.finish_reason
+    return " | ".join([*parts, f"finish {reason}", f"seed {generation.seed}"])
