@@ -20,7 +20,8 @@ SUMMARY = re.compile(
     r"\| finish (\w+) \| seed (\d+)"
 )
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+INHERITED = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OXILLAMA_"))}
+ENVIRONMENT = {**INHERITED, "PYTHONPATH": str(ROOT)}
 
 Text = str | bytes
 

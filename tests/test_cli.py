@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import re
 import signal
@@ -17,7 +19,7 @@ import tqdm  # type: ignore[import-untyped]
 
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig
-from oxillama.cli import console
+from oxillama.cli import console, generate
 from oxillama.modelfile import ModelFile
 from tests.commandline import (
     COMMANDS,
@@ -87,13 +89,17 @@ def test_run_writes_the_text_then_a_summary(model: Path, engine: InferenceEngine
     assert done.returncode == 0
 
 
-def test_run_streams(model: Path) -> None:
-    """What is written arrives long before the end of a generation that takes minutes."""
-    with start_endless(model) as process:
-        assert process.stdout is not None
-        assert process.stdout.read(20)
-        assert process.poll() is None
-        process.kill()
+def test_each_piece_is_flushed(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+
+    class Out(io.StringIO):
+        def flush(self) -> None:
+            flushed.append(self.getvalue())
+
+    monkeypatch.setattr(sys, "stdout", Out())
+    pieces = list(engine.stream(PROMPT, max_tokens=9))
+    generate.show(engine.stream(PROMPT, max_tokens=9))
+    assert flushed[: len(pieces)] == list(itertools.accumulate(pieces))
 
 
 def test_run_reads_its_prompt_from_stdin_or_a_file_as_it_is(
@@ -335,3 +341,13 @@ def test_reader_that_leaves(model: Path) -> None:
         process.stdout.close()
         assert process.wait(20) == 141
         assert process.stderr.read().count(b"\n") == 1  # the warning of the long context
+
+
+@pytest.mark.parametrize("flags", [["--json"], ["--tensors"]])
+def test_reader_that_was_never_there(model: Path, flags: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = command("info", model, *flags)
+    done = subprocess.run(args, stdout=writer, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
