@@ -209,7 +209,7 @@ def read_report(path: Path, command: str, options: Mapping[str, Any]) -> dict[st
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Each measurement found in both reports: medians, their ratio, and whether the quartiles part."""
-    before = {key: result for key, result in _by_key(old)}
+    before = dict(_by_key(old))
     lines = [["model", "metric", "engine", "before", "now", "now / before", ""]]
     for key, summary in _by_key(new):
         if key not in before:

@@ -191,7 +191,7 @@ def test_time_limit_is_an_option() -> None:
     template = ChatTemplate(
         "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", seconds=0.05
     )
-    with pytest.raises(ChatTemplateError, match="stopped, it took more than 0.05 seconds"):
+    with pytest.raises(ChatTemplateError, match=r"stopped, it took more than 0.05 seconds"):
         template.render([USER])
 
 

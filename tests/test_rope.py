@@ -14,7 +14,7 @@ from tests.twins.vector import frequencies
 @pytest.mark.parametrize("base", [1.5, 100.0, 10000.0, 500000.0, 1e7])
 @pytest.mark.parametrize("n_rot", [2, 16, 80, 128])
 def test_powers_are_rounded_to_the_nearest_double(n_rot: int, base: float) -> None:
-    """f is nearest to base^(-2i/n) if base^(-2i) lies between the n-th powers of f minus and plus half an ulp."""
+    """f is nearest to base^(-2i/n) if base^(-2i) lies between the n-th powers of f -+ half an ulp."""
     found = rope_frequencies(n_rot, base)
     assert found.dtype == np.float64
     assert found.shape == (n_rot // 2,)

@@ -439,7 +439,7 @@ def test_token_that_is_not_utf_8() -> None:
 def test_a_byte_type_must_fit_its_token() -> None:
     values = vocabularies.sentence_piece()
     with_tokens(values, ["x"], BYTE)
-    with pytest.raises(TokenizerError, match="byte token .* should look like <0x0A>, found 'x'"):
+    with pytest.raises(TokenizerError, match=r"byte token .* should look like <0x0A>, found 'x'"):
         TokenizerBridge.from_metadata(values)
 
 
@@ -534,5 +534,5 @@ def test_tokenizer_json_failures(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot be read"):
         TokenizerBridge.from_file(tmp_path / "absent.json")
     (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(TokenizerError, match="not a tokenizer.json"):
+    with pytest.raises(TokenizerError, match=r"not a tokenizer.json"):
         TokenizerBridge.from_file(tmp_path / "bad.json")

@@ -19,7 +19,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.tinymodels import Tiny, tokens_of  # noqa: E402
+from tests.tinymodels import Tiny, tokens_of
 
 N_TOKENS, N_PROMPT = 28, 24
 SHAPE = Tiny(n_embd=32, n_ff=24, n_vocab=48, n_heads=2, n_kv_heads=1, key_dim=16, value_dim=16, n_rot=16)

@@ -4,7 +4,9 @@ A page holds ``page_size`` tokens of every layer: per layer and head the keys as
 positions, dimension by dimension (so that a vector lane is a position and no score is summed over
 lanes), then the values, position by position.
 
-    page   [layer] { keys [head][page_size / 16][head_dim][16], values [head][page_size][value_dim] }
+    page   [layer] { keys [head][page_size / 16][head_dim][16], values [head][page_size][value_pad] }
+
+A value is padded with zeros to whole vectors of 16 (value_pad).
 
 A query walks the positions it may see in blocks of 64, aligned to absolute positions, with an
 online softmax (Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022). What it computes
@@ -33,7 +35,7 @@ cdef enum:
 
 # A page's layout, as the loops read it.
 cdef struct Pages:
-    Py_ssize_t n_layers, n_heads, key_dim, value_dim, page_size
+    Py_ssize_t n_layers, n_heads, key_dim, value_dim, value_pad, page_size
     Py_ssize_t item, keys_bytes, layer_bytes
     int kv_type
 
@@ -44,7 +46,7 @@ cdef class KvShape:
     Parameters
     ----------
     n_layers, n_heads : layers, and key/value heads in each
-    key_dim, value_dim : width of a key and a value, multiples of 16
+    key_dim, value_dim : width of a key and of a value
     kv_type : layout id of f32, f16 or bf16
     page_size : tokens per page, a multiple of 16
     """
@@ -57,15 +59,14 @@ cdef class KvShape:
             raise ValueError("KvShape: every size must be at least 1")
         if page_size < 16 or page_size & (page_size - 1):
             raise ValueError(f"page_size: needs a power of two, at least 16, got {page_size}")
-        if value_dim % 16:
-            raise ValueError(f"value_dim: needs a multiple of 16, got {value_dim}")
         if not L_F32 <= kv_type <= L_BF16:
             raise ValueError(f"kv_type: needs the layout id of f32, f16 or bf16, got {kv_type}")
         self.c.n_layers, self.c.n_heads, self.c.key_dim, self.c.value_dim = n_layers, n_heads, key_dim, value_dim
         self.c.kv_type, self.c.page_size = kv_type, page_size
+        self.c.value_pad = (value_dim + 15) & ~<Py_ssize_t>15
         self.c.item = 4 if kv_type == L_F32 else 2
         self.c.keys_bytes = n_heads * page_size * key_dim * self.c.item
-        self.c.layer_bytes = self.c.keys_bytes + n_heads * page_size * value_dim * self.c.item
+        self.c.layer_bytes = self.c.keys_bytes + n_heads * page_size * self.c.value_pad * self.c.item
 
     @property
     def page_bytes(self):
@@ -85,10 +86,10 @@ cdef struct Unit:
 cdef struct Walk:
     const uint8_t* keys[PANELS]      # panels of the block, 16 positions each
     const uint8_t* values[PANELS]
-    Py_ssize_t key_dim, value_dim, group
+    Py_ssize_t key_dim, value_pad, group
     Py_ssize_t position, block       # of the unit's first row; where the block begins
     float* queries                   # (tiles, key_dim, T)
-    float* outputs                   # (rows, value_dim)
+    float* outputs                   # (rows, value_pad)
     float* sums                      # (rows, 16)
     float* most                      # (rows,), highest score so far
     float* weights                   # (panels, T, 16), scores and then their exponentials
@@ -170,9 +171,9 @@ cdef class PagedBatch:
             at = (h * shape.page_size + (slot & ~15)) * shape.key_dim + (slot & 15)
             for d in range(shape.key_dim):
                 put_scalar(shape.kv_type, keys, at + 16 * d, k[h * shape.key_dim + d])
-            at = (h * shape.page_size + slot) * shape.value_dim
+            at = (h * shape.page_size + slot) * shape.value_pad
             for d in range(0, shape.value_dim, 16):
-                put_lanes(shape.kv_type, values, at + d, v + h * shape.value_dim + d)
+                put_lanes(shape.kv_type, values, at + d, v + h * shape.value_dim + d, shape.value_dim - d)
 
     cdef int check_layer(self, Py_ssize_t layer) except -1:
         if not 0 <= layer < self.shape.n_layers:
@@ -183,7 +184,7 @@ cdef class PagedBatch:
         """Bytes of scratch that `attend` needs."""
         if n_threads < 1:
             raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
-        return n_threads * unit_floats(self.shape.key_dim, self.shape.value_dim) * sizeof(float) + 64
+        return n_threads * unit_floats(self.shape.key_dim, self.shape.value_pad) * sizeof(float) + 64
 
     def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
                cnp.ndarray scratch, int n_threads):
@@ -206,7 +207,7 @@ cdef class PagedBatch:
         if n_heads < 1 or n_heads % shape.n_heads or n_heads * shape.key_dim > ld or group > MAX_ROWS:
             raise ValueError(f"attend: {n_heads} query heads do not fit {shape.n_heads} key heads or rows of {ld}")
         free = <uint8_t*>((<int64_t>free + 63) & ~<int64_t>63)
-        size = unit_floats(shape.key_dim, shape.value_dim)
+        size = unit_floats(shape.key_dim, shape.value_pad)
         tokens = max(1, MAX_ROWS // group)
         for s in range(self.n_sequences):
             n_units += (self.row_start[s + 1] - self.row_start[s] + tokens - 1) // tokens * shape.n_heads
@@ -242,13 +243,13 @@ cdef class PagedBatch:
                           const float* q, Py_ssize_t ld, float scale, float* out, float* scratch) noexcept nogil:
         """Carries the unit's (token, head) rows through all blocks of positions."""
         cdef Pages shape = self.shape
-        cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_dim, n = u.n_rows * group, end = u.position + u.n_rows
-        cdef Py_ssize_t r, t0, head, width = group * shape.n_heads * dv, d
+        cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_pad, n = u.n_rows * group, end = u.position + u.n_rows
+        cdef Py_ssize_t r, t0, d
         cdef int T, i, p
         cdef const uint8_t* page
         cdef Walk w
         cdef f32x16 total
-        w.key_dim, w.value_dim, w.group, w.position = dk, dv, group, u.position
+        w.key_dim, w.value_pad, w.group, w.position = dk, dv, group, u.position
         w.queries = scratch
         w.outputs = w.queries + MAX_ROWS * dk
         w.sums = w.outputs + MAX_ROWS * dv
@@ -292,10 +293,11 @@ cdef class PagedBatch:
             w.block = w.block + BLOCK
         for r in range(n):
             total = f32_set1(<float>1.0 / f32_sum(f32_load(w.sums + 16 * r)))
-            head = u.head * group + r % group
             for d in range(0, dv, 16):
-                f32_store(out + (u.first_row + r // group) * width + head * dv + d,
-                          f32_mul(f32_load(w.outputs + r * dv + d), total))
+                f32_store(w.outputs + r * dv + d, f32_mul(f32_load(w.outputs + r * dv + d), total))
+            # (rows, heads, value_dim); the query heads of a key head stand together
+            d = ((u.first_row + r // group) * shape.n_heads + u.head) * group + r % group
+            memcpy(out + d * shape.value_dim, w.outputs + r * dv, shape.value_dim * sizeof(float))
 
 
 cdef inline Py_ssize_t unit_floats(Py_ssize_t dk, Py_ssize_t dv) noexcept nogil:
@@ -316,8 +318,14 @@ cdef inline void put_scalar(int kv_type, uint8_t* base, Py_ssize_t i, float x) n
         (<uint16_t*>base)[i] = ox_bf16_from_f32(x)
 
 
-cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float* x) noexcept nogil:
+cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float* x, Py_ssize_t left) noexcept nogil:
+    """16 values from ``x``, or ``left`` of them and then zeros."""
+    cdef float lanes[16]
     cdef Py_ssize_t j
+    if left < 16:
+        for j in range(16):
+            lanes[j] = x[j] if j < left else 0
+        x = lanes
     if kv_type == L_F32:
         memcpy(<float*>base + i, x, 64)
     elif kv_type == L_F16:
@@ -332,7 +340,7 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* walk, Py
     cdef f32x16 acc[MAX_TILE]
     cdef f32x16 scores[PANELS]
     cdef Py_ssize_t seen[MAX_TILE]     # positions of the block that a row may see
-    cdef Py_ssize_t least = BLOCK, last = 0, dk = walk.key_dim, dv = walk.value_dim, d, j
+    cdef Py_ssize_t least = BLOCK, last = 0, dk = walk.key_dim, dv = walk.value_pad, d, j
     cdef const float* q = walk.queries + t0 * dk
     cdef float* outputs = walk.outputs + t0 * dv
     cdef float* sums = walk.sums + t0 * 16

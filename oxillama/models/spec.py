@@ -125,11 +125,10 @@ def read_spec(file: ModelFile) -> Spec:
         raise LoadError(f"{prefix}.embedding_length: {n_embd} is not a multiple of {n_heads} heads")
     key_dim = size("attention.key_length", n_embd // n_heads or 1)
     value_dim = size("attention.value_length", n_embd // n_heads or 1)
-    if value_dim % 16:
-        raise LoadError(f"{prefix}.attention.value_length: needs a multiple of 16, got {value_dim}")
     if n_heads // n_kv_heads > MAX_GROUP:
         raise LoadError(
-            f"{prefix}.attention.head_count: needs at most {MAX_GROUP} per key head, got {n_heads} for {n_kv_heads}"
+            f"{prefix}.attention.head_count: needs at most {MAX_GROUP} heads to a key head, "
+            f"got {n_heads} to {n_kv_heads}"
         )
     n_rot = size("rope.dimension_count", key_dim)
     if n_rot > key_dim or n_rot % 2:

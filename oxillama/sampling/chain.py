@@ -92,7 +92,7 @@ class Sampler:
 
 
 def tempered(values: np.ndarray, temperature: float) -> np.ndarray:
-    """Logits, highest first, as distances from the highest over the temperature, however small: 0 or below."""
+    """Logits, highest first, as distances from the highest over the temperature, however small it is."""
     with np.errstate(over="ignore"):  # to -inf, which is never drawn
         below: np.ndarray = (values - values[0]).astype(np.float64) / temperature
         return below.astype(np.float32)

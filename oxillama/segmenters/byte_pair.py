@@ -30,7 +30,7 @@ def _byte_alphabet() -> dict[int, str]:
 BYTE_TO_CHAR = _byte_alphabet()
 # The way back, to Latin-1; a character outside the alphabet becomes one that Latin-1 refuses.
 CHAR_TO_BYTE = {
-    **{c: "\uffff" for c in range(256)},
+    **dict.fromkeys(range(256), "\uffff"),
     **{ord(char): chr(byte) for byte, char in BYTE_TO_CHAR.items()},
 }
 

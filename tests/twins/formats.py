@@ -110,7 +110,9 @@ def _planes_of_bits(data: np.ndarray) -> np.ndarray:
 
 
 def _q2_k(blocks: np.ndarray) -> Parts:
-    scale, least = (np.repeat(x.astype(np.float64), 16, axis=1) for x in (blocks[:, :16] & 15, blocks[:, :16] >> 4))
+    scale, least = (
+        np.repeat(x.astype(np.float64), 16, axis=1) for x in (blocks[:, :16] & 15, blocks[:, :16] >> 4)
+    )
     return Parts(_half(blocks, 80) * scale, _pairs_of_bits(blocks[:, 16:80]), _half(blocks, 82) * least)
 
 
