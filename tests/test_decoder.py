@@ -69,23 +69,25 @@ def test_logits_are_those_of_the_twin(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_logits_are_near_those_of_the_twin(name: str) -> None:
-    """Apart by what rounding activations to 8 bits costs; from a twin that rounds them too by nothing.
+    """Apart by what rounding activations to 8 bits costs, and by next to nothing from a twin that rounds too.
 
-    Not in every row: where a value is all but half way between two codes, float rounding decides, and the
-    rows after it see that in their keys and values. Rows before it agree to the last bits.
+    Seldom, a value is so near half way between two codes that float rounding decides, and all that follows
+    differs; so most of several short sequences must agree, not all.
     """
     tiny = QUANTIZED[name]
-    tokens = tokens_of(40, tiny.n_vocab)
+    running, weights = Running(tiny.file()), tiny.weights()
 
     def see(name: str, x: np.ndarray) -> np.ndarray:
         return activations(x.astype(np.float32), activation_of(tiny.tensors[name][0]))
 
-    found = Running(tiny.file()).logits(tokens)
-    assert divergence(forward(tiny.sizes, tiny.weights(), tokens), found) < 1e-3
-    same = forward(tiny.sizes, tiny.weights(), tokens, see)
-    rows = sorted(divergence(same[i : i + 1], found[i : i + 1]) for i in range(len(tokens)))
-    assert rows[1] < 1e-12
-    assert np.mean(rows) < 3e-4
+    plain, rounded = [], []
+    for seed in range(7):
+        tokens = tokens_of(8, tiny.n_vocab, seed)
+        found = running.logits(tokens)
+        plain.append(divergence(forward(tiny.sizes, weights, tokens), found))
+        rounded.append(divergence(forward(tiny.sizes, weights, tokens, see), found))
+    assert max(plain) < 2e-3
+    assert np.median(rounded) < 1e-11
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "bf16"])

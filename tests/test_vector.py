@@ -57,7 +57,10 @@ def softmax(vector: Any, x: np.ndarray) -> tuple[np.ndarray, bool]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm(width: int) -> None:
-    x, weight = normal(5, width, seed=width), normal(width)
+    x, weight = (
+        normal(60, width, seed=width),
+        normal(width),
+    )  # one order of sums differs from another in few rows
     x[1] *= 1e-6  # eps decides
     x[2] *= 1e6
     x[3] = 0
@@ -68,7 +71,7 @@ def test_rms_norm(width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_swiglu(width: int) -> None:
-    gate_up = normal(4, 2 * width, seed=width, std=4)
+    gate_up = normal(20, 2 * width, seed=width, std=4)
     out = same_everywhere(lambda vector: swiglu(vector, gate_up))
     exact = twin.silu(gate_up[:, :width]) * gate_up[:, width:]
     assert np.allclose(out, exact.astype(np.float64), rtol=6e-7, atol=0)
