@@ -79,11 +79,17 @@ class Weights:
     def matrix(self, name: str, rows: int, cols: int) -> tuple[int, int, np.ndarray]:
         """A (rows, cols) matrix as `Linear` takes it: layout id, rows, packed panels."""
         info = self._info(name, (cols, rows))
-        assert info.format.layout is not None
-        data = aligned_empty(pack.packed_bytes(info.format.id, rows, cols))
-        pack.pack(info.format.id, self.file.data(name), rows, cols, data, self.n_threads)
+        packed = self._packed(info, self.file.data(name), rows, cols)
         self.file.release(name)
         self.loaded(name, info.nbytes)
+        return packed
+
+    def _packed(
+        self, info: TensorInfo, blocks: np.ndarray, rows: int, cols: int
+    ) -> tuple[int, int, np.ndarray]:
+        assert info.format.layout is not None
+        data = aligned_empty(pack.packed_bytes(info.format.id, rows, cols))
+        pack.pack(info.format.id, blocks, rows, cols, data, self.n_threads)
         return LAYOUTS[info.format.layout].id, rows, data
 
     def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Any:
@@ -95,6 +101,17 @@ class Weights:
         bias = np.concatenate(biases) if any(self.has(f"{name}.bias") for name, _ in names) else None
         matrices = [self.matrix(f"{name}.weight", rows, cols) for name, rows in names]
         return self.kernels.linear.Linear(matrices, cols, bias)
+
+    def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Any]:
+        """One `Linear` for each expert, over its slices of stacked (n_experts, rows, cols) tensors."""
+        slices: list[list[tuple[int, int, np.ndarray]]] = [[] for _ in range(n_experts)]
+        for name, rows in names:
+            info = self._info(f"{name}.weight", (cols, rows, n_experts))
+            for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
+                slices[expert].append(self._packed(info, blocks, rows, cols))
+            self.file.release(info.name)
+            self.loaded(info.name, info.nbytes)
+        return [self.kernels.linear.Linear(matrices, cols) for matrices in slices]
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are looked up in the file itself: only the pages touched are read."""

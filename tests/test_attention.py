@@ -68,6 +68,8 @@ class Cache:
         scale: float,
         n_threads: int = 1,
         layer: int = 0,
+        window: int = 0,
+        chunk: int = 0,
     ) -> list[np.ndarray]:
         """Stores and attends: (sequence, qkv rows) to each one's (rows, heads * value_dim)."""
         _, kv_heads, key_dim, value_dim = self.shape
@@ -76,7 +78,7 @@ class Cache:
         batch.store(layer, qkv, heads * key_dim, (heads + kv_heads) * key_dim, n_threads)
         out = np.full((len(qkv), heads * value_dim), np.nan, np.float32)
         scratch = np.full(batch.scratch_bytes(n_threads), 0xFF, np.uint8)
-        batch.attend(layer, qkv, heads, scale, out, scratch, n_threads)
+        batch.attend(layer, qkv, heads, scale, out, scratch, n_threads, window, chunk)
         return np.split(out, np.cumsum([len(qkv) for _, qkv in parts])[:-1])
 
 
@@ -87,7 +89,13 @@ def rows(n: int, shape: tuple[int, int, int, int], heads: int, seed: int = 0) ->
 
 
 def wanted(
-    qkv: np.ndarray, shape: tuple[int, int, int, int], heads: int, kv_type: str, scale: float
+    qkv: np.ndarray,
+    shape: tuple[int, int, int, int],
+    heads: int,
+    kv_type: str,
+    scale: float,
+    window: int = 0,
+    chunk: int = 0,
 ) -> np.ndarray:
     _, kv_heads, key_dim, value_dim = shape
     q, k, v = np.split(qkv, np.cumsum([heads * key_dim, kv_heads * key_dim]), axis=1)
@@ -98,6 +106,8 @@ def wanted(
         k.reshape(n, kv_heads, key_dim),
         v.reshape(n, kv_heads, value_dim),
         scale,
+        window=window or None,
+        chunk=chunk or None,
     )
     return out.reshape(n, -1)
 
@@ -125,6 +135,46 @@ def test_attention_is_that_of_the_twin(target: str, name: str, kv_type: str) -> 
     found = Cache(target, shape, kv_type).run([(0, qkv)], heads, shape[2] ** -0.5, layer=layer)[0]
     error = np.abs(found - wanted(qkv, shape, heads, kv_type, shape[2] ** -0.5))
     assert error.max() < 4e-6
+
+
+LIMITS = [(1, 0), (5, 0), (64, 0), (100, 0), (10**6, 0), (0, 1), (0, 48), (0, 64), (0, 8192), (20, 48)]
+"""Windows and chunks, 0 for none."""
+
+
+@pytest.mark.parametrize(("window", "chunk"), LIMITS)
+@pytest.mark.parametrize("name", ["multi-head", "grouped", "odd values"])
+def test_a_limited_view_is_that_of_the_twin(name: str, window: int, chunk: int) -> None:
+    shape, heads = SHAPES[name]
+    qkv, scale = rows(213, shape, heads), shape[2] ** -0.5
+    found = Cache(PRESENT[0], shape, "f32").run([(0, qkv)], heads, scale, window=window, chunk=chunk)[0]
+    error = np.abs(found - wanted(qkv, shape, heads, "f32", scale, window, chunk))
+    assert error.max() < 4e-6
+
+
+@pytest.mark.parametrize(("window", "chunk"), LIMITS)
+def test_a_limited_view_has_the_same_bits_however_it_is_run(window: int, chunk: int) -> None:
+    shape, heads = SHAPES["grouped"]
+    qkv, scale = rows(150, shape, heads), shape[2] ** -0.5
+    whole = Cache(PRESENT[0], shape, "f16").run([(0, qkv)], heads, scale, window=window, chunk=chunk)[0]
+    for target in PRESENT:
+        cache = Cache(target, shape, "f16")
+        for start, end in ((0, 1), (1, 40), (40, 41), (41, 149), (149, 150)):
+            neighbour = rows(7, shape, heads, seed=start)
+            parts = [(1, neighbour), (0, qkv[start:end])]
+            found = cache.run(parts, heads, scale, n_threads=2, window=window, chunk=chunk)[1]
+            assert same_bits(found, whole[start:end])
+
+
+def test_a_value_out_of_view_does_not_matter_even_if_it_is_infinite() -> None:
+    shape, heads = SHAPES["grouped"]
+    qkv, scale = rows(120, shape, heads), shape[2] ** -0.5
+    spoiled = qkv.copy()
+    spoiled[:30] = np.inf
+    clean, found = (
+        Cache(PRESENT[0], shape, "f32").run([(0, x)], heads, scale, window=40)[0] for x in (qkv, spoiled)
+    )
+    assert same_bits(found[69:], clean[69:])
+    assert not np.isfinite(found[68]).any()
 
 
 @pytest.mark.parametrize("seed", range(60))

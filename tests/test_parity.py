@@ -32,7 +32,7 @@ def check(folder: Path, name: str) -> None:
         assert same_bits(again.logits(tokens, n_prompt), whole)
 
 
-@pytest.mark.parametrize("name", ["parity_llama", "parity_qwen2"])
+@pytest.mark.parametrize("name", ["parity_llama", "parity_llama4", "parity_qwen2"])
 def test_recorded_logits(name: str) -> None:
     check(HERE / "data", name)
 

@@ -62,7 +62,7 @@ def test_formats_with_kernels_are_taken_anywhere() -> None:
         load_model(WIDE.file(**{"blk.1.ffn_down.weight": (name, matrix(name, 256, 256))}))
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "LLAMA", "", "llama4"])
+@pytest.mark.parametrize("architecture", ["gpt2", "LLAMA", "", "llama5"])
 def test_an_unknown_architecture_is_named(architecture: str) -> None:
     with pytest.raises(
         LoadError, match=f"architecture '{architecture}' is not supported; these are: llama, "
@@ -72,7 +72,7 @@ def test_an_unknown_architecture_is_named(architecture: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_options_that_are_not_implemented_are_refused(family: str) -> None:
-    tiny = Tiny(architecture=family)
+    tiny = Tiny(architecture=family, n_experts=4 if FAMILIES[family].experts else 0)
     for key, harmless in (FAMILIES[family].refuses or {}).items():
         full = f"{family}.{key}"
         for value in harmless:
@@ -216,3 +216,24 @@ def test_the_loader_tells_what_it_took_and_what_it_left() -> None:
     assert weights.unused() == ["blk.0.attn_sinks.weight"]
     assert {name for name, _ in heard} == set(tiny.tensors)
     assert all(n == tiny.tensors[name][1].nbytes for name, n in heard)
+
+
+def test_llama4_may_do_without_its_exceptions() -> None:
+    """A window of 0 leaves attention plain, 128 experts come without head norms; both change the logits."""
+    tiny = Tiny(architecture="llama4", n_layers=4, n_experts=4, key_dim=16)
+    usual = read_spec(ModelFile.open(tiny.file()))
+    assert [usual.rotates(i) for i in range(4)] == [True, True, True, False]
+    assert [usual.has_experts(i) for i in range(4)] == [False, True, False, True]
+    assert (usual.family.chunk, usual.family.head_norm) == (8192, True)
+    plain = tiny.but(metadata={"llama4.attention.sliding_window": ("u32", 0)})
+    spec = read_spec(ModelFile.open(plain.file()))
+    assert all(spec.rotates(i) for i in range(4))
+    assert (spec.family.chunk, spec.family.query_temperature) == (0, 0)
+    many = read_spec(ModelFile.open(tiny.but(n_experts=128).file()))
+    assert not many.family.head_norm
+
+
+def test_more_experts_used_than_there_are() -> None:
+    tiny = Tiny(architecture="llama4", n_experts=4, metadata={"llama4.expert_used_count": ("u32", 5)})
+    with pytest.raises(LoadError, match="expert_used_count: needs at most 4"):
+        load_model(tiny.file())

@@ -69,6 +69,35 @@ def test_rms_norm(width: int) -> None:
     assert (out[3] == 0).all()
 
 
+@pytest.mark.parametrize(("heads", "dim", "width"), [(1, 1, 1), (3, 16, 48), (4, 20, 100), (2, 128, 400)])
+def test_head_norm(heads: int, dim: int, width: int) -> None:
+    x, weight = normal(40, width, seed=dim), normal(dim)
+
+    def run(vector: Any, n_threads: int = 1) -> np.ndarray:
+        out = x.copy()
+        vector.head_norm(out, heads, dim, weight, 1e-5, n_threads)
+        return out
+
+    out = same_everywhere(run)
+    exact = twin.rms_norm(x[:, : heads * dim].reshape(40, heads, dim), weight, 1e-5).reshape(40, -1)
+    assert np.allclose(out[:, : heads * dim], exact.astype(np.float64), rtol=4e-7, atol=0)
+    assert same_bits(out[:, heads * dim :], x[:, heads * dim :])
+    assert same_bits(run(kernel(PRESENT[0]), 3), out)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sigmoid(width: int) -> None:
+    x = normal(width, seed=width, std=8)
+
+    def run(vector: Any) -> np.ndarray:
+        out = np.full_like(x, np.nan)
+        vector.sigmoid(x, out)
+        return out
+
+    exact = 1 / (1 + np.exp(-x.astype(twin.Wide)))
+    assert np.allclose(same_everywhere(run), exact.astype(np.float64), rtol=4e-7, atol=0)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_swiglu(width: int) -> None:
     gate_up = normal(20, 2 * width, seed=width, std=4)

@@ -47,6 +47,7 @@ class Tiny:
     tied: bool = False
     fused: bool = False
     biases: bool = False
+    n_experts: int = 0  # llama4's: on every second layer, half as wide, one of them shared
     formats: tuple[str, ...] = ("F32",)
     norm_format: str = "F32"
     seed: int = 0
@@ -99,9 +100,14 @@ class Tiny:
                 for name, rows in (("attn_q", q), ("attn_k", k), ("attn_v", v)):
                     add(f"blk.{i}.{name}", rows, self.n_embd)
             add(f"blk.{i}.attn_output", self.n_embd, self.n_heads * self.value_dim)
-            add(f"blk.{i}.ffn_gate", self.n_ff, self.n_embd)
-            add(f"blk.{i}.ffn_up", self.n_ff, self.n_embd)
-            add(f"blk.{i}.ffn_down", self.n_embd, self.n_ff)
+            feeds = [("", 1, self.n_ff)]
+            if self.n_experts and i % 2:
+                add(f"blk.{i}.ffn_gate_inp", self.n_experts, self.n_embd)
+                feeds = [("_exps", self.n_experts, self.n_ff // 2), ("_shexp", 1, self.n_ff // 2)]
+            for ending, stacked, width in feeds:
+                add(f"blk.{i}.ffn_gate{ending}", stacked * width, self.n_embd)
+                add(f"blk.{i}.ffn_up{ending}", stacked * width, self.n_embd)
+                add(f"blk.{i}.ffn_down{ending}", stacked * self.n_embd, width)
         add_vector("output_norm.weight", 1 + 0.2 * normal(self.n_embd, seed=99), self.norm_format)
         if self.rope_freqs:
             add_vector("rope_freqs.weight", np.linspace(1, 8, self.n_rot // 2), "F32")
@@ -134,6 +140,11 @@ class Tiny:
         if self.rope_factor is not None:
             pairs[f"{a}.rope.scaling.type"] = ("str", "linear")
             pairs[f"{a}.rope.scaling.factor"] = ("f32", self.rope_factor)
+        if self.n_experts:
+            pairs[f"{a}.expert_count"] = ("u32", self.n_experts)
+            pairs[f"{a}.expert_used_count"] = ("u32", 2)
+            pairs[f"{a}.expert_feed_forward_length"] = ("u32", self.n_ff // 2)
+            pairs[f"{a}.interleave_moe_layer_step"] = ("u32", 2)
         pairs |= self.metadata
         metadata = [(key, *pair) for key, pair in pairs.items() if pair is not None]
         tensors = []
@@ -142,6 +153,8 @@ class Tiny:
                 fmt, data = FORMATS[rows[0]], rows[1]
                 cols = data.shape[1] // fmt.block_bytes * fmt.block_len
                 shape = (cols,) if is_vector(name) else (cols, len(data))
+                if "_exps" in name:
+                    shape = (cols, len(data) // self.n_experts, self.n_experts)
                 tensors.append(ggufwriter.Tensor(name, shape, fmt.id, data.tobytes()))
         return ggufwriter.write(metadata, tensors)
 

@@ -1,10 +1,10 @@
-"""Record what llama.cpp makes of two tiny random models, for tests/test_parity.py.
+"""Record what llama.cpp makes of some tiny random models, for tests/test_parity.py.
 
 Needs the packages llama-cpp-python (0.3.36 was used) and gguf, and oxillama built in place:
 
     python tools/record_parity.py
 
-writes tests/data/parity_llama.gguf and parity_qwen2.gguf (F32 weights, no vocabulary) with an .npz each:
+writes tests/data/parity_*.gguf (F32 weights, no vocabulary) with an .npz each:
 ``tokens`` int32 (28,), ``n_prompt``, and ``logits`` float32 (28, vocab), the first ``n_prompt`` rows from one
 batch, the rest decoded one at a time; F32 keys and values, no flash attention, one thread.
 """
@@ -25,6 +25,7 @@ N_TOKENS, N_PROMPT = 28, 24
 SHAPE = Tiny(n_embd=32, n_ff=24, n_vocab=48, n_heads=2, n_kv_heads=1, key_dim=16, value_dim=16, n_rot=16)
 MODELS = {
     "parity_llama": SHAPE.but(seed=1, rope_base=100.0, rope_freqs=True),
+    "parity_llama4": SHAPE.but(architecture="llama4", seed=3, rope_base=100.0, n_layers=4, n_experts=3),
     "parity_qwen2": SHAPE.but(architecture="qwen2", seed=2, rope_base=100.0, biases=True, tied=True),
 }
 

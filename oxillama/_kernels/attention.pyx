@@ -80,6 +80,8 @@ cdef struct Unit:
     Py_ssize_t first_row, n_rows     # rows of the batch
     Py_ssize_t position              # of the first row
     Py_ssize_t head
+    Py_ssize_t group                 # query heads to a key head
+    Py_ssize_t window, chunk
 
 
 # What carries a unit's rows from block to block of positions.
@@ -88,6 +90,7 @@ cdef struct Walk:
     const uint8_t* values[PANELS]
     Py_ssize_t key_dim, value_pad, group
     Py_ssize_t position, block       # of the unit's first row; where the block begins
+    Py_ssize_t window, chunk         # what limits a row's view to the back, or 0
     float* queries                   # (tiles, key_dim, T)
     float* outputs                   # (rows, value_pad)
     float* sums                      # (rows, 16)
@@ -187,7 +190,7 @@ cdef class PagedBatch:
         return n_threads * unit_floats(self.shape.key_dim, self.shape.value_pad) * sizeof(float) + 64
 
     def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
-               cnp.ndarray scratch, int n_threads):
+               cnp.ndarray scratch, int n_threads, Py_ssize_t window=0, Py_ssize_t chunk=0):
         """out = softmax(scale * q k^T over the positions up to the row's own) v.
 
         Parameters
@@ -196,6 +199,8 @@ cdef class PagedBatch:
         n_heads : query heads, a multiple of the key heads
         out : float32 (rows, n_heads * value_dim)
         scratch : uint8, ``scratch_bytes(n_threads)``
+        window : a row sees the last ``window`` positions, its own included; 0 for all
+        chunk : a row sees no position before the last multiple of ``chunk``; 0 for all
         """
         cdef Pages shape = self.shape
         cdef Py_ssize_t ld = q.shape[1], group = n_heads // shape.n_heads, tokens, unit, n_units = 0, s, size
@@ -206,6 +211,8 @@ cdef class PagedBatch:
         self.check_layer(layer)
         if n_heads < 1 or n_heads % shape.n_heads or n_heads * shape.key_dim > ld or group > MAX_ROWS:
             raise ValueError(f"attend: {n_heads} query heads do not fit {shape.n_heads} key heads or rows of {ld}")
+        if window < 0 or chunk < 0:
+            raise ValueError(f"attend: window and chunk need 0 or more, got {window} and {chunk}")
         free = <uint8_t*>((<int64_t>free + 63) & ~<int64_t>63)
         size = unit_floats(shape.key_dim, shape.value_pad)
         tokens = max(1, MAX_ROWS // group)
@@ -213,13 +220,16 @@ cdef class PagedBatch:
             n_units += (self.row_start[s + 1] - self.row_start[s] + tokens - 1) // tokens * shape.n_heads
         threads = n_threads if self.n_rows * n_heads * self.longest * shape.key_dim >= 500000 else 1
         for unit in prange(n_units, nogil=True, schedule="dynamic", num_threads=threads):
-            self.run(n_units - 1 - unit, tokens, layer, group, qp, ld, scale, op, <float*>free + threadid() * size)
+            self.run(n_units - 1 - unit, tokens, layer, group, window, chunk, qp, ld, scale, op,
+                     <float*>free + threadid() * size)
 
-    cdef void run(self, Py_ssize_t unit, Py_ssize_t tokens, Py_ssize_t layer, Py_ssize_t group, const float* q,
-                  Py_ssize_t ld, float scale, float* out, float* scratch) noexcept nogil:
+    cdef void run(self, Py_ssize_t unit, Py_ssize_t tokens, Py_ssize_t layer, Py_ssize_t group, Py_ssize_t window,
+                  Py_ssize_t chunk, const float* q, Py_ssize_t ld, float scale, float* out,
+                  float* scratch) noexcept nogil:
         """Finds unit number ``unit``: sequence by sequence, token tile by tile, head by head."""
         cdef Py_ssize_t s = 0, n
         cdef Unit u
+        u.group, u.window, u.chunk = group, window, chunk
         while True:
             n = (self.row_start[s + 1] - self.row_start[s] + tokens - 1) // tokens * self.shape.n_heads
             if unit < n:
@@ -233,23 +243,25 @@ cdef class PagedBatch:
         u.n_rows = min(tokens, self.row_start[s + 1] - u.first_row)
         u.position = self.position[s] + n
         if self.shape.kv_type == L_F32:
-            self.walk(L_F32, &u, layer, group, q, ld, scale, out, scratch)
+            self.walk(L_F32, &u, layer, q, ld, scale, out, scratch)
         elif self.shape.kv_type == L_F16:
-            self.walk(L_F16, &u, layer, group, q, ld, scale, out, scratch)
+            self.walk(L_F16, &u, layer, q, ld, scale, out, scratch)
         else:
-            self.walk(L_BF16, &u, layer, group, q, ld, scale, out, scratch)
+            self.walk(L_BF16, &u, layer, q, ld, scale, out, scratch)
 
-    cdef inline void walk(self, const int kv_type, const Unit* u, Py_ssize_t layer, Py_ssize_t group,
-                          const float* q, Py_ssize_t ld, float scale, float* out, float* scratch) noexcept nogil:
+    cdef inline void walk(self, const int kv_type, const Unit* u, Py_ssize_t layer, const float* q, Py_ssize_t ld,
+                          float scale, float* out, float* scratch) noexcept nogil:
         """Carries the unit's (token, head) rows through all blocks of positions."""
         cdef Pages shape = self.shape
-        cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_pad, n = u.n_rows * group, end = u.position + u.n_rows
+        cdef Py_ssize_t dk = shape.key_dim, dv = shape.value_pad, group = u.group, n = u.n_rows * group
+        cdef Py_ssize_t end = u.position + u.n_rows
         cdef Py_ssize_t r, t0, d
         cdef int T, i, p
         cdef const uint8_t* page
         cdef Walk w
         cdef f32x16 total
         w.key_dim, w.value_pad, w.group, w.position = dk, dv, group, u.position
+        w.window, w.chunk = u.window, u.chunk
         w.queries = scratch
         w.outputs = w.queries + MAX_ROWS * dk
         w.sums = w.outputs + MAX_ROWS * dv
@@ -268,7 +280,7 @@ cdef class PagedBatch:
                     w.queries[t0 * dk + d * T + i] = scale * q[(u.first_row + r // group) * ld
                                                                + (u.head * group + r % group) * dk + d]
             t0 = t0 + T
-        w.block = 0
+        w.block = first_seen(&w, u.position) & ~<Py_ssize_t>(BLOCK - 1)
         while w.block < end:
             p = 0
             while p < PANELS and w.block + 16 * p < end:
@@ -335,12 +347,35 @@ cdef inline void put_lanes(int kv_type, uint8_t* base, Py_ssize_t i, const float
             (<uint16_t*>base)[i + j] = ox_bf16_from_f32(x[j])
 
 
+cdef inline Py_ssize_t first_seen(const Walk* walk, Py_ssize_t position) noexcept nogil:
+    """The first position that the row at ``position`` sees."""
+    cdef Py_ssize_t first = 0
+    if walk.window:
+        first = max(0, position + 1 - walk.window)
+    if walk.chunk:
+        first = max(first, position - position % walk.chunk)
+    return first
+
+
+cdef inline void add_values(const int kv_type, const Walk* walk, const float* weights, const int T, Py_ssize_t start,
+                            Py_ssize_t end, float* out) noexcept nogil:
+    """One row: out += weight * value over positions start .. end of the block."""
+    cdef Py_ssize_t j, d, vectors = walk.value_pad // 16
+    cdef f32x16 weight
+    for j in range(start, end):
+        weight = f32_set1(weights[(j >> 4) * T * 16 + (j & 15)])
+        for d in range(vectors):
+            f32_store(out + 16 * d, f32_fma(float_load(kv_type, walk.values[j >> 4], (j & 15) * vectors + d), weight,
+                                            f32_load(out + 16 * d)))
+
+
 cdef inline void block_tile(const int kv_type, const int T, const Walk* walk, Py_ssize_t t0) noexcept nogil:
     """T rows from row ``t0`` of the unit through one block of positions: scores, softmax, values."""
     cdef f32x16 acc[MAX_TILE]
     cdef f32x16 scores[PANELS]
-    cdef Py_ssize_t seen[MAX_TILE]     # positions of the block that a row may see
-    cdef Py_ssize_t least = BLOCK, last = 0, dk = walk.key_dim, dv = walk.value_pad, d, j
+    cdef Py_ssize_t low[MAX_TILE]      # a row sees the positions from low to high of the block
+    cdef Py_ssize_t high[MAX_TILE]
+    cdef Py_ssize_t most_low = 0, least_high = BLOCK, last = 0, dk = walk.key_dim, dv = walk.value_pad, d, j
     cdef const float* q = walk.queries + t0 * dk
     cdef float* outputs = walk.outputs + t0 * dv
     cdef float* sums = walk.sums + t0 * 16
@@ -350,9 +385,13 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* walk, Py
     cdef f32x16 k, v, highest, ramp, minus = f32_set1(-1e30)
     cdef int t, p, n, i
     for t in range(T):
-        seen[t] = max(0, min(walk.position + (t0 + t) // walk.group + 1 - walk.block, BLOCK))
-        least = min(least, seen[t])
-        last = max(last, seen[t])
+        d = walk.position + (t0 + t) // walk.group
+        high[t] = max(0, min(d + 1 - walk.block, BLOCK))
+        low[t] = max(0, min(first_seen(walk, d) - walk.block, high[t]))
+        most_low = max(most_low, low[t])
+        least_high = min(least_high, high[t])
+        last = max(last, high[t])
+    least_high = max(least_high, most_low)  # all rows see [most_low, least_high), if that is anything
     n = <int>((last + 15) // 16)
     for p in range(n):
         for t in range(T):
@@ -367,12 +406,13 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* walk, Py
         lanes[i] = i
     ramp = f32_load(lanes)
     for t in range(T):
-        if seen[t] == 0:
+        if low[t] == high[t]:
             continue  # nothing of this block is this row's: no weight of it is read below
         highest = f32_set1(most[t])
         for p in range(n):
-            # positions past the row's own count as -1e30, whose exponential is exactly 0
-            scores[p] = f32_select_lt(ramp, f32_set1(<float>(seen[t] - 16 * p)), f32_load(w + (p * T + t) * 16), minus)
+            # positions that the row does not see count as -1e30, whose exponential is exactly 0
+            k = f32_select_lt(ramp, f32_set1(<float>(high[t] - 16 * p)), f32_load(w + (p * T + t) * 16), minus)
+            scores[p] = f32_select_lt(ramp, f32_set1(<float>(low[t] - 16 * p)), minus, k)
             highest = f32_max(scores[p], highest)
         highest = f32_set1(f32_hmax(highest))
         k = exp16(f32_sub(f32_set1(most[t]), highest))  # what earlier sums shrink by
@@ -386,19 +426,18 @@ cdef inline void block_tile(const int kv_type, const int T, const Walk* walk, Py
             v = f32_add(v, k)
             f32_store(w + (p * T + t) * 16, k)
         f32_store(sums + 16 * t, v)
+    # each row adds its values in order of position: what only it sees, what all see, what only it sees. A value
+    # that a row does not see must not touch it, not even as 0 * inf
+    for t in range(T):
+        add_values(kv_type, walk, w + 16 * t, T, low[t], min(most_low, high[t]), outputs + t * dv)
     for d in range(dv // 16):
         for t in range(T):
             acc[t] = f32_load(outputs + t * dv + 16 * d)
-        for j in range(least):
+        for j in range(most_low, least_high):
             v = float_load(kv_type, walk.values[j >> 4], (j & 15) * (dv // 16) + d)
             for t in range(T):
                 acc[t] = f32_fma(v, f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)]), acc[t])
         for t in range(T):
             f32_store(outputs + t * dv + 16 * d, acc[t])
-    # rows of a tile may differ in what they see: a value a row does not see must not touch it, not even as 0 * inf
     for t in range(T):
-        for j in range(least, seen[t]):
-            for d in range(dv // 16):
-                v = float_load(kv_type, walk.values[j >> 4], (j & 15) * (dv // 16) + d)
-                k = f32_set1(w[((j >> 4) * T + t) * 16 + (j & 15)])
-                f32_store(outputs + t * dv + 16 * d, f32_fma(v, k, f32_load(outputs + t * dv + 16 * d)))
+        add_values(kv_type, walk, w + 16 * t, T, max(least_high, low[t]), high[t], outputs + t * dv)

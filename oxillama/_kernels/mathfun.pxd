@@ -29,7 +29,6 @@ cdef inline f32x16 exp16(f32x16 x) noexcept nogil:
     return f32_select_lt(x, low, f32_zero(), f32_mul(p, power))
 
 
-cdef inline f32x16 silu16(f32x16 x) noexcept nogil:
-    """x / (1 + e^-x)."""
-    cdef f32x16 one = f32_set1(1.0)
-    return f32_div(x, f32_add(one, exp16(f32_sub(f32_zero(), x))))
+cdef inline f32x16 over_logistic16(f32x16 numerator, f32x16 x) noexcept nogil:
+    """numerator / (1 + e^-x): the sigmoid of x for 1, its SiLU for x."""
+    return f32_div(numerator, f32_add(f32_set1(1.0), exp16(f32_sub(f32_zero(), x))))

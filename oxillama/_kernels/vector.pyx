@@ -10,7 +10,7 @@ from libc.math cimport sqrt
 from libc.string cimport memcpy
 
 from arrays cimport f32_data, i32_data, checked
-from mathfun cimport exp16, silu16
+from mathfun cimport exp16, over_logistic16
 from simd cimport *
 
 cnp.import_array()
@@ -74,8 +74,10 @@ def rms_norm(cnp.ndarray x, cnp.ndarray weight, float eps, cnp.ndarray out, int 
 
 cdef void swiglu_row(const float* gate, const float* up, Py_ssize_t d, float* out) noexcept nogil:
     cdef Py_ssize_t k
+    cdef f32x16 g
     for k in range(0, d, 16):
-        store_part(out + k, f32_mul(silu16(load_part(gate + k, d - k, 0.0)), load_part(up + k, d - k, 0.0)), d - k)
+        g = load_part(gate + k, d - k, 0.0)
+        store_part(out + k, f32_mul(over_logistic16(g, g), load_part(up + k, d - k, 0.0)), d - k)
 
 
 def swiglu(cnp.ndarray gate_up, cnp.ndarray out, int n_threads):
@@ -92,6 +94,35 @@ def swiglu(cnp.ndarray gate_up, cnp.ndarray out, int n_threads):
     cdef int threads = threads_for(n * d, n_threads)
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         swiglu_row(gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
+
+
+def sigmoid(cnp.ndarray x, cnp.ndarray out):
+    """out = 1 / (1 + exp(-x)), element by element; both float32 of one size."""
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(x), k
+    cdef const float* xp = f32_data(x, n, "x")
+    cdef float* op = f32_data(out, n, "out")
+    for k in range(0, n, 16):
+        store_part(op + k, over_logistic16(f32_set1(1.0), load_part(xp + k, n - k, 0.0)), n - k)
+
+
+def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray weight, float eps, int n_threads):
+    """Root-mean-square norm of each head in place: `rms_norm` over ``head_dim`` elements at a time.
+
+    Parameters
+    ----------
+    x : float32 (n, width); its first ``heads * head_dim`` columns are normalized
+    weight : float32 (head_dim,)
+    """
+    cdef Py_ssize_t n = x.shape[0], width = x.shape[1], i
+    cdef float* xp = f32_data(x, n * width, "x")
+    cdef const float* wp = f32_data(weight, head_dim, "weight")
+    cdef float* row
+    cdef int threads = threads_for(n * width, n_threads)
+    if heads < 0 or head_dim < 1 or heads * head_dim > width:
+        raise ValueError(f"head_norm: {heads} heads of {head_dim} do not fit rows of {width}")
+    for i in prange(n * heads, nogil=True, schedule="dynamic", chunksize=64, num_threads=threads):
+        row = xp + i // heads * width + i % heads * head_dim
+        rms_norm_row(row, wp, head_dim, eps, row)
 
 
 # pi / 2 in three parts; the first two hold 33 bits, so that products with k < 2^20 are exact (fdlibm's split)

@@ -6,7 +6,7 @@ A family says how it differs from another, as data:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,12 +25,25 @@ class Family:
     ----------
     name : ``general.architecture``, the prefix of its metadata keys.
     rope : "norm" rotates pairs (2i, 2i+1), "neox" pairs (i, i + n_rot/2).
+    experts : some layers have routed experts, see `Spec.has_experts`.
+    no_rope_every : every so many layers one does not rotate; 0 for none.
+    chunk : layers that rotate see no position before the last multiple of this; 0 for all.
+    head_norm : layers that rotate norm each head of q and k afterwards, without weights.
+    query_temperature : layers that do not rotate multiply queries by
+        1 + this * ln(floor((position + 1) / chunk) + 1).
+    adjust : the family of one file, where its metadata change the facts.
     refuses : metadata keys (without prefix) that ask for what is not implemented, with the values that
         do not (those are as good as absent).
     """
 
     name: str
     rope: str = "norm"
+    experts: bool = False
+    no_rope_every: int = 0
+    chunk: int = 0
+    head_norm: bool = False
+    query_temperature: float = 0.0
+    adjust: Callable[[Family, ModelFile], Family] | None = None
     refuses: Mapping[str, tuple[Any, ...]] | None = None
 
     def derive(self, name: str, **differences: Any) -> Family:
@@ -60,6 +73,8 @@ class Spec:
     rope_base, rope_scale : theta, and what every frequency is multiplied by.
     norm_eps : epsilon of the RMS norms.
     context_length : tokens the model was trained with.
+    n_experts, n_experts_used, n_expert_ff, expert_step : experts of a layer, how many a token takes, their
+        width, and that every so many layers one has them; 0 without experts.
     """
 
     family: Family
@@ -76,6 +91,19 @@ class Spec:
     rope_scale: float
     norm_eps: float
     context_length: int
+    n_experts: int = 0
+    n_experts_used: int = 0
+    n_expert_ff: int = 0
+    expert_step: int = 0
+
+    def rotates(self, layer: int) -> bool:
+        """Whether a layer uses rotary embedding."""
+        every = self.family.no_rope_every
+        return not every or (layer + 1) % every != 0
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer's feed-forward block is made of experts."""
+        return self.expert_step > 0 and (layer + 1) % self.expert_step == 0
 
 
 def family_of(file: ModelFile) -> Family:
@@ -115,6 +143,8 @@ def read_spec(file: ModelFile) -> Spec:
         return value
 
     refuse_options(file, family)
+    if family.adjust is not None:
+        family = family.adjust(family, file)
     n_embd, n_heads = size("embedding_length"), size("attention.head_count")
     n_kv_heads = size("attention.head_count_kv", n_heads)
     if n_heads % n_kv_heads:
@@ -133,6 +163,19 @@ def read_spec(file: ModelFile) -> Spec:
     n_rot = size("rope.dimension_count", key_dim)
     if n_rot > key_dim or n_rot % 2:
         raise LoadError(f"{prefix}.rope.dimension_count: needs an even number up to {key_dim}, got {n_rot}")
+    rope_base = number("rope.freq_base", 10000.0)
+    if family.chunk:
+        rope_base = number("rope.freq_base_swa", rope_base)
+    experts = {}
+    if family.experts:
+        experts = {
+            "n_experts": size("expert_count"),
+            "n_experts_used": size("expert_used_count"),
+            "n_expert_ff": size("expert_feed_forward_length"),
+            "expert_step": size("interleave_moe_layer_step"),
+        }
+        if experts["n_experts_used"] > experts["n_experts"]:
+            raise LoadError(f"{prefix}.expert_used_count: needs at most {experts['n_experts']} experts")
     return Spec(
         family=family,
         n_layers=size("block_count"),
@@ -144,10 +187,11 @@ def read_spec(file: ModelFile) -> Spec:
         key_dim=key_dim,
         value_dim=value_dim,
         n_rot=n_rot,
-        rope_base=number("rope.freq_base", 10000.0),
+        rope_base=rope_base,
         rope_scale=rope_scale(file, prefix),
         norm_eps=number("attention.layer_norm_rms_epsilon"),
         context_length=size("context_length"),
+        **experts,
     )
 
 

@@ -16,13 +16,23 @@ def rounded(x: np.ndarray, kv_type: str) -> np.ndarray:
     return up.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
-def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, first: int = 0) -> np.ndarray:
+def attend(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    scale: float,
+    first: int = 0,
+    window: int | None = None,
+    chunk: int | None = None,
+) -> np.ndarray:
     """One sequence.
 
     Parameters
     ----------
     q : (rows, heads, key_dim), the rows at positions first, first + 1, ...
     k, v : (positions, kv_heads, key_dim / value_dim)
+    window : position j is seen from i only if i - j < window
+    chunk : position j is seen from i only if both lie in one chunk: i // chunk = j // chunk
 
     Returns
     -------
@@ -32,9 +42,10 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, first: int
     k, v = (np.repeat(np.asarray(a, np.float64), group, axis=1) for a in (k, v))
     out = np.empty((*q.shape[:2], v.shape[2]))
     for row in range(len(q)):
-        seen = first + row + 1
-        scores = np.einsum("hd,phd->hp", q[row].astype(np.float64), k[:seen]) * scale
+        i, j = first + row, np.arange(first + row + 1)
+        seen = (i - j < (window or i + 1)) & ((i // chunk == j // chunk) if chunk else True)
+        scores = np.einsum("hd,phd->hp", q[row].astype(np.float64), k[: i + 1][seen]) * scale
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
-        out[row] = np.einsum("hp,phd->hd", weights, v[:seen])
+        out[row] = np.einsum("hp,phd->hd", weights, v[: i + 1][seen])
     return out
