@@ -32,8 +32,8 @@ def of_file(family: Family, file: ModelFile) -> Family:
     return family
 
 
-# Llama 4 has experts, and two kinds of attention: three layers of four rotate, norm q and k, and see no further
-# back than the last multiple of 8192; the fourth does none of that, but sharpens far queries.
+# Llama 4 has experts, and two kinds of attention: three layers of four rotate, norm q and k, and see no
+# further back than the last multiple of 8192; the fourth does none of that, but sharpens far queries.
 LLAMA4 = register(
     LLAMA.derive(
         "llama4",
