@@ -11,7 +11,7 @@ from oxillama.batch import Batch
 from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import KvCacheFullError
-from oxillama.models.decoder import Decoder, Workspace
+from oxillama.models import Decoder
 
 
 class Runner:
@@ -21,7 +21,7 @@ class Runner:
         self.model = model
         self.pool = pool
         self.n_threads = n_threads
-        self._work = Workspace(model)
+        self._work = model.workspace()
         self._lock = threading.Lock()
 
     def forward(self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False) -> np.ndarray:

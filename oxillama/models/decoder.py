@@ -18,7 +18,8 @@ from oxillama.errors import LoadError
 from oxillama.models.feed import GatedFeed, InputScaledExperts
 from oxillama.models.rope import rope_frequencies
 from oxillama.models.spec import Spec
-from oxillama.tensor import Weights, aligned_empty
+from oxillama.models.workspace import Workspace
+from oxillama.tensor import Weights
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,9 @@ class Decoder:
     def __init__(self, spec: Spec, weights: Weights) -> None:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
-        d, q, k = spec.n_embd, spec.n_heads * spec.key_dim, spec.n_kv_heads * spec.key_dim
-        v = spec.n_kv_heads * spec.value_dim
+        d = spec.n_embd
         self.embedding = weights.embedding("token_embd.weight", spec.n_vocab, d)
-        self.layers = [
-            self._layer(f"blk.{i}", weights, d, q, k, v, spec.has_experts(i)) for i in range(spec.n_layers)
-        ]
+        self.layers = [self._layer(i, weights) for i in range(spec.n_layers)]
         self.output_norm = weights.vector("output_norm.weight", d)
         tied = not weights.has("output.weight")
         self.output = weights.linear([("token_embd" if tied else "output", spec.n_vocab)], d)
@@ -66,26 +64,27 @@ class Decoder:
         self.ones = np.ones(spec.key_dim, np.float32)
         self.frequencies = rope_frequencies(spec.n_rot, spec.rope_base, spec.rope_scale, factors)
 
-    def _layer(
-        self, block: str, weights: Weights, d: int, q: int, k: int, v: int, expert_layer: bool
-    ) -> Layer:
+    def _layer(self, i: int, weights: Weights) -> Layer:
+        spec, block, d = self.spec, f"blk.{i}", self.spec.n_embd
+        q, k = spec.n_heads * spec.key_dim, spec.n_kv_heads * spec.key_dim
+        v, attended = spec.n_kv_heads * spec.value_dim, spec.n_heads * spec.value_dim
         fused = weights.has(f"{block}.attn_qkv.weight")
         qkv = [("attn_qkv", q + k + v)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", v)]
         return Layer(
             attn_norm=weights.vector(f"{block}.attn_norm.weight", d),
             attn_qkv=weights.linear([(f"{block}.{name}", rows) for name, rows in qkv], d),
-            attn_output=weights.linear(
-                [(f"{block}.attn_output", d)], self.spec.n_heads * self.spec.value_dim
-            ),
+            attn_output=weights.linear([(f"{block}.attn_output", d)], attended),
             ffn_norm=weights.vector(f"{block}.ffn_norm.weight", d),
-            ffn=self._experts(block, weights) if expert_layer else self._feed(block, weights, self.spec.n_ff),
+            ffn=self._experts(block, weights)
+            if spec.has_experts(i)
+            else self._feed(block, weights, spec.n_ff),
         )
 
     def _feed(self, block: str, weights: Weights, width: int, ending: str = "") -> GatedFeed:
         d = self.spec.n_embd
         gate_up = [(f"{block}.ffn_gate{ending}", width), (f"{block}.ffn_up{ending}", width)]
-        up = weights.linear(gate_up, d)
-        return GatedFeed(self.kernels, up, weights.linear([(f"{block}.ffn_down{ending}", d)], width))
+        first = weights.linear(gate_up, d)
+        return GatedFeed(self.kernels, first, weights.linear([(f"{block}.ffn_down{ending}", d)], width))
 
     def _experts(self, block: str, weights: Weights) -> InputScaledExperts:
         spec, d, width = self.spec, self.spec.n_embd, self.spec.n_expert_ff
@@ -99,6 +98,13 @@ class Decoder:
             self._feed(block, weights, width, "_shexp"),
             spec.n_experts_used,
         )
+
+    def workspace(self) -> Workspace:
+        """Buffers for `forward`, empty yet."""
+        linears = [self.output]
+        for layer in self.layers:
+            linears += [layer.attn_qkv, layer.attn_output, *layer.ffn.linears]
+        return Workspace(self.spec, linears, max(layer.ffn.width for layer in self.layers))
 
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
         """The layout of a page that holds this model's keys and values."""
@@ -165,48 +171,3 @@ class Decoder:
         steps = (positions + 1) // length + 1
         factors = {int(s): 1.0 + a * float(Decimal(int(s)).ln()) for s in np.unique(steps)}
         return np.array([[factors[int(s)]] for s in steps], np.float32)
-
-
-class Workspace:
-    """Buffers of a forward pass, kept between passes and grown when a batch is larger than any before."""
-
-    def __init__(self, model: Decoder) -> None:
-        spec = model.spec
-        self.linears = [model.output]
-        for layer in model.layers:
-            self.linears += [layer.attn_qkv, layer.attn_output, *layer.ffn.linears]
-        width = max(layer.ffn.width for layer in model.layers)
-        self.widths = {
-            "x": spec.n_embd,
-            "h": spec.n_embd,
-            "qkv": (spec.n_heads + spec.n_kv_heads) * spec.key_dim + spec.n_kv_heads * spec.value_dim,
-            "attended": spec.n_heads * spec.value_dim,
-            "gate_up": 2 * width,
-            "fed": width,
-        }
-        self.n_rows = 0
-        self.linear_bytes = 0
-        self.scratch = aligned_empty(0)
-        self._buffers: dict[str, np.ndarray] = {}
-        self._views: dict[tuple[str, int, int], np.ndarray] = {}
-
-    def reserve(self, n_rows: int, attention_bytes: int) -> None:
-        """Makes room for ``n_rows`` rows and for the attention's scratch."""
-        if n_rows > self.n_rows:
-            self.n_rows = n_rows
-            self._views.clear()
-            for name, width in self.widths.items():
-                self._buffers[name] = aligned_empty(4 * n_rows * width).view(np.float32)
-            self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
-        needed = max(self.linear_bytes, attention_bytes)
-        if needed > self.scratch.nbytes:
-            self.scratch = aligned_empty(needed)
-
-    def rows(self, name: str, n: int, width: int) -> np.ndarray:
-        """float32 (n, width): the beginning of a buffer; ``n`` is at most what was reserved."""
-        key = (name, n, width)
-        if key not in self._views:
-            if len(self._views) > 256:
-                self._views.clear()
-            self._views[key] = self._buffers[name][: n * width].reshape(n, width)
-        return self._views[key]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-
-if TYPE_CHECKING:
-    from oxillama.models.decoder import Workspace
+from oxillama.models.workspace import Workspace
 
 
 class GatedFeed:
