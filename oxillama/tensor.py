@@ -1,9 +1,13 @@
-"""Weights in memory: the tensors of a file packed into panels, ready for the kernels."""
+"""Weights in memory: the tensors of a file packed into panels, ready for the kernels.
+
+Everything is checked when a model is loaded, but a matrix is packed when it is first multiplied with (or by
+`Matrices.pack`): a file opens at once, and what is never used, an expert say, is never read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +19,7 @@ from oxillama.modelfile import ModelFile, TensorInfo
 ALIGNMENT = 64
 
 Loaded = Callable[[str, int], None]
-"""Told the name and the file bytes of each tensor once it is loaded."""
+"""Told the name and the file bytes of each tensor once it is in memory."""
 
 
 def aligned_empty(n_bytes: int) -> np.ndarray:
@@ -76,48 +80,85 @@ class Weights:
         self.loaded(name, info.nbytes)
         return out
 
-    def matrix(self, name: str, rows: int, cols: int) -> tuple[int, int, np.ndarray]:
-        """A (rows, cols) matrix as `Linear` takes it: layout id, rows, packed panels."""
-        info = self._info(name, (cols, rows))
-        packed = self._packed(info, self.file.data(name), rows, cols)
-        self.file.release(name)
-        self.loaded(name, info.nbytes)
-        return packed
-
-    def _packed(
-        self, info: TensorInfo, blocks: np.ndarray, rows: int, cols: int
-    ) -> tuple[int, int, np.ndarray]:
-        assert info.format.layout is not None
-        data = aligned_empty(pack.packed_bytes(info.format.id, rows, cols))
-        pack.pack(info.format.id, blocks, rows, cols, data, self.n_threads)
-        return LAYOUTS[info.format.layout].id, rows, data
-
-    def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Any:
+    def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Matrices:
         """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
         biases = [
             self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
             for name, rows in names
         ]
         bias = np.concatenate(biases) if any(self.has(f"{name}.bias") for name, _ in names) else None
-        matrices = [self.matrix(f"{name}.weight", rows, cols) for name, rows in names]
-        return self.kernels.linear.Linear(matrices, cols, bias)
+        sources = []
+        for name, rows in names:
+            info = self._info(f"{name}.weight", (cols, rows))
+            sources.append(Source(info, self.file.data(info.name), info.nbytes, rows))
+        return Matrices(self, sources, cols, bias)
 
-    def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Any]:
-        """One `Linear` for each expert, over its slices of stacked (n_experts, rows, cols) tensors."""
-        slices: list[list[tuple[int, int, np.ndarray]]] = [[] for _ in range(n_experts)]
+    def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Matrices]:
+        """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors."""
+        slices: list[list[Source]] = [[] for _ in range(n_experts)]
         for name, rows in names:
             info = self._info(f"{name}.weight", (cols, rows, n_experts))
             for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
-                slices[expert].append(self._packed(info, blocks, rows, cols))
-            self.file.release(info.name)
-            self.loaded(info.name, info.nbytes)
-        return [self.kernels.linear.Linear(matrices, cols) for matrices in slices]
+                slices[expert].append(Source(info, blocks, info.nbytes // n_experts, rows))
+        return [Matrices(self, sources, cols, None) for sources in slices]
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are looked up in the file itself: only the pages touched are read."""
         info = self._info(name, (cols, rows))
         self.loaded(name, info.nbytes)
         return Embedding(self.file.data(name).reshape(rows, -1), info.format.id, cols)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a matrix comes from: its tensor, its blocks in the file (one expert's, of a stacked tensor)."""
+
+    info: TensorInfo
+    blocks: np.ndarray  # uint8, the rows as the file holds them
+    nbytes: int
+    rows: int
+
+
+class Matrices:
+    """Matrices that share an input: a `Linear` of the kernels whose panels are packed when they are needed.
+
+    Attributes
+    ----------
+    rows, cols : of all matrices together, stacked by rows.
+    """
+
+    def __init__(self, weights: Weights, sources: list[Source], cols: int, bias: np.ndarray | None) -> None:
+        self._weights = weights
+        self._pending = [
+            (source, aligned_empty(pack.packed_bytes(source.info.format.id, source.rows, cols)))
+            for source in sources
+        ]
+        parts = [
+            (LAYOUTS[source.info.format.layout or ""].id, source.rows, data) for source, data in self._pending
+        ]
+        self._linear = weights.kernels.linear.Linear(parts, cols, bias)
+        self.rows: int = self._linear.rows
+        self.cols = cols
+        self.scratch_bytes: Callable[[int], int] = self._linear.scratch_bytes
+
+    def apply(
+        self, x: np.ndarray, out: np.ndarray, scratch: np.ndarray, n_threads: int, accumulate: bool = False
+    ) -> None:
+        """As `Linear.apply`: out (n, rows) = x (n, cols) W^T + bias, or out + that."""
+        if self._pending:
+            self.pack()
+        self._linear.apply(x, out, scratch, n_threads, accumulate)
+
+    def pack(self) -> None:
+        """Packs what is not packed yet, and gives the file's pages back to the system."""
+        weights = self._weights
+        while self._pending:
+            source, data = self._pending[0]
+            info = source.info
+            pack.pack(info.format.id, source.blocks, source.rows, self.cols, data, weights.n_threads)
+            weights.file.release(info.name)
+            weights.loaded(info.name, source.nbytes)
+            del self._pending[0]
 
 
 class Embedding:

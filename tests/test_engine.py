@@ -275,14 +275,33 @@ def test_a_model_may_be_replaced(engine: InferenceEngine) -> None:
     assert not np.array_equal(draft, engine.logits(PROMPT))
 
 
-def test_progress_names_every_tensor_and_adds_up() -> None:
-    seen: list[tuple[str, int]] = []
-    engine = InferenceEngine.from_gguf(demo.STORY, progress=lambda name, n: seen.append((name, n)))
-    assert engine.is_loaded
+def test_progress_names_every_tensor_and_packs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oxillama import _kernels
     from oxillama.modelfile import ModelFile
 
+    seen: list[str] = []
+    engine = InferenceEngine.from_gguf(demo.STORY, progress=lambda name, n: seen.append(name))
     with ModelFile.open(demo.STORY) as file:
-        assert {name for name, _ in seen} == set(file.tensors)
+        assert set(seen) == set(file.tensors)
+    monkeypatch.setattr(_kernels.pack, "pack", None)  # nothing is left to do
+    engine.logits(PROMPT)
+
+
+def test_matrices_are_packed_when_they_are_first_used(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oxillama import _kernels
+
+    calls: list[int] = []
+    real = _kernels.pack.pack
+    monkeypatch.setattr(_kernels.pack, "pack", lambda *args: (calls.append(1), real(*args))[1])
+    other = InferenceEngine.from_gguf(demo.STORY)
+    assert not calls
+    assert np.array_equal(other.logits(PROMPT), engine.logits(PROMPT))
+    n = len(calls)
+    assert n > 4 * 7
+    other.logits(PROMPT)
+    assert len(calls) == n
 
 
 @pytest.mark.parametrize(

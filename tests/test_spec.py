@@ -212,7 +212,12 @@ def test_the_loader_tells_what_it_took_and_what_it_left() -> None:
     heard: list[tuple[str, int]] = []
     file = ModelFile.open(tiny.file(**{"blk.0.attn_sinks.weight": ("F32", np.zeros((1, 16), np.uint8))}))
     weights = Weights(file, load(PRESENT[0]), 1, lambda name, n: heard.append((name, n)))
-    Decoder(read_spec(file), weights)
+    model = Decoder(read_spec(file), weights)
+    assert not any("attn_q" in name or "ffn_up" in name for name, _ in heard)  # not packed before it is used
+    for matrices in model.matrices():
+        matrices.pack()
+        matrices.pack()
+    assert len(heard) == len(tiny.tensors) + 1  # the tied table is an embedding and a matrix
     assert weights.unused() == ["blk.0.attn_sinks.weight"]
     assert {name for name, _ in heard} == set(tiny.tensors)
     assert all(n == tiny.tensors[name][1].nbytes for name, n in heard)

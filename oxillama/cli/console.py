@@ -107,26 +107,28 @@ def _umask() -> int:
 
 
 @contextmanager
-def loading_bar(path: str, show: bool | None) -> Iterator[Callable[[str, int], None] | None]:
+def loading_bar(path: str, show: bool | None) -> Iterator[Callable[[str, int], None]]:
     """A progress bar for the tensors of a model, as the engine's ``progress``.
 
-    ``show`` None means where stderr is a terminal. The bar goes away when the model is loaded.
+    ``show`` None means where stderr is a terminal. The bar goes away when the model is loaded. Where none is
+    shown the tensors are heard of all the same: the engine packs them before the text is timed.
     """
     if not (sys.stderr.isatty() if show is None else show):
-        yield None
+        yield lambda name, n_bytes: None
         return
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     from oxillama.modelfile import ModelFile
 
     with ModelFile.open(path) as file:
-        total = sum(tensor.nbytes for tensor in file.tensors.values())
-    seen: set[str] = set()
-    with tqdm(total=total, desc="loading", unit="B", unit_scale=True, leave=False, file=sys.stderr) as bar:
+        left = {name: tensor.nbytes for name, tensor in file.tensors.items()}
+    with tqdm(
+        total=sum(left.values()), desc="loading", unit="B", unit_scale=True, leave=False, file=sys.stderr
+    ) as bar:
 
         def loaded(name: str, n_bytes: int) -> None:
-            if name not in seen:  # a table that is both the embedding and the output is loaded twice
-                seen.add(name)
-                bar.update(n_bytes)
+            step = min(n_bytes, left[name])  # a table that is both the embedding and the output comes twice
+            left[name] -= step
+            bar.update(step)
 
         yield loaded

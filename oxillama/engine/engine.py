@@ -34,7 +34,8 @@ class InferenceEngine:
     Parameters
     ----------
     config : options; its ``model_path``, if any, is loaded at once.
-    progress : called with (tensor name, bytes) for each tensor as it is loaded.
+    progress : called with (tensor name, bytes) for each tensor as it comes into memory, which then all
+        do at once; without it each matrix is packed when it is first used.
 
     Raises
     ------
@@ -80,6 +81,9 @@ class InferenceEngine:
                 )
             weights = Weights(file, self.kernels, self.num_threads, progress)
             model = Decoder(spec, weights)
+            if progress is not None:
+                for matrices in model.matrices():
+                    matrices.pack()
             context = config.context_size or min(spec.context_length, 10**6 - 1)
             shape = model.kv_shape(LAYOUTS[config.kv_type].id, config.page_size)
         except BaseException:

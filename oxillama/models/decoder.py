@@ -19,16 +19,16 @@ from oxillama.models.feed import GatedFeed, InputScaledExperts
 from oxillama.models.rope import rope_frequencies
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Workspace
-from oxillama.tensor import Weights
+from oxillama.tensor import Matrices, Weights
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Weights of one block. The matrices that share an input are one `Linear`."""
+    """Weights of one block. The matrices that share an input are one `Matrices`."""
 
     attn_norm: np.ndarray
-    attn_qkv: Any
-    attn_output: Any
+    attn_qkv: Matrices
+    attn_output: Matrices
     ffn_norm: np.ndarray
     ffn: GatedFeed | InputScaledExperts
 
@@ -99,12 +99,16 @@ class Decoder:
             spec.n_experts_used,
         )
 
+    def matrices(self) -> list[Matrices]:
+        """All of them, in the order in which a forward pass takes them."""
+        found: list[Matrices] = []
+        for layer in self.layers:
+            found += [layer.attn_qkv, layer.attn_output, *layer.ffn.linears]
+        return [*found, self.output]
+
     def workspace(self) -> Workspace:
         """Buffers for `forward`, empty yet."""
-        linears = [self.output]
-        for layer in self.layers:
-            linears += [layer.attn_qkv, layer.attn_output, *layer.ffn.linears]
-        return Workspace(self.spec, linears, max(layer.ffn.width for layer in self.layers))
+        return Workspace(self.spec, self.matrices(), max(layer.ffn.width for layer in self.layers))
 
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
         """The layout of a page that holds this model's keys and values."""

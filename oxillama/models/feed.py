@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.workspace import Workspace
+from oxillama.tensor import Matrices
 
 
 class GatedFeed:
     """down(silu(gate h) * up h) (Shazeer, "GLU Variants Improve Transformer", 2020)."""
 
-    def __init__(self, kernels: Kernels, gate_up: Any, down: Any) -> None:
+    def __init__(self, kernels: Kernels, gate_up: Matrices, down: Matrices) -> None:
         self.kernels = kernels
         self.gate_up = gate_up
         self.down = down
@@ -37,7 +36,7 @@ class InputScaledExperts:
     """
 
     def __init__(
-        self, kernels: Kernels, router: Any, experts: list[GatedFeed], shared: GatedFeed, n_used: int
+        self, kernels: Kernels, router: Matrices, experts: list[GatedFeed], shared: GatedFeed, n_used: int
     ) -> None:
         self.kernels = kernels
         self.router = router

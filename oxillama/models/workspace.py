@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from oxillama.models.spec import Spec
-from oxillama.tensor import aligned_empty
+from oxillama.tensor import Matrices, aligned_empty
 
 
 class Workspace:
@@ -20,7 +18,7 @@ class Workspace:
     ffn_width : the width of its widest feed-forward block.
     """
 
-    def __init__(self, spec: Spec, linears: list[Any], ffn_width: int) -> None:
+    def __init__(self, spec: Spec, linears: list[Matrices], ffn_width: int) -> None:
         self.linears = linears
         self.widths = {
             "x": spec.n_embd,
