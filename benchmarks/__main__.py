@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import end_to_end, loading, make_model
+from benchmarks import end_to_end, kernels, loading, make_model
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import available_cores, describe_machine
@@ -38,6 +38,10 @@ def parser() -> argparse.ArgumentParser:
     load = commands.add_parser("load", help="load time and peak memory, each load in a fresh process")
     _add_common(load, new=8)
     load.set_defaults(run=run_load, command="load")
+
+    alone = commands.add_parser("kernels", help="speed of the matrix products alone, by format and tokens")
+    kernels.add_arguments(alone)
+    alone.set_defaults(run=kernels.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

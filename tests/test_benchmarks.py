@@ -415,3 +415,14 @@ def test_a_run_is_printed_written_and_compared(
     assert content["results"][0]["samples"] == {"fake": [4.0, 4.0]}
     assert main([*command, "--compare", str(path)]) == 0
     assert capsys.readouterr().out.count("within the spread") == 2
+
+
+def test_kernels_are_measured_by_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "--format", "Q4_K", "--target", "portable", "--seconds", "0.001"]) == 0
+    head, columns, line = capsys.readouterr().out.splitlines()
+    assert "target portable" in head
+    assert columns.split()[0] == "format"
+    assert line.split()[0] == "Q4_K"
+    assert all(float(value) >= 0 for value in line.split()[1:])
+    assert main(["kernels", "--seconds", "0"]) == 2
+    assert main(["kernels", "--target", "sse9"]) == 2
