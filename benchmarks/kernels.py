@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise ConfigError(f"--seconds: expected a number above 0, got {args.seconds}")
     kernels = load(args.target) if args.target else best()
-    lines = [["format", *(f"{n} tokens" for n in TOKENS)]]
+    lines = [["format", *(f"{n} token{'s' * (n > 1)}" for n in TOKENS)]]
     for name in args.format or args.runnable:
         speeds = [speed(kernels, name, n, args.seconds) for n in TOKENS]
         lines.append([name, *(f"{value:.0f}" for value in speeds)])

@@ -419,7 +419,7 @@ def test_a_run_is_printed_written_and_compared(
 
 def test_kernels_are_measured_by_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "--format", "Q4_K", "--target", "portable", "--seconds", "0.001"]) == 0
-    head, columns, line = capsys.readouterr().out.splitlines()
+    head, columns, _, line = capsys.readouterr().out.splitlines()
     assert "target portable" in head
     assert columns.split()[0] == "format"
     assert line.split()[0] == "Q4_K"
