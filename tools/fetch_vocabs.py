@@ -13,16 +13,17 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
-import json
 import os
+import re
 import sys
 import tarfile
+import urllib.parse
 import urllib.request
 from pathlib import Path, PurePosixPath
 
 VERSION = "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-INDEX = f"https://pypi.org/pypi/llama-cpp-python/{VERSION}/json"
+INDEX = "https://pypi.org/simple/llama-cpp-python/"
 
 
 def folder() -> Path:
@@ -33,8 +34,11 @@ def folder() -> Path:
 
 def download() -> bytes:
     with urllib.request.urlopen(INDEX) as response:
-        files = json.load(response)["urls"]
-    url = next(file["url"] for file in files if file["packagetype"] == "sdist")
+        page = response.read().decode()
+    link = re.search(rf'href="([^"#]*/llama_cpp_python-{re.escape(VERSION)}\.tar\.gz)[#"]', page)
+    if link is None:
+        raise SystemExit(f"{INDEX}: lists no source distribution of version {VERSION}")
+    url = urllib.parse.urljoin(INDEX, link[1])
     print(f"fetching {url}")
     with urllib.request.urlopen(url) as response:
         data: bytes = response.read()
