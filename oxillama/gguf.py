@@ -211,7 +211,7 @@ class _Cursor:
         self.pos = pos
         return StringArray(bytes(buffer[start:pos]), ends)
 
-    def array(self, key: str, depth: int) -> Any:
+    def array_value(self, key: str, depth: int) -> Any:
         """An array value; those inside another array come as plain lists."""
         start = self.pos
         kind = self.integer(U32, "an array's element type", key)
@@ -227,7 +227,7 @@ class _Cursor:
         if depth == MAX_ARRAY_DEPTH:
             self.fail(f"arrays are nested more than {MAX_ARRAY_DEPTH} deep", key, start)
         count = self.count(ARRAY_HEADER_BYTES, "nested arrays", key)
-        return [self.array(key, depth + 1) for _ in range(count)]
+        return [self.array_value(key, depth + 1) for _ in range(count)]
 
     def value(self, key: str) -> Any:
         start = self.pos
@@ -238,7 +238,7 @@ class _Cursor:
             length = self.integer(U64, "the length of a string", key)
             return self.take(length, "a string", key).decode("utf-8", "surrogateescape")
         if kind == ARRAY:
-            return self.array(key, 1)
+            return self.array_value(key, 1)
         self.fail(f"unknown value type {kind}", key, start)
 
     def version(self) -> int:
