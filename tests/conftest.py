@@ -1,8 +1,16 @@
 """What holds for all tests."""
 
+import os
 import signal
+
+from hypothesis import settings
 
 # Started in the background, a process may inherit that Ctrl-C is ignored, and so would the command lines the
 # tests start and interrupt. With a handler here they get the default.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples every time, so that a run can be repeated; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
