@@ -11,7 +11,8 @@ from typing import Any
 from benchmarks import end_to_end, kernels, loading, make_model
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
-from oxillama.benchmark import available_cores, describe_machine
+from oxillama.benchmark import describe_machine
+from oxillama.config import available_cpus
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 
 
@@ -53,7 +54,7 @@ def _add_common(command: argparse.ArgumentParser, new: int) -> None:
     command.add_argument("--model", type=Path, action="append", required=True, help="GGUF file; repeatable")
     command.add_argument("--engine", choices=ENGINES, default="oxillama", help="default: %(default)s")
     command.add_argument("--peer", choices=ENGINES, help="a second engine to compare with")
-    command.add_argument("--threads", type=_positive, default=available_cores(), help="default: %(default)s")
+    command.add_argument("--threads", type=_positive, default=available_cpus(), help="default: %(default)s")
     command.add_argument("--rounds", type=_positive, default=10, help="turns per engine (default: 10)")
     command.add_argument("--warmup", type=_natural, default=1, help="turns thrown away (default: 1)")
     command.add_argument("--prompt", type=_positive, default=512, help="tokens (default: 512)")

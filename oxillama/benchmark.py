@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 
 CPU_FLAGS = (
@@ -84,7 +85,7 @@ def bench_model(
             raise ConfigError(f"{name}: expected at least {least}, got {count}")
     from oxillama import EngineConfig, InferenceEngine
 
-    threads = available_cores() if num_threads is None else num_threads
+    threads = available_cpus() if num_threads is None else num_threads
     config = EngineConfig(
         model_path=os.fspath(path), num_threads=threads, context_size=prompt_tokens + new_tokens
     )
@@ -120,13 +121,6 @@ def fixed_tokens(n: int, n_vocab: int) -> list[int]:
     return [1 + i * 7919 % (n_vocab - 1) for i in range(n)]
 
 
-def available_cores() -> int:
-    """Cores this process may run on, which may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def peak_rss() -> int:
     """The most memory this process has had resident so far, in bytes.
 
@@ -153,7 +147,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "available_cores": available_cores(),
+        "available_cores": available_cpus(),
         "flags": [flag for flag in CPU_FLAGS if flag in flags],
         "memory_bytes": _memory_bytes(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,

@@ -13,7 +13,6 @@ cdef extern from "simd.h" nogil:
 
     const int OX_S8_SHIFT
     const int OX_TILE
-    void OX_PREFETCH(const void* p)
 
     float ox_f32_from_f16(uint16_t h)
     uint16_t ox_f16_from_f32(float f)
@@ -49,7 +48,6 @@ cdef extern from "simd.h" nogil:
     i32x16 i32_mul(i32x16 a, i32x16 b)
     i32x16 i32_shl(i32x16 a, int n)
     i32x16 i32_sar(i32x16 a, int n)
-    i32x16 i32_load_u8(const uint8_t* p)
     i32x16 i16_load_u8(const uint8_t* p)
     i32x16 i16_load_i8(const int8_t* p)
     void i32_store_i8(int8_t* p, i32x16 a)

@@ -97,11 +97,6 @@ static OX_INLINE i32x16 i32_sar(i32x16 a, int n) {
     i32x16 r = {_mm256_srai_epi32(a.lo, n), _mm256_srai_epi32(a.hi, n)};
     return r;
 }
-static OX_INLINE i32x16 i32_load_u8(const uint8_t *p) {
-    i32x16 r = {_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
-                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)))};
-    return r;
-}
 static OX_INLINE i32x16 i16_load_u8(const uint8_t *p) {
     i32x16 r = {_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)),
                 _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(p + 16)))};

@@ -61,9 +61,6 @@ static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { return _mm512_sub_epi32(a,
 static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { return _mm512_mullo_epi32(a, b); }
 static OX_INLINE i32x16 i32_shl(i32x16 a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 static OX_INLINE i32x16 i32_sar(i32x16 a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
-static OX_INLINE i32x16 i32_load_u8(const uint8_t *p) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-}
 static OX_INLINE i32x16 i16_load_u8(const uint8_t *p) {
     return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p));
 }

@@ -61,16 +61,6 @@ static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { OX_Q(i32x16, vsubq_s32(a.q
 static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { OX_Q(i32x16, vmulq_s32(a.q[i], b.q[i])); }
 static OX_INLINE i32x16 i32_shl(i32x16 a, int n) { OX_Q(i32x16, vshlq_s32(a.q[i], vdupq_n_s32(n))); }
 static OX_INLINE i32x16 i32_sar(i32x16 a, int n) { OX_Q(i32x16, vshlq_s32(a.q[i], vdupq_n_s32(-n))); }
-static OX_INLINE i32x16 i32_load_u8(const uint8_t *p) {
-    const uint8x16_t b = vld1q_u8(p);
-    const uint16x8_t lo = vmovl_u8(vget_low_u8(b)), hi = vmovl_u8(vget_high_u8(b));
-    i32x16 r;
-    r.q[0] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(lo)));
-    r.q[1] = vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(lo)));
-    r.q[2] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(hi)));
-    r.q[3] = vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(hi)));
-    return r;
-}
 static OX_INLINE i32x16 i16_load_u8(const uint8_t *p) {
     OX_Q(i32x16, vreinterpretq_s32_u16(vmovl_u8(vld1_u8(p + 8 * i))));
 }

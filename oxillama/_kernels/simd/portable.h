@@ -74,7 +74,6 @@ static OX_INLINE i32x16 i32_sub(i32x16 a, i32x16 b) { OX_EACH(i32x16, (int32_t)(
 static OX_INLINE i32x16 i32_mul(i32x16 a, i32x16 b) { OX_EACH(i32x16, (int32_t)((uint32_t)a.v[i] * (uint32_t)b.v[i])); }
 static OX_INLINE i32x16 i32_shl(i32x16 a, int n) { OX_EACH(i32x16, (int32_t)((uint32_t)a.v[i] << n)); }
 static OX_INLINE i32x16 i32_sar(i32x16 a, int n) { OX_EACH(i32x16, a.v[i] >> n); }
-static OX_INLINE i32x16 i32_load_u8(const uint8_t *p) { OX_EACH(i32x16, p[i]); }
 
 /* 16 pairs of 16-bit integers live in an i32x16: the even one in the low half. */
 static OX_INLINE int32_t ox_pair(int a, int b) { return (int32_t)(((uint32_t)a & 0xffffu) | ((uint32_t)b << 16)); }

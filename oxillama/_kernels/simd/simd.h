@@ -13,10 +13,8 @@
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define OX_INLINE __forceinline
-#define OX_PREFETCH(p) ((void)(p))
 #else
 #define OX_INLINE inline __attribute__((always_inline))
-#define OX_PREFETCH(p) __builtin_prefetch((p), 0, 3)
 #endif
 
 /* Tile bodies take their token count and layout as constants: they only become constants once
