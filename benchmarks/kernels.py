@@ -109,14 +109,18 @@ def measure(kernels: Kernels, name: str, threads: int, rounds: int, megabytes: f
     scratch = aligned_empty(linear.scratch_bytes(MANY))
     roofline = kernels.roofline
     products = roofline.float_products if layout.activation == "f32" else roofline.integer_products
+
+    def turn(work: Callable[[], Any]) -> Callable[[], dict[str, float]]:
+        return timed(lambda: products(PEAK_ROUNDS // 4, threads), work)
+
     times = alternate(
         {
-            "read": timed(lambda: roofline.read_bytes(data, threads)),
+            "read": turn(lambda: roofline.read_bytes(data, threads)),
             **{
-                str(n): timed(lambda n=n: linear.apply(x[:n], out[:n], scratch, threads))  # type: ignore[misc]
+                str(n): turn(lambda n=n: linear.apply(x[:n], out[:n], scratch, threads))  # type: ignore[misc]
                 for n in (1, *FEW, MANY)
             },
-            "peak": timed(lambda: products(PEAK_ROUNDS, threads)),
+            "peak": turn(lambda: products(PEAK_ROUNDS, threads)),
         },
         rounds=rounds,
     )
@@ -151,10 +155,11 @@ def matrix(name: str, megabytes: float) -> tuple[np.ndarray, int]:
     return data, times * SOME_ROWS
 
 
-def timed(work: Callable[[], Any]) -> Callable[[], dict[str, float]]:
-    """A turn that reports its seconds."""
+def timed(wake: Callable[[], Any], work: Callable[[], Any]) -> Callable[[], dict[str, float]]:
+    """A turn that reports its seconds, once the threads are awake: a halted core can take a millisecond."""
 
     def turn() -> dict[str, float]:
+        wake()
         start = time.perf_counter()
         work()
         return {"s": time.perf_counter() - start}
