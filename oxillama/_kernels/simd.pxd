@@ -14,6 +14,9 @@ cdef extern from "simd.h" nogil:
     const int OX_S8_SHIFT
     const int OX_TILE
 
+    void ox_prefetch(const void* p)
+    const int OX_AHEAD
+
     float ox_f32_from_f16(uint16_t h)
     uint16_t ox_f16_from_f32(float f)
     float ox_f32_from_bf16(uint16_t h)
