@@ -22,6 +22,7 @@ from oxillama.errors import (
 from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
+    from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
     from oxillama.tokenizer import TokenizerBridge
@@ -44,6 +45,8 @@ __all__ = [
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
+    "batched_flash_attention",
+    "flash_attention_forward",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
@@ -51,6 +54,8 @@ _LATER = {
     "Generation": "oxillama.engine.generation",
     "InferenceEngine": "oxillama.engine.engine",
     "TokenizerBridge": "oxillama.tokenizer",
+    "batched_flash_attention": "oxillama.attention",
+    "flash_attention_forward": "oxillama.attention",
 }
 
 
