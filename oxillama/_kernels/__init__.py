@@ -34,12 +34,14 @@ class Kernels:
     target : its name in `oxillama.targets`.
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
+    quantize : `quantize`, from floats to the blocks of files.
     vector : norms, rotary embedding, gated activations, softmax.
     """
 
     target: str
     linear: Any
     attention: Any
+    quantize: Any
     vector: Any
 
 
@@ -66,7 +68,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector")
+        for name in ("linear", "attention", "quantize", "vector")
     }
     return Kernels(target, **modules)
 
