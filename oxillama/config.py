@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxillama.errors import ConfigError
+from oxillama.filetypes import named_format
 from oxillama.sampling.params import SamplerConfig
 
 PREFILL_CHUNK = 512
@@ -41,6 +42,8 @@ class EngineConfig:
     prefill_chunk_size : most prompt tokens in one forward pass.
     kv_type : "f16", "f32" or "bf16": how keys and values are kept.
     page_size : tokens in a page of keys and values, a power of two, at least 16.
+    quantize : format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "Q8_0" or
+        "Q4_K"; what runs is what a file quantized so (``--pure``) would. None for what the file has.
     seed : seed of generations whose sampler has none; None for a new one each time.
 
     Raises
@@ -56,6 +59,7 @@ class EngineConfig:
     prefill_chunk_size: int = PREFILL_CHUNK
     kv_type: str = "f16"
     page_size: int = 16
+    quantize: str | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -74,6 +78,8 @@ class EngineConfig:
             raise ConfigError(f"num_threads: needs at most 1024, got {self.num_threads}")
         if self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type: needs one of {', '.join(KV_TYPES)}, got {self.kv_type!r}")
+        if self.quantize is not None:
+            named_format(self.quantize, "quantize")
         if self.page_size < 16 or self.page_size & (self.page_size - 1):
             raise ConfigError(f"page_size: needs a power of two, at least 16, got {self.page_size}")
         if not isinstance(self.sampler, SamplerConfig):
