@@ -96,12 +96,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Raises ModelFileError if it cannot be written.
     """
-    target = Path(os.path.realpath(path))  # a link stays one
     temporary = None
     try:
-        if target.exists() and not target.is_file():
-            raise ModelFileError(f"{path}: expected a file to write to, found a directory or device")
-        fd, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+        try:
+            target = Path(os.path.realpath(path))  # a link stays one
+            if target.exists() and not target.is_file():
+                raise ModelFileError(f"{path}: expected a file to write to, found a directory or device")
+            fd, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+        except ValueError as error:  # NUL or a lone surrogate in the path
+            raise ModelFileError(f"{str(path)!r}: not a path: {error}") from error
         with open(fd, "wb") as file:
             if hasattr(os, "fchmod"):
                 os.fchmod(fd, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
@@ -114,8 +117,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except ValueError as error:  # NUL in the path
-        raise ModelFileError(f"{str(path)!r}: not a path: {error}") from error
     finally:
         if temporary is not None:
             with suppress(OSError):

@@ -145,10 +145,17 @@ def quantize_model(
         _check_sources(plan, allow_requantize)
         if target is not None:
             path = Path(os.fsdecode(target))
-            if any(path.exists() and path.samefile(shard) for shard in file.paths):
+            if any(_is_same(path, shard) for shard in file.paths):
                 raise ConfigError(f"target: {path} is the source")
             _write(file, plan, path, imatrix, threads, progress or (lambda name, n_bytes: None))
     return plan
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):  # it is not there, or no path at all
+        return False
 
 
 def _named(name: str, option: str) -> Format:

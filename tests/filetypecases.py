@@ -1,6 +1,6 @@
 """Models whose file types llama.cpp was asked about, as `tools/record_file_types.py` has recorded it.
 
-Each is small in every way but its number of layers: what the rules look at is names, shapes and a few numbers.
+Each is small in every way but its number of layers: the rules look at names, shapes and a few numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LETTERS: dict[str, str] = dict(zip(TARGETS, "fhb4a5e8PQRST", strict=True))
 
 @dataclass(frozen=True)
 class Case:
-    """A model: its architecture, layers, heads, experts, and whether it has an output matrix and whole rows."""
+    """A model: its architecture, layers, heads, experts; without an output matrix if it is tied."""
 
     architecture: str = "llama"
     n_layers: int = 17

@@ -1,4 +1,4 @@
-"""The quantization kernel: gguf's bits where gguf has formulas, and no more error than llama.cpp where not."""
+"""The quantization kernel: gguf's bits where gguf has formulas, no more error than llama.cpp where not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Records which format llama.cpp gives each tensor, for every file type: tests/data/file_types.json.
 
-    python tools/record_file_types.py        (with llama-cpp-python)
+python tools/record_file_types.py        (with llama-cpp-python)
 """
 
 from __future__ import annotations

@@ -78,13 +78,13 @@ def collect_imatrix(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ConfigError(f"{name}: needs an integer from 1 on, got {value!r}")
     content = _read(Path(os.fsdecode(text)))
+    if not content:
+        raise PromptError(f"text: {os.fspath(text)} is empty")
     config = EngineConfig(model_path=model, num_threads=num_threads)
     engine = InferenceEngine(config, progress=loading)
     if chunk_size > engine.context_size:
         raise ConfigError(f"chunk_size: needs at most the context's {engine.context_size}, got {chunk_size}")
     tokens = engine.tokenize(content)
-    if not tokens:
-        raise PromptError(f"{os.fspath(text)}: has no tokens")
     pieces = [tokens[i : i + chunk_size] for i in range(0, len(tokens), chunk_size)]
     if len(pieces) > 1 and len(pieces[-1]) < chunk_size:
         pieces.pop()
