@@ -25,7 +25,7 @@ from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_i
 from oxillama._kernels import best, pack
 from oxillama.conversion import quantized
 from oxillama.errors import ConfigError
-from oxillama.filetypes import FILE_TYPES, FLOATS, TARGETS
+from oxillama.filetypes import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
 from oxillama.formats import FORMATS
 from oxillama.modelfile import ModelFile
 
@@ -202,6 +202,8 @@ def compare_perplexities(peer: Peer, threads: int) -> None:
             for weights in (None, imatrix):
                 if weights is None and file_type == "Q2_K_S":
                     continue  # llama.cpp refuses it
+                if weights is not None and FILE_TYPES[file_type].base in UNWEIGHTED:
+                    continue
                 quantize_model(source, mine, file_type, imatrix=weights, pure=pure, num_threads=threads)
                 peer.quantize_model(source, theirs, file_type, pure, weights)
                 found = [perplexity(path, threads) for path in (mine, theirs)]

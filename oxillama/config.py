@@ -43,7 +43,9 @@ class EngineConfig:
     kv_type : "f16", "f32" or "bf16": how keys and values are kept.
     page_size : tokens in a page of keys and values, a power of two, at least 16.
     quantize : format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "Q8_0" or
-        "Q4_K"; what runs is what a file quantized so (``--pure``) would. None for what the file has.
+        "Q4_K"; what runs is what a file quantized so (``--pure``) would. Where rows are no multiple of 256,
+        K-quants fall back to Q4_0, Q5_0, Q5_1 or Q8_0; where they are none of 32, all do to F16. None for
+        what the file has.
     seed : seed of generations whose sampler has none; None for a new one each time.
 
     Raises

@@ -126,7 +126,7 @@ def quantize_model(
     ConfigError : an option cannot be honoured.
     ModelFileError : a file cannot be read or written.
     GGUFError : a file is malformed, or a weight is not finite or too large for the format.
-    LoadError : a matrix is in a format that cannot be read.
+    LoadError : there are no matrices, or one is in a format that cannot be read.
     """
     file_type, _ = filetypes.named_type(type)
     output = None if output_tensor_type is None else _named(output_tensor_type, "output_tensor_type")
@@ -185,6 +185,7 @@ class _Planner:
     ) -> None:
         self.file, self.file_type, self.imatrix, self.pure = file, file_type, imatrix, pure
         self.output, self.embedding, self.overrides = output, embedding, overrides
+        self.leave_output = leave_output
         self.matrices = [
             name
             for name, info in file.tensors.items()
@@ -198,6 +199,12 @@ class _Planner:
         self.indices = filetypes.indices(self.matrices)
 
     def plan(self) -> tuple[Planned, ...]:
+        if not self.matrices:
+            raise LoadError(f"{self.file.path}: has no matrices to quantize")
+        if self.leave_output and "output.weight" not in self.file.tensors:
+            raise ConfigError(
+                "leave_output_tensor: the file has no output.weight, the embedding is the output"
+            )
         for pattern, _ in self.overrides:
             if not any(pattern.search(name) for name in self.matrices):
                 raise ConfigError(f"tensor_types: {pattern.pattern!r} is found in no matrix's name")

@@ -231,6 +231,24 @@ def test_options_that_cannot_be_honoured_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_without_what_is_asked_for_is_refused(tmp_path: Path) -> None:
+    path = matrix_file(tmp_path / "in.gguf", normal(4, 256))
+    for options, message in (
+        ({"leave_output_tensor": True}, "leave_output_tensor: the file has no output"),
+        ({"output_tensor_type": "F16"}, "output_tensor_type: the file has no output"),
+        ({"token_embedding_type": "F16"}, "token_embedding_type: the file has no embedding"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            quantize_model(path, None, "Q4_0", **options)  # type: ignore[arg-type]
+    matrix_file(path, normal(4, 256), name="output_norm.weight")
+    with pytest.raises(LoadError, match=r"in\.gguf: has no matrices to quantize"):
+        quantize_model(path, None, "Q4_0")
+    matrix_file(path, normal(4, 256))
+    path.write_bytes(path.read_bytes().replace(b"general.architecture", b"general.architectura"))
+    with pytest.raises(GGUFError, match=r"general\.architecture: the key is missing"):
+        quantize_model(path, None, "Q4_K_M")
+
+
 def test_a_format_named_for_rows_it_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = matrix_file(tmp_path / "in.gguf", normal(4, 64))
     with pytest.raises(ConfigError, match=r"attn_q\.weight: Q6_K needs rows of a multiple of 256, it has 64"):
