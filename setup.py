@@ -25,8 +25,8 @@ ONCE = ("cpu", "pack", "sampling")
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
 # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a stack
-# slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone; portable needs
-# it, and its 16-byte vectors are safe.
+# slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone; portable
+# needs it, and its 16-byte vectors are safe.
 UNIX_EXTRA = {"quantize": ["-fno-tree-vectorize"]}
 MSVC_FLAGS = ["/O2", "/fp:precise"]
 UNIX_OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
