@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention, end_to_end, kernels, loading, make_model
+from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     )
     attention.add_arguments(attending)
     attending.set_defaults(run=attention.run)
+    both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
+    quantizers.add_arguments(both)
+    both.set_defaults(run=quantizers.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

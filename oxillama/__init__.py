@@ -23,8 +23,11 @@ from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
     from oxillama.attention import batched_flash_attention, flash_attention_forward
+    from oxillama.engine.calibration import collect_imatrix
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
+    from oxillama.imatrix import ImportanceMatrix
+    from oxillama.quantize import Quantization, quantize_model
     from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
@@ -34,28 +37,36 @@ __all__ = [
     "EngineConfig",
     "GGUFError",
     "Generation",
+    "ImportanceMatrix",
     "InferenceEngine",
     "KvCacheFullError",
     "LoadError",
     "ModelFileError",
     "OxiLlamaError",
     "PromptError",
+    "Quantization",
     "SamplerConfig",
     "SamplingError",
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
     "batched_flash_attention",
+    "collect_imatrix",
     "flash_attention_forward",
+    "quantize_model",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
 _LATER = {
     "Generation": "oxillama.engine.generation",
+    "ImportanceMatrix": "oxillama.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
+    "Quantization": "oxillama.quantize",
     "TokenizerBridge": "oxillama.tokenizer",
     "batched_flash_attention": "oxillama.attention",
     "flash_attention_forward": "oxillama.attention",
+    "collect_imatrix": "oxillama.engine.calibration",
+    "quantize_model": "oxillama.quantize",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxillama.errors import ConfigError
+from oxillama.filetypes import named_format
 from oxillama.formats import KV_TYPES
 from oxillama.sampling.params import SamplerConfig
 
@@ -40,6 +41,10 @@ class EngineConfig:
     prefill_chunk_size : most prompt tokens in one forward pass.
     kv_type : "f16", "f32", "bf16" or "q8_0": how keys and values are kept.
     page_size : tokens in a page of keys and values, a power of two; 16 and more are fastest.
+    quantize : format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "Q8_0" or
+        "Q4_K"; what runs is what a file quantized so (``--pure``) would. Where rows are no multiple of 256,
+        K-quants fall back to Q4_0, Q5_0, Q5_1 or Q8_0; where they are none of 32, all do to F16. None for
+        what the file has.
     seed : seed of generations whose sampler has none; None for a new one each time.
 
     Raises
@@ -55,6 +60,7 @@ class EngineConfig:
     prefill_chunk_size: int = PREFILL_CHUNK
     kv_type: str = "f16"
     page_size: int = 16
+    quantize: str | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -75,5 +81,7 @@ class EngineConfig:
             raise ConfigError(f"kv_type: needs one of {', '.join(KV_TYPES)}, got {self.kv_type!r}")
         if self.page_size & (self.page_size - 1):
             raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
+        if self.quantize is not None:
+            named_format(self.quantize, "quantize")
         if not isinstance(self.sampler, SamplerConfig):
             raise ConfigError(f"sampler: needs a SamplerConfig, got {type(self.sampler).__name__}")

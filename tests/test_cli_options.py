@@ -19,7 +19,7 @@ from tests.commandline import (
 def other_value(cls: type, name: str) -> Any:
     """A value that the field takes and that is not its default."""
     default = getattr(cls(), name)
-    special = {"kv_type": "f32", "tokenizer_path": "tokenizer.json"}
+    special = {"kv_type": "f32", "quantize": "Q8_0", "tokenizer_path": "tokenizer.json"}
     if name in special:
         return special[name]
     if isinstance(default, bool):

@@ -10,7 +10,7 @@ import functools
 import importlib
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 # Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
@@ -34,6 +34,7 @@ class Kernels:
     target : its name in `oxillama.targets`.
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
+    quantize : `quantize`, from floats to the blocks of files.
     vector : norms, rotary embedding, gated activations, softmax.
     roofline : what the machine can do at best, for the benchmarks.
     """
@@ -41,6 +42,7 @@ class Kernels:
     target: str
     linear: Any
     attention: Any
+    quantize: Any
     vector: Any
     roofline: Any
 
@@ -68,7 +70,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector", "roofline")
+        for name in (field.name for field in fields(Kernels) if field.name != "target")
     }
     return Kernels(target, **modules)
 

@@ -106,6 +106,8 @@ def _add_fields(parser: Any, cls: type, skip: Container[str] = ()) -> None:
             how["metavar"] = {int: "N", float: "X"}.get(how["type"], "TEXT")
         if field.name.endswith("_path"):
             how["metavar"] = "FILE"
+        if field.name == "quantize":
+            how["metavar"] = "FORMAT"
         parser.add_argument(*flags, dest=field.name, help=help, **how)
 
 

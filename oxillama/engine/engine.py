@@ -17,6 +17,7 @@ from oxillama.engine.generation import Generation
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, LoadError, PromptError
+from oxillama.filetypes import named_format
 from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
@@ -79,7 +80,8 @@ class InferenceEngine:
                 raise LoadError(
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
-            weights = Weights(file, self.kernels, self.num_threads, progress)
+            wanted = None if config.quantize is None else named_format(config.quantize, "quantize")
+            weights = Weights(file, self.kernels, self.num_threads, progress, wanted)
             model = Decoder(spec, weights)
             if progress is not None:
                 for matrices in model.matrices():
