@@ -20,8 +20,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
-PER_TARGET = ("linear", "attention", "vector")
-ONCE = ("cpu", "pack", "sampling")
+PER_TARGET = ("linear", "attention", "vector", "sampling")
+ONCE = ("cpu", "pack")
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
 MSVC_FLAGS = ["/O2", "/fp:precise"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama._kernels import load, sampling
+from oxillama._kernels import load
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig
@@ -19,6 +19,7 @@ from tests.floor import PRESENT, normal
 from tests.twins.sampling import distribution
 
 KERNELS = load(PRESENT[0])
+sampling = KERNELS.sampling
 PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 logits_lists = st.lists(
     st.floats(-50, 50, width=32) | st.sampled_from([0.0, -0.0, 1.0, float("-inf"), 3e38, -3e38]),

@@ -18,11 +18,11 @@ from typing import Any
 # machine loses nothing measurable. It is read once, when the library is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
-from oxillama._kernels import cpu, pack, sampling
+from oxillama._kernels import cpu, pack
 from oxillama.errors import ConfigError
 from oxillama.targets import TARGETS
 
-__all__ = ["Kernels", "best", "cpu", "load", "pack", "sampling", "targets"]
+__all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,14 @@ class Kernels:
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
     vector : norms, rotary embedding, gated activations, softmax.
+    sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
 
     target: str
     linear: Any
     attention: Any
     vector: Any
+    sampling: Any
 
 
 @functools.cache
@@ -66,7 +68,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector")
+        for name in ("linear", "attention", "vector", "sampling")
     }
     return Kernels(target, **modules)
 
