@@ -4,7 +4,7 @@ A vocabulary is never sorted. Candidates stand in the order of their ids; a cut 
 summed in vectors (`cut`), and what reaches it moves up (`keep`). Only up to SMALL of them are ever put in
 descending order, which they are before the draw. Logits are padded with -inf to whole blocks, so that
 no loop has a tail; -inf means "not a candidate" throughout. Sums run in one fixed shape: 16 lanes of float
-over pieces of 1024, the tree of `f32_sum`, then doubles.
+over pieces of 256, the tree of `f32_sum`, then doubles.
 """
 
 from libc.float cimport FLT_MAX
@@ -103,7 +103,7 @@ cdef inline void find_top(Candidates* c) noexcept nogil:
 
 
 cdef inline void weigh(Candidates* c) noexcept nogil:
-    """e = exp(x - top), their sum, and the sum of e * (x - top), with which the entropy is ln total - moment / total."""
+    """e = exp(x - top), their sum, and the sum of e * (x - top): the entropy is ln total - moment / total."""
     cdef Py_ssize_t piece, k, end = padded(c.n)
     cdef f32x16 top, least = f32_set1(-128.0), d, e, sums, moments
     if c.weighed:
@@ -112,10 +112,10 @@ cdef inline void weigh(Candidates* c) noexcept nogil:
     top = f32_set1(c.top)
     c.total = 0.0
     c.moment = 0.0
-    for piece in range(0, end, 1024):
+    for piece in range(0, end, 256):
         sums = f32_zero()
         moments = f32_zero()
-        for k in range(piece, min(piece + 1024, end), 16):
+        for k in range(piece, min(piece + 256, end), 16):
             d = f32_sub(f32_load(c.x + k), top)
             e = exp16(d)
             f32_store(c.e + k, e)
@@ -311,8 +311,8 @@ cdef inline Py_ssize_t walk(const float* weight, Py_ssize_t n, double sum, doubl
     cdef Py_ssize_t piece, k, end, last = 0
     cdef f32x16 sums
     cdef double after
-    for piece in range(0, n, 1024):
-        end = min(piece + 1024, n)
+    for piece in range(0, n, 256):
+        end = min(piece + 256, n)
         sums = f32_zero()
         for k in range(piece, padded(end), 16):
             sums = f32_add(sums, f32_load(weight + k))
@@ -343,7 +343,7 @@ cdef inline void masses(const float* key, const float* weight, Py_ssize_t n, con
     cdef f32x16 t6 = f32_set1(bounds[6]), s0, s1, s2, s3, s4, s5, s6
     for k in range(SPLITS):
         out[k] = 0.0
-    for piece in range(0, end, 1024):
+    for piece in range(0, end, 256):
         s0 = zero
         s1 = zero
         s2 = zero
@@ -351,7 +351,7 @@ cdef inline void masses(const float* key, const float* weight, Py_ssize_t n, con
         s4 = zero
         s5 = zero
         s6 = zero
-        for k in range(piece, min(piece + 1024, end), 16):
+        for k in range(piece, min(piece + 256, end), 16):
             y = f32_load(key + k)
             w = f32_load(weight + k)
             s0 = f32_add(s0, f32_select_lt(y, t0, zero, w))
@@ -389,7 +389,7 @@ cdef inline Py_ssize_t gather(Candidates* c, const float* key, const float* weig
 
 cdef inline void range_of(const float* key, Py_ssize_t n, float* low, float* high) noexcept nogil:
     cdef Py_ssize_t k
-    cdef f32x16 most = f32_set1(-INFINITY), least = f32_set1(-INFINITY), minus = f32_set1(-INFINITY), zero = f32_zero(), v
+    cdef f32x16 minus = f32_set1(-INFINITY), most = minus, least = minus, zero = f32_zero(), v
     for k in range(0, padded(n), 16):
         v = f32_load(key + k)
         most = f32_max(v, most)

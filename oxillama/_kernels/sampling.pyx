@@ -296,6 +296,7 @@ cdef class Workspace:
     def distribution(self):
         """int32 ids and float64 probabilities of the candidates, or None if none is left."""
         cdef Py_ssize_t i
+        cdef double total = 0.0
         find_top(&self.c)
         if self.c.top == -INFINITY:
             return None
@@ -306,12 +307,13 @@ cdef class Workspace:
         if self.c.listed:
             memcpy(cnp.PyArray_DATA(ids), self.c.ids, self.c.n * sizeof(int))
         for i in range(self.c.n):
-            pp[i] = self.c.e[i] / self.c.total
+            total += self.c.e[i]
+        for i in range(self.c.n):
+            pp[i] = self.c.e[i] / total
         return ids, p
 
     def top(self, Py_ssize_t k):
-        """int32 ids and float64 log-probabilities of the k likeliest candidates, which are all that is left then."""
-        cdef Py_ssize_t i
+        """int32 ids and float64 log-probabilities of the k likeliest candidates; no others are left then."""
         cdef double ln_total
         cdef float top
         weigh(&self.c)

@@ -23,7 +23,6 @@ cdef struct Inputs:
     double mu  # of mirostat
 
 
-
 cdef inline void keep_allowed(Candidates* c, const int* ids, Py_ssize_t n) noexcept nogil:
     """Only some ids, which ascend. They are the first to be applied: candidate i is token i still."""
     cdef Py_ssize_t i
@@ -226,9 +225,14 @@ cdef inline void divide_by_entropy(Candidates* c, double temperature, double spr
 
 
 cdef inline void keep_surprise(Candidates* c, double mu) noexcept nogil:
-    """Mirostat 2: -log2 p <= mu (Basu et al., 2021)."""
+    """Mirostat 2: -log2 p <= mu (Basu et al., 2021), or the first of the highest."""
+    cdef double logit
     weigh(c)
-    keep_from(c, c.top + log64(c.total) - mu * 6.931471805599453e-1)
+    logit = c.top + log64(c.total) - mu * 6.931471805599453e-1
+    if logit - c.top > 1e-6:
+        keep(c, c.x, c.top, 1)
+    else:
+        keep_from(c, logit)
 
 
 cdef inline void keep_zipf(Candidates* c, double mu) noexcept nogil:

@@ -24,7 +24,7 @@ def sample(
     seed: int | None = None,
     kernels: Kernels | None = None,
 ) -> int:
-    """One token: a `Sampler` made for it, used once and forgotten. Its parameters and errors are a sampler's."""
+    """One token, by a `Sampler` made for it and forgotten: its parameters and errors are a sampler's."""
     return Sampler(config, kernels, seed).sample(logits, history)
 
 
@@ -45,8 +45,8 @@ def sample_batch(
 
     Returns
     -------
-    list : for each sequence its token, or the error that `sample` would have raised. Such a sampler's state is as it
-        was, and no other sequence notices.
+    list : for each sequence its token, or the error that `sample` would have raised. Such a sampler's state
+        is as it was, and no other sequence notices.
     """
     if len({id(sampler) for sampler in samplers}) < len(samplers):
         raise SamplingError("samplers: need to be different objects, got one twice")
@@ -74,7 +74,8 @@ def sample_batch(
         chosen = kernels.sampling.sample_rows([native for _, native in members], rooms)
         for (i, _), found in zip(members, chosen, strict=True):
             try:
-                results[i] = samplers[i].take(*found, vocab)
+                status, token, logprob = found
+                results[i] = samplers[i].take(status, token, logprob, vocab)
             except OxiLlamaError as error:
                 results[i] = error
     return results

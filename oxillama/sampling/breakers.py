@@ -23,7 +23,7 @@ def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | N
 
     Returns
     -------
-    uint8 (tokens,) : 1 for a token that breaks by itself, 2 for one that begins a sequence that does, 3 for both
+    uint8 (tokens,) : 1 for a token that breaks by itself, 2 for one that begins a sequence that does, 3 both
     int32 (numbers,) : those sequences, each after its length
 
     Raises
@@ -47,7 +47,7 @@ def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | N
 def sequences(text: str, tokenizer: TokenizerBridge) -> Iterable[tuple[int, ...]]:
     """The sequences of tokens that contain a text, whichever token it begins in.
 
-    A token that contains it is one; a token that ends with its beginning is followed by the tokens of the rest.
+    A token that contains it is one; one that ends with its beginning is followed by the tokens of the rest.
     """
     wanted = text.encode()
     starts = [wanted[:n] for n in range(1, len(wanted))]

@@ -1,13 +1,13 @@
 """The pipeline that chooses tokens: a `SamplerChain` of stages, and a `Sampler`, its state for one sequence.
 
-Bans, biases and the grammar come first, then the stages in `SamplerConfig.order`, then one draw. Runs of stages that
-are kernels are programs for `_kernels/sampling.pyx`; stages of the user's own are called between them.
+Bans, biases and the grammar come first, then the stages in `SamplerConfig.order`, then one draw. Runs of
+stages that are kernels are programs for `_kernels/sampling.pyx`; stages of the user's own are called between.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,15 @@ from oxillama._kernels import Kernels, best
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.breakers import breaker_tables
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
-from oxillama.sampling.params import CUTS, SamplerConfig, is_token
+from oxillama.sampling.params import SamplerConfig, is_token
 from oxillama.sampling.protocols import SamplerStage, TokenConstraint
 from oxillama.sampling.random import Xorshift64
+from oxillama.sampling.stages import Native, call_stage, history_window, masking_stages, ordered_stages
 from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
 from oxillama.tokenizer import TokenizerBridge
 
 LN2 = 0.6931471805599453
 NO_HISTORY = np.empty(0, np.int32)
-
-Native = tuple[str, tuple[float, ...], tuple[np.ndarray, ...]]
 
 
 class SamplerChain:
@@ -65,7 +64,7 @@ class SamplerChain:
         Parameters
         ----------
         kernels : the target to run on; all give the same tokens. None takes the best.
-        tokenizer : for what is said in text or of the end of a generation: DRY's breakers, min_tokens, ignore_eos.
+        tokenizer : for DRY's breakers that are texts, and what ends a generation: min_tokens, ignore_eos.
 
         Raises
         ------
@@ -98,65 +97,6 @@ class SamplerChain:
             steps.append(stage)
             natives = []
         return [*steps, self.kernels.sampling.Program(natives)] if natives or not steps else steps
-
-
-def masking_stages(config: SamplerConfig, banned: Collection[int]) -> list[Native]:
-    """What comes before every other stage: allowed and banned tokens, biases, the grammar."""
-    stages: list[Native] = []
-    if banned or config.logit_bias:
-        biases = {**config.logit_bias, **dict.fromkeys(banned, -np.inf)}
-        ids, values = np.array(list(biases), np.int32), np.array(list(biases.values()), np.float32)
-        stages.append(("bias", (), (ids, values)))
-    if config.allowed_tokens is not None:
-        stages.append(("allow", (), (np.unique(np.array(config.allowed_tokens, np.int32)),)))
-    return [*stages, ("mask", (), ())]
-
-
-def ordered_stages(config: SamplerConfig, breakers: Any) -> list[Native | SamplerStage]:
-    """The stages of `SamplerConfig.order` that do something, and mirostat after them."""
-    only_kernels = not any(callable(stage) for stage in config.order)
-    stages: list[Native | SamplerStage] = []
-    for stage in config.order:
-        if not isinstance(stage, str):
-            stages.append(stage)
-            continue
-        keeps_highest = stage in CUTS and stage not in ("typical_p", "xtc")
-        if (config.mirostat and stage in CUTS) or (config.is_greedy and only_kernels and keeps_highest):
-            continue
-        numbers = numbers_of(stage, config)
-        if numbers is not None:
-            stages.append((stage, numbers, breakers if stage == "dry" else ()))
-    if config.mirostat:
-        stages.append(("mirostat" if config.mirostat == 1 else "mirostat_v2", (), ()))
-    return stages
-
-
-def numbers_of(stage: str, config: SamplerConfig) -> tuple[float, ...] | None:
-    """The numbers the kernel of a stage takes, or None if the stage is off."""
-    if stage == "penalties":
-        penalties = (config.repetition_penalty, config.frequency_penalty, config.presence_penalty)
-        off = penalties == (1, 0, 0) or config.repetition_window == 0
-        return None if off else (*penalties, config.repetition_window)
-    if stage == "dry":
-        off = config.dry_multiplier == 0 or config.dry_range == 0
-        numbers = (config.dry_multiplier, config.dry_base, config.dry_allowed_length, config.dry_range)
-        return None if off else numbers
-    if stage == "xtc":
-        return (config.xtc_probability, config.xtc_threshold) if config.xtc_probability else None
-    if stage == "temperature":
-        off = config.temperature == 1 and config.dynatemp_range == 0
-        return None if off else (config.temperature, config.dynatemp_range, config.dynatemp_exponent)
-    number = getattr(config, stage)
-    return None if number == (1 if stage in ("top_p", "typical_p") else 0) else (number,)
-
-
-def history_window(config: SamplerConfig) -> int:
-    """How many of the latest tokens the stages look at; -1 for all."""
-    if any(callable(stage) for stage in config.order):
-        return -1
-    windows = [config.repetition_window] if numbers_of("penalties", config) else []
-    windows += [config.dry_range] if numbers_of("dry", config) else []
-    return -1 if -1 in windows else max(windows, default=0)
 
 
 class Sampler:
@@ -210,6 +150,7 @@ class Sampler:
         self._tokens = np.empty(64, np.int32)
         self._n = 0
         self._before: list[tuple[int, float]] = []  # random state and mu before each generated token
+        self._drawn_from: int | None = None  # random state before the numbers of the choice under way
 
     @property
     def config(self) -> SamplerConfig:
@@ -238,8 +179,8 @@ class Sampler:
 
         Raises
         ------
-        SamplingError : a logit is NaN or +inf, every one is -inf (the grammar allows none, say), or the history
-            holds an unknown token. The state is then as it was.
+        SamplingError : a logit is NaN or +inf, every one is -inf (the grammar allows none, say), or the
+            history holds an unknown token. The state is then as it was.
         ConfigError : an option names a token that is not in the vocabulary.
         """
         row = self.row(logits, history)
@@ -277,7 +218,7 @@ class Sampler:
         return found
 
     def row(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, ...] | None:
-        """One row for `sample_rows`; None if the chain holds stages of the user's own. Draws random numbers."""
+        """One row for `sample_rows`, random numbers drawn; None if the chain holds stages in Python."""
         steps = self.chain.steps_at(self.n_generated)
         if len(steps) != 1 or not isinstance(steps[0], self.chain.kernels.sampling.Program):
             return None
@@ -290,6 +231,7 @@ class Sampler:
     def take(self, status: int, token: int, logprob: float, vocab: int) -> int:
         """Takes what the kernel chose into the state; raises what it refused."""
         random, self._drawn_from = self._drawn_from, None
+        assert random is not None, "a choice is taken once"
         if status != GOOD:
             self.random.state = random
             raise error_of(status, vocab)
@@ -339,7 +281,7 @@ class Sampler:
 
     def _numbers(self) -> tuple[float, float, float]:
         """XTC's chance, mu, and the number for the draw; none is drawn that nobody looks at."""
-        self._drawn_from: Any = self.random.state
+        self._drawn_from = self.random.state
         chance = self.random.uniform() if self.config.xtc_probability else 0.0
         return chance, self.mu, 0.0 if self.config.is_greedy else self.random.uniform()
 
@@ -405,7 +347,7 @@ class Sampler:
             copy.random.state = self.random.state
         copy.mu = self.mu
         copy._tokens, copy._n = self._tokens.copy(), self._n
-        copy._before = self._before.copy()
+        copy._before, copy._drawn_from = self._before.copy(), None
         return copy
 
     def state(self) -> dict[str, Any]:
@@ -419,7 +361,7 @@ class Sampler:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a `state` of a sampler with the same options. The grammar is led past its tokens again.
+        """Goes on from a `state` of a sampler with the same options. The grammar goes past its tokens again.
 
         Raises
         ------
@@ -450,17 +392,6 @@ class Sampler:
             grown = np.empty(2 * (self._n + n), np.int32)
             grown[: self._n] = self.history
             self._tokens = grown
-
-
-def call_stage(stage: Callable[..., Any], workspace: Any, history: np.ndarray) -> int:
-    """Applies a stage of the user's own to the candidates; the kernel's status."""
-    ids, logits = workspace.candidates()
-    changed = stage(ids.copy(), logits, history)
-    changed = logits if changed is None else np.ascontiguousarray(changed, np.float32)
-    if changed.shape != ids.shape:
-        raise SamplingError(f"stage {stage!r}: needs to give {len(ids)} logits, gave shape {changed.shape}")
-    status: int = workspace.replace(ids, changed)
-    return status
 
 
 def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:

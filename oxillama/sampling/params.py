@@ -27,7 +27,7 @@ ORDER = (
     "xtc",
     "temperature",
 )
-"""The stages in the order they are applied, which is llama.cpp's; before them come bans, biases, the grammar."""
+"""The stages in the order they are applied, llama.cpp's; before them come bans, biases and the grammar."""
 
 STAGE_OF = {
     "repetition_penalty": "penalties",
@@ -40,7 +40,7 @@ STAGE_OF = {
 }
 """The stage that an option switches on."""
 
-OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 """What switches off a stage that is on by default."""
 
 CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "temperature"))
@@ -89,9 +89,10 @@ class SamplerConfig:
     top_k : keep this many of the highest; 0 keeps all. [0, inf)
     top_p : keep the fewest whose probabilities sum to this (Holtzman et al., 2020). (0, 1]
     min_p : keep those with at least this times the highest probability (Nguyen et al., 2024). [0, 1]
-    typical_p : keep those of the most typical surprise that sum to more than this (Meister et al., 2022). (0, 1]
+    typical_p : keep those of the most typical surprise that sum to more (Meister et al., 2022). (0, 1]
     top_a : keep those with at least this times the square of the highest probability. [0, 1]
-    top_n_sigma : keep logits this many standard deviations from the highest (Tang et al., 2024); 0 is off. [0, inf)
+    top_n_sigma : keep logits so many standard deviations from the highest (Tang et al., 2024); 0 is off.
+        [0, inf)
     eta_cutoff : keep p >= min(eta, sqrt(eta) e^-entropy) (Hewitt et al., 2022); 0 is off. [0, 1)
     epsilon_cutoff : keep p >= epsilon (Hewitt et al., 2022); 0 is off. [0, 1)
     repetition_penalty : divides positive logits of recent tokens, multiplies negative ones, once
@@ -125,8 +126,8 @@ class SamplerConfig:
 
     Raises
     ------
-    ConfigError : a value is outside its range, or options cannot be honoured together: an option that switches
-        on a stage that ``order`` leaves out; more than one of grammar, json_schema, regex and choices;
+    ConfigError : a value is outside its range, or options cannot be honoured together: one that switches on
+        a stage that ``order`` leaves out; more than one of grammar, json_schema, regex and choices;
         mirostat with a cut (those on by default are then left out, as in llama.cpp) or at temperature 0.
     """
 
@@ -207,9 +208,9 @@ class SamplerConfig:
             raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
 
     def _check_tokens(self) -> None:
-        for name in ("banned_tokens", "allowed_tokens"):
-            if getattr(self, name) is not None:
-                self._set_tuple(name, is_token, "token ids")
+        self._set_tuple("banned_tokens", is_token, "token ids")
+        if self.allowed_tokens is not None:
+            self._set_tuple("allowed_tokens", is_token, "token ids")
         if self.allowed_tokens == ():
             raise ConfigError("allowed_tokens: needs at least one token id, got none")
         if not isinstance(self.logit_bias, Mapping):
@@ -280,4 +281,8 @@ def is_token(value: Any) -> bool:
 
 
 def is_breaker(value: Any) -> bool:
-    return isinstance(value, (str, tuple)) and len(value) > 0 and (isinstance(value, str) or all(map(is_token, value)))
+    return (
+        isinstance(value, (str, tuple))
+        and len(value) > 0
+        and (isinstance(value, str) or all(map(is_token, value)))
+    )

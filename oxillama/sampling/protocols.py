@@ -30,7 +30,7 @@ class TokenConstraint(Protocol):
     """The state of a grammar: which tokens may come next."""
 
     def mask(self) -> np.ndarray:
-        """uint32 (vocab / 32, rounded up): a bit for each token, the lowest first, set if it may come next."""
+        """uint32 (vocab / 32, rounded up): a bit for each token, lowest first, set if it may come next."""
 
     def advance(self, token: int) -> None:
         """Goes on past a token that the mask allows."""
