@@ -24,6 +24,10 @@ from oxillama.sampling.params import SamplerConfig
 if TYPE_CHECKING:
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
+    from oxillama.sampling.batch import sample, sample_batch
+    from oxillama.sampling.chain import Sampler, SamplerChain
+    from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
+    from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
@@ -39,18 +43,36 @@ __all__ = [
     "ModelFileError",
     "OxiLlamaError",
     "PromptError",
+    "SampledToken",
+    "Sampler",
+    "SamplerChain",
     "SamplerConfig",
+    "SamplerStage",
     "SamplingError",
+    "TokenConstraint",
+    "TokenLogprobs",
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
+    "sample",
+    "sample_batch",
+    "token_logprobs",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
 _LATER = {
     "Generation": "oxillama.engine.generation",
     "InferenceEngine": "oxillama.engine.engine",
+    "SampledToken": "oxillama.sampling.logprobs",
+    "Sampler": "oxillama.sampling.chain",
+    "SamplerChain": "oxillama.sampling.chain",
+    "SamplerStage": "oxillama.sampling.protocols",
+    "TokenConstraint": "oxillama.sampling.protocols",
+    "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer",
+    "sample": "oxillama.sampling.batch",
+    "sample_batch": "oxillama.sampling.batch",
+    "token_logprobs": "oxillama.sampling.logprobs",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -379,6 +381,17 @@ def test_a_stage_of_the_users_own_stands_in_its_place() -> None:
     assert np.abs(counts[five] / 4000 - p).max() < 0.03 and counts.sum() == counts[five].sum()
 
 
+def test_the_documented_stage_works() -> None:
+    page = Path(__file__).parents[1] / "docs" / "adding-a-sampler.md"
+    if not page.is_file():
+        pytest.skip("only the package was unpacked")
+    names: dict[str, Any] = {}
+    exec(page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], names)
+    sampler = Sampler(names["config"], KERNELS, seed=1)
+    tokens = [sampler.sample(row) for row in np.repeat(rows(1), 200, axis=0)]
+    assert all(a != b for a, b in pairwise(tokens)) and len(set(tokens)) > 2
+
+
 def test_stages_of_the_users_own_see_what_is_left_and_can_drop_it() -> None:
     def drop(ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> np.ndarray:
         return np.where(np.isin(ids, [3, 4]), logits, -np.inf)
@@ -391,6 +404,35 @@ def test_stages_of_the_users_own_see_what_is_left_and_can_drop_it() -> None:
     sampler = sampler_of({"order": (lambda i, x, h: np.full(len(i), -np.inf), "temperature")})
     with pytest.raises(SamplingError, match="every token is masked"):
         sampler.sample(rows(1)[0])
+
+
+def test_a_stage_may_sample() -> None:
+    config = SamplerConfig(seed=1)
+
+    def look_ahead(ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> None:
+        sample(rows(1, seed=9)[0], config)
+        token_logprobs(rows(1, seed=9)[0], 3, top=5)
+
+    logits = rows(1)[0]
+    with_stage = sampler_of({"order": ("top_k", look_ahead, "top_p", "min_p", "temperature")})
+    without = sampler_of({})
+    assert [with_stage.sample(logits) for _ in range(20)] == [without.sample(logits) for _ in range(20)]
+
+
+class Faulty(Even):
+    """A constraint with a mistake in it."""
+
+    def mask(self) -> np.ndarray:
+        raise ZeroDivisionError
+
+
+def test_a_fault_of_one_sequences_own_code_leaves_all_as_they_were() -> None:
+    samplers = [sampler_of({}, seed=i) for i in range(3)]
+    samplers.append(sampler_of({}, constraint=Faulty()))
+    before = [sampler.state() for sampler in samplers]
+    with pytest.raises(ZeroDivisionError):
+        sample_batch(samplers, rows(4))
+    assert [sampler.state() for sampler in samplers] == before
 
 
 @pytest.mark.parametrize("result", [np.zeros(3), np.full(VOCAB, np.nan), np.full(VOCAB, np.inf)])

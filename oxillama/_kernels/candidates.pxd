@@ -128,9 +128,11 @@ cdef inline void weigh(Candidates* c) noexcept nogil:
 
 cdef inline f32x16 ids_at(const Candidates* c, Py_ssize_t k) noexcept nogil:
     """The bits of 16 ids."""
+    cdef float[16] bits
+    memcpy(bits, c.ids + k if c.listed else ox_lanes, sizeof(bits))
     if c.listed:
-        return f32_load(<const float*>c.ids + k)
-    return f32_from_bits(i32_add(i32_set1(<int>k), i32_from_bits(f32_load(<const float*>ox_lanes))))
+        return f32_load(bits)
+    return f32_from_bits(i32_add(i32_set1(<int>k), i32_from_bits(f32_load(bits))))
 
 
 cdef inline void shrink(Candidates* c, Py_ssize_t n) noexcept nogil:

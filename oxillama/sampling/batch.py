@@ -56,6 +56,21 @@ def sample_batch(
             f"sample_batch: needs one row and history for each of {len(samplers)} samplers, "
             f"got {len(logits)} rows and {len(histories)} histories"
         )
+    try:
+        return _sample(samplers, logits, histories, n_threads)
+    except BaseException:
+        for sampler in samplers:
+            sampler.abandon()
+        raise
+
+
+def _sample(
+    samplers: Sequence[Sampler],
+    logits: np.ndarray | Sequence[np.ndarray],
+    histories: Sequence[History | None],
+    n_threads: int,
+) -> list[int | OxiLlamaError]:
+    """Rows of one vocabulary and target together; chains with stages in Python one after another."""
     results: list[Any] = [None] * len(samplers)
     groups: dict[tuple[str, int], list[tuple[int, tuple[Any, ...]]]] = {}
     for i, (sampler, row, history) in enumerate(zip(samplers, logits, histories, strict=True)):

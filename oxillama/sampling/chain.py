@@ -186,8 +186,12 @@ class Sampler:
         row = self.row(logits, history)
         if row is None:
             return self._choose(logits, history)[0]
-        module = self.chain.kernels.sampling
-        ((status, token, logprob),) = module.sample_rows([row], workspaces(self.chain.kernels, len(row[1])))
+        try:
+            rooms = workspaces(self.chain.kernels, len(row[1]))
+            ((status, token, logprob),) = self.chain.kernels.sampling.sample_rows([row], rooms)
+        except BaseException:
+            self.abandon()
+            raise
         return self.take(status, token, logprob, len(row[1]))
 
     def sample_with_logprobs(
@@ -207,11 +211,10 @@ class Sampler:
         -------
         int32 (n,) ids and float64 (n,) probabilities, in the order of the draw
         """
-        random = self.random.state
         try:
             workspace, _ = self._apply(logits, history)
         finally:
-            self.random.state = random
+            self.abandon()
         found: tuple[np.ndarray, np.ndarray] | None = workspace.distribution()
         if found is None:
             raise SamplingError("logits: every token is masked")
@@ -229,12 +232,12 @@ class Sampler:
         return (steps[0], logits, recent, mask, *self._numbers())
 
     def take(self, status: int, token: int, logprob: float, vocab: int) -> int:
-        """Takes what the kernel chose into the state; raises what it refused."""
+        """Takes what the kernel chose for a `row` into the state; raises what it refused."""
+        if status != GOOD:
+            self.abandon()
+            raise error_of(status, vocab)
         random, self._drawn_from = self._drawn_from, None
         assert random is not None, "a choice is taken once"
-        if status != GOOD:
-            self.random.state = random
-            raise error_of(status, vocab)
         before = (random, self.mu)
         if self.config.mirostat:
             self.mu -= self.config.mirostat_eta * (-logprob / LN2 - self.config.mirostat_tau)
@@ -245,17 +248,21 @@ class Sampler:
             raise
         return token
 
+    def abandon(self) -> None:
+        """Gives back the random numbers of a choice that was not made."""
+        if self._drawn_from is not None:
+            self.random.state, self._drawn_from = self._drawn_from, None
+
     def _choose(
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None
     ) -> tuple[int, float, Any]:
         """Samples step by step: token, its log-probability, and the workspace with the candidates."""
-        random = self.random.state
         try:
             workspace, u = self._apply(logits, history)
+            status, token, logprob = workspace.draw(u)
         except BaseException:
-            self.random.state = random
+            self.abandon()
             raise
-        status, token, logprob = workspace.draw(u)
         self.take(status, token, logprob, workspace.vocab)
         return token, logprob, workspace
 

@@ -10,6 +10,7 @@ import numpy as np
 from oxillama.errors import SamplingError
 from oxillama.sampling.params import CUTS, SamplerConfig
 from oxillama.sampling.protocols import SamplerStage
+from oxillama.sampling.workspaces import set_aside
 
 Native = tuple[str, tuple[float, ...], tuple[np.ndarray, ...]]
 """A stage of `sampling.Program`: its name, numbers and arrays."""
@@ -77,7 +78,8 @@ def history_window(config: SamplerConfig) -> int:
 def call_stage(stage: Callable[..., Any], workspace: Any, history: np.ndarray) -> int:
     """Applies a stage of the user's own to the candidates; the kernel's status."""
     ids, logits = workspace.candidates()
-    changed = stage(ids.copy(), logits, history)
+    with set_aside():
+        changed = stage(ids.copy(), logits, history)
     changed = logits if changed is None else np.asarray(changed, np.float32, order="C")
     if changed.shape != ids.shape:
         raise SamplingError(f"stage {stage!r}: needs to give {len(ids)} logits, gave shape {changed.shape}")

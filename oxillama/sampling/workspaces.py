@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,17 @@ def workspaces(kernels: Kernels, vocab: int, n: int = 1) -> list[Any]:
     while len(kept) < n:
         kept.append(kernels.sampling.Workspace(vocab))
     return kept[:n]
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Keeps the calling thread's workspaces out of use: a stage in Python may sample, too."""
+    key, kept = _kept.key, _kept.workspaces
+    del _kept.key
+    try:
+        yield
+    finally:
+        _kept.key, _kept.workspaces = key, kept
 
 
 def as_logits(logits: np.ndarray) -> np.ndarray:
