@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers
+from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers, sampling
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -52,6 +52,11 @@ def parser() -> argparse.ArgumentParser:
     both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
     quantizers.add_arguments(both)
     both.set_defaults(run=quantizers.run)
+    choosing = commands.add_parser(
+        "sampling", help="time to choose a token, by stage, and for many sequences"
+    )
+    sampling.add_arguments(choosing)
+    choosing.set_defaults(run=sampling.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

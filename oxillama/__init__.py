@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from oxillama.engine.generation import Generation
     from oxillama.imatrix import ImportanceMatrix
     from oxillama.quantize import Quantization, quantize_model
+    from oxillama.sampling.batch import sample, sample_batch
+    from oxillama.sampling.chain import Sampler, SamplerChain
+    from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
+    from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
@@ -45,8 +49,14 @@ __all__ = [
     "OxiLlamaError",
     "PromptError",
     "Quantization",
+    "SampledToken",
+    "Sampler",
+    "SamplerChain",
     "SamplerConfig",
+    "SamplerStage",
     "SamplingError",
+    "TokenConstraint",
+    "TokenLogprobs",
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
@@ -54,6 +64,9 @@ __all__ = [
     "collect_imatrix",
     "flash_attention_forward",
     "quantize_model",
+    "sample",
+    "sample_batch",
+    "token_logprobs",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
@@ -62,11 +75,20 @@ _LATER = {
     "ImportanceMatrix": "oxillama.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
     "Quantization": "oxillama.quantize",
-    "TokenizerBridge": "oxillama.tokenizer",
     "batched_flash_attention": "oxillama.attention",
     "flash_attention_forward": "oxillama.attention",
     "collect_imatrix": "oxillama.engine.calibration",
     "quantize_model": "oxillama.quantize",
+    "SampledToken": "oxillama.sampling.logprobs",
+    "Sampler": "oxillama.sampling.chain",
+    "SamplerChain": "oxillama.sampling.chain",
+    "SamplerStage": "oxillama.sampling.protocols",
+    "TokenConstraint": "oxillama.sampling.protocols",
+    "TokenLogprobs": "oxillama.sampling.logprobs",
+    "TokenizerBridge": "oxillama.tokenizer",
+    "sample": "oxillama.sampling.batch",
+    "sample_batch": "oxillama.sampling.batch",
+    "token_logprobs": "oxillama.sampling.logprobs",
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 import oxillama
-from benchmarks import end_to_end, loading, peers, timing
+from benchmarks import end_to_end, loading, peers, sampling, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import (
     CpuTime,
@@ -34,6 +35,7 @@ from benchmarks.timing import (
 from oxillama._kernels import load, targets
 from oxillama.benchmark import Summary, bench_model, fixed_tokens, peak_rss
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
+from oxillama.sampling.params import SamplerConfig
 
 # Statistics
 
@@ -434,6 +436,19 @@ def test_kernels_are_measured_beside_the_roofline(capsys: pytest.CaptureFixture[
 def test_kernels_refuse_what_cannot_be_measured(option: str, value: str) -> None:
     assert main(["kernels", option, value]) == 2
     assert main(["kernels", "--target", "sse9"]) == 2
+
+
+def test_sampling_is_measured_by_case(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["sampling", "--vocab", "300", "--rounds", "1", "--sequences", "3"]
+    assert main([*flags, "--case", "default chain", "--case", "DRY over 4,096", "--logits", "uniform"]) == 0
+    out = capsys.readouterr().out
+    assert "300 uniform logits" in out
+    for name in ("default chain", "DRY over 4,096", "3 sequences"):
+        assert re.search(rf"{name} +a token, us \(lower is better\) +\d", out)
+    assert "min_p" not in out
+    assert main([*flags, "--threads", "0"]) == 2
+    for options, _ in sampling.CASES.values():
+        SamplerConfig(**options)
 
 
 @pytest.mark.parametrize("target", [name for name, reason in targets().items() if reason is None])

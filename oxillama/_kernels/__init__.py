@@ -18,11 +18,11 @@ from typing import Any
 # machine loses nothing measurable. It is read once, when the library is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
-from oxillama._kernels import cpu, pack, sampling
+from oxillama._kernels import cpu, pack
 from oxillama.errors import ConfigError
 from oxillama.targets import TARGETS
 
-__all__ = ["Kernels", "best", "cpu", "load", "pack", "sampling", "targets"]
+__all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Kernels:
     quantize : `quantize`, from floats to the blocks of files.
     vector : norms, rotary embedding, gated activations, softmax.
     roofline : what the machine can do at best, for the benchmarks.
+    sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
 
     target: str
@@ -45,6 +46,7 @@ class Kernels:
     quantize: Any
     vector: Any
     roofline: Any
+    sampling: Any
 
 
 @functools.cache

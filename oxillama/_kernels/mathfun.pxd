@@ -1,4 +1,8 @@
-"""Elementary functions over 16 lanes: our own operations, so that every target gives the same bits."""
+"""Elementary functions of our own operations, so that every target gives the same bits: no math library."""
+
+from libc.math cimport INFINITY, NAN
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
 
 from simd cimport *
 
@@ -50,3 +54,63 @@ cdef inline f32x16 tanh16(f32x16 x) noexcept nogil:
     far = f32_sub(one, f32_div(f32_set1(2.0), f32_add(exp16(f32_add(a, a)), one)))
     far = f32_select_lt(x, zero, f32_sub(zero, far), far)
     return f32_select_lt(a, f32_set1(0.5625), p, far)
+
+
+cdef inline double power_of_two(int64_t n) noexcept nogil:
+    """2^n for -1022 <= n <= 1023."""
+    cdef uint64_t bits = <uint64_t>(n + 1023) << 52
+    cdef double x
+    memcpy(&x, &bits, 8)
+    return x
+
+
+cdef inline double exp64(double x) noexcept nogil:
+    """e^x, relative error below 4e-16; 0 below -700, inf above 709.
+
+    x = n ln 2 + r with |r| <= ln 2 / 2, Taylor's series to r^13 / 13! (the next term is 4e-18), times 2^n.
+    """
+    cdef double n, r, p
+    cdef int i
+    if x != x:
+        return x
+    if x < -700.0:
+        return 0.0
+    if x > 709.0:
+        return INFINITY
+    n = (x * 1.44269504088896340736 + 6755399441055744.0) - 6755399441055744.0
+    r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10
+    p = 1.0
+    for i in range(13, 0, -1):
+        p = 1.0 + r * p / i
+    return p * power_of_two(<int64_t>n) if n < 1024.0 else p * power_of_two(1023) * 2.0
+
+
+cdef inline double log64(double x) noexcept nogil:
+    """ln x, error below 1e-15 of it; -inf for 0, NaN below, inf for inf.
+
+    x = 2^n m with m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172, by the
+    series to s^23 / 23 (the next term is 4e-21).
+    """
+    cdef uint64_t bits
+    cdef double n = 0, s, z, p
+    cdef int i
+    if not x > 0.0:
+        return -INFINITY if x == 0.0 else NAN
+    if x > 1.7976931348623157e308:
+        return x
+    if x < 2.2250738585072014e-308:
+        x = x * 18014398509481984.0  # 2^54
+        n = -54
+    memcpy(&bits, &x, 8)
+    n = n + <double>(<int64_t>(bits >> 52) - 1023)
+    bits = (bits << 12 >> 12) | <uint64_t>0x3FF0000000000000U  # the exponent of [1, 2)
+    memcpy(&x, &bits, 8)
+    if x > 1.4142135623730951:
+        x = x * 0.5
+        n = n + 1
+    s = (x - 1.0) / (x + 1.0)
+    z = s * s
+    p = 0.0
+    for i in range(23, 1, -2):
+        p = z * (p + 1.0 / i)
+    return n * 6.93147180369123816490e-01 + (2.0 * s + (2.0 * s * p + n * 1.90821492927058770002e-10))

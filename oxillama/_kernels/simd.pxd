@@ -39,6 +39,8 @@ cdef extern from "simd.h" nogil:
     f32x16 f32_max(f32x16 a, f32x16 b)
     f32x16 f32_abs(f32x16 a)
     f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y)
+    int f32_mask_lt(f32x16 a, f32x16 b)
+    int f32_compress(float* p, f32x16 v, int mask)
     f32x16 f32_from_i32(i32x16 a)
     f32x16 f32_from_bits(i32x16 a)
     i32x16 i32_from_bits(f32x16 a)

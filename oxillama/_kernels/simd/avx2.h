@@ -61,6 +61,15 @@ static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
                 _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
     return r;
 }
+static OX_INLINE int f32_mask_lt(f32x16 a, f32x16 b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ))
+         | _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)) << 8;
+}
+static OX_INLINE int f32_compress(float *p, f32x16 v, int mask) {
+    float lanes[16];
+    f32_store(lanes, v);
+    return ox_compress(p, lanes, mask);
+}
 static OX_INLINE f32x16 f32_from_i32(i32x16 a) {
     f32x16 r = {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
     return r;

@@ -42,6 +42,18 @@ static OX_INLINE f32x16 f32_abs(f32x16 a) { OX_Q(f32x16, vabsq_f32(a.q[i])); }
 static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
     OX_Q(f32x16, vbslq_f32(vcltq_f32(a.q[i], b.q[i]), x.q[i], y.q[i]));
 }
+static OX_INLINE int f32_mask_lt(f32x16 a, f32x16 b) {
+    const uint32_t values[4] = {1, 2, 4, 8};
+    const uint32x4_t bits = vld1q_u32(values);
+    int mask = 0;
+    for (int i = 0; i < 4; i++) mask |= (int)vaddvq_u32(vandq_u32(vcltq_f32(a.q[i], b.q[i]), bits)) << 4 * i;
+    return mask;
+}
+static OX_INLINE int f32_compress(float *p, f32x16 v, int mask) {
+    float lanes[16];
+    f32_store(lanes, v);
+    return ox_compress(p, lanes, mask);
+}
 static OX_INLINE f32x16 f32_from_i32(i32x16 a) { OX_Q(f32x16, vcvtq_f32_s32(a.q[i])); }
 static OX_INLINE f32x16 f32_from_bits(i32x16 a) { OX_Q(f32x16, vreinterpretq_f32_s32(a.q[i])); }
 static OX_INLINE i32x16 i32_from_bits(f32x16 a) { OX_Q(i32x16, vreinterpretq_s32_f32(a.q[i])); }

@@ -82,6 +82,16 @@ static OX_INLINE uint16_t ox_bf16_from_f32(float f) { /* round to nearest even, 
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+/* The lanes that `mask` selects, moved to the front of `p`, which has room for 16; returns how many. */
+static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
+    int n = 0;
+    for (int i = 0; i < 16; i++) {
+        memcpy(p + n, lanes + i, 4);
+        n += mask >> i & 1;
+    }
+    return n;
+}
+
 #if defined(OX_TARGET_AVX512)
 #include "avx512.h"
 #elif defined(OX_TARGET_AVX2)
