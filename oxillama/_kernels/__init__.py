@@ -34,13 +34,15 @@ class Kernels:
     target : its name in `oxillama.targets`.
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
-    vector : norms, rotary embedding, gated activations, softmax.
+    vector : norms, rotary embedding, activations, softmax.
+    routing : the choice of experts.
     """
 
     target: str
     linear: Any
     attention: Any
     vector: Any
+    routing: Any
 
 
 @functools.cache
@@ -66,7 +68,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector")
+        for name in ("linear", "attention", "vector", "routing")
     }
     return Kernels(target, **modules)
 

@@ -61,7 +61,6 @@ class Decoder:
         )
         if factors is not None and not (np.isfinite(factors) & (factors > 0)).all():
             raise LoadError("rope_freqs.weight: needs finite numbers above 0")
-        self.ones = np.ones(spec.key_dim, np.float32)
         self.frequencies = rope_frequencies(spec.n_rot, spec.rope_base, spec.rope_scale, factors)
 
     def _layer(self, i: int, weights: Weights) -> Layer:
@@ -148,7 +147,7 @@ class Decoder:
             if spec.rotates(i):  # q's heads, then k's
                 vector.rope(qkv, heads + kv_heads, dim, table, family.rope == "neox", n_threads)
                 if family.head_norm:
-                    vector.head_norm(qkv, heads + kv_heads, dim, self.ones, spec.norm_eps, n_threads)
+                    vector.head_norm(qkv, heads + kv_heads, dim, None, spec.norm_eps, n_threads)
             elif sharpened is not None:
                 qkv[:, :key_column] *= sharpened
             kv.store(i, qkv, key_column, value_column, n_threads)

@@ -24,7 +24,7 @@ class GatedFeed:
         n = len(h)
         gate_up, fed = work.rows("gate_up", n, 2 * self.width), work.rows("fed", n, self.width)
         self.gate_up.apply(h, gate_up, work.scratch, n_threads)
-        self.kernels.vector.swiglu(gate_up, fed, n_threads)
+        self.kernels.vector.gate(gate_up, "silu", fed, n_threads)
         self.down.apply(fed, x, work.scratch, n_threads, True)
 
 
@@ -52,7 +52,7 @@ class InputScaledExperts:
         self.router.apply(h, logits, work.scratch, n_threads)
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : self.n_used]
         weights = np.empty_like(logits)
-        self.kernels.vector.sigmoid(logits, weights)
+        self.kernels.vector.activate(logits, "sigmoid", weights, 1)
         for number, expert in enumerate(self.experts):
             rows = np.flatnonzero((chosen == number).any(axis=1))
             if len(rows):
