@@ -22,6 +22,7 @@ from oxillama.errors import (
 from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
+    from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
     from oxillama.tokenizer import TokenizerBridge
@@ -38,6 +39,7 @@ __all__ = [
     "LoadError",
     "ModelFileError",
     "OxiLlamaError",
+    "PoolingMode",
     "PromptError",
     "SamplerConfig",
     "SamplingError",
@@ -50,6 +52,7 @@ __all__ = [
 _LATER = {
     "Generation": "oxillama.engine.generation",
     "InferenceEngine": "oxillama.engine.engine",
+    "PoolingMode": "oxillama.engine.embedding",
     "TokenizerBridge": "oxillama.tokenizer",
 }
 

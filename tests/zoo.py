@@ -128,6 +128,7 @@ class Model:
     kv_rank: int = 16
     old_latent: bool = False
     heads_of_layers: tuple[tuple[int, int, int], ...] = ()  # query heads, key heads, width of each layer
+    compared: bool = True  # with llama.cpp, which cannot load some that are sound
 
     def metadata(self) -> dict[str, tuple[str, Any]]:
         """By key without prefix."""
@@ -386,8 +387,20 @@ VARIANTS: dict[str, Model] = {
         "llama",
         n_layers=3,
         heads_of_layers=((4, 2, 40), (8, 4, 24), (2, 1, 56)),
+        compared=False,
         seed=105,
         keys={"attention.key_length": ("u32", 8), "attention.value_length": ("u32", 8)},
+    ),
+    "llama-windows": Model("llama", keys={"attention.sliding_window": ("u32", 6)}, compared=False, seed=98),
+    "mpt-norms": Model(
+        "mpt",
+        n_kv_heads=4,
+        layer="n:attn_norm qkv r:attn_q_norm+b r:attn_k_norm+b o n:ffn_norm up down",
+        compared=False,
+        seed=97,
+    ),
+    "llama4-plain": Model(
+        "llama4", n_layers=4, keys={"attention.sliding_window": ("u32", 0)}, compared=False, seed=96
     ),
     "llama-wide": Model(
         "llama", n_embd=96, n_heads=6, n_kv_heads=3, key_dim=16, value_dim=16, n_rot=16, seed=99

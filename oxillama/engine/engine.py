@@ -13,6 +13,7 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.cache.pages import PagePool
 from oxillama.config import EngineConfig, available_cpus
+from oxillama.engine.embedding import Embedder
 from oxillama.engine.generation import Generation
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
@@ -28,7 +29,7 @@ from oxillama.tokenizer import TokenizerBridge
 Prompt = str | Listed[int] | np.ndarray
 
 
-class InferenceEngine:
+class InferenceEngine(Embedder):
     """Runs one model.
 
     Parameters
@@ -80,11 +81,11 @@ class InferenceEngine:
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             weights = Weights(file, self.kernels, self.num_threads, progress)
-            model = Decoder(spec, weights)
+            context = config.context_size or min(spec.context_length, 10**6 - 1)
+            model = Decoder(spec, weights, context)
             if progress is not None:
                 for matrices in model.matrices():
                     matrices.pack()
-            context = config.context_size or min(spec.context_length, 10**6 - 1)
             shape = model.kv_shape(LAYOUTS[config.kv_type].id, config.page_size)
         except BaseException:
             file.close()

@@ -1,0 +1,143 @@
+"""Every architecture, with the options its files may have: right against a float64 twin, and the same bits
+however it is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxillama.engine.embedding import token_states
+from oxillama.engine.sequence import Sequence
+from oxillama.models import FAMILIES
+from tests.floor import PRESENT, same_bits
+from tests.tinymodels import Running, tokens_of
+from tests.twins.transformer import Twin
+from tests.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
+
+EVERY = MODELS | VARIANTS
+SHORT = {name: model for name, model in EVERY.items() if model.n_layers < 20}
+DECODERS = {name: model for name, model in SHORT.items() if model.architecture not in ENCODERS}
+
+
+def run(model: Model, tokens: list[int]) -> np.ndarray:
+    """Logits of a decoder, states of an encoder, after each token."""
+    running = Running(model.file())
+    if model.architecture in ENCODERS:
+        return token_states(running.runner, [tokens], 512)[0]
+    return running.logits(tokens)
+
+
+def exact(model: Model, tokens: list[int]) -> np.ndarray:
+    twin = Twin(model)
+    return twin.states(tokens) if model.architecture in ENCODERS else twin.logits(tokens)
+
+
+def test_every_architecture_has_a_model_here() -> None:
+    assert {model.architecture for model in MODELS.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_numbers_are_those_of_the_twin(name: str) -> None:
+    model = EVERY[name]
+    tokens = tokens_of(28, VOCAB, seed=model.seed)
+    expected = exact(model, tokens)
+    found = run(model, tokens)
+    assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
+
+
+def drawn(draw: st.DrawFn) -> Model:
+    """A model of any architecture with other sizes than those above."""
+    name = draw(st.sampled_from(sorted(MODELS)))
+    model = MODELS[name]
+    kv = draw(st.integers(1, 3))
+    dim = 2 * draw(st.integers(2, 12))
+    sizes = {
+        "n_layers": draw(st.integers(model.n_layers, model.n_layers + 2)),
+        "n_kv_heads": kv,
+        "n_heads": kv * draw(st.integers(1, 3)),
+        "key_dim": dim,
+        "value_dim": dim,
+        "n_rot": 2 * draw(st.integers(1, dim // 2)),
+        "n_embd": draw(st.integers(6, 50)),
+        "n_ff": draw(st.integers(1, 60)),
+        "n_experts": draw(st.integers(3, 9)),
+        "n_used": draw(st.integers(1, 3)),
+        "expert_ff": draw(st.integers(1, 30)),
+        "seed": draw(st.integers(0, 999)),
+        "q_rank": draw(st.integers(1, 20)),
+        "kv_rank": draw(st.integers(1, 30)),
+    }
+    if name in ("deepseek2", "minicpm3"):
+        sizes["key_dim"] = sizes["n_rot"] + draw(st.integers(1, 20))
+        sizes["value_dim"] = draw(st.integers(1, 30))
+        sizes["n_kv_heads"] = sizes["n_heads"]
+    keys = dict(model.keys)
+    if name == "qwen2vl":
+        keys["rope.dimension_sections"] = ("[i32]", [1, 2, 1, 0])
+    lengths = ("attention.key_length", "attention.value_length")
+    if name not in ("deepseek2", "minicpm3"):
+        keys |= dict.fromkeys(lengths, ("u32", dim))
+    return replace(model, keys=keys, **sizes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_shapes_against_the_twin(data: st.DataObject) -> None:
+    model = data.draw(st.composite(drawn)())
+    tokens = tokens_of(data.draw(st.integers(1, 40)), VOCAB, seed=model.seed)
+    expected = exact(model, tokens)
+    found = run(model, tokens)
+    # a norm of few values can blow up what rounding left
+    assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()
+
+
+# --- same bits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_targets_threads_and_pages_change_no_bit(name: str) -> None:
+    model = SHORT[name]
+    data, tokens = model.file(), tokens_of(37, VOCAB)
+    whole = run(model, tokens)
+    for i, target in enumerate(PRESENT):
+        running = Running(data, target, n_threads=1 + i, page_size=16 << i)
+        if model.architecture in ENCODERS:
+            assert same_bits(token_states(running.runner, [tokens], 512)[0], whole), target
+            continue
+        for chunk in (100, 1 + 4 * i, 7):
+            assert same_bits(running.logits(tokens, chunk), whole), (target, chunk)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_sequence_in_a_batch_gives_the_bits_it_gives_alone(name: str) -> None:
+    """Several sequences, each its own length, chunk and place in the batch."""
+    model, rng = DECODERS[name], np.random.default_rng(3)
+    data = model.file()
+    lists = [tokens_of(int(n), VOCAB, seed=i) for i, n in enumerate(rng.integers(1, 50, 4))]
+    alone, running = Running(data), Running(data, n_threads=2, page_size=32)
+    sequences = [Sequence(running.pool, tokens) for tokens in lists]
+    found: list[list[np.ndarray]] = [[] for _ in lists]
+    while any(sequence.pending for sequence in sequences):
+        going = [i for i in rng.permutation(4) if sequences[i].pending][: rng.integers(1, 5)]
+        parts = [(sequences[i], int(rng.integers(1, sequences[i].pending + 1))) for i in going]
+        rows = running.runner.forward(parts, all_logits=True)
+        for i, piece in zip(going, np.split(rows, np.cumsum([n for _, n in parts])[:-1]), strict=True):
+            found[i].append(piece)
+    for tokens, pieces in zip(lists, found, strict=True):
+        assert same_bits(np.concatenate(pieces), alone.logits(tokens))
+
+
+# --- experts ---------------------------------------------------------------------------------------
+
+
+def test_only_the_experts_that_are_chosen_are_packed() -> None:
+    model = MODELS["qwen3moe"]
+    running = Running(replace(model, n_experts=16, n_used=2).file())
+    running.logits([5])
+    feed = running.model.layers[0].feed
+    packed = [not expert.first._pending for expert in feed.experts]  # type: ignore[attr-defined]
+    assert sum(packed) == 2
