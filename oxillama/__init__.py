@@ -22,6 +22,7 @@ from oxillama.errors import (
 from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
+    from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
@@ -46,6 +47,8 @@ __all__ = [
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
+    "batched_flash_attention",
+    "flash_attention_forward",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
@@ -54,6 +57,8 @@ _LATER = {
     "InferenceEngine": "oxillama.engine.engine",
     "PoolingMode": "oxillama.engine.embedding",
     "TokenizerBridge": "oxillama.tokenizer",
+    "batched_flash_attention": "oxillama.attention",
+    "flash_attention_forward": "oxillama.attention",
 }
 
 

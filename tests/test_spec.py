@@ -163,14 +163,6 @@ def test_heads_that_do_not_divide_the_width() -> None:
         load_model(Tiny(n_heads=5, n_kv_heads=5, metadata=lengths).file())
 
 
-def test_more_query_heads_than_a_tile_holds() -> None:
-    load_model(Tiny(n_heads=64, n_kv_heads=1).file())
-    with pytest.raises(
-        LoadError, match=r"attention\.head_count: needs at most 64 heads to a key head, got 65 to 1"
-    ):
-        load_model(Tiny(n_heads=65, n_kv_heads=1).file())
-
-
 @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
 def test_rotary_factors_that_are_no_numbers_above_zero(value: float) -> None:
     factors = np.array([[1, 2, 3, value, 5, 6, 7, 8]], "<f4").view(np.uint8)

@@ -399,6 +399,9 @@ VARIANTS: dict[str, Model] = {
         compared=False,
         seed=97,
     ),
+    "falcon-many-heads": Model(
+        "falcon", n_heads=71, n_kv_heads=1, n_embd=71 * 2, key_dim=2, value_dim=2, n_rot=2, seed=95
+    ),
     "llama4-plain": Model(
         "llama4", n_layers=4, keys={"attention.sliding_window": ("u32", 0)}, compared=False, seed=96
     ),

@@ -4,10 +4,10 @@ Needs the package llama-cpp-python (0.3.36 was used):
 
     python tools/record_parity.py
 
-writes tests/data/parity.npz with, for each model NAME, ``NAME.tokens`` int32 (28,), ``NAME`` float16 (28,
-vocab), the logits after each token, the first 24 from one batch, the rest decoded one at a time, and
-``NAME.top`` int32 (28,), where they are highest; of an encoder ``NAME`` holds its tokens' states (28, n_embd). F32 keys and
-values, no flash attention, one thread.
+writes tests/data/parity.npz. For each model NAME it holds ``NAME.tokens`` int32 (28,), ``NAME`` float16
+(28, vocab), the logits after each token, the first 24 from one batch, the rest decoded one at a time, and
+``NAME.top`` int32 (28,), where they are highest. Of an encoder ``NAME`` holds its tokens' states (28, n_embd).
+F32 keys and values, no flash attention, one thread.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class Kernels:
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
     vector : norms, rotary embedding, activations, softmax.
     routing : the choice of experts.
+    roofline : what the machine can do at best, for the benchmarks.
     """
 
     target: str
@@ -43,6 +44,7 @@ class Kernels:
     attention: Any
     vector: Any
     routing: Any
+    roofline: Any
 
 
 @functools.cache
@@ -68,7 +70,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector", "routing")
+        for name in ("linear", "attention", "vector", "routing", "roofline")
     }
     return Kernels(target, **modules)
 

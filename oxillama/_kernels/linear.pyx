@@ -44,6 +44,10 @@ cdef inline int form_number(int layout) noexcept nogil:
     return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
 
 
+cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
+    return (n + 63) & ~<Py_ssize_t>63
+
+
 # Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
 # bytes per token, so the tiles follow each other without a table.
 cdef struct Form:
@@ -422,7 +426,8 @@ cdef class Linear:
 
 
 cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, Py_ssize_t stride, int n_threads) noexcept nogil:
-    """Panels handed out at a time: about 64 KB, but at least four chunks a thread, so that a thread
-    which is kept waiting by another process does not hold up the rest."""
-    cdef Py_ssize_t chunk = max(1, 65536 // stride)
+    """Panels handed out at a time: about 64 KB, and the four that a float tile takes together, but at
+    least four chunks a thread, so that a thread which is kept waiting by another process does not hold up
+    the rest."""
+    cdef Py_ssize_t chunk = max(4, 65536 // stride)
     return max(1, min(chunk, n_panels // (4 * n_threads)))

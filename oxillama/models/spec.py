@@ -10,9 +10,6 @@ from oxillama.models.family import FAMILIES, Family
 from oxillama.models.metadata import UNSUPPORTED, Reader
 from oxillama.models.rope import Rope, read_rope
 
-MAX_GROUP = 64
-"""Query heads that share a key head, at most (the rows of an attention tile)."""
-
 MAX_EXPERTS = 1024
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "chosen"}  # expert_gating_func, by llama.cpp's numbers
 POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last"}  # pooling_type, by llama.cpp's numbers
@@ -342,11 +339,6 @@ def check_heads(spec: Spec, read: Reader) -> Spec:
         if heads % shared:
             raise LoadError(
                 f"{read.prefix}.attention.head_count: {heads} is not a multiple of {shared} key heads"
-            )
-        if heads // shared > MAX_GROUP and spec.latent is None:
-            raise LoadError(
-                f"{read.prefix}.attention.head_count: needs at most {MAX_GROUP} heads to a key head, "
-                f"got {heads} to {shared}"
             )
     return spec
 
