@@ -60,6 +60,7 @@ LAYERS = {
     "gpt-oss": "n:attn_norm q+b k+b v+b o+b sinks n:post_attention_norm moe+b",
     "olmo": "q k v o gate up down",
     "olmo2": "q k v o r:attn_q_norm r:attn_k_norm n:post_attention_norm gate up down n:post_ffw_norm",
+    "olmoe": "n:attn_norm q k v o r:attn_q_norm r:attn_k_norm n:ffn_norm moe",
     "chatglm": "n:attn_norm qkv+b o n:ffn_norm up2 down",
     "glm4": "n:attn_norm q k v o n:post_attention_norm n:ffn_norm up2 down n:post_ffw_norm",
     "bert": "q+b k+b v+b o+b n:attn_output_norm+b up+b down+b n:layer_output_norm+b",
@@ -93,7 +94,7 @@ BESIDE = {  # beside the embeddings
 BIASED = tuple(a for a, tensors in LAYERS.items() if "n:attn_norm+b" in tensors and a != "phimoe")
 LAYER_NORM = ("command-r", "cohere2", "dbrx", "mpt", "olmo", *ENCODERS, *BIASED)
 MOE = ("llama4", "granitemoe", "dbrx", "grok", "qwen2moe", "qwen3moe", "phimoe", "deepseek", "deepseek2")
-MOE += ("gpt-oss", "nomic-bert-moe")
+MOE += ("gpt-oss", "nomic-bert-moe", "olmoe")
 WINDOWED = ("gemma2", "gpt-oss", "cohere2", "gemma3")
 LONG = {"cohere2": 4, "gemma3": 6, "llama4": 4, "smollm3": 4}  # layers until one is of another kind
 
@@ -361,11 +362,12 @@ YARN = {
 
 MODELS: dict[str, Model] = {
     **{
-        name: Model(name, seed=i, n_layers=max(2, LONG.get(name, 2)))
-        for i, name in enumerate(LAYERS)
-        if name not in ("deepseek2", "minicpm3", "qwen2moe")
+        name: Model(name, seed=sum(name.encode()), n_layers=max(2, LONG.get(name, 2)))
+        for name in LAYERS
+        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe")
     },
     "qwen2moe": Model("qwen2moe", seed=70, n_experts=6, n_used=3),
+    "olmoe": Model("olmoe", n_kv_heads=4, n_experts=6, n_used=3, seed=73),
     "deepseek2": Model("deepseek2", seed=71, **LATENT),  # type: ignore[arg-type]
     "minicpm3": Model("minicpm3", seed=72, old_latent=True, **LATENT),  # type: ignore[arg-type]
 }

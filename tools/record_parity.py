@@ -6,7 +6,7 @@ Needs the package llama-cpp-python (0.3.36 was used):
 
 writes tests/data/parity.npz. For each model NAME it holds ``NAME.tokens`` int32 (28,), ``NAME`` float16
 (28, vocab), the logits after each token, the first 24 from one batch, the rest decoded one at a time, and
-``NAME.top`` int32 (28,), where they are highest. Of an encoder ``NAME`` holds its tokens' states (28, n_embd).
+``NAME.top`` int32 (28,), where they are highest; of an encoder its tokens' states (28, n_embd) instead.
 F32 keys and values, no flash attention, one thread.
 """
 

@@ -1,9 +1,9 @@
-"""OLMo: norms without parameters; and OLMo 2: norms after the blocks only, and of all of q and k."""
+"""OLMo: norms without parameters; OLMo 2: norms after the blocks only, and of all of q and k; OLMoE."""
 
 from __future__ import annotations
 
-from oxillama.models.family import register
-from oxillama.models.llama import LLAMA
+from oxillama.models.family import Routing, register
+from oxillama.models.llama import LLAMA, needs_experts
 
 OLMO = register(LLAMA.derive("olmo", norm="layer", norm_weight=False, routing=None))
 
@@ -20,5 +20,17 @@ OLMO2 = register(
         window_period=4,
         local_rope="plain",
         output="own",
+    )
+)
+
+# OLMoE norms all of q and k at once and does not renormalize the weights of its experts.
+OLMOE = register(
+    LLAMA.derive(
+        "olmoe",
+        rope="neox",
+        qk_norm="row",
+        routing=Routing(normalize=False),
+        output="own",
+        adjust=needs_experts,
     )
 )

@@ -18,7 +18,7 @@ from tests.zoo import ENCODERS, LAYER_NORM, LAYERS, Model
 
 NEOX = (
     "qwen2 qwen2moe qwen2vl qwen3 qwen3moe gemma gemma2 gemma3 phi2 phi3 phimoe falcon grok dbrx stablelm "
-    "starcoder2 gptneox orion nemotron exaone minicpm3 olmo2 gpt-oss nomic-bert nomic-bert-moe"
+    "starcoder2 gptneox orion nemotron exaone minicpm3 olmo2 olmoe gpt-oss nomic-bert nomic-bert-moe"
 )
 NO_ROPE = ("gpt2", "starcoder", "bloom", "mpt", "bert", "jina-bert-v2")
 GELU = (
