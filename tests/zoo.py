@@ -6,12 +6,14 @@ published facts. The same name gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import gguf
 import numpy as np
 
+from oxillama.formats import FORMATS
 from tests import ggufwriter
 
 VOCAB = 48
@@ -337,20 +339,39 @@ class Model:
         add(f"{block}.attn_output", d, heads * self.value_dim)
 
     def file(self, **replaced: np.ndarray | None) -> bytes:
-        """The GGUF file; tensors can be replaced or, with None, left out."""
-        pairs = [
+        """The GGUF file, all F32; tensors can be replaced or, with None, left out."""
+        tensors = {name: values for name, values in (self.tensors() | replaced).items() if values is not None}
+        return self._file([stored(name, values, "F32") for name, values in tensors.items()])
+
+    def quantized(self, formats: Sequence[str], vectors: str = "F32") -> tuple[bytes, dict[str, np.ndarray]]:
+        """The file with ``formats`` dealt to the matrices whose rows fit (the others are F16), and what its
+        tensors hold then."""
+        tensors, held = [], {}
+        for i, (name, values) in enumerate(self.tensors().items()):
+            kind = vectors
+            if values.ndim > 1:
+                fits = values.shape[-1] % FORMATS[formats[i % len(formats)]].block_len == 0
+                kind = formats[i % len(formats)] if fits else "F16"
+            tensors.append(stored(name, values, kind))
+            quantization = gguf.GGMLQuantizationType[kind]
+            held[name] = gguf.quants.dequantize(gguf.quants.quantize(values, quantization), quantization)
+        return self._file(tensors), held
+
+    def _file(self, tensors: list[ggufwriter.Tensor]) -> bytes:
+        pairs: list[tuple[str, str, Any]] = [
             ("general.architecture", "str", self.architecture),
             ("tokenizer.ggml.model", "str", "no_vocab"),
         ]
         if self.architecture in ENCODERS:
-            pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))  # type: ignore[arg-type]
+            pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
         pairs += [(f"{self.architecture}.{key}", *pair) for key, pair in self.metadata().items()]
-        tensors = [
-            ggufwriter.Tensor(name, values.shape[::-1], 0, np.ascontiguousarray(values, "<f4").tobytes())
-            for name, values in (self.tensors() | replaced).items()
-            if values is not None
-        ]
         return ggufwriter.write(pairs, tensors)
+
+
+def stored(name: str, values: np.ndarray, kind: str) -> ggufwriter.Tensor:
+    """A tensor in one of the formats that the gguf package can quantize to."""
+    data = gguf.quants.quantize(np.ascontiguousarray(values, np.float32), gguf.GGMLQuantizationType[kind])
+    return ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].id, data.tobytes())
 
 
 LATENT = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 3}

@@ -33,11 +33,13 @@ PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6}
 class Twin:
     """A model's weights and metadata, and its forward pass."""
 
-    def __init__(self, model: Model, context: int | None = None) -> None:
+    def __init__(
+        self, model: Model, weights: dict[str, np.ndarray] | None = None, context: int | None = None
+    ) -> None:
         self.model = model
         self.name = model.architecture
         self.keys = {key: value for key, (_, value) in model.metadata().items()}
-        self.w = {name: values.astype(np.float64) for name, values in model.tensors().items()}
+        self.w = {name: values.astype(np.float64) for name, values in (weights or model.tensors()).items()}
         self.context = context or model.context
         self.n_layers = model.n_layers
 
