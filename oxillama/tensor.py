@@ -112,9 +112,14 @@ class Weights:
         slices: list[list[Source]] = [[] for _ in range(n_experts)]
         biases = []
         for name, rows in names:
-            info = self._info(f"{name}.weight", (cols, rows, n_experts))
-            for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
-                slices[expert].append(Source(info, blocks, info.nbytes // n_experts, rows))
+            if self.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files have one for each expert
+                for expert, found in enumerate(slices):
+                    info = self._info(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
+                    found.append(Source(info, self.file.data(info.name), info.nbytes, rows))
+            else:
+                info = self._info(f"{name}.weight", (cols, rows, n_experts))
+                for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
+                    slices[expert].append(Source(info, blocks, info.nbytes // n_experts, rows))
             if self.has(f"{name}.bias"):
                 biases.append(self.table(f"{name}.bias", n_experts, rows))
             else:

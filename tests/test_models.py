@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from oxillama.engine.embedding import token_states
 from oxillama.engine.sequence import Sequence
+from oxillama.errors import ConfigError, LoadError
 from oxillama.models import FAMILIES
 from tests.floor import PRESENT, same_bits
 from tests.tinymodels import Running, tokens_of
@@ -179,3 +180,49 @@ def test_only_the_experts_that_are_chosen_are_packed() -> None:
     feed = running.model.layers[0].feed
     packed = [not expert.first._pending for expert in feed.experts]  # type: ignore[attr-defined]
     assert sum(packed) == 2
+
+
+def test_older_files_have_a_tensor_for_each_expert() -> None:
+    model = VARIANTS["llama-mixtral"]
+    split: dict[str, np.ndarray | None] = {}
+    for name, values in model.tensors().items():
+        if "_exps" in name:
+            split[name] = None
+            split |= {name.replace("_exps", f".{e}"): part for e, part in enumerate(values)}
+    tokens = tokens_of(20, VOCAB)
+    assert same_bits(Running(model.file(**split)).logits(tokens), Running(model.file()).logits(tokens))
+    del split["blk.1.ffn_up.3.weight"]
+    with pytest.raises(LoadError, match=r"blk\.1\.ffn_up\.3\.weight: the file has no such"):
+        Running(model.file(**split))
+
+
+def test_fused_gates_of_experts() -> None:
+    model = MODELS["deepseek2"]
+    tensors = model.tensors()
+    fused: dict[str, np.ndarray | None] = {}
+    for i in (1, 2):
+        parts = [f"blk.{i}.ffn_{part}_exps.weight" for part in ("gate", "up")]
+        fused[f"blk.{i}.ffn_gate_up_exps.weight"] = np.concatenate([tensors[part] for part in parts], axis=1)
+        fused |= dict.fromkeys(parts)
+    tokens = tokens_of(20, VOCAB)
+    assert same_bits(Running(model.file(**fused)).logits(tokens), Running(model.file()).logits(tokens))
+
+
+def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
+    model = MODELS["qwen3moe"]
+    tokens = tokens_of(20, VOCAB)
+    keys = {"expert_feed_forward_length": ("[u32]", [24, 24]), "expert_used_count": ("[u32]", [2, 2])}
+    found = Running(replace(model, keys=keys).file()).logits(tokens)  # type: ignore[arg-type]
+    assert same_bits(found, Running(model.file()).logits(tokens))
+    keys["expert_used_count"] = ("[u32]", [2, 1])
+    with pytest.raises(LoadError, match=r"expert_used_count: needs one number for all layers, has \[1, 2\]"):
+        Running(replace(model, keys=keys).file())  # type: ignore[arg-type]
+
+
+def test_a_decoder_that_looks_ahead_embeds_and_has_no_logits() -> None:
+    model = replace(MODELS["qwen2"], keys={"attention.causal": ("bool", False)})
+    running, tokens = Running(model.file()), tokens_of(12, VOCAB)
+    first, second = token_states(running.runner, [tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]], 5)
+    assert (first[0] != second[0]).any()
+    with pytest.raises(ConfigError, match="it has no logits"):
+        running.logits(tokens)

@@ -75,7 +75,6 @@ def test_an_unknown_architecture_is_named(architecture: str) -> None:
     [
         ("expert_group_scale", ("f32", 2.0), ("f32", 1.0)),
         ("logit_scale", ("f32", 0.5), ("f32", 0.0)),
-        ("attention.causal", ("bool", False), ("bool", True)),
         ("attention.key_length_swa", ("u32", 16), ("u32", 24)),
         ("altup.num_inputs", ("u32", 4), ("u32", 0)),
     ],

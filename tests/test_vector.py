@@ -192,12 +192,14 @@ def test_functions_at_the_ends(target: str) -> None:
 
 @pytest.mark.parametrize("cap", [5.0, 30.0])
 def test_soft_cap(cap: float) -> None:
-    x = normal(3, 333, std=20)
+    x = normal(30, 3333, std=20)
 
-    def run(vector: Any) -> np.ndarray:
+    def run(vector: Any, n_threads: int = 1) -> np.ndarray:
         out = x.copy()
-        vector.soft_cap(out, cap)
+        vector.soft_cap(out, cap, n_threads)
         return out
+
+    assert same_bits(run(kernel(PRESENT[0]), 3), run(kernel(PRESENT[0])))
 
     assert np.allclose(same_everywhere(run), cap * np.tanh(x.astype(twin.Wide) / cap), rtol=6e-7, atol=0)
 

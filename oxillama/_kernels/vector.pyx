@@ -247,13 +247,20 @@ def gate(cnp.ndarray gate_up, str name, cnp.ndarray out, int n_threads):
 # --- scales and sums -----------------------------------------------------------------------------------
 
 
-def soft_cap(cnp.ndarray x, float cap):
-    """x = cap tanh(x / cap), in place; float32 of any shape (Bello et al., 2016)."""
-    cdef Py_ssize_t n = cnp.PyArray_SIZE(x), k
-    cdef float* xp = f32_data(x, n, "x")
+cdef void cap_part(float* x, Py_ssize_t d, float cap) noexcept nogil:
+    cdef Py_ssize_t k
     cdef f32x16 most = f32_set1(cap)
-    for k in range(0, n, 16):
-        store_part(xp + k, f32_mul(tanh16(f32_div(load_part(xp + k, n - k, 0.0), most)), most), n - k)
+    for k in range(0, d, 16):
+        store_part(x + k, f32_mul(tanh16(f32_div(load_part(x + k, d - k, 0.0), most)), most), d - k)
+
+
+def soft_cap(cnp.ndarray x, float cap, int n_threads):
+    """x = cap tanh(x / cap), in place; float32 of any shape (Bello et al., 2016)."""
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(x), i
+    cdef float* xp = f32_data(x, n, "x")
+    cdef int threads = threads_for(n, n_threads)
+    for i in prange((n + 4095) // 4096, nogil=True, schedule="dynamic", num_threads=threads):
+        cap_part(xp + 4096 * i, min(<Py_ssize_t>4096, n - 4096 * i), cap)
 
 
 cdef void add_row(float* x, const float* y, float factor, Py_ssize_t d) noexcept nogil:

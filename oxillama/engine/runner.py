@@ -41,12 +41,12 @@ class Runner:
 
         Raises
         ------
-        ConfigError : the model is an encoder, which has no logits.
+        ConfigError : logits of a model whose positions see what comes later.
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
-        if self.model.output is None and not states:
-            name = self.model.spec.family.name
-            raise ConfigError(f"model: {name} is an encoder, it has no logits; it can embed")
+        spec = self.model.spec
+        if not states and (self.model.output is None or not spec.causal):
+            raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
         with self._lock:
             self._ensure_pages(parts)
             batch = self._batch(parts, all_logits)

@@ -104,7 +104,7 @@ class Decoder:
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
-                self.kernels.vector.soft_cap(out, spec.final_soft_cap)
+                self.kernels.vector.soft_cap(out, spec.final_soft_cap, n_threads)
         return out
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:

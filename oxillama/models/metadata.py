@@ -96,6 +96,13 @@ class Reader:
             raise LoadError(f"{full}: needs numbers from {least} to 2^31 - 1, has {wrong}")
         return values[:n_layers]
 
+    def uniform(self, key: str, n_layers: int, default: int | None = None) -> int:
+        """An integer that may be stated for each layer, and must then be the same in all that have one."""
+        values = set(self.per_layer(key, n_layers, default, least=0 if default == 0 else 1)) - {0}
+        if len(values) > 1:
+            raise LoadError(f"{self.prefix}.{key}: needs one number for all layers, has {sorted(values)}")
+        return values.pop() if values else 0
+
     def is_array(self, key: str) -> bool:
         return isinstance(self.file.metadata.get(f"{self.prefix}.{key}"), np.ndarray)
 

@@ -190,8 +190,6 @@ def read_spec(file: ModelFile) -> Spec:
     )
     if family.adjust is not None:
         spec = family.adjust(spec, read)
-    if spec.causal != family.causal:
-        raise LoadError(f"{read.prefix}.attention.causal: {spec.causal} is not supported")
     return check_heads(spec, read)
 
 
@@ -280,13 +278,13 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
     routing = family.routing
     if routing is None or not any(layer.experts for layer in layers):
         return None
-    n, used = read.size("expert_count"), read.size("expert_used_count")
+    n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
     if n > MAX_EXPERTS:
         raise LoadError(f"{read.prefix}.expert_count: needs at most {MAX_EXPERTS}, got {n}")
     if used > n:
         raise LoadError(f"{read.prefix}.expert_used_count: needs at most {n} experts, got {used}")
     ff = next(layer.n_ff for layer in layers if layer.experts)
-    width = read.size("expert_feed_forward_length", 0, least=0)
+    width = read.uniform("expert_feed_forward_length", len(layers), 0)
     width = width or (ff if routing.width == "ff" else max(1, ff // used))
     shared = read.size("expert_shared_feed_forward_length", 0, least=0)
     if routing.shared_width == "expert" and not shared:
