@@ -317,3 +317,23 @@ def test_architectures_of_experts_need_some(name: str) -> None:
     plain = replace(model, keys=model.keys | {"expert_count": None, "expert_used_count": None})
     with pytest.raises(LoadError, match="expert_count: needs 1 or more experts"):
         load_model(plain.file())
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"expert_group_count": 3, "expert_group_used_count": 1}, "2 of 4 experts do not come from 1 of 3"),
+        ({"expert_group_count": 2, "expert_group_used_count": 3}, "2 of 4 experts do not come from 3 of 2"),
+        ({"expert_group_count": 4, "expert_group_used_count": 1}, "2 of 4 experts do not come from 1 of 4"),
+        ({"expert_gating_func": 9}, "expert_gating_func: 9 is not one of 1, 2, 3"),
+        ({"expert_used_count": 0}, "expert_used_count: needs a number from 1"),
+        ({"attention.kv_lora_rank": 0}, "attention.kv_lora_rank: needs a number from 1"),
+        ({"attention.key_length_mla": 21}, r"blk\.0\.attn_q_b\.weight: needs the shape"),
+        ({"attention.key_length_mla": 8}, "rope.dimension_count: 8 is not supported"),
+    ],
+)
+def test_experts_and_latent_sizes_that_cannot_be(keys: dict[str, int], text: str) -> None:
+    model = zoo.MODELS["deepseek2"]
+    changed = replace(model, keys={key: ("u32", value) for key, value in keys.items()})
+    with pytest.raises(LoadError, match=text):
+        load_model(changed.file())
