@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from oxillama.models.family import Family, Routing, register
@@ -30,7 +31,7 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
     return replace(
         spec.each_layer(n_kv_heads=1),
         latent=latent,
-        score_scale=read.amount("attention.scale") or latent.key_dim**-0.5,
+        score_scale=read.amount("attention.scale") or 1 / math.sqrt(latent.key_dim),
     )
 
 
@@ -70,7 +71,7 @@ def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
     return replace(
         latent_sizes(spec, read),
         embedding_scale=12.0,
-        residual_scale=1.4 / spec.n_layers**0.5,
+        residual_scale=1.4 / math.sqrt(spec.n_layers),
         logit_scale=256 / spec.n_embd,
     )
 

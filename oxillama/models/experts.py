@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from oxillama._kernels import Kernels
@@ -146,7 +148,7 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
     shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
     scale = 1.0
     if routing.beside_dense and weights.has(f"{block}.ffn_up.weight"):
-        shared, scale = load_feed(spec, weights, block, spec.layers[i].n_ff), 0.5**0.5
+        shared, scale = load_feed(spec, weights, block, spec.layers[i].n_ff), math.sqrt(0.5)
     return ExpertFeed(
         weights.kernels,
         sizes,

@@ -3,6 +3,7 @@ stored with their 1, and from the second on norms after the blocks and windows o
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from oxillama.models.family import register
@@ -19,7 +20,7 @@ def largest_model(n_layers: int, spec: Spec) -> Spec:
     """The largest model of a generation scales scores by the width per head, not by that of a key."""
     if spec.n_layers != n_layers:
         return spec
-    return replace(spec, score_scale=(spec.n_embd // spec.layers[0].n_heads) ** -0.5)
+    return replace(spec, score_scale=1 / math.sqrt(spec.n_embd // spec.layers[0].n_heads))
 
 
 def gemma2_scale(spec: Spec, read: Reader) -> Spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
@@ -79,7 +80,7 @@ def minicpm_scales(spec: Spec, read: Reader) -> Spec:
     return replace(
         spec,
         embedding_scale=read.factor("embedding_scale", 12.0),
-        residual_scale=read.factor("residual_scale", 1.4 / spec.n_layers**0.5),
+        residual_scale=read.factor("residual_scale", 1.4 / math.sqrt(spec.n_layers)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from oxillama.errors import LoadError
@@ -176,12 +177,12 @@ def read_spec(file: ModelFile) -> Spec:
         ropes=read_ropes(read, family, key_dim, context) if family.rope != "none" else (),
         norm_eps=read.number(f"attention.{epsilon}"),
         context_length=context,
-        score_scale=read.amount("attention.scale") or key_dim**-0.5,
+        score_scale=read.amount("attention.scale") or 1 / math.sqrt(key_dim),
         soft_cap=read.amount("attn_logit_softcapping", family.soft_cap),
         final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
         clamp=read.amount("attention.clamp_kqv"),
         alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
-        embedding_scale=read.factor("embedding_scale", family.embedding_scale or n_embd**0.5),
+        embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
         residual_scale=read.factor("residual_scale"),
         logit_scale=read_logit_scale(read, family),
         experts=read_experts(read, family, layers),
