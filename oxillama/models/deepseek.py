@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from oxillama.errors import LoadError
 from oxillama.models.family import Family, Routing, register
 from oxillama.models.llama import LLAMA, needs_experts
 from oxillama.models.metadata import Reader
@@ -26,8 +27,10 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
     )
     if latent.q_rank and "blk.0.attn_q.weight" in read.file.tensors:
         latent = replace(latent, q_rank=0)  # some small models state a rank they do not use
-    if spec.ropes[0].n_rot >= latent.key_dim:
-        read.refuse("rope.dimension_count", ())
+    n_rot = spec.ropes[0].n_rot
+    if n_rot >= latent.key_dim:
+        key = f"{read.prefix}.rope.dimension_count"
+        raise LoadError(f"{key}: needs an even number below {latent.key_dim}, got {n_rot}")
     return replace(
         spec.each_layer(n_kv_heads=1),
         latent=latent,
