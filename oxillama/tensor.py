@@ -94,16 +94,18 @@ class Weights:
 
     def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Matrices:
         """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
-        biases = [
-            self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
-            for name, rows in names
-        ]
-        bias = np.concatenate(biases) if any(self.has(f"{name}.bias") for name, _ in names) else None
         sources = []
-        for name, rows in names:
+        for name, rows in names:  # all shapes are right before anything is made from them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
             info = self._info(f"{name}.weight", (cols,) if flat else (cols, rows))
             sources.append(Source(info, self.file.data(info.name), info.nbytes, rows))
+        bias = None
+        if any(self.has(f"{name}.bias") for name, _ in names):
+            biases = [
+                self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
+                for name, rows in names
+            ]
+            bias = np.concatenate(biases)
         return Matrices(self, sources, cols, bias)
 
     def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Matrices]:

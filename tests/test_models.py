@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oxillama.engine.embedding import token_states
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, LoadError
+from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.models import FAMILIES
 from tests.floor import PRESENT, same_bits
 from tests.tinymodels import Running, tokens_of
@@ -226,3 +226,50 @@ def test_a_decoder_that_looks_ahead_embeds_and_has_no_logits() -> None:
     assert (first[0] != second[0]).any()
     with pytest.raises(ConfigError, match="it has no logits"):
         running.logits(tokens)
+
+
+# --- bad files -------------------------------------------------------------------------------------
+
+VALUES: list[tuple[str, object]] = [
+    *(("u32", value) for value in (0, 1, 2, 3, 5, 8, 64, 1000, 2**31 - 1, 2**32 - 1)),
+    *(("i32", value) for value in (-1, -(2**31))),
+    *(("f32", value) for value in (0.0, -1.0, 0.5, 3.0, 1e-30, 1e30, float("nan"), float("inf"))),
+    ("bool", True),
+    ("bool", False),
+    ("str", "yarn"),
+    ("str", "dynamic"),
+    ("[u32]", [1, 2]),
+    ("[u32]", [4, 4, 4, 4, 4, 4]),
+    ("[bool]", [True, False] * 3),
+    ("[f32]", [1.0]),
+]
+OPTIONS = (
+    "attention.clamp_kqv attention.key_length attention.max_alibi_bias attention.scale "
+    "attention.sliding_window attention.sliding_window_pattern attention.temperature_scale "
+    "attention.temperature_length attn_logit_softcapping embedding_scale expert_count "
+    "expert_feed_forward_length expert_gating_func expert_group_count expert_group_used_count "
+    "expert_used_count expert_weights_scale final_logit_softcapping leading_dense_block_count logit_scale "
+    "nextn_predict_layers pooling_type residual_scale rope.dimension_sections rope.freq_base_swa "
+    "rope.scaling.alpha rope.scaling.attn_factor rope.scaling.factor "
+    "rope.scaling.original_context_length rope.scaling.type rope.scaling.yarn_beta_fast "
+    "rope.scaling.yarn_ext_factor rope.scaling.yarn_log_multiplier use_parallel_residual"
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_metadata_say_a_file_loads_and_runs_or_is_refused(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(MODELS)))
+    model = MODELS[name]
+    keys = dict(model.keys)
+    for _ in range(data.draw(st.integers(1, 3))):
+        key = data.draw(st.sampled_from(sorted({*model.metadata(), *OPTIONS.split()})))
+        keys[key] = data.draw(st.sampled_from([*VALUES, None]))  # type: ignore[assignment]
+    changed = replace(model, keys=keys)
+    changed.tensors = model.tensors  # type: ignore[method-assign]
+    try:
+        running = Running(changed.file())
+    except (LoadError, GGUFError):
+        return
+    states = token_states(running.runner, [[1, 2, 3]], 512)[0]
+    assert states.shape == (3, running.model.spec.n_embd)
