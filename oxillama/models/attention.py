@@ -32,7 +32,9 @@ class Attention:
         self.kernels: Kernels = weights.kernels
         self.attn_qkv = weights.linear([(f"{block}.{name}", rows) for name, rows in qkv], spec.n_embd)
         self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], attended)
-        self.norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
+        norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
+        after = spec.family.qk_norm == "unit"
+        self.norms, self.turned_norms = ([], norms) if after else (norms, [])  # before and after the rotation
         sinks = weights.vector(f"{block}.attn_sinks.weight", layer.n_heads) if spec.family.sinks else None
         self.options = attend_options(spec, layer, sinks)
         # layers with fewer key heads than the pages have room for leave the rest of them empty
@@ -59,16 +61,13 @@ class Attention:
         self.attn_qkv.apply(h, qkv, work.scratch, n_threads)
         if spec.clamp:
             np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
-        norm_after = spec.family.qk_norm == "unit"
-        if not norm_after:
-            for norm in self.norms:
-                norm.apply(qkv, n_threads)
+        for norm in self.norms:
+            norm.apply(qkv, n_threads)
         if layer.rope is not None:
             table, neox = step.tables[layer.rope], spec.ropes[layer.rope].neox
             self.kernels.vector.rope(qkv, heads + kv_heads, dim, table, neox, n_threads)
-            if norm_after:
-                for norm in self.norms:
-                    norm.apply(qkv, n_threads)
+            for norm in self.turned_norms:
+                norm.apply(qkv, n_threads)
         if layer.sharpened and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
         attended = work.rows("attended", n, self.attn_output.cols)

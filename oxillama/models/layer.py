@@ -117,8 +117,11 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
     family, block = spec.family, f"blk.{i}"
 
     def norm(*names: str) -> Norm | None:
-        found = next((name for name in names if weights.has(f"{block}.{name}.weight")), "".join(names[-1:]))
-        return load_norm(spec, weights, f"{block}.{found}") if found else None
+        """The first of the names that the file has; one of them must be there if any is named."""
+        if not any(names):
+            return None
+        found = next((name for name in names if weights.has(f"{block}.{name}.weight")), names[-1])
+        return load_norm(spec, weights, f"{block}.{found}")
 
     residual, ffn_norm, attn_norm = family.residual, family.ffn_norm, family.attn_norm
     if residual == "maybe":  # without a norm of its own, the feed-forward block shares attention's
