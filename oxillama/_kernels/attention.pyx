@@ -335,10 +335,14 @@ cdef class PagedBatch:
         """Carries the unit's rows through the blocks of a partition, beginning with nothing."""
         cdef Py_ssize_t n = u.n_tokens * u.n_heads
         cdef Py_ssize_t end = min((partition + 1) * PARTITION, last_seen(&u.view, u.position + u.n_tokens - 1))
-        clear_rows(&w.state, n, w.value_pad)
         w.block = max(partition * PARTITION, first_seen(&u.view, u.position)) & ~<Py_ssize_t>(BLOCK - 1)
+        w.next = self.find_panels(c, u, w, w.block, end)
+        ask_for(&w.next, LANES * self.shape.key_bytes, LANES * self.shape.value_bytes)
+        clear_rows(&w.state, n, w.value_pad)
         while w.block < end:
-            self.find_panels(c, u, w, min(end, w.block + BLOCK))
+            w.now = w.next
+            if w.block + BLOCK < end and self.shape.lanes == LANES:
+                w.next = self.find_panels(c, u, w, w.block + BLOCK, end)
             if self.shape.kv_type == L_F32:
                 block_rows(L_F32, w, n)
             elif self.shape.kv_type == L_F16:
@@ -348,26 +352,30 @@ cdef class PagedBatch:
             else:
                 block_rows(L_C8, w, n)
             w.block = w.block + BLOCK
+            if self.shape.lanes < LANES and w.block < end:  # there is room for one block that is gathered
+                w.next = self.find_panels(c, u, w, w.block, end)
 
-    cdef void find_panels(self, const Call* c, const Unit* u, Walk* w, Py_ssize_t end) noexcept nogil:
-        """Points at the panels of the block up to position ``end``; panels of small pages are gathered first."""
+    cdef Panels find_panels(self, const Call* c, const Unit* u, const Walk* w, Py_ssize_t at,
+                            Py_ssize_t end) noexcept nogil:
+        """The panels of the block at position ``at``, up to position ``end``; those of small pages are gathered."""
         cdef Pages* shape = &self.shape
-        cdef Py_ssize_t at = w.block, slot
+        cdef Py_ssize_t slot
+        cdef Panels found
         cdef uint8_t* page
         cdef uint8_t* panels = w.panels
         cdef int p
         for p in range(PANELS):
             if at >= end:  # nothing in it is seen, but a tile may go through it all the same
-                w.keys[p], w.values[p] = w.keys[0], w.values[0]
+                found.keys[p], found.values[p] = found.keys[0], found.values[0]
                 continue
             if shape.lanes < LANES:
-                w.keys[p], w.values[p] = panels, panels + LANES * shape.key_bytes
+                found.keys[p], found.values[p] = panels, panels + LANES * shape.key_bytes
             while True:
                 page = <uint8_t*>self.addresses[u.table[at // shape.page_size]]
                 slot = at & (shape.page_size - 1)
                 if shape.lanes == LANES:
-                    w.keys[p] = keys_at(shape, page, c.layer, u.key_head, slot)
-                    w.values[p] = values_at(shape, page, c.layer, u.key_head, slot)
+                    found.keys[p] = keys_at(shape, page, c.layer, u.key_head, slot)
+                    found.values[p] = values_at(shape, page, c.layer, u.key_head, slot)
                 else:
                     gather(shape, keys_at(shape, page, c.layer, u.key_head, slot),
                            values_at(shape, page, c.layer, u.key_head, slot), at & (LANES - 1),
@@ -376,6 +384,7 @@ cdef class PagedBatch:
                 if at & (LANES - 1) == 0 or at >= end:
                     break
             panels = panels + LANES * (shape.key_bytes + shape.value_bytes)
+        return found
 
     cdef void merge(self, const Unit* u, Py_ssize_t partition, const State* total, const State* part) noexcept nogil:
         cdef Py_ssize_t dv = self.shape.value_pad, r, position, first

@@ -15,6 +15,7 @@ cdef extern from "simd.h" nogil:
     const int OX_TILE
 
     void ox_prefetch(const void* p)
+    void ox_prefetch_far(const void* p)
     const int OX_AHEAD
 
     float ox_f32_from_f16(uint16_t h)
