@@ -24,6 +24,7 @@ from oxillama.sampling.params import SamplerConfig
 if TYPE_CHECKING:
     from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.engine.calibration import collect_imatrix
+    from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
     from oxillama.imatrix import ImportanceMatrix
@@ -47,6 +48,7 @@ __all__ = [
     "LoadError",
     "ModelFileError",
     "OxiLlamaError",
+    "PoolingMode",
     "PromptError",
     "Quantization",
     "SampledToken",
@@ -75,6 +77,7 @@ _LATER = {
     "ImportanceMatrix": "oxillama.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
     "Quantization": "oxillama.quantize",
+    "PoolingMode": "oxillama.engine.embedding",
     "batched_flash_attention": "oxillama.attention",
     "flash_attention_forward": "oxillama.attention",
     "collect_imatrix": "oxillama.engine.calibration",

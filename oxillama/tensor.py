@@ -8,7 +8,7 @@ floats can be quantized as they are packed: what runs then is what a quantized f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,10 @@ class Weights:
     def has(self, name: str) -> bool:
         return name in self.file.tensors
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor in GGUF order (columns first), () where the file has none of that name."""
+        return self.file.tensors[name].shape if self.has(name) else ()
+
     def unused(self) -> list[str]:
         """Tensors of the file that nothing has asked for."""
         return [name for name in self.file.tensors if name not in self.taken]
@@ -99,28 +103,67 @@ class Weights:
         self.loaded(name, info.nbytes)
         return out
 
+    def table(self, name: str, rows: int, cols: int) -> np.ndarray:
+        """A two-dimensional tensor as float32 (rows, cols)."""
+        info = self._info(name, (cols, rows))
+        out = np.empty((rows, cols), np.float32)
+        pack.dequantize(info.format.id, self.file.data(name), out)
+        self.loaded(name, info.nbytes)
+        return out
+
     def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Matrices:
         """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
-        biases = [
-            self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
-            for name, rows in names
-        ]
-        bias = np.concatenate(biases) if any(self.has(f"{name}.bias") for name, _ in names) else None
         sources = []
-        for name, rows in names:
-            info = self._info(f"{name}.weight", (cols, rows))
+        for name, rows in names:  # all shapes are right before anything is made from them
+            flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
+            info = self._info(f"{name}.weight", (cols,) if flat else (cols, rows))
             sources.append(Source(info, self._format(info), self.file.data(info.name), info.nbytes, rows))
+        bias = None
+        if any(self.has(f"{name}.bias") for name, _ in names):
+            biases = [
+                self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
+                for name, rows in names
+            ]
+            bias = np.concatenate(biases)
         return Matrices(self, sources, cols, bias)
 
     def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Matrices]:
-        """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors."""
+        """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors, and of their
+        (n_experts, rows) biases."""
         slices: list[list[Source]] = [[] for _ in range(n_experts)]
+        biases = []
         for name, rows in names:
-            info = self._info(f"{name}.weight", (cols, rows, n_experts))
-            for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
-                part = Source(info, self._format(info), blocks, info.nbytes // n_experts, rows, expert)
-                slices[expert].append(part)
-        return [Matrices(self, sources, cols, None) for sources in slices]
+            if self.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files have one for each expert
+                for expert, found in enumerate(slices):
+                    info = self._info(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
+                    blocks = self.file.data(info.name)
+                    found.append(Source(info, self._format(info), blocks, info.nbytes, rows, expert))
+            else:
+                info = self._info(f"{name}.weight", (cols, rows, n_experts))
+                for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
+                    part = Source(info, self._format(info), blocks, info.nbytes // n_experts, rows, expert)
+                    slices[expert].append(part)
+            if self.has(f"{name}.bias"):
+                biases.append(self.table(f"{name}.bias", n_experts, rows))
+            else:
+                biases.append(np.zeros((n_experts, rows), np.float32))
+        has_bias = any(self.has(f"{name}.bias") for name, _ in names)
+        bias = np.hstack(biases) if has_bias else None
+        return [
+            Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+            for expert, sources in enumerate(slices)
+        ]
+
+    def dense(self, name: str, values: np.ndarray) -> Matrices:
+        """A matrix made of the tensor ``name``: float32 (rows, cols), held as F32 if the tensor is F32, else
+        as F16."""
+        exact = self.file.tensors[name].format.name == "F32"
+        stored = np.ascontiguousarray(values, np.float32 if exact else np.float16)
+        rows, cols = values.shape
+        info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
+        return Matrices(
+            self, [Source(info, info.format, stored.reshape(-1).view(np.uint8), 0, rows)], cols, None
+        )
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are looked up in the file itself: only the pages touched are read."""

@@ -35,7 +35,8 @@ class Kernels:
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
     quantize : `quantize`, from floats to the blocks of files.
-    vector : norms, rotary embedding, gated activations, softmax.
+    vector : norms, rotary embedding, activations, softmax.
+    routing : the choice of experts.
     roofline : what the machine can do at best, for the benchmarks.
     sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
@@ -45,6 +46,7 @@ class Kernels:
     attention: Any
     quantize: Any
     vector: Any
+    routing: Any
     roofline: Any
     sampling: Any
 

@@ -13,6 +13,7 @@ import numpy as np
 from oxillama import _kernels
 from oxillama.cache.pages import PagePool
 from oxillama.config import EngineConfig, available_cpus
+from oxillama.engine.embedding import Embedder
 from oxillama.engine.generation import Generation
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
@@ -29,7 +30,7 @@ from oxillama.tokenizer import TokenizerBridge
 Prompt = str | Listed[int] | np.ndarray
 
 
-class InferenceEngine:
+class InferenceEngine(Embedder):
     """Runs one model.
 
     Parameters
@@ -82,11 +83,11 @@ class InferenceEngine:
                 )
             wanted = None if config.quantize is None else named_format(config.quantize, "quantize")
             weights = Weights(file, self.kernels, self.num_threads, progress, wanted)
-            model = Decoder(spec, weights)
+            context = config.context_size or min(spec.context_length, 10**6 - 1)
+            model = Decoder(spec, weights, context)
             if progress is not None:
                 for matrices in model.matrices():
                     matrices.pack()
-            context = config.context_size or min(spec.context_length, 10**6 - 1)
             shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
         except BaseException:
             file.close()

@@ -10,7 +10,7 @@ import numpy as np
 from oxillama.batch import Batch
 from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import KvCacheFullError
+from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
 
 
@@ -24,32 +24,40 @@ class Runner:
         self._work = model.workspace()
         self._lock = threading.Lock()
 
-    def forward(self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False) -> np.ndarray:
+    def forward(
+        self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False, states: bool = False
+    ) -> np.ndarray:
         """Runs the next tokens of some sequences together.
 
         Parameters
         ----------
         parts : sequences, each with how many of its pending tokens to run (at least 1).
         all_logits : logits of every row; otherwise of the last row of each sequence.
+        states : hidden states after the last norm instead of logits.
 
         Returns
         -------
-        float32 (rows or sequences, vocab).
+        float32 (rows or sequences, vocab), or the width of the hidden states.
 
         Raises
         ------
+        ConfigError : logits of a model whose positions see what comes later.
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
+        spec = self.model.spec
+        if not states and (self.model.output is None or not spec.causal):
+            raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
         with self._lock:
             self._ensure_pages(parts)
             batch = self._batch(parts, all_logits)
             kv = self.model.kernels.attention.PagedBatch(
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
             )
-            logits = self.model.forward(batch, kv, self._work, self.n_threads)
+            run = self.model.states if states else self.model.forward
+            rows = run(batch, kv, self._work, self.n_threads)
             for sequence, n in parts:
                 sequence.advance(n)
-        return logits
+        return rows
 
     def _ensure_pages(self, parts: Listed[tuple[Sequence, int]]) -> None:
         """Allocates the pages that the rows need: for all sequences, or for none."""
