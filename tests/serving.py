@@ -181,9 +181,7 @@ def alone(name: str, kv_type: str, prompt: tuple[int, ...], max_tokens: int, sam
 
 def check_as_alone(serving: Serving, request: Request, max_tokens: int) -> None:
     """A request's tokens and logits, as far as they go, are those it gives alone, bit for bit."""
-    expected = alone(
-        serving.name, serving.kv_type, tuple(request.prompt), max_tokens, request.sampler.config
-    )
+    expected = alone(serving.name, serving.kv_type, tuple(request.prompt), max_tokens, request.sampler.config)
     n = len(request.tokens)
     assert request.tokens == expected.tokens[:n]
     assert request.logits is not None

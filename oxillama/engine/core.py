@@ -91,9 +91,10 @@ class EngineCore:
     def cancel(self, request: Request) -> None:
         """Ends a request before its next step; frees its pages at once if no step is being run."""
         request.cancelled = True
-        with self._changed:
-            self._tidy()
-            self._notify()
+        if request.finish_reason is None:
+            with self._changed:
+                self._tidy()
+                self._notify()
 
     def end(self, request: Request, reason: str) -> None:
         """Ends a request now, waiting for the step that is being run; what was not read of it is dropped."""

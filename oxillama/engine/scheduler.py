@@ -241,8 +241,12 @@ class Scheduler:
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
                 sequence.forget()
-                if not self.running:
-                    self._fail(request)
+                if self.running:
+                    return False
+                n_known = 0  # the page that it would have shared and copied may be the one too many
+                if self.pool.can_allocate(sequence.shortage(sequence.pending)):
+                    break
+                self._fail(request)
                 return False
             promised -= victim.sequence.shortage(victim.sequence.pending) + 1
             self._preempt(victim)
