@@ -95,9 +95,9 @@ class Request:
     def take(self, logits: np.ndarray) -> str | None:
         """Samples a token and adds it and its text; the reason if it was the last. May raise whatever
         the sampler raises."""
+        token = self.sampler.sample(logits, self.sequence.tokens)
         if self.logits is not None:
             self.logits.append(logits.copy())
-        token = self.sampler.sample(logits, self.sequence.tokens)
         self.sequence.tokens.append(token)
         self.tokens.append(token)
         self._left -= 1

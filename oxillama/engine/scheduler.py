@@ -96,6 +96,7 @@ class Scheduler:
         self._finished: list[Request] = []
         self._arrivals = 0
         self._row_seconds = 0.0
+        self._claim: Request | None = None  # one of higher priority, to be admitted at others' cost
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -120,6 +121,9 @@ class Scheduler:
             if request.sequence.scheduled_len > request.sequence.cached_len:  # a step that was interrupted
                 request.sequence.rollback()
         batch = ScheduledBatch()
+        claim, self._claim = self._claim, None
+        if claim in self.waiting and claim.wanted:
+            self._admit(claim, batch, now)
         for request in sorted(self.running, key=_rank):
             if request.sequence.state is SeqState.DECODING and request.wanted:
                 self._run(request, 1, batch)
@@ -241,6 +245,8 @@ class Scheduler:
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
                 sequence.forget()
+                if lesser:
+                    self._claim = request  # they run in this step already: before the next, then
                 if self.running:
                     return False
                 n_known = 0  # the page that it would have shared and copied may be the one too many
