@@ -121,6 +121,20 @@ def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> N
     run(main)
 
 
+def test_another_model_needs_another_async_engine() -> None:
+    other = InferenceEngine.from_gguf(demo.DRAFT)
+
+    async def main() -> None:
+        async with AsyncEngine(other) as many:
+            other.load_model(demo.STORY)
+            with pytest.raises(ConfigError, match="another model"):
+                many.submit(PROMPTS[0])
+        with pytest.raises(ConfigError, match="no model"):
+            AsyncEngine(InferenceEngine())
+
+    run(main)
+
+
 def test_a_full_queue_is_said(engine: InferenceEngine) -> None:
     config = SchedulerConfig(max_sequences=1, max_waiting=2)
     small = InferenceEngine.from_gguf(demo.STORY, scheduler=config)

@@ -286,6 +286,24 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(monkeypatch: py
     serving.check_empty()
 
 
+def test_a_stage_that_calls_the_engine_is_an_error_not_a_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = Serving()
+    inner, request = serving.request(prompt(5)), serving.submit(prompt(10))
+
+    def sample(logits: np.ndarray, history: list[int]) -> int:
+        serving.core.next_piece(inner)
+        return 0
+
+    monkeypatch.setattr(request.sampler, "sample", sample)
+    with pytest.raises(ConfigError, match="inside its own step"):
+        serving.core.next_piece(request)
+    with serving.core.exclusive(), pytest.raises(ConfigError, match="inside"):
+        serving.core.join(inner)
+    serving.check_empty()
+
+
 def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving()
     good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))

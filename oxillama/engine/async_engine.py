@@ -182,6 +182,8 @@ class AsyncEngine:
             raise ConfigError(f"engine: its thread has ended ({self._died!r})") from self._died
         if self._closed:
             raise ConfigError("engine: is closed")
+        if self.core is not self.engine.core:
+            raise ConfigError("engine: has loaded another model since; make another AsyncEngine")
 
     async def stream(self, prompt: Prompt, **options: Any) -> AsyncGenerator[str, None]:
         """Yields text piece by piece; closing the generator cancels the request. Raises as `submit`."""

@@ -19,6 +19,7 @@ from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import ScheduledBatch, Scheduler
+from oxillama.errors import ConfigError
 
 Row = np.ndarray | Exception | None
 
@@ -43,6 +44,7 @@ class EngineCore:
             threading.Lock()
         )  # not reentrant: finalizers must see that it is held
         self._busy = False  # somebody leads a step, or uses the pages otherwise
+        self._leader = 0  # the thread that does
         self._inbox: deque[Request] = deque()
         self._events = 0  # what may have made work where there was none
 
@@ -82,6 +84,7 @@ class EngineCore:
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Returns when ``ready``; leads steps until then, or waits for who does."""
+        self._check_not_inside()
         with self._changed:
             while not ready():
                 events = self._events
@@ -121,16 +124,17 @@ class EngineCore:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keeps every step out while the pages are used otherwise."""
+        self._check_not_inside()
         with self._changed:
             while self._busy:
                 self._changed.wait()
             self._tidy()
-            self._busy = True
+            self._busy, self._leader = True, threading.get_ident()
         try:
             yield
         finally:
             with self._changed:
-                self._busy = False
+                self._busy, self._leader = False, 0
                 self._changed.notify_all()
 
     def fail(self, requests: Iterable[Request], error: BaseException) -> None:
@@ -145,13 +149,13 @@ class EngineCore:
 
     def _lead(self) -> bool:
         """Runs one step, with the lock given up meanwhile; whether there was anything to do."""
-        self._busy = True
+        self._busy, self._leader = True, threading.get_ident()
         self._changed.release()
         try:
             return self.step()
         finally:
             self._changed.acquire()
-            self._busy = False
+            self._busy, self._leader = False, 0
             self._changed.notify_all()
 
     def step(self) -> bool:
@@ -232,6 +236,11 @@ class EngineCore:
         if ended and not self.scheduler.running:
             self.runner.pool.shrink_to_fit(KEEP_BYTES)
         return len(ended)
+
+    def _check_not_inside(self) -> None:
+        """Raises ConfigError where waiting would be for ever: in what a step itself calls."""
+        if self._leader == threading.get_ident():
+            raise ConfigError("engine: is called from inside its own step, by a stage of a sampler say")
 
     def _notify(self) -> None:
         """Wakes all who wait; the lock is held."""
