@@ -28,8 +28,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tokenizer_path": ("--tokenizer",),
 }
 
-ELSEWHERE = ("model_path", "sampler")
-"""Fields that are no option: the commands' MODEL, and what the sampling options make."""
+ELSEWHERE = ("model_path", "sampler", "scheduler")
+"""Fields that are no option: the commands' MODEL, what sampling options make, what many requests share."""
 
 SCALARS = (int, float, str, bool)
 

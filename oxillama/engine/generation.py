@@ -51,6 +51,11 @@ class Generation(Iterator[str]):
         return self._request.logits
 
     @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were not run, because the prefix cache had them."""
+        return self._request.n_cached
+
+    @property
     def finish_reason(self) -> str | None:
         """ "stop" (the model ended, or a stop string was found), "length" (``max_tokens`` or the context is
         full), "timeout", "cancelled", "error", or None while it goes on or there is text to be read."""

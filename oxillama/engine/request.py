@@ -70,6 +70,7 @@ class Request:
         self.listener: Callable[[], object] | None = None
         # for the scheduler and the metrics
         self.arrival = 0
+        self.n_cached = 0  # tokens of the prompt that the prefix cache had
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
         self.node: Node | None = None

@@ -258,6 +258,7 @@ class Scheduler:
             self._preempt(victim)
         if self.prefix is not None and sequence.state is SeqState.WAITING:
             self.prefix.count(len(request.prompt), n_known)
+            request.n_cached = n_known
         sequence.state = SeqState.PREFILLING
         request.admitted_at = now
         self.waiting.remove(request)
