@@ -98,6 +98,7 @@ def test_a_pool_that_shrinks_keeps_what_is_in_use(monkeypatch: pytest.MonkeyPatc
     assert pool.n_pages == 12
     pool.shrink_to_fit()
     assert pool.n_pages == 6  # the slabs of the three that are left
+    assert (pool.addresses == 0).sum() == 6
     pool.check_integrity([pages[7:]])
     assert all((pool.page(page) == page).all() for page in pages[7:])
     more = pool.allocate(9)

@@ -14,7 +14,7 @@ from oxillama.engine.request import Request
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import Busy, ConfigError, KvCacheFullError, SamplingError
-from tests.serving import Serving, check_as_alone
+from tests.serving import Letters, Serving, check_as_alone
 from tests.tinymodels import tokens_of
 
 LONG = 60
@@ -188,6 +188,62 @@ def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
     serving.check_empty()
 
 
+def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -> None:
+    serving = Serving(max_pages=8, cached_pages=0)
+    paused = serving.submit(prompt(30), max_tokens=LONG, ahead=1)
+    while not paused.pieces:
+        serving.step()
+    later = [serving.submit(prompt(30, seed=i), max_tokens=24) for i in (1, 2)]
+    serving.step()
+    assert len(serving.scheduler.running) == 3
+    serving.run(*later)
+    assert sum(len(request.tokens) for request in later) == 48
+    assert paused.sequence.state is SeqState.PREEMPTED
+    assert serving.scheduler.preemptions == 1
+    serving.core.cancel(paused)
+    serving.check_empty()
+
+
+def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
+    serving = Serving(max_pages=8, chunk=16, cached_pages=0)
+    first = serving.submit(prompt(100), max_tokens=3)
+    serving.step()
+    second = serving.submit(prompt(30, seed=1), max_tokens=3)
+    serving.step()
+    assert second.sequence.state is SeqState.WAITING
+    serving.run(first, second)
+    assert serving.scheduler.preemptions == 0
+
+
+def test_free_memory_is_given_back_when_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oxillama.engine import core
+
+    monkeypatch.setattr(core, "KEEP_BYTES", 0)
+    serving = Serving(cached_pages=0)
+    requests = [serving.submit(prompt(20, seed=i), max_tokens=1 + i) for i in range(2)]
+    serving.run(requests[0])
+    assert serving.pool.memory_bytes > 0
+    serving.run(requests[1])
+    assert serving.pool.memory_bytes == 0
+
+
+def test_what_happens_during_an_idle_step_is_not_missed() -> None:
+    serving = Serving()
+    steps: list[bool] = []
+
+    def step() -> bool:
+        if not steps:
+            serving.core.wake()  # as by another thread, that has made work
+        steps.append(bool(steps))
+        return steps[-1]
+
+    serving.core.step = step  # type: ignore[method-assign]
+    waiter = threading.Thread(target=serving.core.wait, args=(lambda: len(steps) > 1,), daemon=True)
+    waiter.start()
+    waiter.join(20)
+    assert not waiter.is_alive()
+
+
 def test_what_nobody_reads_is_not_run() -> None:
     serving = Serving()
     request = serving.submit(prompt(10), ahead=2)
@@ -225,6 +281,21 @@ def test_cancelling_frees_everything_at_once(steps: int) -> None:
     assert request.finish_reason == "cancelled"
     assert request.sequence.state is SeqState.FINISHED
     serving.check_empty()
+
+
+def test_nothing_is_shown_behind_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what the decoder still holds, half a character say."""
+    serving = Serving()
+    whole = serving.submit(prompt(10), max_tokens=6)
+    serving.run(whole)
+    text = "".join(whole.pieces)
+    monkeypatch.setattr(Letters, "flush", lambda self: "?")
+    request = serving.submit(prompt(10), max_tokens=6, stop=(text[3],))
+    other = serving.submit(prompt(10), max_tokens=6)
+    serving.run(request, other)
+    assert "".join(request.pieces) == text[: text.index(text[3])]
+    assert request.finish_reason == "stop"
+    assert "".join(other.pieces) == text + "?"
 
 
 def test_deadlines() -> None:
@@ -282,6 +353,7 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(monkeypatch: py
     monkeypatch.setattr(serving.runner, "run", run)
     serving.run(good, bad)
     assert isinstance(bad.error, MemoryError)
+    assert good.error is None
     check_as_alone(serving, good, 6)
     serving.check_empty()
 

