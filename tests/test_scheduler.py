@@ -101,6 +101,22 @@ def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
     assert seen[2].n_prefill == 150 - 49 - 16  # nobody waits
 
 
+def test_a_reader_that_has_just_left_is_expected_back() -> None:
+    serving = Serving(chunk=512, max_decode_wait_ms=100)
+    stream = serving.submit(prompt(5), max_tokens=LONG, ahead=1)
+    while not stream.pieces:
+        serving.step()
+    serving.scheduler._row_seconds = 0.002
+    serving.submit(prompt(150, seed=1), max_tokens=1)
+    seen = batches(serving)
+    serving.step()
+    assert (seen[0].n_decode, seen[0].n_prefill) == (0, 50)
+    serving.scheduler._row_seconds = 0.002
+    serving.clock.now += 2
+    serving.step()
+    assert seen[1].n_prefill == 100
+
+
 def test_the_measured_speed_follows_the_steps() -> None:
     scheduler = Serving().scheduler
     scheduler.observe(ScheduledBatch(n_prefill=100), 1.0)

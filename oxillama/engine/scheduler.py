@@ -24,6 +24,7 @@ from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import Busy, KvCacheFullError
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
+RETURNS = 1.0  # seconds for which a reader that does not ask for more counts as one that will
 SMOOTHING = 0.3  # weight of the newest step in the measured speed
 
 
@@ -117,31 +118,11 @@ class Scheduler:
         """What to run now, if anything. Ends what was cancelled or is too late."""
         now = self.clock()
         self.reap(now)
-        for request in self.running:
-            if request.sequence.scheduled_len > request.sequence.cached_len:  # a step that was interrupted
-                request.sequence.rollback()
+        self._recover()
         batch = ScheduledBatch()
-        claim, self._claim = self._claim, None
-        if claim in self.waiting and claim.wanted:
-            self._admit(claim, batch, now)
-        for request in sorted(self.running, key=_rank):
-            if request.sequence.state is SeqState.DECODING and request.wanted:
-                self._run(request, 1, batch)
-        budget = self._prefill_budget(batch.n_decode)
-        n_active = sum(request.wanted for request in self.running)
-        admits = True
-        for request in self._prompts(now):
-            if request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED):
-                # nobody overtakes one for whom there is no room yet, or it might never come in
-                if not admits or self._is_run_by_another(request, batch):
-                    continue
-                admits = n_active < self.config.max_sequences and self._admit(request, batch, now)
-                if not admits:
-                    continue
-                n_active += 1
-            budget -= self._run(request, min(budget, request.sequence.pending), batch)
-            if budget <= 0:
-                break
+        self._meet_claim(batch, now)
+        self._add_streams(batch)
+        self._add_prompts(batch, now)
         return batch
 
     def observe(self, batch: ScheduledBatch, seconds: float) -> None:
@@ -203,9 +184,48 @@ class Scheduler:
 
     # --- what comes next ------------------------------------------------------------------------
 
-    def _prefill_budget(self, n_decode: int) -> int:
+    def _recover(self) -> None:
+        """Takes back what an interrupted step has left half done."""
+        for request in self.running:
+            if request.sequence.scheduled_len > request.sequence.cached_len:
+                request.sequence.rollback()
+        for request in self.waiting:
+            if request.sequence.pages:
+                request.sequence.forget()
+
+    def _meet_claim(self, batch: ScheduledBatch, now: float) -> None:
+        """Admits who could not come in before, because lesser requests had been scheduled already."""
+        claim, self._claim = self._claim, None
+        if claim in self.waiting and claim.wanted:
+            self._admit(claim, batch, now)
+
+    def _add_streams(self, batch: ScheduledBatch) -> None:
+        for request in sorted(self.running, key=_rank):
+            if request.sequence.state is SeqState.DECODING and request.wanted:
+                self._run(request, 1, batch)
+
+    def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
+        budget = self._prefill_budget(batch.n_decode, now)
+        n_active = sum(request.wanted for request in self.running)
+        admits = True
+        for request in self._prompts(now):
+            if request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED):
+                # nobody overtakes one for whom there is no room yet, or it might never come in
+                if not admits or self._is_run_by_another(request, batch):
+                    continue
+                admits = n_active < self.config.max_sequences and self._admit(request, batch, now)
+                if not admits:
+                    continue
+                n_active += 1
+            budget -= self._run(request, min(budget, request.sequence.pending), batch)
+            if budget <= 0:
+                break
+
+    def _prefill_budget(self, n_decode: int, now: float) -> int:
         """Rows for prompts in a step that also runs ``n_decode`` streams."""
-        if not n_decode or not self._row_seconds:
+        # a reader that has just got a token is likely to come back while the step is run
+        streams = n_decode or any(now - request.last_token_at < RETURNS for request in self.running)
+        if not streams or not self._row_seconds:
             return self.chunk
         rows = int(self.config.max_decode_wait_ms / 1000 / self._row_seconds)
         return max(min(MIN_CHUNK, self.chunk), min(rows, self.chunk) - n_decode)
