@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers, sampling
+from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers, sampling, serving
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -57,6 +57,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sampling.add_arguments(choosing)
     choosing.set_defaults(run=sampling.run)
+    many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
+    serving.add_arguments(many)
+    many.set_defaults(run=serving.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

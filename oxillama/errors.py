@@ -60,3 +60,7 @@ class KvCacheFullError(OxiLlamaError, MemoryError):
 
 class SamplingError(OxiLlamaError, ValueError):
     """No token can be chosen: every candidate is masked, or the logits hold a NaN."""
+
+
+class Busy(OxiLlamaError, RuntimeError):
+    """The queue of requests is full; the caller may try again later."""

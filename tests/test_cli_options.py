@@ -76,7 +76,7 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
-    assert set(options.ELSEWHERE) == {"model_path", "sampler"}
+    assert set(options.ELSEWHERE) == {"model_path", "sampler", "scheduler"}
 
 
 @pytest.mark.parametrize(
