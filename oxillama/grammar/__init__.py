@@ -1,0 +1,1 @@
+"""Constrained output: grammars, and the tokens they allow."""
