@@ -9,6 +9,8 @@ cdef enum:
     OPEN = 1           # a stack of which nothing is known
     ACCEPTS = 1        # flag: the text may end here
     ESCAPES = 2        # flag: what follows depends on the open stack
+    FAR = 1 << 30      # a count that is enough and stays below the bound
+    BELOW = FAR + 1    # a count that is not enough and stays so
 
 
 cdef struct Entry:
@@ -80,3 +82,10 @@ cdef class Configurations:
     cdef int popped(self, int32_t p) except -1
     cdef int run(self, int32_t config, const uint8_t* text, Py_ssize_t n) except -1
     cdef int token_step(self, int32_t config, int32_t after_bytes, const uint8_t* hits) except -1
+
+
+cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+    """The finalizer of splitmix64."""
+    x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
+    return x ^ (x >> 31)

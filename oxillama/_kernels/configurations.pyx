@@ -278,6 +278,11 @@ cdef class Configurations:
 
     cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept:
         """The count that an edge leaves, -1 where the count does not allow it."""
+        if n >= FAR:
+            if n == BELOW and op & ENOUGH:
+                return -1
+            op = op & COUNT_BITS
+            return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
         if op & MORE and self.most[q] >= 0 and n >= self.most[q]:
             return -1
         if op & ENOUGH and n < self.least[q]:
@@ -390,7 +395,7 @@ cdef class Configurations:
         if flags & PURE_FINAL:
             return p
         one = self.single(q, n, p)
-        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n >= self.least[q]):
+        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.least[q]):
             return self.unite(one, p, 0)
         return one
 
@@ -571,13 +576,6 @@ cdef int rehash(Pool* pool) except -1:
             slot = (slot + 1) & (size - 1)
         pool.table[slot] = i
     return 0
-
-
-cdef inline uint64_t mixed(uint64_t x) noexcept:
-    """The finalizer of splitmix64."""
-    x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
-    return x ^ (x >> 31)
 
 
 cdef uint64_t hashed(const Entry* entries, int32_t n, uint8_t flags) noexcept:
