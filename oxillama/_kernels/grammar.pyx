@@ -17,7 +17,9 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.configurations cimport BELOW, DEAD, ESCAPES, FAR, OPEN, Configurations, Entry, mixed
+from oxillama._kernels.configurations cimport (
+    BELOW, DEAD, ESCAPES, FAR, FARAWAY, OPEN, Configurations, Entry, mixed,
+)
 from oxillama._kernels.trie cimport UPTO, Nodes, Slice, Trie
 
 import time
@@ -32,8 +34,11 @@ cdef enum:
     MAX_VISITS = 20000000  # nodes for one mask
 
 cdef struct Escape:
+    # A node at which the frame has ended. Or, with ``loop``, any place along a run of these characters:
+    # then ``nodes`` are what may follow the run.
     Nodes* nodes
     int32_t node
+    const uint8_t* loop
 
 
 cdef struct Out:
@@ -62,8 +67,11 @@ cdef struct Loop:
 
 
 cdef struct Run:
-    # The lengths that the run of a counted class may have, the stack below it, and where that returns to.
-    int32_t least, most, p, config
+    # The lengths that a run of a counted class may have; the state, its count and its stack; where the stack
+    # returns to, -1 until that is known; whether the configurations met have true counts.
+    int32_t least, most, q, n, p, config
+    bint exact
+    uint8_t byte        # a character of the class
 
 
 cdef class Matcher:
@@ -89,6 +97,7 @@ cdef class Matcher:
     cdef int32_t* paths      # (levels, depths): configurations along the way of each walk
     cdef int32_t path_length
     cdef uint32_t* scratch   # (words)
+    cdef uint8_t* text       # (depths): the bytes along a walk after a run
     cdef Py_ssize_t visits
 
     def __cinit__(self, Trie trie, Configurations configs):
@@ -102,7 +111,8 @@ cdef class Matcher:
         self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
         self.table = <int32_t*>malloc(4 * self.table_size)
         self.scratch = <uint32_t*>malloc(4 * trie.n_words)
-        if not (self.paths and self.table and self.scratch):
+        self.text = <uint8_t*>malloc(trie.max_depth + 1)
+        if not (self.paths and self.table and self.scratch and self.text):
             raise MemoryError()
         for i in range(self.table_size):
             self.table[i] = -1
@@ -120,6 +130,7 @@ cdef class Matcher:
         free(self.loops)
         free(self.paths)
         free(self.scratch)
+        free(self.text)
 
     # ------------------------------------------------------------------ for Python
 
@@ -202,7 +213,14 @@ cdef class Matcher:
             config = self.configs.popped(p)
             for i in range(local.n_escapes):
                 escape = self.locals[index].escapes[i]
-                self.follow(config, escape.nodes, escape.node, level, out)
+                if not escape.loop:
+                    self.follow(config, escape.nodes, escape.node, level, out)
+                elif self.goes_on(config, escape.loop):
+                    return self.visit_plainly(q, n, p, node, level, out)
+                else:
+                    if self.configs.configs.flags[config] & ESCAPES:
+                        self.escape(escape, out)
+                    self.walk(config, escape.nodes, 0, <int32_t>escape.nodes.n, 0, level, out)
                 if out.wide:
                     break
         return 0
@@ -210,16 +228,28 @@ cdef class Matcher:
     cdef int follow(self, int32_t config, Nodes* nodes, int32_t node, int level, Out* out) except -1:
         """Go on below a node with the configuration reached there, whose own tokens have been added."""
         if self.configs.configs.flags[config] & ESCAPES:
-            self.escape(nodes, node, out)
+            self.escape(Escape(nodes, node, NULL), out)
         if nodes.skip[node] == node + 1 or out.wide:
             return 0
         if nodes == &self.trie.nodes and nodes.skip[node] - node > self.large and level < MAX_LEVEL:
             return self.visit(config, node, level + 1, out)
         return self.walk(config, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
 
-    cdef int escape(self, Nodes* nodes, int32_t node, Out* out) except -1:
-        """Keep a node at which the open stack was reached, if there are tokens below it."""
-        if nodes.skip[node] == node + 1:
+    cdef bint goes_on(self, int32_t config, const uint8_t* loop) except -1:
+        """Whether any character of a loop can follow."""
+        cdef int32_t byte
+        for byte in range(128):
+            if loop[byte] and self.stepped(config, byte) != DEAD:
+                return True
+        if loop[128]:
+            for byte in range(0xC2, 0xF5):
+                if self.stepped(config, byte) != DEAD:
+                    return True
+        return False
+
+    cdef int escape(self, Escape escape, Out* out) except -1:
+        """Keep a place at which the open stack was reached, if tokens go on from there."""
+        if not escape.loop and escape.nodes.skip[escape.node] == escape.node + 1:
             return 0
         if out.n_escapes == self.max_escapes:
             out.wide = True
@@ -227,7 +257,7 @@ cdef class Matcher:
         if out.n_escapes == out.room:
             out.room = max(16, 2 * out.room)
             out.escapes = <Escape*>grown(out.escapes, out.room * sizeof(Escape))
-        out.escapes[out.n_escapes] = Escape(nodes, node)
+        out.escapes[out.n_escapes] = escape
         out.n_escapes += 1
         return 0
 
@@ -341,8 +371,10 @@ cdef class Matcher:
         cdef Slice part
         if end - i > self.sliced:
             loop = self.loop(config)
-            if loop.found and not self.configs.configs.flags[loop.to] & ESCAPES:
+            if loop.found:
                 part = self.slice(node, loop)
+                if self.configs.configs.flags[loop.to] & ESCAPES:
+                    self.escape(Escape(&part.nodes, 0, &loop.loop[0]), out)
                 for depth in range(self.trie.n_words):
                     out.bits[depth] |= part.bits[depth]
                 self.walk(loop.to, &part.nodes, 0, <int32_t>part.nodes.n, 0, level, out)
@@ -396,7 +428,7 @@ cdef class Matcher:
                 i = nodes.skip[i]
                 continue
             if configs.configs.flags[to] & ESCAPES:
-                self.escape(nodes, i, out)
+                self.escape(Escape(nodes, i, NULL), out)
                 if out.wide:
                     break
             i += 1
@@ -527,7 +559,7 @@ cdef class Matcher:
         """
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t least = max(0, self.configs.least[q] - n), most, i, k
+        cdef int32_t least = max(0, self.configs.least[q] - n), i, k
         cdef Entry entry = Entry(q, FAR, OPEN)
         cdef Run run
         cdef Loop* loop
@@ -536,24 +568,34 @@ cdef class Matcher:
         if end - node <= self.sliced or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loop(self.configs.intern(&self.configs.configs, &entry, 1, 0))
-        if not (loop.found and loop.covers and loop.same) or self.configs.configs.flags[loop.to] & ESCAPES:
+        if not (loop.found and loop.covers and loop.same):
             return self.visit_plainly(q, n, p, node, level, out)
-        most = self.configs.most[q] - n if self.configs.most[q] > 0 else self.trie.max_depth
-        if most <= 0:
+        run = Run(least, 0, q, n, p, -1, False, 0)
+        while not loop.loop[run.byte]:
+            run.byte += 1
+        if self.configs.configs.flags[loop.to] & ESCAPES:
+            run.config = self.configs.popped(p)
+            if self.goes_on(run.config, &loop.loop[0]) or self.configs.configs.flags[run.config] & ESCAPES:
+                return self.visit_plainly(q, n, p, node, level, out)
+        run.most = self.configs.most[q] - n if self.configs.most[q] > 0 else self.trie.max_depth
+        if run.most <= 0:
             return 0
         part = self.slice(node, loop)
-        if most <= UPTO:
-            bits = part.of_length(most)
+        if run.most <= UPTO:
+            bits = part.of_length(run.most)
         else:
             bits = self.scratch
             memcpy(self.scratch, part.bits, 4 * self.trie.n_words)
-            for i in range(part.length_first[most + 1], part.length_first[256]):
+            for i in range(part.length_first[run.most + 1], part.length_first[256]):
                 k = part.inside[i]
                 self.scratch[k >> 5] &= ~(<uint32_t>1 << (k & 31))
         for i in range(self.trie.n_words):
             out.bits[i] |= bits[i]
-        run = Run(least, most, p, -1)
-        return self.walk_after_run(loop.to, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        self.walk_after_run(loop.to, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        if self.configs.configs.flags[loop.to] & ESCAPES and not out.wide:
+            run.exact = True
+            self.walk_after_run(run.config, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        return 0
 
     cdef int walk_after_run(
         self, int32_t config, Slice part, int32_t i, int32_t end, int32_t depth, Run* run, int level, Out* out
@@ -563,13 +605,15 @@ cdef class Matcher:
         cdef Nodes* nodes = &part.nodes
         cdef int32_t* path
         cdef int32_t to, token, d, k
+        cdef Run returned
         if level > MAX_LEVEL:
             raise GrammarError("grammar: a token ends too many rules inside each other")
         path = self.paths + <Py_ssize_t>self.path_length * level
         path[depth] = config
-        while i < end:
+        while i < end and not out.wide:
             self.visits += 1
             d = nodes.depth[i]
+            self.text[d - 1] = nodes.byte[i]
             to = configs.rows[<Py_ssize_t>path[d - 1] * configs.n_classes + configs.class_of[nodes.byte[i]]]
             if to < 0:
                 to = configs.step(path[d - 1], configs.class_of[nodes.byte[i]])
@@ -577,18 +621,50 @@ cdef class Matcher:
                 i = nodes.skip[i]
                 continue
             path[d] = to
+            if not run.exact and configs.configs.flags[to] & FARAWAY:  # the counted state may come again
+                self.walk_exactly(part, i, run, level + 1, out)
+                i = nodes.skip[i]
+                continue
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 if run.least <= part.chars[k] <= run.most:
                     token = nodes.order[k]
                     out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
             if configs.configs.flags[to] & ESCAPES and nodes.skip[i] > i + 1:
+                if run.exact:
+                    out.wide = True  # an escape would have to say which runs it is for
+                    return 0
                 if run.config < 0:
                     run.config = configs.popped(run.p)
                 if configs.configs.flags[run.config] & ESCAPES:
-                    out.wide = True  # an escape would have to say which runs it is for
+                    out.wide = True
                     return 0
-                self.walk_after_run(run.config, part, i + 1, nodes.skip[i], d, run, level + 1, out)
+                returned = run[0]
+                returned.exact = True
+                self.walk_after_run(run.config, part, i + 1, nodes.skip[i], d, &returned, level + 1, out)
             i += 1
+        return 0
+
+    cdef int walk_exactly(self, Slice part, int32_t node, Run* run, int level, Out* out) except -1:
+        """Add the tokens at and below a slice's node, for each length of run with its own count."""
+        cdef Nodes* nodes = &part.nodes
+        cdef int32_t k, depth = nodes.depth[node], after, config, longest = 0
+        cdef Run one = run[0]
+        cdef Entry entry = Entry(run.q, run.n, run.p)
+        for k in range(nodes.token_first[node], nodes.token_first[nodes.skip[node]]):
+            longest = max(longest, part.chars[k])
+        config = self.configs.intern(&self.configs.configs, &entry, 1, 0)
+        one.exact = True
+        for k in range(1, min(longest, run.most) + 1):
+            config = self.stepped(config, run.byte)
+            if config == DEAD or out.wide:
+                break
+            after = self.configs.run(config, self.text, depth - 1)
+            if after != DEAD:
+                one.least = one.most = k
+                self.walk_after_run(after, part, node, node + 1, depth - 1, &one, level, out)
+                after = self.stepped(after, nodes.byte[node])
+                if after != DEAD:
+                    self.walk_after_run(after, part, node + 1, nodes.skip[node], depth, &one, level, out)
         return 0
 
 

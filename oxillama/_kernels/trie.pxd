@@ -33,6 +33,7 @@ cdef class Trie:
     cdef uint8_t* inside     # (n_vocab): whether the token is in the trie
     cdef object joined
     cdef dict slices
+    cdef Py_ssize_t slice_bytes
 
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop)
 
@@ -45,6 +46,7 @@ cdef class Slice:
     cdef int32_t length_first[257]  # where in that list the tokens of so many characters begin
     cdef uint32_t* upto[25]
     cdef int n_words
+    cdef Py_ssize_t n_bytes  # with all masks it may come to keep
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
     cdef const uint32_t* of_length(self, int32_t most) except NULL

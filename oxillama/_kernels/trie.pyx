@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
 cdef enum:
-    MOST_SLICES = 64
+    SLICE_BYTES = 12 << 20  # that a vocabulary keeps
     NON_ASCII = 128  # in a slice's sets: all characters beyond ASCII
 
 cdef enum:  # where the scan of a slice stands; numbers up to 3 are bytes that a character still needs
@@ -82,11 +82,8 @@ cdef class Trie:
     @property
     def n_bytes(self):
         """Memory held, in bytes."""
-        cdef Slice kept
-        n = len(self.joined) + 5 * self.n_vocab + 4 * self.n_tokens + 13 * self.nodes.n
-        for kept in self.slices.values():
-            n += kept.n_bytes
-        return n
+        own = len(self.joined) + 5 * self.n_vocab + 4 * self.n_tokens + 13 * self.nodes.n
+        return own + self.slice_bytes
 
     def token_bytes(self, int token):
         """The bytes of a token, whether it is in the trie or not."""
@@ -99,7 +96,7 @@ cdef class Trie:
         return 0 <= token < self.n_vocab and self.inside[token] != 0
 
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop):
-        """The slice of the tokens below a node; the `MOST_SLICES` used last are kept.
+        """The slice of the tokens below a node; those used last are kept, up to `SLICE_BYTES`.
 
         ``start`` and ``loop`` say for each ASCII character, and for all others, whether the loop begins with it
         and goes on with it.
@@ -109,9 +106,10 @@ cdef class Trie:
         if found is None:
             found = Slice.__new__(Slice)
             found.build(self, node, start, loop)
+            self.slice_bytes += found.n_bytes
+            while self.slice_bytes > SLICE_BYTES and self.slices:
+                self.slice_bytes -= (<Slice>self.slices.pop(next(iter(self.slices)))).n_bytes
         self.slices[key] = found
-        if len(self.slices) > MOST_SLICES:
-            del self.slices[next(iter(self.slices))]
         return found
 
 
@@ -126,13 +124,6 @@ cdef class Slice:
         free(self.inside)
         for i in range(UPTO + 1):
             free(self.upto[i])
-
-    @property
-    def n_bytes(self):
-        """Memory held, in bytes."""
-        masks = 1 + sum([self.upto[i] != NULL for i in range(UPTO + 1)])
-        tokens = 0 if self.nodes.token_first == NULL else self.nodes.token_first[self.nodes.n]
-        return 4 * self.n_words * masks + 13 * self.nodes.n + 5 * tokens + 4 * self.length_first[256]
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
         cdef Nodes* nodes = &trie.nodes
@@ -195,6 +186,7 @@ cdef class Slice:
             for d in range(255, 0, -1):
                 self.length_first[d] = self.length_first[d - 1]
             self.length_first[0] = 0
+            self.n_bytes = 4 * self.n_words * (2 + UPTO) + 13 * self.nodes.n + 5 * n_items + 4 * n_inside
         finally:
             free(state)
             free(chars)

@@ -221,9 +221,7 @@ class Reading:
         return False
 
 
-def mask(
-    rules: Rules, tokens: Sequence[int], strings: Sequence[bytes | None], end_ids: set[int]
-) -> set[int]:
+def mask(rules: Rules, tokens: Sequence[int], strings: Sequence[bytes | None], end_ids: set[int]) -> set[int]:
     """The tokens that may follow ``tokens``; ``strings`` is None for tokens that are no text."""
     allowed = {
         id
