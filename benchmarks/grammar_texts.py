@@ -84,8 +84,8 @@ address  ::= "{" ws "\"street\"" sep short "," ws "\"city\"" sep string "," ws "
            "\"country\"" sep country ws "}"
 items    ::= "[" ws (item (ws "," ws item)*)? ws "]"
 item     ::= "{" ws "\"title\"" sep string "," ws "\"quantity\"" sep integer "," ws
-
-           "\"price\"" sep number "," ws "\"tags\"" sep tags "," ws "\"refund\"" sep ("null" | "true" | "false") ws "}"
+           "\"price\"" sep number "," ws "\"tags\"" sep tags "," ws
+           "\"refund\"" sep ("null" | "true" | "false") ws "}"
 tags     ::= "[" ws (tag (ws "," ws tag)*)? ws "]"
 tag      ::= "\"" ("new" | "used" | "gift" | "fragile") "\""
 country  ::= "\"" ("DE" | "FR" | "JP" | "US") "\""
