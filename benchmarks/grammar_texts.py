@@ -122,7 +122,7 @@ expression ::= sum (("<=" | "<" | "==" | "!=" | ">=" | ">" | "&&" | "||") ws sum
 sum        ::= product (("+" | "-") ws product)*
 product    ::= factor (("*" | "/" | "%") ws factor)*
 factor     ::= name ws ("[" ws expression "]" ws)? | number ws | call
-           | "(" ws expression ")" ws | [-!&*] ws factor | "\"" ([^"\\\n] | "\\" .)* "\"" ws
+           | "(" ws expression ")" ws | [-!&*] ws factor | "\"" ([^"\\\n] | "\\" [a-z0-9"\\])* "\"" ws
 name       ::= [a-zA-Z_] [a-zA-Z0-9_]*
 number     ::= [0-9]+ ("." [0-9]+)?
 gap        ::= [ \t\n]+
@@ -171,7 +171,8 @@ SCHEMA_DOCUMENT = json.dumps(
         ],
         "status": "paid",
         "notes": "Please ring twice; the dog is friendly.",
-    }
+    },
+    ensure_ascii=False,
 )
 
 C_DOCUMENT = """int gcd(int a, int b) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import threading
 import time
@@ -16,6 +17,7 @@ from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_ma
 from oxillama.grammar.rules import Alt, Ref, Repeat, Rules, Seq, Text
 from tests.test_tokenizer import KINDS, make
 
+DOCS = Path(__file__).parents[1] / "docs" / "grammar.md"
 SUITE = Path(__file__).parents[2] / "shared" / "suites" / "JSONTestSuite" / "test_parsing"
 BYTES = [bytes([i]) for i in range(256)]
 WORDS = [b"", b"<end>", b'{"', b'":', b"true", b"null", b", ", b"12", "é".encode(), b"ab", b"abc", b"abcd"]
@@ -58,6 +60,11 @@ def test_json_accepts_what_python_writes() -> None:
     for text in ('{"a":1,}', "[01]", "'a'", '"\t"', "nul", "", "[1 2]", '{"a" 1}', "\ufeff1"):
         assert not Grammar.json().matches(text)
     assert Grammar.json() is Grammar.json()
+
+
+@pytest.mark.skipif(not DOCS.exists(), reason="only the package was unpacked")
+def test_the_examples_in_the_documentation() -> None:
+    assert doctest.testfile(str(DOCS), module_relative=False) == (0, 4)
 
 
 # --------------------------------------------------------------------------- whole texts

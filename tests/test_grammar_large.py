@@ -27,7 +27,8 @@ def comparable(vocabulary: Vocabulary) -> list[bool]:
     """The tokens that are whole characters of text, or ends of generation."""
     strings = [vocabulary.trie.token_bytes(id) for id in range(vocabulary.n_vocab)]
     return [
-        id in vocabulary.end_ids or (vocabulary.is_text(id) and data.decode(errors="ignore").encode() == data)
+        id in vocabulary.end_ids
+        or (vocabulary.is_text(id) and data.decode(errors="ignore").encode() == data and 0 not in data)
         for id, data in enumerate(strings)
     ]
 

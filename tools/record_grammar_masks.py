@@ -4,7 +4,7 @@
 
 Needs llama-cpp-python 0.3.36. The mask at each position is kept as a CRC-32 over the tokens that are whole
 characters or ends of generation. Left out are control tokens, whose names llama.cpp lets pass as text, and
-pieces of characters, whose bytes it does not check.
+pieces of characters, whose bytes it does not check, and the character 0, which ends a string there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def comparable(vocabulary: Vocabulary) -> np.ndarray:
     for id in range(vocabulary.n_vocab):
         if vocabulary.is_text(id):
             data = vocabulary.trie.token_bytes(id)
-            found[id] = data.decode(errors="ignore").encode() == data
+            found[id] = data.decode(errors="ignore").encode() == data and 0 not in data
     found[list(vocabulary.end_ids)] = True
     return found
 

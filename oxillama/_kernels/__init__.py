@@ -29,17 +29,17 @@ __all__ = ["Kernels", "best", "cpu", "load", "pack", "sampling", "targets"]
 class Kernels:
     """The modules of one target.
 
-    Attributes
-    ----------
-    target : its name in `oxillama.targets`.
-    linear : `Linear`, packed matrices times activations.
-    attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
-<<<<<<< HEAD
-    vector : norms, rotary embedding, gated activations, softmax, masks over logits.
-=======
-    vector : norms, rotary embedding, gated activations, softmax.
-    roofline : what the machine can do at best, for the benchmarks.
->>>>>>> main
+        Attributes
+        ----------
+        target : its name in `oxillama.targets`.
+        linear : `Linear`, packed matrices times activations.
+        attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
+    <<<<<<< HEAD
+        vector : norms, rotary embedding, gated activations, softmax, masks over logits.
+    =======
+        vector : norms, rotary embedding, gated activations, softmax.
+        roofline : what the machine can do at best, for the benchmarks.
+    >>>>>>> main
     """
 
     target: str

@@ -29,7 +29,8 @@ from oxillama.errors import GrammarError
 cnp.import_array()
 
 cdef enum:
-    KEPT = 64           # nodes below an escape for which what was found is kept
+    KEPT = 64           # nodes below an escape, or escapes, for which what was found is kept
+    OF_LOCALS = -(1 << 24)  # in place of a state, less a local's number: what its escapes came to
     MAX_LEVEL = 48      # walks inside walks; deeper ones go on plainly
     MAX_LIST = 512      # tokens of a local kept as a list and not as a mask
     MAX_VISITS = 20000000  # nodes for one mask
@@ -194,32 +195,58 @@ cdef class Matcher:
         return 0
 
     cdef int visit_entry(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Out* out) except -1:
-        cdef Local* local
-        cdef Escape escape
-        cdef int32_t i, config, index, count
+        cdef int32_t i, config, index
         n = self.abstracted(q, n)
         if n < FAR and self.configs.most[q]:
             return self.visit_counter(q, n, p, node, level, out)
         index = self.local(q, n, node, level)
-        local = &self.locals[index]
-        if local.wide:
+        if self.locals[index].wide:
             return self.visit_plainly(q, n, p, node, level, out)
-        self.take(local, out)
-        count = local.n_escapes
-        if count:
-            config = self.configs.popped(p)
-            for i in range(count):
-                escape = self.locals[index].escapes[i]
-                if escape.loop and self.goes_on(config, escape.loop):
-                    return self.visit_plainly(q, n, p, node, level, out)
-                if escape.part >= 0:
-                    if self.configs.configs.flags[config] & ESCAPES:
-                        self.escape(escape, out)
-                    self.follow_part(config, escape, level, out)
-                else:
-                    self.follow(config, escape.node, level, out)
-                if out.wide:
-                    break
+        self.take(&self.locals[index], out)
+        if self.locals[index].n_escapes == 0:
+            return 0
+        config = self.configs.popped(p)
+        for i in range(self.locals[index].n_escapes):
+            if self.locals[index].escapes[i].loop and self.goes_on(config, self.locals[index].escapes[i].loop):
+                return self.visit_plainly(q, n, p, node, level, out)
+        if self.locals[index].n_escapes > KEPT:
+            return self.take_kept(index, config, level, out)
+        return self.follow_all(index, config, level, out)
+
+    cdef int follow_all(self, int32_t index, int32_t config, int level, Out* out) except -1:
+        """Follow the escapes of a local with the configuration that they lead to."""
+        cdef Escape escape
+        cdef int32_t i, count = self.locals[index].n_escapes
+        for i in range(count):
+            escape = self.locals[index].escapes[i]
+            if escape.part < 0:
+                self.follow(config, escape.node, level, out)
+            else:
+                if self.configs.configs.flags[config] & ESCAPES:
+                    self.escape(escape, out)
+                self.follow_part(config, escape, level, out)
+            if out.wide:
+                break
+        return 0
+
+    cdef int take_kept(self, int32_t index, int32_t config, int level, Out* out) except -1:
+        """As `follow_all`, keeping what is found: many places share the configuration."""
+        cdef int32_t i, kept = self.find(OF_LOCALS - index, 0, config)
+        cdef Out found
+        if kept < 0:
+            self.open(&found)
+            try:
+                self.follow_all(index, config, level, &found)
+                kept = self.keep(OF_LOCALS - index, 0, config, &found)
+            except BaseException:
+                free(found.bits)
+                free(found.escapes)
+                raise
+        if self.locals[kept].wide:
+            return self.follow_all(index, config, level, out)
+        self.take(&self.locals[kept], out)
+        for i in range(self.locals[kept].n_escapes):
+            self.escape(self.locals[kept].escapes[i], out)
         return 0
 
     cdef void take(self, const Local* local, Out* out) noexcept:
