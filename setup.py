@@ -21,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
 PER_TARGET = ("linear", "attention", "vector")
-ONCE = ("cpu", "pack", "sampling")
+ONCE = ("cpu", "pack", "sampling", "trie", "configurations", "grammar")
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
 MSVC_FLAGS = ["/O2", "/fp:precise"]

@@ -11,6 +11,7 @@ from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
     GGUFError,
+    GrammarError,
     KvCacheFullError,
     LoadError,
     ModelFileError,
@@ -24,6 +25,7 @@ from oxillama.sampling.params import SamplerConfig
 if TYPE_CHECKING:
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
+    from oxillama.grammar import Grammar, GrammarState
     from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
@@ -33,6 +35,9 @@ __all__ = [
     "EngineConfig",
     "GGUFError",
     "Generation",
+    "Grammar",
+    "GrammarError",
+    "GrammarState",
     "InferenceEngine",
     "KvCacheFullError",
     "LoadError",
@@ -49,6 +54,8 @@ __all__ = [
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
 _LATER = {
     "Generation": "oxillama.engine.generation",
+    "Grammar": "oxillama.grammar",
+    "GrammarState": "oxillama.grammar",
     "InferenceEngine": "oxillama.engine.engine",
     "TokenizerBridge": "oxillama.tokenizer",
 }

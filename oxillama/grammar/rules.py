@@ -21,7 +21,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of ranges of code points (first, last), ascending and disjoint; none match nothing."""
+    """One character out of ranges of code points (first, last), ascending and disjoint; none match none."""
 
     ranges: tuple[tuple[int, int], ...]
 

@@ -1,0 +1,13 @@
+import numpy as np
+
+from oxillama._kernels.configurations import Configurations
+from oxillama._kernels.trie import Trie
+
+class Matcher:
+    trie: Trie
+    configs: Configurations
+    def __init__(self, trie: Trie, configs: Configurations) -> None: ...
+    def advance(self, config: int, token: int) -> int: ...
+    def fill(self, config: int, mask: np.ndarray) -> None: ...
+
+def apply_mask(logits: np.ndarray, mask: np.ndarray) -> None: ...
