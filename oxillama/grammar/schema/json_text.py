@@ -64,6 +64,17 @@ class Layout:
         return Layout(Seq((Text(","), wide)), Seq((Text(":"), space)), wide)
 
 
+def listed(item: Node, layout: Layout, brackets: str) -> Node:
+    """Any number of items between brackets."""
+    body = Seq((layout.pad, item, Repeat(Seq((layout.comma, item)), 0, None), layout.pad))
+    return bracketed(Alt((Seq(()), body)), brackets)
+
+
+def bracketed(body: Node, brackets: str) -> Node:
+    """A node between an opening and a closing bracket."""
+    return Seq((Text(brackets[0]), body, Text(brackets[1])))
+
+
 # --------------------------------------------------------------------------- characters of strings
 
 _Segments = tuple[tuple[int, int, object], ...]  # (first, last, where to), ascending

@@ -139,6 +139,7 @@ class Machine:
     not_steps : it must be a multiple of none of these.
     low, low_open, high, high_open : its bounds.
     excluded : values it must not have.
+    plain : an integer has no ".0".
     """
 
     def __init__(
@@ -150,10 +151,11 @@ class Machine:
         high: Fraction | None,
         high_open: bool,
         excluded: Sequence[Fraction],
+        plain: bool = False,
     ) -> None:
         self.integer = step is not None
         self.moduli = [_modulus(one) for one in ([] if step is None else [step]) + list(not_steps)]
-        self.most_places = max(self.moduli[0][1], 1) if step is not None else None
+        self.most_places = max(self.moduli[0][1], not plain) if step is not None else None
         self.cap = max([places for _, places in self.moduli], default=0)
         self.bounds: list[tuple[_Bound, frozenset[int]]] = []  # with the orders allowed
         if low is not None:
@@ -170,7 +172,7 @@ class Machine:
         s, where = state, state.where
         if char == "-" and where == START:
             return _State(SIGN, bool(self.bounds), orders=s.orders, remainders=s.remainders)
-        if char == "." and where in (ZERO, WHOLE):
+        if char == "." and where in (ZERO, WHOLE) and self.most_places != 0:
             orders = tuple([b.at_point(p) for (b, _), p in zip(self.bounds, s.orders)])
             return _State(POINT, s.negative, s.zero, s.one_digit, 1, 0, orders, s.remainders)
         if char in "eE":

@@ -30,9 +30,9 @@ def any_number() -> Node:
     return _fixed(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
-def any_integer() -> Node:
-    """Every integer written in full, or as a float without a fractional part."""
-    return _fixed(r"-?(?:0|[1-9]\d*)(?:\.0)?")
+def any_integer(plain: bool) -> Node:
+    """Every integer written in full; unless ``plain``, also as a float without a fractional part."""
+    return _fixed(r"-?(?:0|[1-9]\d*)" + ("" if plain else r"(?:\.0)?"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Numbers:
     not_steps : it is a multiple of none of these.
     values : the numbers it may be; None for any.
     excluded : the numbers it must not be.
+    plain : with a step of integers, they are written without ".0".
     """
 
     low: Fraction | None = None
@@ -56,6 +57,7 @@ class Numbers:
     not_steps: frozenset[Fraction] = frozenset()
     values: frozenset[Fraction] | None = None
     excluded: frozenset[Fraction] = frozenset()
+    plain: bool = False
 
     def meet(self, other: Numbers) -> Numbers | None:
         """Both; None where no number meets both (as far as is easily seen)."""
@@ -80,6 +82,7 @@ class Numbers:
             self.not_steps | other.not_steps,
             values,
             self.excluded | other.excluded,
+            self.plain or other.plain,
         ).settled()
 
     def settled(self) -> Numbers | None:
@@ -87,7 +90,7 @@ class Numbers:
         if self.values is not None:
             free = replace(self, values=None)
             kept = frozenset(value for value in self.values if free.contains(value))
-            return Numbers(values=kept) if kept else None
+            return Numbers(values=kept, plain=self.plain) if kept else None
         low, high, step = self.low, self.high, self.step
         if step is not None:
             if any((step / other).denominator == 1 for other in self.not_steps):
@@ -146,11 +149,11 @@ class Numbers:
     def node(self) -> Node:
         """The JSON texts of these numbers."""
         if self.values is not None:
-            return Alt(tuple([_value_node(value) for value in sorted(self.values)]))
+            return Alt(tuple([_value_node(value, self.plain) for value in sorted(self.values)]))
         if self == Numbers():
             return any_number()
-        if self == Numbers(step=Fraction(1)):
-            return any_integer()
+        if self == Numbers(step=Fraction(1), plain=self.plain):
+            return any_integer(self.plain)
         return _automaton(self)
 
 
@@ -164,6 +167,7 @@ def _automaton(numbers: Numbers) -> Dfa:
         numbers.high,
         numbers.high_open,
         sorted(numbers.excluded),
+        numbers.plain,
     )
     return from_steps(machine.start, machine.step, machine.accepts, "-+.0123456789eE")
 
@@ -177,10 +181,11 @@ def _lcm(a: Fraction, b: Fraction) -> Fraction:
     return Fraction(math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator)
 
 
-def _value_node(value: Fraction) -> Node:
-    """One number: written in full, after it ".0" if it is an integer, or as Python writes the float."""
-    plain = decimal_text(value)
-    node: Node = Text(plain)
+def _value_node(value: Fraction, plain: bool) -> Node:
+    """One number: in full, after it ".0" if it is an integer, or as Python writes the float; or only in full."""
+    node: Node = Text(decimal_text(value))
+    if plain:
+        return node
     if value.denominator == 1:
         node = Seq((node, Repeat(Text(".0"), 0, 1)))
     try:

@@ -77,6 +77,7 @@ class References:
     def __init__(self, root: object, registry: Registry | None) -> None:
         self.registry = registry
         self.resources: dict[str, Resource] = {}
+        self.constants = Resource("oxillama:constants")
         self.n_schemas = 0
         self.root = self.load("", root, UNDECLARED)
 
@@ -115,6 +116,13 @@ class References:
                 made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
         return made
 
+    def constant(self, value: object, path: str) -> Schema:
+        """A schema beside the documents that only this value meets."""
+        self.n_schemas += 1
+        if self.n_schemas > MAX_SCHEMAS:
+            raise GrammarError(f"{path}: more than {MAX_SCHEMAS} values and subschemas")
+        return Schema({"const": value}, path, self.constants, UNDECLARED, self.n_schemas)
+
     def dialect(self, uri: str, path: str) -> Dialect:
         found = standard_dialect(uri)
         if found is not None:
@@ -132,17 +140,17 @@ class References:
         if not isinstance(identifier, str) or ("$ref" in value and dialect.ref_hides_siblings):
             return resource, fresh
         uri, _, fragment = identifier.partition("#")
-        if fragment and dialect.draft <= 7 and not uri:
+        if fragment and not uri:
             return resource, fresh  # an anchor, see take_anchors
         return Resource(join(resource.uri, uri)), True
 
     def take_anchors(self, schema: Schema, value: Mapping[str, object]) -> None:
         anchors, dynamic = schema.resource.anchors, schema.resource.dynamic
         identifier = value.get(schema.dialect.id_keyword)
+        hidden = "$ref" in value and schema.dialect.ref_hides_siblings
+        if isinstance(identifier, str) and "#" in identifier[:-1] and not hidden:
+            anchors.setdefault(identifier.partition("#")[2], schema)
         if schema.dialect.draft <= 7:
-            hidden = "$ref" in value
-            if isinstance(identifier, str) and "#" in identifier[:-1] and not hidden:
-                anchors.setdefault(identifier.partition("#")[2], schema)
             return
         for keyword in ("$anchor", "$dynamicAnchor"):
             name = value.get(keyword)
