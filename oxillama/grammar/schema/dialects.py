@@ -28,7 +28,8 @@ _DRAFT_4 = frozenset(
 )
 _DRAFT_6 = _DRAFT_4 | {"const", "contains", "propertyNames"}
 _DRAFT_7 = _DRAFT_6 | {"else", "if", "then"}
-_2019 = (_DRAFT_7 - {"dependencies"}) | frozenset(
+# `dependencies` was split in 2019-09 but may be understood still, for compatibility.
+_2019 = _DRAFT_7 | frozenset(
     "$defs $recursiveRef dependentRequired dependentSchemas maxContains minContains unevaluatedItems "
     "unevaluatedProperties".split()
 )
@@ -76,7 +77,7 @@ _BY_NAME = {
     "draft/2019-09": Dialect(2019, _2019, asserts_formats=False),
     "draft/2020-12": Dialect(2020, _2020, asserts_formats=False),
 }
-UNDECLARED = Dialect(2020, _2019 | _2020 | _DRAFT_7, declared=False)
+UNDECLARED = Dialect(2020, _2019 | _2020, declared=False)
 
 
 def standard_dialect(uri: str) -> Dialect | None:

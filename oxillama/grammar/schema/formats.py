@@ -31,11 +31,18 @@ _DURATION = rf"P(?:\d+W|{_CLOCK}|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?
 # A label without "--" as its third and fourth character, where encoded labels (xn--) are marked.
 _ALNUM = "[a-zA-Z0-9]"
 _INNER = "[a-zA-Z0-9-]"
-_LABEL = (
-    f"(?:{_ALNUM}|{_ALNUM}{_INNER}?{_ALNUM}|{_ALNUM}{_INNER}{_ALNUM}{_INNER}{{0,59}}{_ALNUM}"
-    f"|{_ALNUM}{_INNER}-{_ALNUM}(?:{_INNER}{{0,58}}{_ALNUM})?)"
-)
-_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
+
+
+def _label(most: int) -> str:
+    """A label of at most ``most`` characters."""
+    return (
+        f"(?:{_ALNUM}{{1,2}}|{_ALNUM}{_INNER}{_ALNUM}(?:{_INNER}{{0,{most - 4}}}{_ALNUM})?"
+        f"|{_ALNUM}{_INNER}-{_ALNUM}(?:{_INNER}{{0,{most - 5}}}{_ALNUM})?)"
+    )
+
+
+# The whole has at most 253 characters: three long labels have, and so have eight shorter ones.
+_HOSTNAME = rf"(?:{_label(63)}(?:\.{_label(63)}){{0,2}}|{_label(30)}(?:\.{_label(30)}){{3,7}})"
 
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
@@ -57,8 +64,10 @@ _IPV6 = "(?:" + "|".join(
 
 _ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
-_ADDRESS = rf"(?:{_HOSTNAME}|\[{_IPV4}\]|\[IPv6:{_IPV6}\])"
+_DOMAIN = rf"{_label(63)}(?:\.{_label(63)}){{0,2}}"
+_ADDRESS = rf"(?:{_DOMAIN}|\[{_IPV4}\]|\[IPv6:{_IPV6}\])"
 _UTF8_ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~\u{80}-\u{10ffff}-]+"
+_UTF8_QUOTED = r'"(?:[ !#-\[\]-~\u{80}-\u{10ffff}]|\\[ -~])*"'
 _UTF8_LABEL = r"[a-zA-Z0-9\u{a1}-\u{167f}\u{3040}-\u{d7ff}]+"
 
 _UCS = (
@@ -74,7 +83,7 @@ def _references(ucs: str, private: str) -> tuple[str, str]:
     name = rf"[a-zA-Z0-9._~!$&'()*+,;={ucs}-]"
     pchar = rf"(?:[a-zA-Z0-9._~!$&'()*+,;=:@{ucs}-]|{percent})"
     no_colon = rf"(?:[a-zA-Z0-9._~!$&'()*+,;=@{ucs}-]|{percent})"
-    future = r"v[0-9a-fA-F]+\.[a-zA-Z0-9._~!$&'()*+,;=:-]+"
+    future = r"[vV][0-9a-fA-F]+\.[a-zA-Z0-9._~!$&'()*+,;=:-]+"
     host = rf"(?:\[(?:{_IPV6}|{future})\]|(?:{name}|{percent})*)"
     user = rf"(?:[a-zA-Z0-9._~!$&'()*+,;=:{ucs}-]|{percent})*"
     authority = rf"//(?:{user}@)?{host}(?::\d*)?"
@@ -93,7 +102,7 @@ _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 _VARCHAR = "(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})"
 _VARIABLE = rf"{_VARCHAR}(?:\.?{_VARCHAR})*(?:\*|:[1-9]\d{{0,3}})?"
 _TEMPLATE = (
-    rf"(?:[!#$&(-;=?-\[\]_a-z~{_UCS}\u{{e000}}-\u{{f8ff}}]|%[0-9a-fA-F]{{2}}"
+    rf"(?:[!#$&-;=?-\[\]_a-z~{_UCS}\u{{e000}}-\u{{f8ff}}]|%[0-9a-fA-F]{{2}}"
     rf"|\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
 )
 
@@ -103,7 +112,7 @@ PATTERNS = {
     "time": _TIME,
     "duration": _DURATION,
     "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@{_ADDRESS}",
-    "idn-email": rf"(?:{_UTF8_ATOM}(?:\.{_UTF8_ATOM})*|{_QUOTED})"
+    "idn-email": rf"(?:{_UTF8_ATOM}(?:\.{_UTF8_ATOM})*|{_UTF8_QUOTED})"
     rf"@(?:{_ADDRESS}|{_UTF8_LABEL}(?:\.{_UTF8_LABEL})*)",
     "hostname": _HOSTNAME,
     "ipv4": _IPV4,
@@ -117,8 +126,6 @@ PATTERNS = {
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
     "uri-template": _TEMPLATE,
 }
-# Bounds of length that the definitions state beside the grammar.
-MAX_LENGTHS = {"hostname": 253}
 # Formats of the specifications that no pattern here covers.
 UNENFORCEABLE = frozenset({"idn-hostname", "regex"})
 

@@ -1,9 +1,10 @@
 """How JSON values are written: characters of strings with their escapes, separators, texts of numbers.
 
-Any character of a string may be written raw or escaped, so an automaton over the characters of a string
-becomes one over the characters of its JSON text (`spell`). Literals (property names, constants) are what
-`json.dumps` writes, with `ensure_ascii` or without: there a printable ASCII character is not written by its
-number, so the text of a name is forced, and the names beside some known ones are a small automaton.
+A character of a string may be written raw or escaped, so an automaton over the characters of a string becomes
+one over the characters of its JSON text (`spell`). Strings that only their length bounds are spelled in every
+way that JSON has; all others (names of properties, constants, patterns, formats) in the ways of `json.dumps`,
+with `ensure_ascii` or without: that never writes a printable ASCII character by its number or "/" as "\\/". So
+the text of a name is forced, and automata of patterns stay small.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from ...errors import GrammarError
-from ..codepoints import EVERYTHING, Ranges
+from ..codepoints import EVERYTHING, Ranges, difference
 from ..dfa import Edge
 from ..rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
@@ -21,7 +22,6 @@ QUOTE = Text('"')
 _SHORT = {
     0x22: '"',
     0x5C: "\\",
-    0x2F: "/",
     0x08: "b",
     0x0C: "f",
     0x0A: "n",
@@ -30,8 +30,9 @@ _SHORT = {
 }
 # What may stand raw between the quotes (RFC 8259, section 7); lone surrogates have no UTF-8.
 _RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
-# What `json.dumps` may write by number.
-UNPRINTABLE: Ranges = ((0, 0x1F), (0x7F, 0x10FFFF))
+# What `json.dumps` may write by its number.
+_UNPRINTABLE: Ranges = ((0, 0x1F), (0x7F, 0x10FFFF))
+_PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
 MAX_DIGITS = 1100  # of a number in a schema written out; the largest double has 309
 
 WHITESPACE = ("single", "flexible", "compact")
@@ -83,8 +84,9 @@ _Segments = tuple[tuple[int, int, object], ...]  # (first, last, where to), asce
 class _Speller:
     """States of the text's automaton, made as they are needed; equal ones are made once."""
 
-    def __init__(self, dfa: Dfa, escaped: Ranges) -> None:
-        self.escaped = escaped
+    def __init__(self, dfa: Dfa, every_way: bool) -> None:
+        self.by_number: Ranges = EVERYTHING if every_way else _UNPRINTABLE
+        self.shorts = {**_SHORT, 0x2F: "/"} if every_way else _SHORT
         self.edges: list[list[Edge]] = [[] for _ in dfa.edges]
         self.known: dict[object, int] = {}
         for state, edges in enumerate(dfa.edges):
@@ -112,14 +114,14 @@ class _Speller:
         """The state after a backslash."""
         shorts = [
             (ord(short), ord(short), target)
-            for point, short in _SHORT.items()
+            for point, short in self.shorts.items()
             for first, last, target in edges
             if first <= point <= last
         ]
         by_number = tuple(
             (max(first, low), min(last, high), target)
             for first, last, target in edges
-            for low, high in self.escaped
+            for low, high in self.by_number
             if first <= high and last >= low
         )
         state, new = self.state(("escape", tuple(shorts), by_number))
@@ -197,29 +199,28 @@ def _runs(edges: list[Edge]) -> list[Edge]:
 
 
 @lru_cache(maxsize=512)
-def spell(dfa: Dfa, escaped: Ranges = EVERYTHING) -> Dfa:
-    """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``.
-
-    Those characters that ``escaped`` holds may be written by their number.
-    """
-    edges = _Speller(dfa, escaped).edges
+def spell(dfa: Dfa, every_way: bool = False) -> Dfa:
+    """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``."""
+    edges = _Speller(dfa, every_way).edges
     return Dfa(tuple(tuple(found) for found in edges), dfa.accepting)
 
 
 @lru_cache(maxsize=512)
 def spelled_char(ranges: Ranges) -> Node:
-    """All JSON spellings of one character of a set."""
+    """The spellings of one character of a set."""
+    if difference(ranges, _PRINTABLE) == ():
+        return Chars(ranges)
     edges = tuple((first, last, 1) for first, last in ranges)
     return spell(Dfa((edges, ()), frozenset({1})))
 
 
 def spelled_run(ranges: Ranges) -> Node:
-    """All JSON spellings of any number of characters of a set."""
+    """The spellings of any number of characters of a set."""
     return spell(Dfa((tuple((first, last, 0) for first, last in ranges),), frozenset({0})))
 
 
 def spelled_expression(node: Node) -> Node:
-    """All JSON spellings of the strings of an expression over characters."""
+    """The spellings of the strings of an expression over characters."""
     if isinstance(node, Chars):
         return spelled_char(node.ranges)
     if isinstance(node, Text):
@@ -266,8 +267,10 @@ def quoted(node: Node) -> Node:
     return items[0] if len(items) == 1 else Seq(tuple(items))
 
 
-ANY_STRING = quoted(spelled_run(EVERYTHING))
-ANY_NAME = quoted(spell(Dfa((((0, 0x10FFFF, 0),),), frozenset({0})), UNPRINTABLE))
+_ALL = Dfa((((0, 0x10FFFF, 0),),), frozenset({0}))
+ANY_STRING = quoted(spell(_ALL, every_way=True))
+ANY_NAME = quoted(spell(_ALL))
+ANY_CHAR = spell(Dfa((((0, 0x10FFFF, 1),), ()), frozenset({1})), every_way=True)
 
 
 # --------------------------------------------------------------------------- numbers

@@ -25,7 +25,7 @@ from .conditions import (
     state_of,
 )
 from .constants import BOOLEAN, NULL, Constants
-from .formats import MAX_LENGTHS, PATTERNS, UNENFORCEABLE, format_node
+from .formats import PATTERNS, UNENFORCEABLE, format_node
 from .formulas import FALSE, TRUE, All, Any, Atom, Formula, Is, Not, One, Unknown
 from .numbers import Numbers
 from .objects import Names, Objects, Rule, exactly, forbidden
@@ -268,8 +268,7 @@ class Keywords:
             return Unknown()
         if name not in PATTERNS:
             return TRUE  # the specification has formats nobody knows ignored
-        box = Strings(most=MAX_LENGTHS.get(name), patterns=frozenset({format_node(name)}))
-        return Atom(box, place.at("format"))
+        return Atom(Strings(patterns=frozenset({format_node(name)})), place.at("format"))
 
     # ----------------------------------------------------------------- arrays
 

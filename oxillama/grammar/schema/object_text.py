@@ -62,7 +62,8 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
             if not case.exists:
                 found.append(replace(case, exists=(rule,)))
             elif case.exists != (rule,):
-                raise GrammarError(f"{writer.path}: more than one property of an unknown name must exist")
+                writer.unenforced(writer.path, "that properties of unknown names exist of more than one kind")
+                found.append(case)
         cases = list(dict.fromkeys(found))
         if len(cases) > MAX_CASES:
             raise GrammarError(f"{writer.path}: more than {MAX_CASES} ways to have the properties it must have")
@@ -246,13 +247,11 @@ class _Object:
         steps = self.steps(state)
         comma = self.layout.comma
         loops = [Seq((comma, node)) for target, node in steps if target == state]
-        ways: list[Node] = [
-            Seq((comma, node, self.after(target))) for target, node in steps if target != state
-        ]
+        ways = [Seq((node, self.after(target))) for target, node in steps if target != state]
+        more: Node = Seq((comma, Alt(tuple(ways))))
         if self.complete(state):
-            ways.append(EMPTY)
-        body: Node = Alt(tuple(ways)) if len(ways) != 1 else ways[0]
-        return Seq((Repeat(Alt(tuple(loops)), 0, None), body)) if loops else body
+            more = Alt((EMPTY, more)) if ways else EMPTY
+        return Seq((Repeat(Alt(tuple(loops)), 0, None), more)) if loops else more
 
     def complete(self, state: Progress) -> bool:
         """Whether the object may end."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..dfa import NEVER, all_but, determinise, language
 from ..regex import ANYTHING, alternatives, sequence
 from ..rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
-from .json_text import ANY_NAME, ANY_STRING, UNPRINTABLE, literal, quoted, spell, spelled_expression
+from .json_text import ANY_CHAR, ANY_NAME, ANY_STRING, literal, quoted, spell, spelled_expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +114,18 @@ class Strings:
         return bool(self.patterns or self.excluded or self.absent) and self.automaton() == NEVER
 
     def name_node(self) -> Node:
-        """The JSON texts of these strings as names of properties: no printable ASCII by its number."""
-        if self.values is not None:
-            return self.node()
-        return ANY_NAME if self == Strings() else quoted(spell(self.automaton(), UNPRINTABLE))
+        """The JSON texts of these strings as names of properties."""
+        return ANY_NAME if self == Strings() else self.node()
 
     def node(self) -> Node:
         """The JSON texts of these strings."""
         if self.values is not None:
             return Alt(tuple([quoted(literal(value)) for value in sorted(self.values)]))
         if not (self.absent or self.excluded) and len(self.patterns) <= 1:
-            expression = next(iter(self.patterns), ANYTHING)
-            if expression == ANYTHING and (self.least, self.most) == (0, None):
-                return ANY_STRING
+            if not self.patterns:
+                bounds = self.least, self.most
+                return ANY_STRING if bounds == (0, None) else quoted(Repeat(ANY_CHAR, *bounds))
+            expression = next(iter(self.patterns))
             bounded = _bounded(expression, self.least, self.most)
             if bounded is not None:
                 return quoted(spelled_expression(bounded))
