@@ -7,7 +7,7 @@ read. In the end rules with equal bodies become one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ...errors import GrammarError
 from ..rules import Alt, Node, Ref, Repeat, Rules, Seq
@@ -163,16 +163,35 @@ def _path(state: State) -> str:
 
 def shared(rules: dict[str, Node]) -> dict[str, Node]:
     """The same rules, those with equal bodies as one."""
-    while True:
-        first: dict[Node, str] = {}
-        same = {}
-        for name, body in rules.items():
-            kept = first.setdefault(body, name)
-            if kept != name and name != "root":
-                same[name] = kept
-        if not same:
-            return rules
-        rules = {name: _renamed(body, same) for name, body in rules.items() if name not in same}
+    users: dict[str, set[str]] = {}
+    for name, body in rules.items():
+        for used in _names(body):
+            users.setdefault(used, set()).add(name)
+    first: dict[Node, str] = {}
+    same: dict[str, str] = {}
+    todo = list(rules)
+    for name in todo:  # grows while it is read
+        if name in same:
+            continue
+        kept = first.setdefault(rules[name], name)
+        if kept == name or kept in same or name == "root":
+            continue
+        same[name] = kept
+        for user in sorted(users.get(name, ())):
+            rules[user] = _renamed(rules[user], {name: kept})
+            users.setdefault(kept, set()).add(user)
+            todo.append(user)
+    return {name: body for name, body in rules.items() if name not in same}
+
+
+def _names(node: Node) -> Iterator[str]:
+    if isinstance(node, Ref):
+        yield node.name
+    elif isinstance(node, (Seq, Alt)):
+        for item in node.items:
+            yield from _names(item)
+    elif isinstance(node, Repeat):
+        yield from _names(node.item)
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:
