@@ -102,7 +102,8 @@ class JsonSchemaCompiler:
 
             expander = Expander(formulas, unenforced)
             layout = Layout.of(self.whitespace)
-            writer = Writer(expander, layout, self.any_order, self.open_objects, unenforced)
+            followed = keywords.followed
+            writer = Writer(expander, followed, layout, self.any_order, self.open_objects, unenforced)
             return writer.write(state_of(of_schema(references.root, NO_SCOPE)))
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None

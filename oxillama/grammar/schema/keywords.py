@@ -33,6 +33,7 @@ from .references import NO_SCOPE, References, Schema, Scope
 from .strings import Strings
 
 MAX_COUNT = 1_000_000  # the largest bound of a length or a number of items or properties
+MAX_CHAIN = 60  # references to references
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -144,6 +145,22 @@ class Keywords:
     def target(self, place: Place, keyword: str) -> Condition:
         """The schema that a reference means."""
         return of_schema(self.references.target(place.schema, keyword, place.scope), place.scope)
+
+    def followed(self, condition: Condition) -> Condition:
+        """The condition that one on nothing but a reference stands for, so that both are one rule."""
+        for _ in range(MAX_CHAIN):
+            schema = condition.what
+            if not isinstance(schema, Schema) or not schema.has("$ref"):
+                break
+            assert isinstance(schema.value, Mapping)
+            alone = schema.dialect.ref_hides_siblings or not any(
+                keyword != "$ref" and schema.has(keyword) for keyword in schema.value
+            )
+            if not alone:
+                break
+            found = self.target(Place(schema, condition.scope), "$ref")
+            condition = found if condition.positive else found.negated()
+        return condition
 
     # ----------------------------------------------------------------- any type
 

@@ -13,7 +13,7 @@ from ...errors import GrammarError
 from ..rules import Alt, Node, Ref, Repeat, Rules, Seq
 from .array_text import array_node
 from .arrays import Arrays
-from .conditions import ANYTHING, NOTHING, State, ordered
+from .conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from .constants import BOOLEAN, NULL, Constants
 from .formulas import TOP, Expander
 from .json_text import ANY_NAME, ANY_STRING, Layout, listed
@@ -32,6 +32,7 @@ class Writer:
 
     Attributes
     ----------
+    followed : what a condition on nothing but a reference stands for.
     layout : separators and white space.
     any_order : objects of at most this many names accept their properties in any order.
     open_objects : objects that list properties and do not say so accept others.
@@ -42,12 +43,14 @@ class Writer:
     def __init__(
         self,
         expander: Expander,
+        followed: Callable[[Condition], Condition],
         layout: Layout,
         any_order: int,
         open_objects: bool,
         unenforced: Callable[[str, str], None],
     ) -> None:
         self.expander = expander
+        self.followed = followed
         self.layout = layout
         self.any_order = any_order
         self.open_objects = open_objects
@@ -70,7 +73,8 @@ class Writer:
 
     def node(self, state: State) -> Node:
         """What a value that meets the state is written as."""
-        if state == NOTHING:
+        state = state_of(*map(self.followed, ordered(state)))
+        if FALSE in state:
             return Alt(())
         if state == ANYTHING:
             self.rules.setdefault(VALUE, Alt(()))  # filled in at the end
