@@ -90,8 +90,10 @@ class _Object:
         self.known = box.known_names()
         self.members = self.known_members()
         must = box.exists[0] if box.exists else None
-        self.others = self.other_members(None)
-        self.witness = self.other_members(must) if must else None
+        self.others = self.other_members(box.rules)
+        self.witness = self.other_members(box.rules, must) if must else None
+        # A name that comes again must not undo what exists: from then on all of its kind must be alike.
+        self.others_after = self.other_members((*box.rules, must)) if must and must.state else self.others
         self.any_order = len(self.members) <= writer.any_order
         self.n_required = sum(member.required for member in self.members)
         self.rules: dict[Progress, str] = {}
@@ -105,7 +107,7 @@ class _Object:
 
     def impossible(self) -> bool:
         there = {member.name for member in self.members}
-        return any(name not in there for name in self.box.required)
+        return bool(self.box.exists) and self.witness is None or any(name not in there for name in self.box.required)
 
     # ----------------------------------------------------------------- properties
 
@@ -133,21 +135,21 @@ class _Object:
                 state = both(state, rule.state)
         return NOTHING if self.writer.impossible(state) else state
 
-    def other_members(self, must: Rule | None) -> Node | None:
+    def other_members(self, rules: tuple[Rule, ...], must: Rule | None = None) -> Node | None:
         """A property of another name, which ``must`` be of a kind; None where there can be none."""
         if not self.writer.open_objects and not self.box.rules and self.known and must is None:
             return None
         wanted = must.names if must else Names()
         names = self.writer.strings(both(self.box.names, wanted.state))
         patterns: list[Node] = []
-        for kind, _ in (*self.box.rules, Rule(wanted, ANYTHING)):
+        for kind, _ in (*rules, Rule(wanted, ANYTHING)):
             patterns += [node for node in (*kind.patterns, *kind.absent) if node not in patterns]
         if len(patterns) > MAX_PATTERNS:
             raise GrammarError(f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart")
         ways: dict[State, list[Node]] = {}
         for matched, absent in self.classes(patterns, wanted):
             state = must.state if must else ANYTHING
-            for kind, needs in self.box.rules:
+            for kind, needs in rules:
                 if set(kind.patterns) <= matched and not set(kind.absent) & matched:
                     state = both(state, needs)
             if state == NOTHING or self.writer.impossible(state):
@@ -276,8 +278,9 @@ class _Object:
             found.append(((progress | 1 << i if self.any_order else i + 1, more, seen), member.node))
             if member.required and not self.any_order:
                 break
-        if self.others is not None and not seen:
-            found.append(((progress, more, seen), self.others))
-        if self.witness is not None:  # after it only its like: a name that comes again must not undo it
+        others = self.others_after if seen else self.others
+        if others is not None:
+            found.append(((progress, more, seen), others))
+        if self.witness is not None and not seen:
             found.append(((progress, more, True), self.witness))
         return found
