@@ -34,7 +34,7 @@ class Kernels:
     target : its name in `oxillama.targets`.
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
-    vector : norms, rotary embedding, gated activations, softmax.
+    vector : norms, rotary embedding, gated activations, softmax, masks over logits.
     """
 
     target: str

@@ -9,6 +9,10 @@ cdef enum:
     OPEN = 1           # a stack of which nothing is known
     ACCEPTS = 1        # flag: the text may end here
     ESCAPES = 2        # flag: what follows depends on the open stack
+    RESULTS = 3        # these two
+    FARAWAY = 4        # flag: there is a count of FAR or BELOW in it
+    FAR = 1 << 30      # a count that is enough and stays below the bound
+    BELOW = FAR + 1    # a count that is not enough and stays so
 
 
 cdef struct Entry:
@@ -76,7 +80,15 @@ cdef class Configurations:
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1
     cdef int intern(self, Pool* pool, const Entry* entries, int32_t n, uint8_t flags) except -1
+    cdef void start_row(self, int32_t config) noexcept
     cdef int single(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int popped(self, int32_t p) except -1
     cdef int run(self, int32_t config, const uint8_t* text, Py_ssize_t n) except -1
     cdef int token_step(self, int32_t config, int32_t after_bytes, const uint8_t* hits) except -1
+
+
+cdef inline uint64_t mixed(uint64_t x) noexcept nogil:
+    """The finalizer of splitmix64."""
+    x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
+    return x ^ (x >> 31)

@@ -76,8 +76,6 @@ cdef class Configurations:
         self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
         self.intern(&self.stacks, NULL, 0, ESCAPES)  # OPEN
         self.intern(&self.configs, NULL, 0, 0)  # DEAD
-        for i in range(self.n_classes):
-            self.rows[i] = DEAD
 
     def __dealloc__(self):
         pool_free(&self.stacks)
@@ -270,7 +268,7 @@ cdef class Configurations:
                         hit = True
         if not hit:
             return after_bytes
-        self.work_flags |= self.configs.flags[after_bytes]
+        self.work_flags |= self.configs.flags[after_bytes] & RESULTS
         for i in range(self.configs.first[after_bytes], self.configs.first[after_bytes + 1]):
             entry = self.configs.entries[i]
             self.add(entry.q, entry.n, entry.p)
@@ -278,6 +276,11 @@ cdef class Configurations:
 
     cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept:
         """The count that an edge leaves, -1 where the count does not allow it."""
+        if n >= FAR:
+            if n == BELOW and op & ENOUGH:
+                return -1
+            op = op & COUNT_BITS
+            return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
         if op & MORE and self.most[q] >= 0 and n >= self.most[q]:
             return -1
         if op & ENOUGH and n < self.least[q]:
@@ -341,7 +344,7 @@ cdef class Configurations:
         """Return to wherever a stack says."""
         cdef int32_t i
         cdef Entry entry
-        self.work_flags |= self.stacks.flags[p]
+        self.work_flags |= self.stacks.flags[p] & RESULTS
         for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
             entry = self.stacks.entries[i]
             self.add(entry.q, entry.n, entry.p)
@@ -390,7 +393,7 @@ cdef class Configurations:
         if flags & PURE_FINAL:
             return p
         one = self.single(q, n, p)
-        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n >= self.least[q]):
+        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.least[q]):
             return self.unite(one, p, 0)
         return one
 
@@ -483,10 +486,28 @@ cdef class Configurations:
             raise GrammarError(f"grammar: following it needs more than {self.limit >> 20} MB")
         return 0
 
+    cdef void start_row(self, int32_t config) noexcept:
+        """Tell the classes that some edge takes from those that lead nowhere."""
+        cdef int32_t* row = self.rows + <Py_ssize_t>config * self.n_classes
+        cdef const uint8_t* takes
+        cdef int32_t i, e, k, q
+        for k in range(self.n_classes):
+            row[k] = DEAD
+        for i in range(self.configs.first[config], self.configs.first[config + 1]):
+            q = self.configs.entries[i].q
+            for e in range(self.byte_first[q], self.byte_first[q + 1]):
+                takes = self.labels + self.byte_edges[3 * e] * self.n_classes
+                for k in range(self.n_classes):
+                    row[k] |= -<int32_t>takes[k]  # UNKNOWN is -1
+
     cdef int intern(self, Pool* pool, const Entry* entries, int32_t n, uint8_t flags) except -1:
         """The number of a set of sorted entries."""
-        cdef uint64_t slot = hashed(entries, n, flags) & (pool.table_size - 1)
+        cdef uint64_t slot
         cdef int32_t i, end
+        for i in range(n):
+            if entries[i].n >= FAR or self.stacks.flags[entries[i].p] & FARAWAY:
+                flags |= FARAWAY
+        slot = hashed(entries, n, flags) & (pool.table_size - 1)
         while pool.table[slot] >= 0:
             i = pool.table[slot]
             if (pool.flags[i] == flags and pool.first[i + 1] - pool.first[i] == n
@@ -512,8 +533,7 @@ cdef class Configurations:
         pool.table[slot] = i
         pool.n += 1
         if pool == &self.configs:
-            for n in range(self.n_classes):
-                self.rows[<Py_ssize_t>i * self.n_classes + n] = UNKNOWN
+            self.start_row(i)
         if 2 * pool.n > pool.table_size:
             rehash(pool)
         return i
@@ -571,13 +591,6 @@ cdef int rehash(Pool* pool) except -1:
             slot = (slot + 1) & (size - 1)
         pool.table[slot] = i
     return 0
-
-
-cdef inline uint64_t mixed(uint64_t x) noexcept:
-    """The finalizer of splitmix64."""
-    x = (x ^ (x >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * <uint64_t>0x94D049BB133111EB
-    return x ^ (x >> 31)
 
 
 cdef uint64_t hashed(const Entry* entries, int32_t n, uint8_t flags) noexcept:

@@ -20,6 +20,7 @@ from oxillama.grammar.vocabulary import Vocabulary
 TABLE_BYTES = 48 << 20  # of configurations, before the tables are replaced
 HARD_BYTES = 256 << 20  # ... and what one operation may make them grow to
 MASK_BYTES = 32 << 20
+PREPARE_SECONDS = 0.015  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 
@@ -30,6 +31,7 @@ class Tables:
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
         self.configs = Configurations(program, HARD_BYTES)
         self.matcher = Matcher(vocabulary.trie, self.configs)
+        self.matcher.prepare(PREPARE_SECONDS)
         self.start = self.configs.start()
         self.masks: dict[int, np.ndarray] = {}
         self.carried = 0  # bytes that were carried in

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import (
+    INLINE_SIZE,
     Calls,
     find_calls,
     is_nullable,
@@ -231,13 +232,35 @@ class _Builder:
         counter = self.states[loop]
         counter.count = least, most
         counter.free.append((ENOUGH | RESET, end))
-        if isinstance(node.item, Chars):
-            self.counted_character(byte_tree(node.item.ranges), loop, loop, {})
-        else:
-            frame = self.frame(node.item.name) if isinstance(node.item, Ref) else None
-            frame = self.anonymous_frame(node.item) if frame is None else frame
+        characters, others = self.split(node.item)
+        tails: dict[Tree, int] = {}
+        for chars in characters:
+            self.counted_character(byte_tree(chars.ranges), loop, loop, tails)
+        if others:
+            single = others[0] if len(others) == 1 else Alt(tuple(others))
+            frame = self.frame(single.name) if isinstance(single, Ref) else self.anonymous_frame(single)
             counter.calls.append((frame, MORE | NEXT, loop))
         return end
+
+    def split(self, node: Node) -> tuple[list[Chars], list[Node]]:
+        """The alternatives of a node that are single characters, and the others."""
+        characters: list[Chars] = []
+        others: list[Node] = []
+        todo, budget = [node], INLINE_SIZE
+        while todo:
+            node = todo.pop()
+            if isinstance(node, Ref) and node.name not in self.calls.frames and budget > 0:
+                budget -= 1
+                todo.append(self.rules.rules[node.name])
+            elif isinstance(node, Alt):
+                todo += node.items
+            elif isinstance(node, Chars):
+                characters.append(node)
+            elif isinstance(node, Text) and len(node.text) == 1:
+                characters.append(Chars(((ord(node.text), ord(node.text)),)))
+            else:
+                others.append(node)
+        return characters, others
 
     def counted_character(self, tree: Tree, start: int, loop: int, tails: dict[Tree, int]) -> None:
         for bits, below in tree:
