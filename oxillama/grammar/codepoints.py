@@ -1,4 +1,4 @@
-"""Sets of code points as ascending disjoint ranges (first, last): the alphabet of every regular language here.
+"""Sets of code points as ascending disjoint ranges (first, last), and those that expressions name.
 
 Categories come from the interpreter's `unicodedata`; the planes that hold no assigned character are not
 looked at one by one.
@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
 
-from .rules import LAST_CODE_POINT
+from oxillama.grammar.rules import LAST_CODE_POINT
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from ..errors import GrammarError
-from .codepoints import Ranges, complement, contains, union
-from .rules import LAST_CODE_POINT, Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.errors import GrammarError
+from oxillama.grammar.codepoints import Ranges, complement, contains, union
+from oxillama.grammar.rules import LAST_CODE_POINT, Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 MAX_POSITIONS = 10_000  # of one expression, its repetitions written out
 MAX_STATES = 4_000  # of a deterministic automaton
@@ -262,9 +262,7 @@ def _reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Rang
     n_blocks = len(set(block))
     while True:
         keys: dict[tuple[int, ...], int] = {}
-        finer = [
-            keys.setdefault((b, *[block[t] for t in row]), len(keys)) for b, row in zip(block, table)
-        ]
+        finer = [keys.setdefault((b, *[block[t] for t in row]), len(keys)) for b, row in zip(block, table)]
         if len(keys) == n_blocks:
             break
         block, n_blocks = finer, len(keys)

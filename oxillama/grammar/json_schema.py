@@ -1,8 +1,8 @@
 """JSON Schema to the rules of a grammar: every text of the grammar is a JSON value that the schema allows.
 
-The schema is read into conditions, these into unions of boxes for each type of values, and each state (a set of
-conditions on one value) becomes one rule; see the modules of `schema`. docs/json-schema.md lists the keywords,
-what is enforced, and the limits.
+The schema is read into conditions, these into unions of boxes for each type of values, and each state (a set
+of conditions on one value) becomes one rule; see the modules of `schema`. docs/json-schema.md lists the
+keywords, what is enforced, and the limits.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from ..errors import ConfigError, GrammarError
-from .python_types import schema_of_type
-from .rules import Rules
-from .schema.conditions import Condition, of_schema, state_of
-from .schema.formulas import Expander, Formula
-from .schema.json_text import WHITESPACE, Layout
-from .schema.keywords import Keywords, Place
-from .schema.references import NO_SCOPE, References, Registry, Schema
-from .schema.unevaluated import Unevaluated
-from .schema.writer import Writer
+from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.python_types import schema_of_type
+from oxillama.grammar.rules import Rules
+from oxillama.grammar.schema.conditions import Condition, of_schema, state_of
+from oxillama.grammar.schema.formulas import Expander, Formula
+from oxillama.grammar.schema.json_text import WHITESPACE, Layout
+from oxillama.grammar.schema.keywords import Keywords, Place
+from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
+from oxillama.grammar.schema.unevaluated import Unevaluated
+from oxillama.grammar.schema.writer import Writer
 
 ANY_ORDER = 6  # objects of at most this many known names accept them in any order
 MAX_TEXT = 4_000_000  # characters of a schema given as text
@@ -35,6 +35,7 @@ class JsonSchemaCompiler:
     ----------
     registry : documents that `$ref` may name by their address: a mapping, or a function that returns None
         for what it does not have. Nothing is ever fetched.
+    default_schema : what schemas without `$schema` are taken to declare there; "": nothing.
     formats : whether `format` is enforced. None: as the schema's draft says, which is no for schemas that
         declare 2019-09 or 2020-12, and yes for all others.
     whitespace : "single" (at most one space after a comma or colon), "compact" (none) or "flexible" (also new
@@ -52,6 +53,7 @@ class JsonSchemaCompiler:
     """
 
     registry: Registry | None = None
+    default_schema: str = ""
     formats: bool | None = None
     whitespace: str = "single"
     any_order: int = ANY_ORDER
@@ -61,7 +63,9 @@ class JsonSchemaCompiler:
 
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
-            raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, found {self.whitespace!r}")
+            raise ConfigError(
+                f"whitespace: expected one of {', '.join(WHITESPACE)}, found {self.whitespace!r}"
+            )
         if not 0 <= self.any_order <= 10:
             raise ConfigError(f"any_order: expected 0 to 10, found {self.any_order}")
 
@@ -90,7 +94,7 @@ class JsonSchemaCompiler:
                 self.unenforced.append(f"{path}: {reason}")
 
         try:
-            references = References(_loaded(schema), self.registry)
+            references = References(_loaded(schema), self.registry, self.default_schema)
             keywords = Keywords(references, self.formats, self.plain_integers, unenforced)
             unevaluated = Unevaluated(keywords)
 

@@ -1,7 +1,7 @@
 """Python types as JSON schemas: dataclasses, `TypedDict`s, enumerations, annotations of the builtin types.
 
-Classes that know their own schema are asked for it (`model_json_schema` of pydantic's models, `json_schema` of
-its type adapters). A mapping in `Annotated` adds its keywords: ``Annotated[int, {"minimum": 0}]``.
+Classes that know their own schema are asked for it (`model_json_schema` of pydantic's models, `json_schema`
+of its type adapters). A mapping in `Annotated` adds its keywords: ``Annotated[int, {"minimum": 0}]``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import GrammarError
+from oxillama.errors import GrammarError
 
 _SIMPLE: dict[object, dict[str, object]] = {
     str: {"type": "string"},
@@ -127,7 +127,9 @@ class _Converter:
             try:
                 hints = typing.get_type_hints(kind, include_extras=True)
             except (NameError, TypeError) as error:
-                raise GrammarError(f"schema: the annotations of {kind.__name__} are unknown: {error}") from None
+                raise GrammarError(
+                    f"schema: the annotations of {kind.__name__} are unknown: {error}"
+                ) from None
             fields, required = _fields(kind, hints)
             self.definitions[self.names[kind]] = {
                 "type": "object",

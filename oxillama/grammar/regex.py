@@ -1,12 +1,12 @@
-"""Regular expressions as ECMA-262 writes them, in the part of it that is regular, read into the nodes of rules.
+"""Regular expressions in the syntax of ECMA-262, as far as they are regular, read into the nodes of rules.
 
 `parse_regex` reads a pattern into one node whose language is a set of whole strings. An unanchored end of
-the pattern means "anything may stand here" in a search (JSON Schema's `pattern`) and nothing in a whole match.
-Anchors are resolved while reading: every sub-pattern is a list of `_Piece`s, each an anchor-free node that may
-be bound to the start or the end of the string; concatenation drops the pieces that ask for a character
-before the start or after the end. What is not regular, or looks around, is refused with its position.
-Patterns are read as with the flag `u`: characters are code points. Escapes that `u` forbids but that stand
-for themselves without it (`\\-`, `\\_`) are accepted.
+the pattern means "anything may stand here" in a search (JSON Schema's `pattern`) and nothing in a whole
+match. Anchors are resolved while reading: every sub-pattern is a list of `_Piece`s, each an anchor-free node
+that may be bound to the start or the end of the string; concatenation drops the pieces that ask for a
+character before the start or after the end. What is not regular, or looks around, is refused with its
+position. Patterns are read as with the flag `u`: characters are code points. Escapes that `u` forbids but
+that stand for themselves without it (`\\-`, `\\_`) are accepted.
 
 Source: ECMA-262 (2024), chapter 22.2, and its Annex B for lone braces and brackets.
 """
@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..errors import GrammarError
-from .codepoints import (
+from oxillama.errors import GrammarError
+from oxillama.grammar.codepoints import (
     DIGITS,
     EVERYTHING,
     LINE_ENDS,
@@ -28,7 +28,7 @@ from .codepoints import (
     complement,
     union,
 )
-from .rules import LAST_CODE_POINT, Alt, Chars, Node, Repeat, Rules, Seq
+from oxillama.grammar.rules import LAST_CODE_POINT, Alt, Chars, Node, Repeat, Rules, Seq
 
 MAX_PATTERN = 20_000  # characters
 MAX_DEPTH = 100  # groups within groups
@@ -107,7 +107,7 @@ def alternatives(items: list[Node]) -> Node:
     chars = [one for one in flat if isinstance(one, Chars)]
     if len(chars) > 1:
         merged: Node = Chars(union(*(one.ranges for one in chars)))
-        flat = {one: None for one in [merged, *(one for one in flat if not isinstance(one, Chars))]}
+        flat = dict.fromkeys([merged, *(one for one in flat if not isinstance(one, Chars))])
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 

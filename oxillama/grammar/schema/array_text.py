@@ -12,17 +12,17 @@ from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ...errors import GrammarError
-from ..rules import Alt, Node, Ref, Repeat, Seq, Text
-from .arrays import Arrays, Contains
-from .conditions import NOTHING, State, both, not_all
-from .constants import Constants
-from .json_text import bracketed, literal, quoted
-from .numbers import Numbers
-from .strings import Strings
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq, Text
+from oxillama.grammar.schema.arrays import Arrays, Contains
+from oxillama.grammar.schema.conditions import NOTHING, State, both, not_all
+from oxillama.grammar.schema.constants import Constants
+from oxillama.grammar.schema.json_text import bracketed, literal, quoted
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.strings import Strings
 
 if TYPE_CHECKING:
-    from .writer import Writer
+    from oxillama.grammar.schema.writer import Writer
 
 MAX_COUNTING = 2_000  # states of an array that counts
 MAX_VALUES = 64  # that items are told apart by
@@ -38,7 +38,8 @@ def array_node(box: Arrays, writer: Writer) -> Node:
         if values is not None:
             return _unique(box, values, writer)
         writer.unenforced(
-            writer.path, f"uniqueItems, unless the items are of at most {MAX_VALUES} scalar values or few enough"
+            writer.path,
+            f"uniqueItems, unless the items are of at most {MAX_VALUES} scalar values or few enough",
         )
     if box.contains:
         return _counting(box, writer)
@@ -125,7 +126,10 @@ def _counting(box: Arrays, writer: Writer) -> Node:
                 meets = both(meets, condition)
             if meets == NOTHING or writer.impossible(meets):
                 continue
-            target = (min(index + 1, far), *(min(n + step, cap) for n, (step, _), cap in zip(counts, choice, caps)))
+            target = (
+                min(index + 1, far),
+                *(min(n + step, cap) for n, (step, _), cap in zip(counts, choice, caps)),
+            )
             node = nodes.setdefault(meets, writer.node(meets))
             found.append((target, node))
         return found
@@ -165,7 +169,9 @@ def _differ(box: Arrays, writer: Writer) -> bool:
 def _item_values(box: Arrays, writer: Writer) -> list[list[tuple[str, Node]]] | None:
     """The values that each of the first items and any other may have; None if too many or not scalar."""
     found = []
-    states = [*box.prefix] if box.most is not None and box.most <= len(box.prefix) else [*box.prefix, box.rest]
+    states = (
+        [*box.prefix] if box.most is not None and box.most <= len(box.prefix) else [*box.prefix, box.rest]
+    )
     for state in states:
         values = scalar_values(state, writer)
         if values is None:
@@ -176,7 +182,7 @@ def _item_values(box: Arrays, writer: Writer) -> list[list[tuple[str, Node]]] | 
 
 
 def scalar_values(state: State, writer: Writer) -> list[tuple[str, Node]] | None:
-    """All values that meet a state, each as a key and its texts; None if there are others than a few scalars."""
+    """All values that meet a state, each as a key and its texts; None unless they are a few scalars."""
     expander = writer.expander
     if any(expander.of_state(state, kind) for kind in ("array", "object")):
         return None
@@ -188,7 +194,9 @@ def scalar_values(state: State, writer: Writer) -> list[tuple[str, Node]] | None
             elif isinstance(box, Strings) and box.values is not None:
                 found |= {f'"{value}"': quoted(literal(value)) for value in sorted(box.values)}
             elif isinstance(box, Numbers) and (numbers := box.finite(MAX_VALUES)) is not None:
-                found |= {str(v): Numbers(values=frozenset({Fraction(v)}), plain=box.plain).node() for v in numbers}
+                found |= {
+                    str(v): Numbers(values=frozenset({Fraction(v)}), plain=box.plain).node() for v in numbers
+                }
             else:
                 return None
     return list(found.items())

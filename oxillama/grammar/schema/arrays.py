@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
-from .conditions import ANYTHING, NOTHING, State, both, not_all
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
 
 
 class Contains(NamedTuple):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
-from ...errors import GrammarError
-from .dialects import UNDECLARED
-from .references import NO_SCOPE, Resource, Schema, Scope, entered
+from oxillama.errors import GrammarError
+from oxillama.grammar.schema.dialects import UNDECLARED
+from oxillama.grammar.schema.references import NO_SCOPE, Resource, Schema, Scope, entered
 
 MAX_EXPONENT = 1000  # of a number in a schema
 
@@ -146,7 +146,9 @@ def exact(value: object, path: str) -> Fraction:
         if not number.is_finite():
             raise GrammarError(f"{path}: expected a finite number, found {value}")
         if abs(number.adjusted()) > MAX_EXPONENT or len(number.as_tuple().digits) > MAX_EXPONENT:
-            raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits, found {value:.20}")
+            raise GrammarError(
+                f"{path}: expected a number of at most {MAX_EXPONENT} digits, found {value:.20}"
+            )
     elif abs(number) >= 10**MAX_EXPONENT:
         raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits")
     return Fraction(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..rules import Alt, Node, Text
+from oxillama.grammar.rules import Alt, Node, Text
 
 
 @dataclass(frozen=True, slots=True)

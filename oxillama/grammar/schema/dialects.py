@@ -10,36 +10,50 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...errors import GrammarError
+from oxillama.errors import GrammarError
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
 
 # Keywords by what stands under them: one schema, a list of schemas, schemas by name.
-ONE = (
-    "additionalItems additionalProperties contains contentSchema else if items not propertyNames then "
-    "unevaluatedItems unevaluatedProperties"
-).split()
-LIST = "allOf anyOf items oneOf prefixItems".split()
-NAMED = "$defs definitions dependencies dependentSchemas patternProperties properties".split()
+ONE = _words(
+    """additionalItems additionalProperties contains contentSchema else if items not propertyNames then
+    unevaluatedItems unevaluatedProperties"""
+)
+LIST = _words("allOf anyOf items oneOf prefixItems")
+NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
 
 _DRAFT_4 = frozenset(
-    "$ref additionalItems additionalProperties allOf anyOf definitions dependencies enum exclusiveMaximum "
-    "exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems minLength "
-    "minProperties minimum multipleOf not oneOf pattern patternProperties properties required type "
-    "uniqueItems".split()
+    _words(
+        """$ref additionalItems additionalProperties allOf anyOf definitions dependencies enum
+        exclusiveMaximum exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems
+        minLength minProperties minimum multipleOf not oneOf pattern patternProperties properties required
+        type uniqueItems"""
+    )
 )
 _DRAFT_6 = _DRAFT_4 | {"const", "contains", "propertyNames"}
 _DRAFT_7 = _DRAFT_6 | {"else", "if", "then"}
 # `dependencies` was split in 2019-09 but may be understood still, for compatibility.
 _2019 = _DRAFT_7 | frozenset(
-    "$defs $recursiveRef dependentRequired dependentSchemas maxContains minContains unevaluatedItems "
-    "unevaluatedProperties".split()
+    _words(
+        """$defs $recursiveRef dependentRequired dependentSchemas maxContains minContains unevaluatedItems
+        unevaluatedProperties"""
+    )
 )
 _2020 = (_2019 - {"$recursiveRef", "additionalItems"}) | {"$dynamicRef", "prefixItems"}
 
 # The assertions of the vocabulary "validation" (2019-09 and 2020-12).
 _VALIDATION = frozenset(
-    "const dependentRequired enum exclusiveMaximum exclusiveMinimum maxContains maxItems maxLength "
-    "maxProperties maximum minContains minItems minLength minProperties minimum multipleOf pattern required "
-    "type uniqueItems".split()
+    _words(
+        """const dependentRequired enum exclusiveMaximum exclusiveMinimum maxContains maxItems maxLength
+        maxProperties maximum minContains minItems minLength minProperties minimum multipleOf pattern required
+        type uniqueItems"""
+    )
+)
+_KNOWN_VOCABULARIES = _words(
+    """core applicator unevaluated validation meta-data format format-annotation format-assertion content"""
 )
 
 
@@ -103,9 +117,8 @@ def custom_dialect(uri: str, meta: object) -> Dialect:
     if not isinstance(vocabularies, Mapping):
         return base
     names = {str(name).rpartition("/vocab/")[2] for name in vocabularies}
-    known = "core applicator unevaluated validation meta-data format format-annotation format-assertion content"
     for name, required in vocabularies.items():
-        if required and str(name).rpartition("/vocab/")[2] not in known.split():
+        if required and str(name).rpartition("/vocab/")[2] not in _KNOWN_VOCABULARIES:
             raise GrammarError(f"$schema: {uri!r} requires the unknown vocabulary {name!r}")
     keywords = base.keywords
     if "validation" not in names:

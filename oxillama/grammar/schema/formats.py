@@ -1,7 +1,7 @@
 """The formats of JSON Schema that are regular, as ECMA-262 patterns of whole strings.
 
-Where a format's definition is not regular (a leap second is one only at 23:59 UTC, `xn--` labels must decode),
-the pattern takes the regular part of it: what it matches is always of the format.
+Where a format's definition is not regular (a leap second is one only at 23:59 UTC, `xn--` labels must
+decode), the pattern takes the regular part of it: what it matches is always of the format.
 
 Sources: RFC 3339 (date-time, date, time, duration), RFC 5321 and 6531 (email), RFC 1123 (hostname), RFC 2673
 and 4291 (ipv4, ipv6), RFC 3986 and 3987 (uri, iri), RFC 4122 (uuid), RFC 6901 (json-pointer),
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..regex import parse_regex
-from ..rules import Node
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Node
 
 _YEAR_MONTH_DAY = (
     r"\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
@@ -48,19 +48,20 @@ _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _H16 = "[0-9a-fA-F]{1,4}"
 _LS32 = f"(?:{_H16}:{_H16}|{_IPV4})"
-_IPV6 = "(?:" + "|".join(
-    [
-        f"(?:{_H16}:){{6}}{_LS32}",
-        f"::(?:{_H16}:){{5}}{_LS32}",
-        f"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
-        *(
-            f"(?:{_H16}(?::{_H16}){{0,{n}}})?::(?:{_H16}:){{{4 - n}}}{_LS32}"
-            for n in range(1, 5)
-        ),
-        f"(?:{_H16}(?::{_H16}){{0,5}})?::{_H16}",
-        f"(?:{_H16}(?::{_H16}){{0,6}})?::",
-    ]
-) + ")"
+_IPV6 = (
+    "(?:"
+    + "|".join(
+        [
+            f"(?:{_H16}:){{6}}{_LS32}",
+            f"::(?:{_H16}:){{5}}{_LS32}",
+            f"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
+            *(f"(?:{_H16}(?::{_H16}){{0,{n}}})?::(?:{_H16}:){{{4 - n}}}{_LS32}" for n in range(1, 5)),
+            f"(?:{_H16}(?::{_H16}){{0,5}})?::{_H16}",
+            f"(?:{_H16}(?::{_H16}){{0,6}})?::",
+        ]
+    )
+    + ")"
+)
 
 _ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...errors import GrammarError
-from .arrays import Arrays
-from .conditions import NOTHING, Condition, Choice, State, ordered
-from .constants import BOOLEAN, NULL, Constants
-from .numbers import Numbers
-from .objects import Objects
-from .references import Schema
-from .strings import Strings
+from oxillama.errors import GrammarError
+from oxillama.grammar.schema.arrays import Arrays
+from oxillama.grammar.schema.conditions import NOTHING, Choice, Condition, State, ordered
+from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.objects import Objects
+from oxillama.grammar.schema.references import Schema
+from oxillama.grammar.schema.strings import Strings
 
 Box = Constants | Numbers | Strings | Arrays | Objects
 Boxes = tuple[Box, ...]
@@ -91,12 +91,13 @@ class Expander:
     Parameters
     ----------
     formulas : the meaning of a schema, in a scope, for a type of values.
-    unenforced : called with a path and a reason where something cannot be enforced; raises if that is an error.
+    unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
+        error.
     """
 
     def __init__(
         self,
-        formulas: Callable[[Condition, str], Sequence[Formula]],
+        formulas: Callable[[Condition, str], Iterable[Formula]],
         unenforced: Callable[[str, str], None],
     ) -> None:
         self.formulas = formulas

@@ -3,8 +3,8 @@
 A character of a string may be written raw or escaped, so an automaton over the characters of a string becomes
 one over the characters of its JSON text (`spell`). Strings that only their length bounds are spelled in every
 way that JSON has; all others (names of properties, constants, patterns, formats) in the ways of `json.dumps`,
-with `ensure_ascii` or without: that never writes a printable ASCII character by its number or "/" as "\\/". So
-the text of a name is forced, and automata of patterns stay small.
+with `ensure_ascii` or without: that never writes a printable ASCII character by its number or "/" as "\\/".
+So the text of a name is forced, and automata of patterns stay small.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from ...errors import GrammarError
-from ..codepoints import EVERYTHING, Ranges, difference
-from ..dfa import Edge
-from ..rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.errors import GrammarError
+from oxillama.grammar.codepoints import EVERYTHING, Ranges, difference
+from oxillama.grammar.dfa import Edge
+from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 QUOTE = Text('"')
 _SHORT = {
@@ -35,6 +35,7 @@ _UNPRINTABLE: Ranges = ((0, 0x1F), (0x7F, 0x10FFFF))
 _PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
 MAX_DIGITS = 1100  # of a number in a schema written out; the largest double has 309
 
+# At most one space after a comma or colon; new lines and indentation too; none.
 WHITESPACE = ("single", "flexible", "compact")
 
 
@@ -54,7 +55,7 @@ class Layout:
 
     @staticmethod
     def of(whitespace: str) -> Layout:
-        """"single": at most one space after a comma or colon; "compact": none; "flexible": also new lines."""
+        """The layout of one of the names in `WHITESPACE`."""
         if whitespace == "compact":
             return Layout(Text(","), Text(":"), Seq(()))
         space = Repeat(Text(" "), 0, 1)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ...errors import GrammarError
-from ..regex import parse_regex
-from ..rules import Node
-from .arrays import Arrays, Contains
-from .conditions import (
+from oxillama.errors import GrammarError
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Node
+from oxillama.grammar.schema.arrays import Arrays, Contains
+from oxillama.grammar.schema.conditions import (
     TYPES,
     Condition,
     State,
@@ -24,15 +24,15 @@ from .conditions import (
     of_schema,
     state_of,
 )
-from .constants import BOOLEAN, NULL, Constants
-from .formats import PATTERNS, UNENFORCEABLE, format_node
-from .formulas import FALSE, TRUE, All, Any, Atom, Formula, Is, Not, One, Unknown
-from .numbers import Numbers
-from .objects import Names, Objects, Rule, exactly, forbidden
-from .references import NO_SCOPE, References, Schema, Scope
-from .strings import Strings
+from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
+from oxillama.grammar.schema.formats import PATTERNS, UNENFORCEABLE, format_node
+from oxillama.grammar.schema.formulas import FALSE, TRUE, All, Any, Atom, Formula, Is, Not, One, Unknown
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.objects import Names, Objects, Rule, exactly, forbidden
+from oxillama.grammar.schema.references import NO_SCOPE, References, Schema, Scope
+from oxillama.grammar.schema.strings import Strings
 
-MAX_COUNT = 1_000_000  # the largest bound of a length or a number of items or properties
+MAX_COUNT = 1_000_000_000  # the largest bound of a length or a number of items or properties
 MAX_CHAIN = 60  # references to references
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -87,7 +87,7 @@ class Place:
     def count(self, keyword: str) -> int:
         """The value of a keyword that counts."""
         number = exact(self.get(keyword), self.at(keyword))
-        if number.denominator != 1 or not 0 <= number:
+        if number.denominator != 1 or not number >= 0:
             raise GrammarError(f"{self.at(keyword)}: expected a count, found {self.get(keyword)!r:.80}")
         if number > MAX_COUNT:
             raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, found {number}")
@@ -113,7 +113,8 @@ class Keywords:
     references : the documents.
     formats : whether `format` is enforced; None: as the dialect says.
     plain_integers : integers are written without ".0".
-    unenforced : called with a path and a reason where a keyword cannot be enforced; raises if that is an error.
+    unenforced : called with a path and a reason where a keyword cannot be enforced; raises if that is an
+        error.
     """
 
     def __init__(
@@ -138,7 +139,12 @@ class Keywords:
                     return
         yield from self.values(place, kind)
         yield from self.combinations(place, kind)
-        by_kind = {"number": self.numbers, "string": self.strings, "array": self.arrays, "object": self.objects}
+        by_kind = {
+            "number": self.numbers,
+            "string": self.strings,
+            "array": self.arrays,
+            "object": self.objects,
+        }
         if kind in by_kind:
             yield from by_kind[kind](place)
 
@@ -178,7 +184,11 @@ class Keywords:
     def types(self, place: Place, kind: str) -> Formula:
         value = place.get("type")
         names = (value,) if isinstance(value, str) else value
-        if not isinstance(names, (list, tuple)) or not names or not all(n in (*TYPES, "integer") for n in names):
+        if (
+            not isinstance(names, (list, tuple))
+            or not names
+            or not all(n in (*TYPES, "integer") for n in names)
+        ):
             raise GrammarError(f"{place.at('type')}: expected names of types, found {value!r:.80}")
         if kind in names:
             return TRUE
@@ -260,7 +270,9 @@ class Keywords:
             yield Atom(Strings(most=place.count("maxLength")), place.at("maxLength"))
         if place.has("pattern"):
             node = self.pattern(place.get("pattern"), place.at("pattern"))
-            yield Unknown() if node is None else Atom(Strings(patterns=frozenset({node})), place.at("pattern"))
+            yield (
+                Unknown() if node is None else Atom(Strings(patterns=frozenset({node})), place.at("pattern"))
+            )
         if place.has("format"):
             yield self.format(place)
 
@@ -328,7 +340,9 @@ class Keywords:
         if place.has("additionalProperties") and patterns is None:
             yield Unknown()
         elif place.has("additionalProperties"):
-            rule = Rule(Names(frozenset(names), (), tuple(patterns or ())), place.state("additionalProperties"))
+            rule = Rule(
+                Names(frozenset(names), (), tuple(patterns or ())), place.state("additionalProperties")
+            )
             yield Atom(Objects(rules=(rule,)), place.at("additionalProperties"))
         if place.has("propertyNames"):
             yield Atom(Objects(names=place.state("propertyNames")), place.at("propertyNames"))
@@ -360,7 +374,9 @@ def array_items(place: Place) -> tuple[list[State], State | None]:
     if place.has("prefixItems"):
         prefix = [state_of(sub) for sub in place.subs("prefixItems")]
         return prefix, None if items is None else place.state("items")
-    if isinstance(items, (list, tuple)) and (place.schema.dialect.draft < 2020 or not place.schema.dialect.declared):
+    if isinstance(items, (list, tuple)) and (
+        place.schema.dialect.draft < 2020 or not place.schema.dialect.declared
+    ):
         prefix = [place.state("items", i) for i in range(len(items))]
         return prefix, place.state("additionalItems") if place.has("additionalItems") else None
     return [], None if items is None else place.state("items")

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from ...errors import GrammarError
-from .json_text import decimal_text
+from oxillama.errors import GrammarError
+from oxillama.grammar.schema.json_text import decimal_text
 
 MAX_MODULUS = 100_000
 
-# where in the number: before it, after the sign, after a leading 0, in the whole part, after the point, in the
-# fraction, after the e, after the sign of the exponent, in the exponent
+# where in the number: before it, after the sign, after a leading 0, in the whole part, after the point, in
+# the fraction, after the e, after the sign of the exponent, in the exponent
 START, SIGN, ZERO, WHOLE, POINT, PART, E, E_SIGN, EXPONENT = range(9)
 _ENDS = (ZERO, WHOLE, PART, EXPONENT)
 
@@ -31,8 +31,8 @@ def _cmp(a: int | str, b: int | str) -> int:
 class _Progress(NamedTuple):
     """How far the comparison of a magnitude with a bound's has come.
 
-    ``whole``: (digits read, how they compare), ``part``: the same after the point, ``mantissa``: the same from
-    the first digit on, ``exponent``: (digits read without leading zeros, how they compare).
+    ``whole``: (digits read, how they compare), ``part``: the same after the point, ``mantissa``: the same
+    from the first digit on, ``exponent``: (digits read without leading zeros, how they compare).
     """
 
     whole: tuple[int, int] = (0, 0)
@@ -200,7 +200,7 @@ class Machine:
             one_digit = True
         else:
             zero = zero and char == "0"
-            one_digit = where == WHOLE and s.where != WHOLE or where == PART and one_digit
+            one_digit = (where == WHOLE and s.where != WHOLE) or (where == PART and one_digit)
             if where == PART:
                 if self.most_places is not None and places >= self.most_places:
                     return None
@@ -210,7 +210,12 @@ class Machine:
             )
             if self.most_places == 1 and places == 1 and self.moduli[0][1] == 0 and char != "0":
                 return None
-        orders = tuple([b.digit(p, where, char, one_digit and not self.moduli) for (b, _), p in zip(self.bounds, s.orders)])
+        orders = tuple(
+            [
+                b.digit(p, where, char, one_digit and not self.moduli)
+                for (b, _), p in zip(self.bounds, s.orders)
+            ]
+        )
         return _State(where, s.negative, zero, one_digit, s.e_sign, places, orders, remainders)
 
     @staticmethod

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from ..dfa import NEVER, determinise, from_steps, language
-from ..regex import parse_regex
-from ..rules import Alt, Dfa, Node, Repeat, Seq, Text
-from .json_text import decimal_text
-from .number_text import Machine
+from oxillama.grammar.dfa import NEVER, determinise, from_steps, language
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Alt, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.schema.json_text import decimal_text
+from oxillama.grammar.schema.number_text import Machine
 
 
 @lru_cache(maxsize=8)
@@ -65,7 +65,9 @@ class Numbers:
         if other.low is not None and (low is None or (other.low, other.low_open) > (low, low_open)):
             low, low_open = other.low, other.low_open
         high, high_open = self.high, self.high_open
-        if other.high is not None and (high is None or (other.high, not other.high_open) < (high, not high_open)):
+        if other.high is not None and (
+            high is None or (other.high, not other.high_open) < (high, not high_open)
+        ):
             high, high_open = other.high, other.high_open
         step = self.step if other.step is None else other.step
         if self.step is not None and other.step is not None:
@@ -100,7 +102,7 @@ class Numbers:
             if high is not None:
                 high = math.floor(high / step) * step - (step if self.high_open and high % step == 0 else 0)
         opened = step is None and (self.low_open or self.high_open)
-        if low is not None and high is not None and (low > high or low == high and opened):
+        if low is not None and high is not None and (low > high or (low == high and opened)):
             return None
         if step is None:
             return self
@@ -109,8 +111,8 @@ class Numbers:
     def contains(self, value: Fraction) -> bool:
         """Whether a number meets all conditions."""
         return (
-            (self.low is None or value > self.low or value == self.low and not self.low_open)
-            and (self.high is None or value < self.high or value == self.high and not self.high_open)
+            (self.low is None or value > self.low or (value == self.low and not self.low_open))
+            and (self.high is None or value < self.high or (value == self.high and not self.high_open))
             and (self.step is None or (value / self.step).denominator == 1)
             and not any((value / step).denominator == 1 for step in self.not_steps)
             and (self.values is None or value in self.values)
@@ -178,11 +180,13 @@ def is_empty(numbers: Numbers) -> bool:
 
 
 def _lcm(a: Fraction, b: Fraction) -> Fraction:
-    return Fraction(math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator)
+    return Fraction(
+        math.lcm(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator
+    )
 
 
 def _value_node(value: Fraction, plain: bool) -> Node:
-    """One number: in full, after it ".0" if it is an integer, or as Python writes the float; or only in full."""
+    """One number: in full; unless ``plain``, also as Python writes the float of this value."""
     node: Node = Text(decimal_text(value))
     if plain:
         return node

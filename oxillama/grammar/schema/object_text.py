@@ -12,16 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...errors import GrammarError
-from ..dfa import language
-from ..rules import Alt, Node, Ref, Repeat, Seq, Text
-from .conditions import ANYTHING, NOTHING, State, both
-from .json_text import bracketed, literal, quoted
-from .objects import Names, Objects, Rule
-from .strings import Strings
+from oxillama.errors import GrammarError
+from oxillama.grammar.dfa import language
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
+from oxillama.grammar.schema.json_text import bracketed, literal, quoted
+from oxillama.grammar.schema.objects import Names, Objects, Rule
+from oxillama.grammar.schema.strings import Strings
 
 if TYPE_CHECKING:
-    from .writer import Writer
+    from oxillama.grammar.schema.writer import Writer
 
 MAX_PATTERNS = 8  # that names are told apart by
 MAX_STATES = 20_000  # of one object that counts
@@ -66,7 +66,9 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
                 found.append(case)
         cases = list(dict.fromkeys(found))
         if len(cases) > MAX_CASES:
-            raise GrammarError(f"{writer.path}: more than {MAX_CASES} ways to have the properties it must have")
+            raise GrammarError(
+                f"{writer.path}: more than {MAX_CASES} ways to have the properties it must have"
+            )
     return cases
 
 
@@ -107,7 +109,9 @@ class _Object:
 
     def impossible(self) -> bool:
         there = {member.name for member in self.members}
-        return bool(self.box.exists) and self.witness is None or any(name not in there for name in self.box.required)
+        return (bool(self.box.exists) and self.witness is None) or any(
+            name not in there for name in self.box.required
+        )
 
     # ----------------------------------------------------------------- properties
 
@@ -119,12 +123,17 @@ class _Object:
             state = self.value_state(name, properties.get(name, ANYTHING))
             if state == NOTHING:
                 continue
-            key = quoted(literal(name))
-            item = Seq((key, self.layout.colon, self.writer.node(state)))
-            found.append(Member(name, item, name in self.box.required))
-        if len(found) > 1:  # each is written in several places
-            found = [replace(m, node=self.writer.rule(m.node, f"{self.writer.path}/{m.name}-")) for m in found]
+            found.append(Member(name, self.member(name, state), name in self.box.required))
         return found
+
+    def member(self, name: str, state: State) -> Node:
+        """A property, as a rule: it may be written in several places."""
+
+        def make() -> Node:
+            item = Seq((quoted(literal(name)), self.layout.colon, self.writer.node(state)))
+            return self.writer.rule(item, f"{self.writer.path}/{name}-")
+
+        return self.writer.once((name, state), make)
 
     def value_state(self, name: str, state: State) -> State:
         """What the value of a name must meet."""
@@ -137,22 +146,31 @@ class _Object:
 
     def other_members(self, rules: tuple[Rule, ...], must: Rule | None = None) -> Node | None:
         """A property of another name, which ``must`` be of a kind; None where there can be none."""
-        if not self.writer.open_objects and not self.box.rules and self.known and must is None:
-            return None
         wanted = must.names if must else Names()
         names = self.writer.strings(both(self.box.names, wanted.state))
         patterns: list[Node] = []
         for kind, _ in (*rules, Rule(wanted, ANYTHING)):
             patterns += [node for node in (*kind.patterns, *kind.absent) if node not in patterns]
         if len(patterns) > MAX_PATTERNS:
-            raise GrammarError(f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart")
+            raise GrammarError(
+                f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart"
+            )
+        key = rules, self.box.names, must, frozenset(self.known)
+        return self.writer.once(key, lambda: self.kinds(patterns, rules, names, must))
+
+    def kinds(
+        self, patterns: list[Node], rules: tuple[Rule, ...], names: list[Strings], must: Rule | None
+    ) -> Node | None:
+        """The properties of other names, by the patterns that their names match."""
+        wanted = must.names if must else Names()
+        closed = not self.writer.open_objects and self.known and all(kind.patterns for kind, _ in rules)
         ways: dict[State, list[Node]] = {}
         for matched, absent in self.classes(patterns, wanted):
             state = must.state if must else ANYTHING
             for kind, needs in rules:
                 if set(kind.patterns) <= matched and not set(kind.absent) & matched:
                     state = both(state, needs)
-            if state == NOTHING or self.writer.impossible(state):
+            if state == NOTHING or self.writer.impossible(state) or (closed and not matched):
                 continue
             kind_of_name = Strings(patterns=frozenset(matched), absent=frozenset(absent))
             for box in names:
@@ -160,10 +178,10 @@ class _Object:
                 named = named.without(frozenset(self.known) | wanted.but) if named else None
                 if named is not None:
                     ways.setdefault(state, []).append(self.name_node(named))
-        members = [Seq((Alt(tuple(keys)), self.layout.colon, self.writer.node(s))) for s, keys in ways.items()]
-        if not members:
-            return None
-        return self.writer.rule(Alt(tuple(members)), f"{self.writer.path}/other")
+        members = [
+            Seq((Alt(tuple(keys)), self.layout.colon, self.writer.node(s))) for s, keys in ways.items()
+        ]
+        return self.writer.rule(Alt(tuple(members)), f"{self.writer.path}/other") if members else None
 
     def name_node(self, names: Strings) -> Node:
         try:
@@ -240,7 +258,9 @@ class _Object:
         """What may follow a property."""
         if state not in self.rules:
             if len(self.rules) >= MAX_STATES:
-                raise GrammarError(f"{self.writer.path}: its objects need more than {MAX_STATES} states to count")
+                raise GrammarError(
+                    f"{self.writer.path}: its objects need more than {MAX_STATES} states to count"
+                )
             self.rules[state] = self.writer.new_name(f"{self.writer.path}-rest")
             self.todo.append(state)
         return Ref(self.rules[state])

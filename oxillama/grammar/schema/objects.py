@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..rules import Node
-from .conditions import ANYTHING, NOTHING, State, both, not_all
+from oxillama.grammar.rules import Node
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
 
 
 class Names(NamedTuple):
-    """The names that are none of ``but``, match all of ``patterns`` and none of ``absent``, and meet ``state``."""
+    """The names not in ``but`` that match all ``patterns`` and none of ``absent``, and meet ``state``."""
 
     but: frozenset[str] = frozenset()
     patterns: tuple[Node, ...] = ()
@@ -112,5 +112,3 @@ def exactly(properties: dict[str, State]) -> Objects:
     """The objects with these properties, all of them and no other."""
     closed = Rule(Names(but=frozenset(properties)), NOTHING)
     return Objects(tuple(properties.items()), (closed,), required=tuple(properties))
-
-

@@ -1,8 +1,8 @@
 """Schemas and how they refer to each other: identifiers, anchors, pointers, dynamic scopes.
 
-A `Document` tree is walked once: every subschema becomes a `Schema` that knows its dialect and the
-`Resource` (the nearest schema with an identifier) it belongs to. Other documents come from the user's registry
-and are never fetched.
+A document is walked once: every subschema becomes a `Schema` that knows its dialect and the
+`Resource` (the nearest schema with an identifier) it belongs to. Other documents come from the user's
+registry and are never fetched.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urljoin
 
-from ...errors import GrammarError
-from .dialects import LIST, NAMED, ONE, UNDECLARED, Dialect, custom_dialect, standard_dialect
+from oxillama.errors import GrammarError
+from oxillama.grammar.schema.dialects import (
+    LIST,
+    NAMED,
+    ONE,
+    UNDECLARED,
+    Dialect,
+    custom_dialect,
+    standard_dialect,
+)
 
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
@@ -74,12 +82,15 @@ def entered(scope: Scope, schema: Schema) -> Scope:
 class References:
     """All documents of a compilation."""
 
-    def __init__(self, root: object, registry: Registry | None) -> None:
+    def __init__(self, root: object, registry: Registry | None, default_schema: str) -> None:
         self.registry = registry
+        self.default = UNDECLARED
+        if default_schema:
+            self.default = self.dialect(default_schema, "#")
         self.resources: dict[str, Resource] = {}
         self.constants = Resource("oxillama:constants")
         self.n_schemas = 0
-        self.root = self.load("", root, UNDECLARED)
+        self.root = self.load("", root, self.default)
 
     def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
         """Take a document in under the address it has; its schemas become known by their identifiers."""
@@ -88,9 +99,7 @@ class References:
         self.resources.setdefault(uri, schema.resource)
         return schema
 
-    def schema(
-        self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int
-    ) -> Schema:
+    def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
         """Make a schema and all below it."""
         if not isinstance(value, (bool, Mapping)):
             raise GrammarError(f"{path}: expected a schema (an object or a boolean), found {value!r:.80}")
@@ -183,7 +192,7 @@ class References:
             document = self.retrieve(uri)
             if document is None:
                 raise GrammarError(f"{at}: {uri!r} is neither in the schema nor in the registry")
-            self.load(uri, document, schema.dialect if schema.dialect.declared else UNDECLARED)
+            self.load(uri, document, schema.dialect if schema.dialect.declared else self.default)
             resource = self.resources[uri]
         fragment = unquote(fragment)
         if not fragment:
@@ -202,7 +211,11 @@ class References:
             key = token.replace("~1", "/").replace("~0", "~")
             if isinstance(value, Mapping) and key in value:
                 value = value[key]
-            elif isinstance(value, (list, tuple)) and re.fullmatch("0|[1-9][0-9]{0,8}", key) and int(key) < len(value):
+            elif (
+                isinstance(value, (list, tuple))
+                and re.fullmatch("0|[1-9][0-9]{0,8}", key)
+                and int(key) < len(value)
+            ):
                 value = value[int(key)]
             else:
                 raise GrammarError(f"{at}: there is no {pointer!r} in {schema.path}")

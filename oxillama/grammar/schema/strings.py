@@ -1,4 +1,4 @@
-"""Sets of strings: bounds of length, patterns a string must and must not match, values it is one of or is not.
+"""Sets of strings: bounds of length, patterns to match and not to match, values to be and not to be.
 
 A `Strings` is one conjunction of these; a schema's strings are a union of them. Values are sets of code
 points, lengths count code points.
@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..dfa import NEVER, all_but, determinise, language
-from ..regex import ANYTHING, alternatives, sequence
-from ..rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
-from .json_text import ANY_CHAR, ANY_NAME, ANY_STRING, literal, quoted, spell, spelled_expression
+from oxillama.grammar.dfa import NEVER, all_but, determinise, language
+from oxillama.grammar.regex import ANYTHING, alternatives, sequence
+from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.schema.json_text import (
+    ANY_CHAR,
+    ANY_NAME,
+    ANY_STRING,
+    literal,
+    quoted,
+    spell,
+    spelled_expression,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class Strings:
             free = replace(self, values=None)
             kept = frozenset(value for value in self.values if free.accepts(value))
             return Strings(values=kept) if kept else None
-        if self.most is not None and self.least > self.most or self.patterns & self.absent:
+        if (self.most is not None and self.least > self.most) or self.patterns & self.absent:
             return None
         return self
 
@@ -133,13 +141,13 @@ class Strings:
 
 
 def _bounded(node: Node, least: int, most: int | None) -> Node | None:
-    """The strings of an expression within bounds of length, as an expression; None where that isn't simple."""
+    """The strings of an expression within bounds of length, as an expression, where that is simple."""
     if least == 0 and most is None:
         return node
     if isinstance(node, Alt):
         branches = [_bounded(item, least, most) for item in node.items]
         return None if None in branches else alternatives([one for one in branches if one is not None])
-    items = list(node.items) if isinstance(node, Seq) else [node]
+    items: list[Node] = list(node.items) if isinstance(node, Seq) else [node]
     fixed, elastic = 0, []
     for i, item in enumerate(items):
         length = _length(item)

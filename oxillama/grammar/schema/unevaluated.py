@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...errors import GrammarError
-from ..rules import Node
-from .arrays import Arrays
-from .conditions import Condition, any_of, state_of
-from .formulas import TRUE, All, Any, Atom, Formula, Is, Not, Unknown
-from .keywords import REFERENCES, Keywords, Place, array_items
-from .objects import Names, Objects, Rule
-from .references import Schema
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Node
+from oxillama.grammar.schema.arrays import Arrays
+from oxillama.grammar.schema.conditions import Condition, any_of, state_of
+from oxillama.grammar.schema.formulas import TRUE, All, Any, Atom, Formula, Is, Not, Unknown
+from oxillama.grammar.schema.keywords import REFERENCES, Keywords, Place, array_items
+from oxillama.grammar.schema.objects import Names, Objects, Rule
+from oxillama.grammar.schema.references import Schema
 
 MAX_CASES = 1_024
 MAX_DEPTH = 60  # schemas applied to one value within each other
@@ -70,7 +70,9 @@ class Unevaluated:
         if not state_of(rest):
             return  # anything may be left over
         cases = self.cases(place, kind, own=True)
-        yield Any(tuple(All((*needs, self.left_over(done, rest, place.at(keyword), kind))) for needs, done in cases))
+        yield Any(
+            tuple(All((*needs, self.left_over(done, rest, place.at(keyword), kind))) for needs, done in cases)
+        )
 
     def left_over(self, done: Evaluated, rest: Condition, path: str, kind: str) -> Formula:
         """That what is not evaluated meets the keyword's schema."""

@@ -7,23 +7,25 @@ read. In the end rules with equal bodies become one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
 
-from ...errors import GrammarError
-from ..rules import Alt, Node, Ref, Repeat, Rules, Seq
-from .array_text import array_node
-from .arrays import Arrays
-from .conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
-from .constants import BOOLEAN, NULL, Constants
-from .formulas import TOP, Expander
-from .json_text import ANY_NAME, ANY_STRING, Layout, listed
-from .numbers import Numbers
-from .object_text import object_node
-from .objects import Objects
-from .references import Schema
-from .strings import Strings
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.schema.array_text import array_node
+from oxillama.grammar.schema.arrays import Arrays
+from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
+from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
+from oxillama.grammar.schema.formulas import TOP, Expander
+from oxillama.grammar.schema.json_text import ANY_NAME, ANY_STRING, Layout, listed
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.object_text import object_node
+from oxillama.grammar.schema.objects import Objects
+from oxillama.grammar.schema.references import Schema
+from oxillama.grammar.schema.strings import Strings
 
 MAX_RULES = 20_000
+T = TypeVar("T")
 VALUE, STRING, NUMBER = "json", "json-string", "json-number"
 
 
@@ -36,7 +38,8 @@ class Writer:
     layout : separators and white space.
     any_order : objects of at most this many names accept their properties in any order.
     open_objects : objects that list properties and do not say so accept others.
-    unenforced : called with a path and a reason where something cannot be enforced; raises if that is an error.
+    unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
+        error.
     path : the schema whose rule is being written, for messages.
     """
 
@@ -60,6 +63,7 @@ class Writer:
         self.names: dict[State, str] = {ANYTHING: VALUE}
         self.queue: list[State] = []
         self.counts: dict[str, int] = {}
+        self.made: dict[Hashable, Any] = {}
 
     def write(self, root: State) -> Rules:
         """The rules of the values that meet ``root``."""
@@ -98,6 +102,13 @@ class Writer:
         name = self.new_name(hint)
         self.rules[name] = body
         return Ref(name)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` makes, which is called at the first request for a key."""
+        if key not in self.made:
+            self.made[key] = make()
+        found: T = self.made[key]
+        return found
 
     def impossible(self, state: State) -> bool:
         """Whether no value is seen to meet the state."""
@@ -173,18 +184,21 @@ def shared(rules: dict[str, Node]) -> dict[str, Node]:
             users.setdefault(used, set()).add(name)
     first: dict[Node, str] = {}
     same: dict[str, str] = {}
-    todo = list(rules)
-    for name in todo:  # grows while it is read
-        if name in same:
-            continue
-        kept = first.setdefault(rules[name], name)
-        if kept == name or kept in same or name == "root":
-            continue
-        same[name] = kept
-        for user in sorted(users.get(name, ())):
-            rules[user] = _renamed(rules[user], {name: kept})
-            users.setdefault(kept, set()).add(user)
-            todo.append(user)
+    changed = list(rules)
+    while changed:
+        found: dict[str, str] = {}
+        for name in changed:
+            kept = first.setdefault(rules[name], name)
+            kept = same.get(kept, kept)
+            if kept != name and name != "root":
+                found[name] = kept
+        same = {name: found.get(kept, kept) for name, kept in same.items()} | found
+        touched = {user for name in found for user in users.get(name, ())}
+        changed = [name for name in rules if name in touched and name not in same]
+        for user in changed:
+            rules[user] = _renamed(rules[user], same)
+        for name, kept in found.items():
+            users.setdefault(kept, set()).update(users.get(name, ()))
     return {name: body for name, body in rules.items() if name not in same}
 
 
