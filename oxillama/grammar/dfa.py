@@ -18,6 +18,7 @@ from oxillama.grammar.rules import LAST_CODE_POINT, Alt, Chars, Dfa, Node, Repea
 
 MAX_POSITIONS = 10_000  # of one expression, its repetitions written out
 MAX_STATES = 4_000  # of a deterministic automaton
+MERGE_ROUNDS = 40  # of looking for equal states
 MAX_WORK = 400_000  # its states times its classes of characters
 
 _Part = tuple[list[int], list[int], bool]  # first positions, last positions, whether it can be empty
@@ -190,8 +191,8 @@ def from_steps(
     return _reduced(table, accepting, [((ord(c), ord(c)),) for c in alphabet])
 
 
-def all_but(texts: Iterable[str]) -> Dfa:
-    """Every string but these: a tree of their beginnings, and one state for whatever has left it."""
+def _tree(texts: Iterable[str]) -> tuple[list[dict[int, int]], set[int]]:
+    """The tree of the texts' beginnings: for each its continuations; and those that are whole texts."""
     children: list[dict[int, int]] = [{}]
     ends = set()
     for text in texts:
@@ -202,16 +203,25 @@ def all_but(texts: Iterable[str]) -> Dfa:
                 children.append({})
             state = children[state][ord(char)]
         ends.add(state)
+    return children, ends
+
+
+def only(texts: Iterable[str]) -> Dfa:
+    """Exactly these strings."""
+    children, ends = _tree(texts)
+    edges = [tuple(sorted((point, point, target) for point, target in below.items())) for below in children]
+    return Dfa(tuple(edges), frozenset(ends))
+
+
+def all_but(texts: Iterable[str]) -> Dfa:
+    """Every string but these: a tree of their beginnings, and one state for whatever has left it."""
+    children, ends = _tree(texts)
     away = len(children)
-    edges = [
-        tuple(
-            sorted(
-                [(point, point, target) for point, target in below.items()]
-                + [(first, last, away) for first, last in complement(union([(p, p) for p in below]))]
-            )
-        )
-        for below in (*children, {})
-    ]
+    edges = []
+    for below in (*children, {}):
+        rest = complement(union([(point, point) for point in below]))
+        found = [(point, point, target) for point, target in below.items()]
+        edges.append(tuple(sorted([*found, *((first, last, away) for first, last in rest)])))
     return Dfa(tuple(edges), frozenset(range(away + 1)) - ends)
 
 
@@ -258,15 +268,7 @@ def _classes(sets: Sequence[Ranges]) -> list[Ranges]:
 
 def _reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Ranges]) -> Dfa:
     """Merge states that accept the same strings, drop those that accept none."""
-    block = [int(q in accepting) for q in range(len(table))]
-    n_blocks = len(set(block))
-    while True:
-        keys: dict[tuple[int, ...], int] = {}
-        finer = [keys.setdefault((b, *[block[t] for t in row]), len(keys)) for b, row in zip(block, table)]
-        if len(keys) == n_blocks:
-            break
-        block, n_blocks = finer, len(keys)
-    block = finer
+    block = _blocks(table, accepting)
     row_of = {b: table[q] for q, b in enumerate(block)}
     live = _live({b: {block[t] for t in row} for b, row in row_of.items()}, {block[q] for q in accepting})
     if block[0] not in live:
@@ -284,6 +286,23 @@ def _reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Rang
             found += [(first, last, order[block[t]]) for first, last in ranges]
         edges.append(_merged(sorted(found)))
     return Dfa(tuple(edges), frozenset(order[block[q]] for q in accepting if block[q] in order))
+
+
+def _blocks(table: list[list[int]], accepting: set[int]) -> list[int]:
+    """A number for each state; states of one number accept the same strings.
+
+    Automata that count take as many rounds as they count, and have hardly any equal states: after
+    `MERGE_ROUNDS` every state stays what it is.
+    """
+    block = [int(q in accepting) for q in range(len(table))]
+    n_blocks = len(set(block))
+    for _ in range(MERGE_ROUNDS):
+        keys: dict[tuple[int, ...], int] = {}
+        block = [keys.setdefault((b, *[block[t] for t in row]), len(keys)) for b, row in zip(block, table)]
+        if len(keys) == n_blocks:
+            return block
+        n_blocks = len(keys)
+    return list(range(len(table)))
 
 
 def _live(graph: dict[int, set[int]], accepting: set[int]) -> set[int]:

@@ -16,7 +16,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.schema.dialects import UNDECLARED
 from oxillama.grammar.schema.references import NO_SCOPE, Resource, Schema, Scope, entered
 
-MAX_EXPONENT = 1000  # of a number in a schema
+MAX_EXPONENT = 400  # of a number in a schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
 # What `json.dumps` may write by its number.
 _UNPRINTABLE: Ranges = ((0, 0x1F), (0x7F, 0x10FFFF))
 _PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
-MAX_DIGITS = 1100  # of a number in a schema written out; the largest double has 309
+MAX_DIGITS = 800  # of a number in a schema written out
 
 # At most one space after a comma or colon; new lines and indentation too; none.
 WHITESPACE = ("single", "flexible", "compact")

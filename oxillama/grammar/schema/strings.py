@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from oxillama.grammar.dfa import NEVER, all_but, determinise, language
+from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
 from oxillama.grammar.regex import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
@@ -21,6 +21,8 @@ from oxillama.grammar.schema.json_text import (
     spell,
     spelled_expression,
 )
+
+MANY_VALUES = 16  # from here on they are written as an automaton
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Strings:
     def automaton(self) -> Dfa:
         """The strings as an automaton over their characters."""
         if self.values is not None:
-            return determinise([language(Alt(tuple(map(Text, sorted(self.values)))))], all)
+            return only(sorted(self.values))
         if self == Strings(excluded=self.excluded):
             return all_but(self.excluded)
         wanted, unwanted = list(self.patterns), list(self.absent)
@@ -127,6 +129,8 @@ class Strings:
 
     def node(self) -> Node:
         """The JSON texts of these strings."""
+        if self.values is not None and len(self.values) > MANY_VALUES:
+            return quoted(spell(self.automaton()))
         if self.values is not None:
             return Alt(tuple([quoted(literal(value)) for value in sorted(self.values)]))
         if not (self.absent or self.excluded) and len(self.patterns) <= 1:
