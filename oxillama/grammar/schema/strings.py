@@ -106,7 +106,7 @@ class Strings:
         if self.values is not None:
             return only(sorted(self.values))
         if self == Strings(excluded=self.excluded):
-            return all_but(self.excluded)
+            return all_but(sorted(self.excluded))
         wanted, unwanted = list(self.patterns), list(self.absent)
         if self.excluded:
             unwanted.append(alternatives([Text(text) for text in sorted(self.excluded)]))
