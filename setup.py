@@ -20,7 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
-PER_TARGET = ("linear", "attention", "vector")
+PER_TARGET = ("linear", "attention", "vector", "roofline")
 ONCE = ("cpu", "pack", "sampling", "trie", "configurations", "grammar")
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import end_to_end, grammar, kernels, loading, make_model
+from benchmarks import attention, end_to_end, grammar, kernels, loading, make_model
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -47,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
     masks = commands.add_parser("grammar", help="compiling grammars and finding the tokens they allow")
     grammar.add_arguments(masks)
     masks.set_defaults(run=grammar.run)
+
+    attending = commands.add_parser(
+        "attention", help="attention alone, decoding and prefill, beside a roofline"
+    )
+    attention.add_arguments(attending)
+    attending.set_defaults(run=attention.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

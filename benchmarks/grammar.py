@@ -73,16 +73,15 @@ class LlGuidance(Engine):
         super().__init__(tokenizer)
         self.library = llguidance
 
-        class Wrapped:
-            eos_token_id = tokenizer.eos_id
-            bos_token_id = tokenizer.bos_id
-            tokens = tokenizer.vocab_bytes()
-            special_token_ids = [id for id in range(tokenizer.n_vocab) if tokenizer.is_control(id)]
+        def encode(text: bytes) -> list[int]:
+            return tokenizer.encode(text.decode("utf-8", "replace"), add_special=False)
 
-            def __call__(self, text: bytes) -> list[int]:
-                return tokenizer.encode(text.decode("utf-8", "replace"), add_special=False)
-
-        self.tokens = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Wrapped()))
+        encode.eos_token_id = tokenizer.eos_id  # type: ignore[attr-defined]
+        encode.bos_token_id = tokenizer.bos_id  # type: ignore[attr-defined]
+        encode.tokens = tokenizer.vocab_bytes()  # type: ignore[attr-defined]
+        control = [id for id in range(tokenizer.n_vocab) if tokenizer.is_control(id)]
+        encode.special_token_ids = control  # type: ignore[attr-defined]
+        self.tokens = llguidance.LLTokenizer(llguidance.TokenizerWrapper(encode))
         self.words = np.zeros((tokenizer.n_vocab + 31) // 32, np.int32)
 
     def compile(self, case: Case) -> Any:

@@ -76,15 +76,16 @@ SCHEMA = {
 }
 
 SCHEMA_GBNF = r"""
-root     ::= "{" ws "\"id\"" sep integer "," ws "\"customer\"" sep customer "," ws "\"items\"" sep items "," ws
-             "\"status\"" sep status "," ws "\"notes\"" sep string ws "}"
-customer ::= "{" ws "\"name\"" sep string "," ws "\"email\"" sep string "," ws "\"billing\"" sep address "," ws
-             "\"shipping\"" sep address ws "}"
+root     ::= "{" ws "\"id\"" sep integer "," ws "\"customer\"" sep customer "," ws
+           "\"items\"" sep items "," ws "\"status\"" sep status "," ws "\"notes\"" sep string ws "}"
+customer ::= "{" ws "\"name\"" sep string "," ws "\"email\"" sep string "," ws
+           "\"billing\"" sep address "," ws "\"shipping\"" sep address ws "}"
 address  ::= "{" ws "\"street\"" sep short "," ws "\"city\"" sep string "," ws "\"zip\"" sep zip "," ws
-             "\"country\"" sep country ws "}"
+           "\"country\"" sep country ws "}"
 items    ::= "[" ws (item (ws "," ws item)*)? ws "]"
-item     ::= "{" ws "\"title\"" sep string "," ws "\"quantity\"" sep integer "," ws "\"price\"" sep number "," ws
-             "\"tags\"" sep tags "," ws "\"refund\"" sep ("null" | "true" | "false") ws "}"
+item     ::= "{" ws "\"title\"" sep string "," ws "\"quantity\"" sep integer "," ws
+           "\"price\"" sep number "," ws "\"tags\"" sep tags "," ws
+           "\"refund\"" sep ("null" | "true" | "false") ws "}"
 tags     ::= "[" ws (tag (ws "," ws tag)*)? ws "]"
 tag      ::= "\"" ("new" | "used" | "gift" | "fragile") "\""
 country  ::= "\"" ("DE" | "FR" | "JP" | "US") "\""
@@ -97,7 +98,7 @@ integer  ::= "-"? ("0" | [1-9] [0-9]*)
 number   ::= integer ("." [0-9]+)? ([eE] [+-]? [0-9]+)?
 sep      ::= ws ":" ws
 ws       ::= [ \t\n\r]*
-""".replace("\n             ", " ")
+""".replace("\n           ", " ")
 
 C_LIKE = r"""
 root       ::= ws (declaration | comment)*
@@ -106,27 +107,27 @@ parameter  ::= type name ws
 type       ::= ("int" | "float" | "double" | "char" | "void") (gap | ws "*" ws)
 block      ::= "{" ws statement* "}" ws
 statement  ::= type name ws ("[" ws expression "]" ws)? ("=" ws expression)? ";" ws
-             | assignment ";" ws
-             | call ";" ws
-             | "return" (gap expression)? ";" ws
-             | "while" ws "(" ws expression ")" ws block
-             | "for" ws "(" ws type? assignment ";" ws expression ";" ws assignment ")" ws block
-             | "if" ws "(" ws expression ")" ws block ("else" ws block)?
-             | block
-             | comment
+           | assignment ";" ws
+           | call ";" ws
+           | "return" (gap expression)? ";" ws
+           | "while" ws "(" ws expression ")" ws block
+           | "for" ws "(" ws type? assignment ";" ws expression ";" ws assignment ")" ws block
+           | "if" ws "(" ws expression ")" ws block ("else" ws block)?
+           | block
+           | comment
 comment    ::= "//" [^\n]* "\n" ws | "/*" ([^*] | "*"+ [^*/])* "*"+ "/" ws
 assignment ::= name ws ("[" ws expression "]" ws)? ("=" | "+=" | "-=" | "*=") ws expression
 call       ::= name ws "(" ws (expression ("," ws expression)*)? ")" ws
 expression ::= sum (("<=" | "<" | "==" | "!=" | ">=" | ">" | "&&" | "||") ws sum)*
 sum        ::= product (("+" | "-") ws product)*
 product    ::= factor (("*" | "/" | "%") ws factor)*
-factor     ::= name ws ("[" ws expression "]" ws)? | number ws | call | "(" ws expression ")" ws | [-!&*] ws factor
-             | "\"" ([^"\\\n] | "\\" .)* "\"" ws
+factor     ::= name ws ("[" ws expression "]" ws)? | number ws | call
+           | "(" ws expression ")" ws | [-!&*] ws factor | "\"" ([^"\\\n] | "\\" [a-z0-9"\\])* "\"" ws
 name       ::= [a-zA-Z_] [a-zA-Z0-9_]*
 number     ::= [0-9]+ ("." [0-9]+)?
 gap        ::= [ \t\n]+
 ws         ::= [ \t\n]*
-""".replace("\n             ", " ")
+""".replace("\n           ", " ")
 
 JSON_DOCUMENT = json.dumps(
     {
@@ -170,7 +171,8 @@ SCHEMA_DOCUMENT = json.dumps(
         ],
         "status": "paid",
         "notes": "Please ring twice; the dog is friendly.",
-    }
+    },
+    ensure_ascii=False,
 )
 
 C_DOCUMENT = """int gcd(int a, int b) {

@@ -23,6 +23,7 @@ from oxillama.errors import (
 from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
+    from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
     from oxillama.grammar import Grammar, GrammarState
@@ -49,6 +50,8 @@ __all__ = [
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
+    "batched_flash_attention",
+    "flash_attention_forward",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
@@ -58,6 +61,8 @@ _LATER = {
     "GrammarState": "oxillama.grammar",
     "InferenceEngine": "oxillama.engine.engine",
     "TokenizerBridge": "oxillama.tokenizer",
+    "batched_flash_attention": "oxillama.attention",
+    "flash_attention_forward": "oxillama.attention",
 }
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxillama.errors import ConfigError
+from oxillama.formats import KV_TYPES
 from oxillama.sampling.params import SamplerConfig
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
-
-KV_TYPES = ("f32", "f16", "bf16")
 
 
 def available_cpus() -> int:
@@ -39,8 +38,8 @@ class EngineConfig:
     num_threads : threads for the kernels; None for the CPUs this process may use.
     sampler : how tokens are chosen where a call does not say.
     prefill_chunk_size : most prompt tokens in one forward pass.
-    kv_type : "f16", "f32" or "bf16": how keys and values are kept.
-    page_size : tokens in a page of keys and values, a power of two, at least 16.
+    kv_type : "f16", "f32", "bf16" or "q8_0": how keys and values are kept.
+    page_size : tokens in a page of keys and values, a power of two; 16 and more are fastest.
     seed : seed of generations whose sampler has none; None for a new one each time.
 
     Raises
@@ -74,7 +73,7 @@ class EngineConfig:
             raise ConfigError(f"num_threads: needs at most 1024, got {self.num_threads}")
         if self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type: needs one of {', '.join(KV_TYPES)}, got {self.kv_type!r}")
-        if self.page_size < 16 or self.page_size & (self.page_size - 1):
-            raise ConfigError(f"page_size: needs a power of two, at least 16, got {self.page_size}")
+        if self.page_size & (self.page_size - 1):
+            raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
         if not isinstance(self.sampler, SamplerConfig):
             raise ConfigError(f"sampler: needs a SamplerConfig, got {type(self.sampler).__name__}")

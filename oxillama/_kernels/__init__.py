@@ -29,18 +29,24 @@ __all__ = ["Kernels", "best", "cpu", "load", "pack", "sampling", "targets"]
 class Kernels:
     """The modules of one target.
 
-    Attributes
-    ----------
-    target : its name in `oxillama.targets`.
-    linear : `Linear`, packed matrices times activations.
-    attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
-    vector : norms, rotary embedding, gated activations, softmax, masks over logits.
+        Attributes
+        ----------
+        target : its name in `oxillama.targets`.
+        linear : `Linear`, packed matrices times activations.
+        attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
+    <<<<<<< HEAD
+        vector : norms, rotary embedding, gated activations, softmax, masks over logits.
+    =======
+        vector : norms, rotary embedding, gated activations, softmax.
+        roofline : what the machine can do at best, for the benchmarks.
+    >>>>>>> main
     """
 
     target: str
     linear: Any
     attention: Any
     vector: Any
+    roofline: Any
 
 
 @functools.cache
@@ -66,7 +72,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector")
+        for name in ("linear", "attention", "vector", "roofline")
     }
     return Kernels(target, **modules)
 

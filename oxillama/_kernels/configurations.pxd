@@ -54,12 +54,12 @@ cdef class Configurations:
     cdef object program
     # the configuration being made
     cdef Entry* work
-    cdef int32_t* chain      # the next entry of the same state
+    cdef int32_t* chain      # the next entry of the same hash
     cdef uint8_t* queued
     cdef int32_t* queue
-    cdef int32_t* head       # (states): the first entry of the state, if mark says so
+    cdef int32_t* head       # hash table of (state, count): its first entry, if mark says so
     cdef int32_t* mark
-    cdef int32_t n_work, n_queue, work_room, generation
+    cdef int32_t n_work, n_queue, work_room, n_heads, generation
     cdef uint8_t work_flags
     # unions of stacks made so far
     cdef Pair* pairs
@@ -70,6 +70,7 @@ cdef class Configurations:
     cdef int begin(self) except -1
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int finish(self) except -1
+    cdef int32_t uncovered(self, Entry* entries, int32_t n) noexcept
     cdef int pop(self, int32_t p) except -1
     cdef int close(self) except -1
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1

@@ -34,7 +34,8 @@ cdef enum:  # of edges; oxillama.grammar.network
     ONE = 12
 
 cdef enum:
-    MAX_WIDTH = 20000     # entries of one configuration
+    MAX_WIDTH = 4096      # entries of one configuration or stack
+    LOOK_BACK = 8         # entries that one is compared with to see whether they cover it
     MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
 
 
@@ -65,8 +66,11 @@ cdef class Configurations:
         self.free_first = ints(program.free_first)
         self.labels = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.labels)
         self.class_of = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.class_of)
-        self.head = <int32_t*>malloc(4 * (self.n_states + 1))
-        self.mark = <int32_t*>calloc(self.n_states + 1, 4)
+        self.n_heads = MAX_WIDTH
+        while self.n_heads < self.n_states:
+            self.n_heads *= 2
+        self.head = <int32_t*>malloc(4 * self.n_heads)
+        self.mark = <int32_t*>calloc(self.n_heads, 4)
         self.pairs_size = 256
         self.pairs = <Pair*>calloc(self.pairs_size, sizeof(Pair))
         if not (self.head and self.mark and self.pairs):
@@ -303,10 +307,10 @@ cdef class Configurations:
 
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1:
         """Put an entry in, or unite its stack with that of its like."""
-        cdef int32_t i = -1, united
-        if self.mark[q] == self.generation:
-            i = self.head[q]
-            while i >= 0 and self.work[i].n != n:
+        cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
+        if self.mark[slot] == self.generation:
+            i = self.head[slot]
+            while i >= 0 and (self.work[i].q != q or self.work[i].n != n):
                 i = self.chain[i]
         if i >= 0:
             united = self.unite(self.work[i].p, p, 0)
@@ -320,9 +324,9 @@ cdef class Configurations:
             self.n_work += 1
             self.work[i] = Entry(q, n, p)
             self.queued[i] = 0
-            self.chain[i] = self.head[q] if self.mark[q] == self.generation else -1
-            self.head[q] = i
-            self.mark[q] = self.generation
+            self.chain[i] = self.head[slot] if self.mark[slot] == self.generation else -1
+            self.head[slot] = i
+            self.mark[slot] = self.generation
         if not self.queued[i]:
             self.queued[i] = 1
             self.queue[self.n_queue] = i
@@ -383,7 +387,25 @@ cdef class Configurations:
                 self.work[n] = self.work[i]
                 n += 1
         sort_entries(self.work, n)
-        return self.intern(&self.configs, self.work, n, self.work_flags)
+        return self.intern(&self.configs, self.work, self.uncovered(self.work, n), self.work_flags)
+
+    cdef int32_t uncovered(self, Entry* entries, int32_t n) noexcept:
+        """Drop sorted entries that others cover: of counts that are enough, the lower allows all the higher does."""
+        cdef int32_t i, j, kept = 0
+        cdef Entry entry
+        cdef bint covered
+        for i in range(n):
+            entry = entries[i]
+            covered = False
+            if self.most[entry.q] > 0 and entry.n < FAR:
+                j = kept - 1
+                while j >= max(0, kept - LOOK_BACK) and entries[j].q == entry.q and entries[j].n >= self.least[entry.q]:
+                    covered = covered or entries[j].p == entry.p
+                    j -= 1
+            if not covered:
+                entries[kept] = entry
+                kept += 1
+        return kept
 
     # ------------------------------------------------------------------ stacks
 
@@ -445,9 +467,10 @@ cdef class Configurations:
                         merged[n] = y
                         j += 1
                 n += 1
+            sort_entries(merged, n)
+            n = self.uncovered(merged, n)
             if n > MAX_WIDTH:
                 raise GrammarError(f"grammar: more than {MAX_WIDTH} returns are open at one place")
-            sort_entries(merged, n)
             united = self.intern(&self.stacks, merged, n, self.stacks.flags[a] | self.stacks.flags[b])
         finally:
             free(merged)

@@ -29,6 +29,8 @@ from oxillama.errors import GrammarError
 cnp.import_array()
 
 cdef enum:
+    KEPT = 64           # nodes below an escape, or escapes, for which what was found is kept
+    OF_LOCALS = -(1 << 24)  # in place of a state, less a local's number: what its escapes came to
     MAX_LEVEL = 48      # walks inside walks; deeper ones go on plainly
     MAX_LIST = 512      # tokens of a local kept as a list and not as a mask
     MAX_VISITS = 20000000  # nodes for one mask
@@ -37,7 +39,7 @@ cdef struct Escape:
     # A node at which the frame has ended. Or, with ``loop``, any place along a run of these characters:
     # then ``nodes`` are what may follow the run.
     Nodes* nodes
-    int32_t node
+    int32_t node, part  # the slice's number, -1 for the whole trie
     const uint8_t* loop
 
 
@@ -163,7 +165,7 @@ cdef class Matcher:
     def prepare(self, double seconds):
         """Find the locals of all states at the root, those with the widest choice first, until time is up."""
         cdef Configurations c = self.configs
-        cdef int32_t q, e, k, width
+        cdef int32_t q, e, k, _k, width
         end = time.perf_counter() + seconds
         found = []
         for q in range(c.n_states):
@@ -173,7 +175,7 @@ cdef class Matcher:
                     width += c.labels[c.byte_edges[3 * e] * c.n_classes + k]
             if width:
                 found.append((-width, q))
-        for k, q in sorted(found):
+        for _k, q in sorted(found):
             if time.perf_counter() > end:
                 break
             self.visits = 0
@@ -193,47 +195,107 @@ cdef class Matcher:
         return 0
 
     cdef int visit_entry(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Out* out) except -1:
-        cdef Local* local
-        cdef Escape escape
         cdef int32_t i, config, index
         n = self.abstracted(q, n)
         if n < FAR and self.configs.most[q]:
             return self.visit_counter(q, n, p, node, level, out)
         index = self.local(q, n, node, level)
-        local = &self.locals[index]
-        if local.wide:
+        if self.locals[index].wide:
             return self.visit_plainly(q, n, p, node, level, out)
+        self.take(&self.locals[index], out)
+        if self.locals[index].n_escapes == 0:
+            return 0
+        config = self.configs.popped(p)
+        for i in range(self.locals[index].n_escapes):
+            if self.locals[index].escapes[i].loop and self.goes_on(config, self.locals[index].escapes[i].loop):
+                return self.visit_plainly(q, n, p, node, level, out)
+        if self.locals[index].n_escapes > KEPT:
+            return self.take_kept(index, config, level, out)
+        return self.follow_all(index, config, level, out)
+
+    cdef int follow_all(self, int32_t index, int32_t config, int level, Out* out) except -1:
+        """Follow the escapes of a local with the configuration that they lead to."""
+        cdef Escape escape
+        cdef int32_t i, count = self.locals[index].n_escapes
+        for i in range(count):
+            escape = self.locals[index].escapes[i]
+            if escape.part < 0:
+                self.follow(config, escape.node, level, out)
+            else:
+                if self.configs.configs.flags[config] & ESCAPES:
+                    self.escape(escape, out)
+                self.follow_part(config, escape, level, out)
+            if out.wide:
+                break
+        return 0
+
+    cdef int take_kept(self, int32_t index, int32_t config, int level, Out* out) except -1:
+        """As `follow_all`, keeping what is found: many places share the configuration."""
+        cdef int32_t i, kept = self.find(OF_LOCALS - index, 0, config)
+        cdef Out found
+        if kept < 0:
+            self.open(&found)
+            try:
+                self.follow_all(index, config, level, &found)
+                kept = self.keep(OF_LOCALS - index, 0, config, &found)
+            except BaseException:
+                free(found.bits)
+                free(found.escapes)
+                raise
+        if self.locals[kept].wide:
+            return self.follow_all(index, config, level, out)
+        self.take(&self.locals[kept], out)
+        for i in range(self.locals[kept].n_escapes):
+            self.escape(self.locals[kept].escapes[i], out)
+        return 0
+
+    cdef void take(self, const Local* local, Out* out) noexcept:
+        """Add the tokens of a local."""
+        cdef int32_t i
         if local.bits:
             for i in range(self.trie.n_words):
                 out.bits[i] |= local.bits[i]
         else:
             for i in range(local.n_tokens):
                 out.bits[local.tokens[i] >> 5] |= <uint32_t>1 << (local.tokens[i] & 31)
-        if local.n_escapes:
-            config = self.configs.popped(p)
-            for i in range(local.n_escapes):
-                escape = self.locals[index].escapes[i]
-                if not escape.loop:
-                    self.follow(config, escape.nodes, escape.node, level, out)
-                elif self.goes_on(config, escape.loop):
-                    return self.visit_plainly(q, n, p, node, level, out)
-                else:
-                    if self.configs.configs.flags[config] & ESCAPES:
-                        self.escape(escape, out)
-                    self.walk(config, escape.nodes, 0, <int32_t>escape.nodes.n, 0, level, out)
-                if out.wide:
-                    break
-        return 0
 
-    cdef int follow(self, int32_t config, Nodes* nodes, int32_t node, int level, Out* out) except -1:
+    cdef int follow(self, int32_t config, int32_t node, int level, Out* out) except -1:
         """Go on below a node with the configuration reached there, whose own tokens have been added."""
+        cdef Nodes* nodes = &self.trie.nodes
         if self.configs.configs.flags[config] & ESCAPES:
-            self.escape(Escape(nodes, node, NULL), out)
+            self.escape(Escape(nodes, node, -1, NULL), out)
         if nodes.skip[node] == node + 1 or out.wide:
             return 0
-        if nodes == &self.trie.nodes and nodes.skip[node] - node > self.large and level < MAX_LEVEL:
+        if nodes.skip[node] - node > self.large and level < MAX_LEVEL:
             return self.visit(config, node, level + 1, out)
         return self.walk(config, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
+
+    cdef int follow_part(self, int32_t config, Escape escape, int level, Out* out) except -1:
+        """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
+        cdef Nodes* nodes = escape.nodes
+        cdef int32_t i = 0, end = <int32_t>nodes.n, depth = 0, index, count
+        cdef Out found
+        if not escape.loop:
+            i, end, depth = escape.node + 1, nodes.skip[escape.node], nodes.depth[escape.node]
+        if end - i <= KEPT:
+            return self.walk(config, nodes, i, end, depth, level, out, escape.part)
+        index = self.find(-1 - escape.part, i, config)
+        if index < 0:
+            self.open(&found)
+            try:
+                self.walk(config, nodes, i, end, depth, level, &found, escape.part)
+                index = self.keep(-1 - escape.part, i, config, &found)
+            except BaseException:
+                free(found.bits)
+                free(found.escapes)
+                raise
+        if self.locals[index].wide:
+            return self.walk(config, nodes, i, end, depth, level, out, escape.part)
+        self.take(&self.locals[index], out)
+        count = self.locals[index].n_escapes
+        for i in range(count):
+            self.escape(self.locals[index].escapes[i], out)
+        return 0
 
     cdef bint goes_on(self, int32_t config, const uint8_t* loop) except -1:
         """Whether any character of a loop can follow."""
@@ -274,20 +336,13 @@ cdef class Matcher:
 
     cdef int32_t local(self, int32_t q, int32_t n, int32_t node, int level) except -1:
         """The number of the local of a state and a count below a node (-1: the root)."""
-        cdef uint64_t slot = mixed((<uint64_t>q << 32 | <uint32_t>node) ^ <uint64_t>n << 20) & (self.table_size - 1)
-        cdef int32_t i, config
+        cdef int32_t config, known = self.find(q, n, node)
         cdef Out out
         cdef Entry entry = Entry(q, n, OPEN)
-        while self.table[slot] >= 0:
-            i = self.table[slot]
-            if self.locals[i].q == q and self.locals[i].n == n and self.locals[i].node == node:
-                return i
-            slot = (slot + 1) & (self.table_size - 1)
+        if known >= 0:
+            return known
         config = self.configs.intern(&self.configs.configs, &entry, 1, 0)
-        memset(&out, 0, sizeof(Out))
-        out.bits = <uint32_t*>calloc(self.trie.n_words, 4)
-        if not out.bits:
-            raise MemoryError()
+        self.open(&out)
         try:
             self.below(config, node, level, &out)
             return self.keep(q, n, node, &out)
@@ -296,11 +351,27 @@ cdef class Matcher:
             free(out.escapes)
             raise
 
+    cdef int32_t find(self, int32_t q, int32_t n, int32_t node) noexcept:
+        cdef uint64_t slot = local_hash(q, n, node) & (self.table_size - 1)
+        cdef int32_t i
+        while self.table[slot] >= 0:
+            i = self.table[slot]
+            if self.locals[i].q == q and self.locals[i].n == n and self.locals[i].node == node:
+                return i
+            slot = (slot + 1) & (self.table_size - 1)
+        return -1
+
+    cdef int open(self, Out* out) except -1:
+        memset(out, 0, sizeof(Out))
+        out.bits = <uint32_t*>calloc(self.trie.n_words, 4)
+        if not out.bits:
+            raise MemoryError()
+        return 0
+
     cdef int32_t keep(self, int32_t q, int32_t n, int32_t node, Out* out) except -1:
         cdef Local* local
         cdef int32_t i, k, count = 0
         cdef uint32_t word
-        cdef uint64_t slot
         if self.n_locals == self.room:
             self.room = max(64, 2 * self.room)
             self.locals = <Local*>grown(self.locals, self.room * sizeof(Local))
@@ -338,8 +409,7 @@ cdef class Matcher:
 
     cdef int enter(self, int32_t i) noexcept:
         cdef Local* local = &self.locals[i]
-        cdef uint64_t slot = mixed(
-            (<uint64_t>local.q << 32 | <uint32_t>local.node) ^ <uint64_t>local.n << 20) & (self.table_size - 1)
+        cdef uint64_t slot = local_hash(local.q, local.n, local.node) & (self.table_size - 1)
         while self.table[slot] >= 0:
             slot = (slot + 1) & (self.table_size - 1)
         self.table[slot] = i
@@ -367,17 +437,19 @@ cdef class Matcher:
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
         cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
+        cdef int32_t number
         cdef Loop* loop
         cdef Slice part
         if end - i > self.sliced:
             loop = self.loop(config)
             if loop.found:
-                part = self.slice(node, loop)
+                number = self.slice(node, loop)
+                part = <Slice>self.slices[number]
                 if self.configs.configs.flags[loop.to] & ESCAPES:
-                    self.escape(Escape(&part.nodes, 0, &loop.loop[0]), out)
+                    self.escape(Escape(&part.nodes, 0, number, &loop.loop[0]), out)
                 for depth in range(self.trie.n_words):
                     out.bits[depth] |= part.bits[depth]
-                self.walk(loop.to, &part.nodes, 0, <int32_t>part.nodes.n, 0, level, out)
+                self.walk(loop.to, &part.nodes, 0, <int32_t>part.nodes.n, 0, level, out, number)
                 return self.beside(config, loop, node, level, out)
         return self.walk(config, nodes, i, end, depth, level, out)
 
@@ -392,15 +464,17 @@ cdef class Matcher:
             i = nodes.skip[i]
         return 0
 
-    cdef Slice slice(self, int32_t node, Loop* loop):
+    cdef int32_t slice(self, int32_t node, Loop* loop) except -1:
+        """The number of a loop's slice."""
         cdef Slice part = self.trie.slice_of(node, loop.start, loop.loop)
         if part not in self.slices:
             self.configs.charge(part.n_bytes)
             self.slices.append(part)
-        return part
+        return self.slices.index(part)
 
     cdef int walk(
-        self, int32_t config, Nodes* nodes, int32_t i, int32_t end, int32_t depth, int level, Out* out
+        self, int32_t config, Nodes* nodes, int32_t i, int32_t end, int32_t depth, int level, Out* out,
+        int32_t part=-1
     ) except -1:
         """Add the tokens of the nodes i ... end - 1, which lie below ``depth`` bytes that led to ``config``."""
         cdef Configurations configs = self.configs
@@ -422,13 +496,13 @@ cdef class Matcher:
                 token = nodes.order[k]
                 out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
             if whole and nodes.skip[i] - i > self.large:
-                self.follow(to, nodes, i, level, out)
+                self.follow(to, i, level, out)
                 if out.wide:
                     break
                 i = nodes.skip[i]
                 continue
             if configs.configs.flags[to] & ESCAPES:
-                self.escape(Escape(nodes, i, NULL), out)
+                self.escape(Escape(nodes, i, part, NULL), out)
                 if out.wide:
                     break
             i += 1
@@ -580,7 +654,7 @@ cdef class Matcher:
         run.most = self.configs.most[q] - n if self.configs.most[q] > 0 else self.trie.max_depth
         if run.most <= 0:
             return 0
-        part = self.slice(node, loop)
+        part = <Slice>self.slices[self.slice(node, loop)]
         if run.most <= UPTO:
             bits = part.of_length(run.most)
         else:
@@ -669,6 +743,10 @@ cdef class Matcher:
 
 
 # --------------------------------------------------------------------------- plain C
+
+cdef inline uint64_t local_hash(int32_t q, int32_t n, int32_t node) noexcept:
+    return mixed((<uint64_t>q << 32 | <uint32_t>node) ^ <uint64_t>n << 20)
+
 
 cdef inline int popcount(uint32_t word) noexcept nogil:
     word = word - ((word >> 1) & 0x55555555)

@@ -8,9 +8,9 @@ string): nearly all tokens are only that, and are known beforehand. Of the other
 after the loop, so those parts, each once, make a small trie of their own.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 cdef enum:
     SLICE_BYTES = 12 << 20  # that a vocabulary keeps
@@ -129,7 +129,7 @@ cdef class Slice:
         cdef Nodes* nodes = &trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
         cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
-        cdef int32_t d, k, token, n_items = 0, n_inside = 0, count
+        cdef int32_t d, k, token, length, n_items = 0, n_inside = 0, count
         cdef int32_t most = nodes.token_first[end] - nodes.token_first[i]
         cdef int at
         cdef uint8_t* state = <uint8_t*>malloc(trie.max_depth + 1)
@@ -150,8 +150,9 @@ cdef class Slice:
                     if at == LEAVES:
                         for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
                             token = nodes.order[k]
-                            items[n_items] = item(trie.data + trie.first[token] + d - 1,
-                                                  trie.first[token + 1] - trie.first[token] - d + 1, token, chars[d - 1])
+                            length = trie.first[token + 1] - trie.first[token] - d + 1
+                            items[n_items] = item(
+                                trie.data + trie.first[token] + d - 1, length, token, chars[d - 1])
                             n_items += 1
                     i = nodes.skip[i]
                     continue

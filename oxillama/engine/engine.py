@@ -17,7 +17,7 @@ from oxillama.engine.generation import Generation
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, LoadError, PromptError
-from oxillama.formats import LAYOUTS
+from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
@@ -85,7 +85,7 @@ class InferenceEngine:
                 for matrices in model.matrices():
                     matrices.pack()
             context = config.context_size or min(spec.context_length, 10**6 - 1)
-            shape = model.kv_shape(LAYOUTS[config.kv_type].id, config.page_size)
+            shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
         except BaseException:
             file.close()
             raise

@@ -28,7 +28,7 @@ from oxillama.grammar.rules import (
 )
 
 MAX_TEXT = 4_000_000  # characters
-MAX_DEPTH = 100  # groups inside groups
+MAX_DEPTH = 60  # groups inside groups
 MAX_REPEAT = 1_000_000_000
 
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
@@ -182,7 +182,11 @@ class _Parser:
         self.pos += 1
         chars: list[str] = []
         while self.peek() != '"':
-            chars.append(chr(self.character(start, "literal")))
+            at = self.pos
+            code = self.character(start, "literal")
+            if 0xD800 <= code <= 0xDFFF:
+                self.fail(f"expected a character, found the surrogate {code:X}", at)
+            chars.append(chr(code))
         self.pos += 1
         return Text("".join(chars))
 
@@ -389,7 +393,7 @@ class _Printer:
             return self.dfa(node)
         if isinstance(node, Repeat):
             atom = self.item(node.item)
-            if isinstance(node.item, (Repeat, Text)) and atom[0] != "(":
+            if isinstance(node.item, Repeat):
                 atom = f"({atom})"
             return atom + _spell_bounds(node.least, node.most)
         if isinstance(node, Seq) and not node.items:

@@ -1,4 +1,4 @@
-"""What a grammar allows, straight from the definition of its nodes: slow, and sharing nothing with the library.
+"""What a grammar allows, straight from the definition of its nodes: slow, sharing nothing with the library.
 
 A text is given as tokens. For every node and every position two things are computed, rules by least fixpoint:
 where a match that begins there can end, and whether a match that begins there can run through the end
@@ -15,7 +15,7 @@ CUT = -1  # stands for the bytes of a token that is no text
 
 
 class Reading:
-    """All that can be said of one sequence of tokens: ``strings`` holds each token's bytes, None for no text."""
+    """What can be said of one sequence of tokens; ``strings`` holds each token's bytes, None for no text."""
 
     def __init__(self, rules: Rules, tokens: Sequence[int], strings: Sequence[bytes | None]) -> None:
         self.rules = rules
@@ -214,7 +214,7 @@ class Reading:
                 first, last = max(first, low), min(last, high)
                 if first > last:
                     continue
-                # The bytes of code points ascend with them, so those between the ends cover all prefixes between.
+                # The bytes of code points ascend with them, and so do their beginnings.
                 begin, end = chr(first).encode()[: len(rest)], chr(last).encode()[: len(rest)]
                 if begin <= bytes(rest) <= end and all(0x80 <= byte < 0xC0 for byte in rest[1:]):
                     return True

@@ -37,6 +37,11 @@ static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     f32x16 r = {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
     return r;
 }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
+    f32x16 r = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))))};
+    return r;
+}
 OX_F2(f32_add, _mm256_add_ps)
 OX_F2(f32_sub, _mm256_sub_ps)
 OX_F2(f32_mul, _mm256_mul_ps)

@@ -24,6 +24,9 @@ static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
 static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { return _mm512_sub_ps(a, b); }
 static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }

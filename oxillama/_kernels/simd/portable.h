@@ -41,6 +41,7 @@ static OX_INLINE void f32_store_f16(uint16_t *p, f32x16 a) {
     for (int i = 0; i < 16; i++) p[i] = ox_f16_from_f32(a.v[i]);
 }
 static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) { OX_EACH(f32x16, ox_f32_from_bf16(p[i])); }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) { OX_EACH(f32x16, (float)p[i]); }
 static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] + b.v[i]); }
 static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] - b.v[i]); }
 static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] * b.v[i]); }

@@ -25,6 +25,25 @@
 #define CYTHON_INLINE OX_INLINE
 #endif
 
+/* A hint that the cache line at p is read soon; any address will do. */
+#if !defined(_MSC_VER) || defined(__clang__)
+#define ox_prefetch(p) __builtin_prefetch(p)
+#elif defined(_M_X64)
+#include <intrin.h>
+#define ox_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#else
+#define ox_prefetch(p) ((void)(p))
+#endif
+/* The same for what is read a good while later: into the second-level cache, whose misses are many at a time. */
+#if !defined(_MSC_VER) || defined(__clang__)
+#define ox_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+#elif defined(_M_X64)
+#define ox_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+#else
+#define ox_prefetch_far(p) ((void)(p))
+#endif
+#define OX_AHEAD 2048 /* bytes between what is multiplied and what is asked for: the memory's latency at full speed */
+
 static OX_INLINE float ox_f32_from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static OX_INLINE uint32_t ox_bits_from_f32(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
