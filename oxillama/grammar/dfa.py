@@ -168,16 +168,19 @@ def from_steps(
     start: object,
     step: Callable[[object, str], object | None],
     accepts: Callable[[object], bool],
-    alphabet: str,
+    alphabet: Sequence[str],
 ) -> Dfa:
-    """The automaton of a machine over a few single characters: ``step`` gives the next state or None."""
+    """The automaton of a machine over a few characters, given in groups that it does not tell apart.
+
+    ``step`` gives the next state or None.
+    """
     number: dict[object, int] = {start: 0}
     order = [start]
     table: list[list[int]] = []
     for state in order:  # grows while it is read
         row = []
-        for char in alphabet:
-            target = step(state, char)
+        for group in alphabet:
+            target = step(state, group[0])
             if target is not None and target not in number:
                 number[target] = len(order)
                 order.append(target)
@@ -188,7 +191,7 @@ def from_steps(
     dead = len(table)
     table = [[dead if t < 0 else t for t in row] for row in table] + [[dead] * len(alphabet)]
     accepting = {number[state] for state in order if accepts(state)}
-    return _reduced(table, accepting, [((ord(c), ord(c)),) for c in alphabet])
+    return _reduced(table, accepting, [union([(ord(c), ord(c)) for c in group]) for group in alphabet])
 
 
 def _tree(texts: Iterable[str]) -> tuple[list[dict[int, int]], set[int]]:

@@ -284,8 +284,9 @@ class _Parser:
                 at = self.at
                 self.at += 1
                 high = self.class_atom(start)
-                if not (_is_single(low) and _is_single(high)):
-                    raise self.fail("a range of characters needs a character at both ends", at)
+                if not (_is_single(low) and _is_single(high)):  # then "-" stands for itself (Annex B)
+                    parts += [low, ((0x2D, 0x2D),), high]
+                    continue
                 if low[0][0] > high[0][0]:
                     raise self.fail("the range of characters is out of order", at)
                 low = ((low[0][0], high[0][0]),)

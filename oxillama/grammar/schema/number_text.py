@@ -167,6 +167,19 @@ class Machine:
             orders=(_Progress(),) * len(self.bounds), remainders=((0, False),) * len(self.moduli)
         )
 
+    def alphabet(self) -> list[str]:
+        """The characters of numbers, in groups that make no difference here."""
+        if self.moduli and any(modulus > 1 for modulus, _ in self.moduli):
+            return [*"-+.0123456789", "eE"]
+        special = {"0"}.union(*(set(b.whole + b.part + b.exponent_digits) for b, _ in self.bounds))
+        groups = [""]
+        for digit in "0123456789":
+            if digit in special:
+                groups += [digit, ""]
+            else:
+                groups[-1] += digit
+        return ["-", "+", ".", "eE", *filter(None, groups)]
+
     def step(self, state: object, char: str) -> object | None:
         assert isinstance(state, _State)
         s, where = state, state.where

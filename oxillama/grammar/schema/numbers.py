@@ -171,7 +171,7 @@ def _automaton(numbers: Numbers) -> Dfa:
         sorted(numbers.excluded),
         numbers.plain,
     )
-    return from_steps(machine.start, machine.step, machine.accepts, "-+.0123456789eE")
+    return from_steps(machine.start, machine.step, machine.accepts, machine.alphabet())
 
 
 def is_empty(numbers: Numbers) -> bool:
