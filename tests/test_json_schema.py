@@ -222,6 +222,7 @@ def test_literals_are_spelled_as_json_dumps_does() -> None:
 
 
 def test_patterns_lengths_and_exclusions_together() -> None:
+    check({"type": "string", "pattern": "^a[b-y]*z$", "minLength": 4}, ["abbz", "abcdz"], ["az", "abz"])
     check(
         {"type": "string", "pattern": "^[a-z]+$", "maxLength": 40_000},
         ["a", "b" * 40_000],
@@ -346,6 +347,9 @@ def test_integers_and_multiples() -> None:
     check({"multipleOf": 0.01}, [0, 1.5, 4.02, 100], [0.001, 1.999])
     check({"multipleOf": 12}, [0, 144, -36], [13, 6, 2.4])
     check({"type": "number", "not": {"type": "integer"}}, [0.5], [1, 1.0])
+    check({"type": "number", "not": {"minimum": 3}}, [2.9, -5], [3, 3.1])
+    check({"type": "number", "not": {"exclusiveMaximum": 3}}, [3, 4], [2.9])
+    check({"type": "number", "not": {"exclusiveMinimum": 3, "multipleOf": 2}}, [3, 1, 5, 2], [4, 6])
     check({"minimum": 0, "maximum": 1}, [0, 1, 0.25, 1e-07, -0.0], [1.0000001, -1e-07, 2])
     check({"enum": [1, 2.5, 1e20]}, [1, 1.0, 2.5, 1e20, 10**20], [2, 1e21, True])
 
