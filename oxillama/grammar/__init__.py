@@ -7,10 +7,19 @@ import numpy as np
 from oxillama._kernels import best
 from oxillama.grammar.gbnf import parse_gbnf, print_gbnf
 from oxillama.grammar.grammar import Grammar
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.state import GrammarState
 from oxillama.grammar.vocabulary import Vocabulary
 
-__all__ = ["Grammar", "GrammarState", "Vocabulary", "apply_grammar_mask", "parse_gbnf", "print_gbnf"]
+__all__ = [
+    "Grammar",
+    "GrammarState",
+    "JsonSchemaCompiler",
+    "Vocabulary",
+    "apply_grammar_mask",
+    "parse_gbnf",
+    "print_gbnf",
+]
 
 
 def apply_grammar_mask(logits: np.ndarray, mask: np.ndarray) -> None:

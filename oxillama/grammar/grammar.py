@@ -10,7 +10,9 @@ from oxillama._kernels.configurations import Configurations
 from oxillama.errors import GrammarError
 from oxillama.grammar.constraint import DEAD, HARD_BYTES, TABLE_BYTES, Constraint
 from oxillama.grammar.gbnf import parse_gbnf, print_gbnf
+from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.program import compile_rules
+from oxillama.grammar.regex import from_regex
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
 
@@ -36,7 +38,7 @@ ws     ::= [ \t\n\r]*
 class Grammar:
     """A compiled grammar. Immutable: sequences, models and threads may share one.
 
-    Build one with `parse`, `from_rules` or `json`; follow it with `GrammarState`.
+    Made by `parse`, `from_json_schema`, `from_regex`, `from_rules` or `json`; follow it with `GrammarState`.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -74,6 +76,39 @@ class Grammar:
     def from_rules(cls, rules: Rules) -> Grammar:
         """Compile a grammar that another front end made; raises GrammarError as `parse` does."""
         return cls(rules)
+
+    @classmethod
+    def from_regex(cls, pattern: str) -> Grammar:
+        """The texts that a regular expression (ECMA-262, as in JSON Schema) matches from end to end.
+
+        Raises
+        ------
+        GrammarError
+            The pattern is malformed, not regular (with the position), over a limit, or matches nothing.
+        """
+        return cls(from_regex(pattern))
+
+    @classmethod
+    def from_json_schema(
+        cls, schema: object, *, strict: bool = True, compiler: JsonSchemaCompiler | None = None
+    ) -> Grammar:
+        """The JSON texts whose values meet a schema.
+
+        Parameters
+        ----------
+        schema : bool, mapping, str or type
+            A JSON Schema, its text, or a type: a dataclass, a `TypedDict`, a pydantic model.
+        strict : bool
+            What cannot be enforced is an error; if False it is left out.
+        compiler : JsonSchemaCompiler, optional
+            Holds options other than the defaults; lists what was left out.
+
+        Raises
+        ------
+        GrammarError
+            The schema is malformed, cannot be enforced or met, or is over a limit.
+        """
+        return cls((compiler or JsonSchemaCompiler()).compile(schema, strict))
 
     @classmethod
     def json(cls) -> Grammar:
