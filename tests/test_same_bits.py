@@ -96,7 +96,7 @@ def test_each_request_gets_the_bits_it_gets_alone(
     live: list[tuple[Arrival, Request, int]] = []
     ended: list[tuple[Arrival, Request]] = []
     waiting = sorted(requests, key=lambda r: r.step)
-    for now in range(3000):
+    for now in range(20_000):  # a page short and a token a step, readers that pause undo each other
         while waiting and waiting[0].step <= now:
             arrival = waiting.pop(0)
             prompt = common[: arrival.shared] + tokens_of(arrival.own, n_vocab, seed=7 + arrival.who)
