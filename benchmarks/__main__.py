@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import end_to_end, kernels, loading, make_model, serving
+from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers, sampling, serving
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -44,6 +44,19 @@ def parser() -> argparse.ArgumentParser:
     kernels.add_arguments(alone)
     alone.set_defaults(run=kernels.run)
 
+    attending = commands.add_parser(
+        "attention", help="attention alone, decoding and prefill, beside a roofline"
+    )
+    attention.add_arguments(attending)
+    attending.set_defaults(run=attention.run)
+    both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
+    quantizers.add_arguments(both)
+    both.set_defaults(run=quantizers.run)
+    choosing = commands.add_parser(
+        "sampling", help="time to choose a token, by stage, and for many sequences"
+    )
+    sampling.add_arguments(choosing)
+    choosing.set_defaults(run=sampling.run)
     many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
     serving.add_arguments(many)
     many.set_defaults(run=serving.run)

@@ -1,63 +1,180 @@
-"""Speed of `Linear` alone: every format, for some numbers of tokens, on one target and one thread.
+"""Speed of `Linear` alone beside what the machine can do: every format, on one target.
 
-The matrix stays in the core's own cache, so this is the speed of the arithmetic and not of the memory.
-Of many short runs the fastest counts: what others on the machine do can only slow a run down.
+The matrix is larger than any cache, as a model's are. Each round takes a plain streaming read of the same
+bytes by the same threads, the products with 1, 2, 4, 8, 16 and 512 tokens, and the peak rate of the
+multipliers, one after another: memory that is fast or slow for some seconds is so for all of them, and what
+is reported are the medians of the rounds' ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.random_blocks import random_rows
-from benchmarks.timing import align
+from benchmarks.timing import (
+    Metric,
+    Row,
+    align,
+    alternate,
+    compare,
+    read_report,
+    report,
+    round_ratios,
+    spread,
+    write_report,
+)
 from oxillama._kernels import Kernels, best, load, pack
+from oxillama.benchmark import Summary, describe_machine
+from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
 from oxillama.tensor import aligned_empty
 
-ROWS, COLS = 256, 2048
-TOKENS = (1, 2, 4, 8, 256)
+COLS = 4096
+SOME_ROWS = 256  # this many random rows, again and again
+FEW = (2, 4, 8, 16)
+MANY = 512
+PEAK_ROUNDS = 200_000  # about 10 ms
+
+BANDWIDTH = Metric("1 token", "GB/s", higher_is_better=True)
+RATE = Metric(f"{MANY} tokens", "GMAC/s", higher_is_better=True)
+
+
+def seconds(n: int) -> Metric:
+    """The time of one product with so many tokens."""
+    return Metric(f"{n} tokens", "s", higher_is_better=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     runnable = [name for name, fmt in FORMATS.items() if fmt.layout]
     parser.add_argument("--format", choices=runnable, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
-    parser.add_argument("--seconds", type=float, default=0.25, help="per figure (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=10, help="default: %(default)s")
+    parser.add_argument(
+        "--megabytes", type=float, default=96.0, help="size of the matrix (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
     parser.set_defaults(runnable=runnable)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints billions of multiply-adds a second, a line per format."""
-    if not args.seconds > 0:
-        raise ConfigError(f"--seconds: expected a number above 0, got {args.seconds}")
+    """Prints a line per format: shares of the roofline, and what more tokens cost."""
+    for option, value in (("--threads", args.threads), ("--rounds", args.rounds)):
+        if value < 1:
+            raise ConfigError(f"{option}: expected at least 1, got {value}")
+    if not 0 < args.megabytes < 1e6:
+        raise ConfigError(f"--megabytes: expected a number above 0, got {args.megabytes}")
     kernels = load(args.target) if args.target else best()
-    lines = [["format", *(f"{n} token{'s' * (n > 1)}" for n in TOKENS)]]
+    options = {"target": kernels.target, "threads": args.threads, "megabytes": args.megabytes}
+    old = read_report(args.compare, "kernels", options) if args.compare else None
+    results: list[Row] = []
+    lines = [["format", "read, GB/s", "1 token, GB/s", "share of the read"]]
+    lines[0] += [f"{n} tokens / 1" for n in FEW] + [
+        "peak, GMAC/s",
+        f"{MANY} tokens, GMAC/s",
+        "share of the peak",
+    ]
     for name in args.format or args.runnable:
-        speeds = [speed(kernels, name, n, args.seconds) for n in TOKENS]
-        lines.append([name, *(f"{value:.0f}" for value in speeds)])
-    print(f"target {kernels.target}, one thread, {ROWS} x {COLS}: billions of multiply-adds a second")
+        found = measure(kernels, name, args.threads, args.rounds, args.megabytes)
+        results += found
+        lines.append([name, *cells(found)])
+    machine = describe_machine()
+    print(f"{machine['cpu']}, target {kernels.target}, {args.threads} threads, ", end="")
+    print(f"matrices of {args.megabytes:g} MB with {COLS} columns, {args.rounds} rounds; median [quartiles]")
     print(align(lines))
+    content = report("kernels", options, machine, results)
+    if old is not None:
+        print(compare(old, content))
+    if args.json is not None:
+        write_report(args.json, content)
     return 0
 
 
-def speed(kernels: Kernels, name: str, n: int, seconds: float) -> float:
-    """Billions of multiply-adds a second of the fastest run."""
+def measure(kernels: Kernels, name: str, threads: int, rounds: int, megabytes: float) -> list[Row]:
+    """Samples of one format, each beside its roofline."""
     fmt = FORMATS[name]
-    blocks = random_rows(name, ROWS, COLS, COLS**-0.5, np.random.default_rng(0)).reshape(-1)
-    data = aligned_empty(pack.packed_bytes(fmt.id, ROWS, COLS))
-    pack.pack(fmt.id, blocks, ROWS, COLS, data)
-    linear = kernels.linear.Linear([(LAYOUTS[fmt.layout or ""].id, ROWS, data)], COLS)
-    x = np.random.default_rng(1).standard_normal((n, COLS)).astype(np.float32)
-    out, scratch = np.empty((n, ROWS), np.float32), aligned_empty(linear.scratch_bytes(n))
-    turns = max(1, 64 // n)
-    fastest, end = np.inf, time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    layout = LAYOUTS[fmt.layout or ""]
+    data, rows = matrix(name, megabytes)
+    linear = kernels.linear.Linear([(layout.id, rows, data)], COLS)
+    x = np.random.default_rng(1).standard_normal((MANY, COLS)).astype(np.float32)
+    out = np.empty((MANY, rows), np.float32)
+    scratch = aligned_empty(linear.scratch_bytes(MANY))
+    roofline = kernels.roofline
+    products = roofline.float_products if layout.activation == "f32" else roofline.integer_products
+
+    def turn(work: Callable[[], Any]) -> Callable[[], dict[str, float]]:
+        return timed(lambda: products(PEAK_ROUNDS // 4, threads), work)
+
+    times = alternate(
+        {
+            "read": turn(lambda: roofline.read_bytes(data, threads)),
+            **{
+                str(n): turn(lambda n=n: linear.apply(x[:n], out[:n], scratch, threads))  # type: ignore[misc]
+                for n in (1, *FEW, MANY)
+            },
+            "peak": turn(lambda: products(PEAK_ROUNDS, threads)),
+        },
+        rounds=rounds,
+    )
+    taken = {subject: samples["s"] for subject, samples in times.items()}
+    peak = products(PEAK_ROUNDS, threads)
+
+    def per_second(work: float, subject: str) -> list[float]:
+        return [work / s / 1e9 for s in taken[subject]]
+
+    return [
+        Row(
+            name, BANDWIDTH, {"kernel": per_second(data.nbytes, "1"), "read": per_second(data.nbytes, "read")}
+        ),
+        *(Row(name, seconds(n), {"kernel": taken[str(n)], "1 token": taken["1"]}) for n in FEW),
+        Row(
+            name,
+            RATE,
+            {"kernel": per_second(MANY * rows * COLS, str(MANY)), "peak": per_second(peak, "peak")},
+        ),
+    ]
+
+
+def matrix(name: str, megabytes: float) -> tuple[np.ndarray, int]:
+    """Packed random rows of at least so many megabytes, and how many rows they are."""
+    fmt = FORMATS[name]
+    some = aligned_empty(pack.packed_bytes(fmt.id, SOME_ROWS, COLS))
+    blocks = random_rows(name, SOME_ROWS, COLS, COLS**-0.5, np.random.default_rng(0)).reshape(-1)
+    pack.pack(fmt.id, blocks, SOME_ROWS, COLS, some)
+    times = max(1, round(megabytes * 1e6 / some.nbytes))
+    data = aligned_empty(times * some.nbytes)
+    data.reshape(times, -1)[:] = some
+    return data, times * SOME_ROWS
+
+
+def timed(wake: Callable[[], Any], work: Callable[[], Any]) -> Callable[[], dict[str, float]]:
+    """A turn that reports its seconds, once the threads are awake: a halted core can take a millisecond."""
+
+    def turn() -> dict[str, float]:
+        wake()
         start = time.perf_counter()
-        for _ in range(turns):
-            linear.apply(x, out, scratch, 1)
-        fastest = min(fastest, (time.perf_counter() - start) / turns)
-    return ROWS * COLS * n / fastest / 1e9
+        work()
+        return {"s": time.perf_counter() - start}
+
+    return turn
+
+
+def cells(found: Sequence[Row]) -> list[str]:
+    """The columns of one format."""
+    bandwidth, *few, rate = found
+
+    def ratio(row: Row) -> str:
+        return spread(Summary.of(round_ratios(*row.samples.values())), 2)
+
+    def medians(row: Row) -> list[str]:
+        return [f"{Summary.of(values).median:.0f}" for values in reversed(row.samples.values())]
+
+    return [*medians(bandwidth), ratio(bandwidth), *map(ratio, few), *medians(rate), ratio(rate)]

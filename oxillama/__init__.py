@@ -23,14 +23,23 @@ from oxillama.errors import (
 from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
+    from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.cache.kv import KvCache, KvCachePool, PagedKvCache
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.calibration import collect_imatrix
+    from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
     from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
+    from oxillama.imatrix import ImportanceMatrix
+    from oxillama.quantize import Quantization, quantize_model
+    from oxillama.sampling.batch import sample, sample_batch
+    from oxillama.sampling.chain import Sampler, SamplerChain
+    from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
+    from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
@@ -44,6 +53,7 @@ __all__ = [
     "EngineMetrics",
     "GGUFError",
     "Generation",
+    "ImportanceMatrix",
     "InferenceEngine",
     "KvCache",
     "KvCacheFullError",
@@ -53,18 +63,33 @@ __all__ = [
     "ModelFileError",
     "OxiLlamaError",
     "PagedKvCache",
+    "PoolingMode",
     "PrefixKvCache",
     "PromptError",
+    "Quantization",
+    "SampledToken",
+    "Sampler",
+    "SamplerChain",
     "SamplerConfig",
+    "SamplerStage",
     "SamplingError",
     "ScheduledBatch",
     "Scheduler",
     "SchedulerConfig",
     "SeqState",
     "Sequence",
+    "TokenConstraint",
+    "TokenLogprobs",
     "TokenizerBridge",
     "TokenizerError",
     "__version__",
+    "batched_flash_attention",
+    "collect_imatrix",
+    "flash_attention_forward",
+    "quantize_model",
+    "sample",
+    "sample_batch",
+    "token_logprobs",
 ]
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
@@ -72,6 +97,7 @@ _LATER = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "EngineMetrics": "oxillama.engine.metrics",
     "Generation": "oxillama.engine.generation",
+    "ImportanceMatrix": "oxillama.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
     "KvCache": "oxillama.cache.kv",
     "KvCachePool": "oxillama.cache.kv",
@@ -82,7 +108,22 @@ _LATER = {
     "Scheduler": "oxillama.engine.scheduler",
     "SeqState": "oxillama.engine.sequence",
     "Sequence": "oxillama.engine.sequence",
+    "Quantization": "oxillama.quantize",
+    "PoolingMode": "oxillama.engine.embedding",
+    "batched_flash_attention": "oxillama.attention",
+    "flash_attention_forward": "oxillama.attention",
+    "collect_imatrix": "oxillama.engine.calibration",
+    "quantize_model": "oxillama.quantize",
+    "SampledToken": "oxillama.sampling.logprobs",
+    "Sampler": "oxillama.sampling.chain",
+    "SamplerChain": "oxillama.sampling.chain",
+    "SamplerStage": "oxillama.sampling.protocols",
+    "TokenConstraint": "oxillama.sampling.protocols",
+    "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer",
+    "sample": "oxillama.sampling.batch",
+    "sample_batch": "oxillama.sampling.batch",
+    "token_logprobs": "oxillama.sampling.logprobs",
 }
 
 

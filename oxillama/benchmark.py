@@ -66,14 +66,15 @@ def bench_model(
     prompt_tokens: int = 512,
     new_tokens: int = 32,
     num_threads: int | None = None,
+    quantize: str | None = None,
     rounds: int = 10,
     warmup: int = 1,
 ) -> ModelSpeed:
     """Time prefill of ``prompt_tokens`` tokens, then decoding of ``new_tokens`` more, ``rounds`` times.
 
-    Decoding feeds fixed tokens one by one, so it excludes sampling. ``num_threads`` None means all cores
-    this process may use. Raises ConfigError for a count below 1 (``warmup``: below 0), and the errors of
-    loading and running a model.
+    Decoding feeds fixed tokens one by one, so it excludes sampling. ``num_threads`` None means all cores this
+    process may use; ``quantize`` is as in `EngineConfig`. Raises ConfigError for a count below 1 (``warmup``:
+    below 0), and the errors of loading and running a model.
     """
     for name, count, least in (
         ("prompt_tokens", prompt_tokens, 1),
@@ -87,7 +88,10 @@ def bench_model(
 
     threads = available_cpus() if num_threads is None else num_threads
     config = EngineConfig(
-        model_path=os.fspath(path), num_threads=threads, context_size=prompt_tokens + new_tokens
+        model_path=os.fspath(path),
+        num_threads=threads,
+        context_size=prompt_tokens + new_tokens,
+        quantize=quantize,
     )
     start = time.perf_counter()
     engine = InferenceEngine(config)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxillama.errors import ConfigError
+from oxillama.filetypes import named_format
+from oxillama.formats import KV_TYPES
 from oxillama.sampling.params import SamplerConfig
 
 PREFILL_CHUNK = 512
@@ -17,8 +19,6 @@ MAX_DECODE_WAIT_MS = 100
 
 PREFIX_CACHE_BYTES = 512 << 20
 """Bytes of keys and values that are kept for prompts that begin alike."""
-
-KV_TYPES = ("f32", "f16", "bf16")
 
 
 def available_cpus() -> int:
@@ -78,8 +78,12 @@ class EngineConfig:
     num_threads : threads for the kernels; None for the CPUs this process may use.
     sampler : how tokens are chosen where a call does not say.
     prefill_chunk_size : most prompt tokens in one forward pass.
-    kv_type : "f16", "f32" or "bf16": how keys and values are kept.
-    page_size : tokens in a page of keys and values, a power of two, at least 16.
+    kv_type : "f16", "f32", "bf16" or "q8_0": how keys and values are kept.
+    page_size : tokens in a page of keys and values, a power of two; 16 and more are fastest.
+    quantize : format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "Q8_0" or
+        "Q4_K"; what runs is what a file quantized so (``--pure``) would. Where rows are no multiple of 256,
+        K-quants fall back to Q4_0, Q5_0, Q5_1 or Q8_0; where they are none of 32, all do to F16. None for
+        what the file has.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys and values, of sequences and cached prefixes together; None for no
         limit. Memory is taken as it is needed either way.
@@ -99,6 +103,7 @@ class EngineConfig:
     prefill_chunk_size: int = PREFILL_CHUNK
     kv_type: str = "f16"
     page_size: int = 16
+    quantize: str | None = None
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
@@ -122,8 +127,10 @@ class EngineConfig:
             raise ConfigError(f"num_threads: needs at most 1024, got {self.num_threads}")
         if self.kv_type not in KV_TYPES:
             raise ConfigError(f"kv_type: needs one of {', '.join(KV_TYPES)}, got {self.kv_type!r}")
-        if self.page_size < 16 or self.page_size & (self.page_size - 1):
-            raise ConfigError(f"page_size: needs a power of two, at least 16, got {self.page_size}")
+        if self.page_size & (self.page_size - 1):
+            raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
+        if self.quantize is not None:
+            named_format(self.quantize, "quantize")
         if not isinstance(self.sampler, SamplerConfig):
             raise ConfigError(f"sampler: needs a SamplerConfig, got {type(self.sampler).__name__}")
         if not isinstance(self.scheduler, SchedulerConfig):

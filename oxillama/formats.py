@@ -55,6 +55,13 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
+KV_TYPES: dict[str, int] = {
+    kv_type: LAYOUTS[layout].id
+    for kv_type, layout in (("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("q8_0", "c8"))
+}
+"""How keys and values can be kept, and the layout id by which the attention kernel knows it."""
+
+
 @dataclass(frozen=True)
 class Format:
     """One GGUF tensor format.

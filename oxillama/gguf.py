@@ -132,11 +132,15 @@ class StringArray(Sequence[str]):
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the tensor data of a file. `ModelFile` describes the fields."""
+    """What stands before the tensor data of a file. `ModelFile` describes the fields.
+
+    ``spans`` tells where each key and its value lie: the bytes [start, end).
+    """
 
     version: int
     alignment: int
     metadata: dict[str, Any]
+    spans: dict[str, tuple[int, int]]
     tensors: dict[str, TensorInfo]
 
 
@@ -149,6 +153,7 @@ class _Cursor:
         self.label = label
         self.pos = 0
         self.alignment = DEFAULT_ALIGNMENT
+        self.spans: dict[str, tuple[int, int]] = {}
 
     def fail(self, message: str, key: str | None = None, offset: int | None = None) -> NoReturn:
         raise GGUFError(f"{message}, in {self.label}", key=key, offset=self.pos if offset is None else offset)
@@ -262,6 +267,7 @@ class _Cursor:
             if key in found:
                 self.fail("the key occurs twice", key, start)
             found[key] = value = self.value(key)
+            self.spans[key] = (start, self.pos)
             if key == "general.alignment":
                 self.alignment = self.checked_alignment(value, start)
         return found
@@ -337,4 +343,4 @@ def parse_header(buffer: Buffer, label: str, shard: int = 0) -> Header:
     n_keys = cursor.count(MIN_KEY_VALUE_BYTES, "keys")
     metadata = cursor.metadata(n_keys)
     tensors = cursor.tensors(n_tensors, shard)
-    return Header(version, cursor.alignment, metadata, tensors)
+    return Header(version, cursor.alignment, metadata, cursor.spans, tensors)

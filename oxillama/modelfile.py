@@ -209,6 +209,19 @@ class ModelFile:
             start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
             shard.mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
 
+    def raw_metadata(self) -> dict[str, np.ndarray]:
+        """Every key with its value as the file has them, types included: uint8 views, by key.
+
+        Raises ModelFileError if the file is closed.
+        """
+        found: dict[str, np.ndarray] = {}
+        for shard in self._shards:
+            if shard.bytes is None:
+                raise ModelFileError(f"metadata: {shard.label} is closed")
+            for key, (start, end) in shard.header.spans.items():
+                found.setdefault(key, shard.bytes[start:end])
+        return found
+
     def close(self) -> None:
         """Let go of the files. Metadata stay; views handed out stay valid and keep the file mapped."""
         for shard in self._shards:

@@ -1,25 +1,31 @@
 """Weights in memory: the tensors of a file packed into panels, ready for the kernels.
 
 Everything is checked when a model is loaded, but a matrix is packed when it is first multiplied with (or by
-`Matrices.pack`): a file opens at once, and what is never used, an expert say, is never read.
+`Matrices.pack`): a file opens at once, and what is never used, an expert say, is never read. Matrices of
+floats can be quantized as they are packed: what runs then is what a quantized file holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
+from oxillama.conversion import converted, quantized
 from oxillama.errors import LoadError
-from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.filetypes import FLOATS, fitting, is_quantized
+from oxillama.formats import FORMATS, LAYOUTS, Format
 from oxillama.modelfile import ModelFile, TensorInfo
 
 ALIGNMENT = 64
 
 Loaded = Callable[[str, int], None]
 """Told the name and the file bytes of each tensor once it is in memory."""
+
+Observer = Callable[[TensorInfo, int, np.ndarray], None]
+"""Told a matrix (its tensor; its expert, 0 if there is but one) and the float32 (n, cols) it multiplies."""
 
 
 def aligned_empty(n_bytes: int) -> np.ndarray:
@@ -38,22 +44,34 @@ class Weights:
     kernels : the target whose `Linear` the matrices become.
     n_threads : threads that pack.
     loaded : told of every tensor taken, for a progress bar.
+    quantize : format that matrices of floats are quantized to as `quantize_model` does with ``pure``: norms,
+        routers and the like stay as they are, rows that do not fit get `filetypes.FALLBACK`. None: never.
 
     All methods raise LoadError naming the tensor when it is missing, has another shape, or a format
     without kernels.
     """
 
     def __init__(
-        self, file: ModelFile, kernels: Kernels, n_threads: int, loaded: Loaded | None = None
+        self,
+        file: ModelFile,
+        kernels: Kernels,
+        n_threads: int,
+        loaded: Loaded | None = None,
+        quantize: Format | None = None,
     ) -> None:
         self.file = file
         self.kernels = kernels
         self.n_threads = n_threads
         self.loaded = loaded or (lambda name, n_bytes: None)
+        self.quantize = quantize
         self.taken: set[str] = set()
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor in GGUF order (columns first), () where the file has none of that name."""
+        return self.file.tensors[name].shape if self.has(name) else ()
 
     def unused(self) -> list[str]:
         """Tensors of the file that nothing has asked for."""
@@ -72,6 +90,11 @@ class Weights:
         self.taken.add(name)
         return info
 
+    def _format(self, info: TensorInfo) -> Format:
+        """What a matrix is held in."""
+        floats = info.format.name in FLOATS and is_quantized(info.name, len(info.shape))
+        return info.format if self.quantize is None or not floats else fitting(self.quantize, info.shape[0])
+
     def vector(self, name: str, n: int) -> np.ndarray:
         """A one-dimensional tensor as float32 (n,)."""
         info = self._info(name, (n,))
@@ -80,33 +103,77 @@ class Weights:
         self.loaded(name, info.nbytes)
         return out
 
+    def table(self, name: str, rows: int, cols: int) -> np.ndarray:
+        """A two-dimensional tensor as float32 (rows, cols)."""
+        info = self._info(name, (cols, rows))
+        out = np.empty((rows, cols), np.float32)
+        pack.dequantize(info.format.id, self.file.data(name), out)
+        self.loaded(name, info.nbytes)
+        return out
+
     def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Matrices:
         """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
-        biases = [
-            self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
-            for name, rows in names
-        ]
-        bias = np.concatenate(biases) if any(self.has(f"{name}.bias") for name, _ in names) else None
         sources = []
-        for name, rows in names:
-            info = self._info(f"{name}.weight", (cols, rows))
-            sources.append(Source(info, self.file.data(info.name), info.nbytes, rows))
+        for name, rows in names:  # all shapes are right before anything is made from them
+            flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
+            info = self._info(f"{name}.weight", (cols,) if flat else (cols, rows))
+            sources.append(Source(info, self._format(info), self.file.data(info.name), info.nbytes, rows))
+        bias = None
+        if any(self.has(f"{name}.bias") for name, _ in names):
+            biases = [
+                self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
+                for name, rows in names
+            ]
+            bias = np.concatenate(biases)
         return Matrices(self, sources, cols, bias)
 
     def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Matrices]:
-        """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors."""
+        """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors, and of their
+        (n_experts, rows) biases."""
         slices: list[list[Source]] = [[] for _ in range(n_experts)]
+        biases = []
         for name, rows in names:
-            info = self._info(f"{name}.weight", (cols, rows, n_experts))
-            for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
-                slices[expert].append(Source(info, blocks, info.nbytes // n_experts, rows))
-        return [Matrices(self, sources, cols, None) for sources in slices]
+            if self.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files have one for each expert
+                for expert, found in enumerate(slices):
+                    info = self._info(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
+                    blocks = self.file.data(info.name)
+                    found.append(Source(info, self._format(info), blocks, info.nbytes, rows, expert))
+            else:
+                info = self._info(f"{name}.weight", (cols, rows, n_experts))
+                for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
+                    part = Source(info, self._format(info), blocks, info.nbytes // n_experts, rows, expert)
+                    slices[expert].append(part)
+            if self.has(f"{name}.bias"):
+                biases.append(self.table(f"{name}.bias", n_experts, rows))
+            else:
+                biases.append(np.zeros((n_experts, rows), np.float32))
+        has_bias = any(self.has(f"{name}.bias") for name, _ in names)
+        bias = np.hstack(biases) if has_bias else None
+        return [
+            Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+            for expert, sources in enumerate(slices)
+        ]
+
+    def dense(self, name: str, values: np.ndarray) -> Matrices:
+        """A matrix made of the tensor ``name``: float32 (rows, cols), held as F32 if the tensor is F32, else
+        as F16."""
+        exact = self.file.tensors[name].format.name == "F32"
+        stored = np.ascontiguousarray(values, np.float32 if exact else np.float16)
+        rows, cols = values.shape
+        info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
+        return Matrices(
+            self, [Source(info, info.format, stored.reshape(-1).view(np.uint8), 0, rows)], cols, None
+        )
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are looked up in the file itself: only the pages touched are read."""
         info = self._info(name, (cols, rows))
         self.loaded(name, info.nbytes)
-        return Embedding(self.file.data(name).reshape(rows, -1), info.format.id, cols)
+        fmt = self._format(info)
+        requantize = None if fmt is info.format else fmt
+        return Embedding(
+            self.file.data(name).reshape(rows, -1), info.format.id, cols, self.kernels, requantize
+        )
 
 
 @dataclass(frozen=True)
@@ -114,9 +181,11 @@ class Source:
     """Where a matrix comes from: its tensor, its blocks in the file (one expert's, of a stacked tensor)."""
 
     info: TensorInfo
+    format: Format  # that it is held in
     blocks: np.ndarray  # uint8, the rows as the file holds them
     nbytes: int
     rows: int
+    expert: int = 0
 
 
 class Matrices:
@@ -125,16 +194,20 @@ class Matrices:
     Attributes
     ----------
     rows, cols : of all matrices together, stacked by rows.
+    sources : where they come from.
+    observer : told what each is multiplied with, or None.
     """
 
     def __init__(self, weights: Weights, sources: list[Source], cols: int, bias: np.ndarray | None) -> None:
         self._weights = weights
+        self.sources = sources
+        self.observer: Observer | None = None
         self._pending = [
-            (source, aligned_empty(pack.packed_bytes(source.info.format.id, source.rows, cols)))
+            (source, aligned_empty(pack.packed_bytes(source.format.id, source.rows, cols)))
             for source in sources
         ]
         parts = [
-            (LAYOUTS[source.info.format.layout or ""].id, source.rows, data) for source, data in self._pending
+            (LAYOUTS[source.format.layout or ""].id, source.rows, data) for source, data in self._pending
         ]
         self._linear = weights.kernels.linear.Linear(parts, cols, bias)
         self.rows: int = self._linear.rows
@@ -147,6 +220,9 @@ class Matrices:
         """As `Linear.apply`: out (n, rows) = x (n, cols) W^T + bias, or out + that."""
         if self._pending:
             self.pack()
+        if self.observer is not None:
+            for source in self.sources:
+                self.observer(source.info, source.expert, x)
         self._linear.apply(x, out, scratch, n_threads, accumulate)
 
     def pack(self) -> None:
@@ -155,20 +231,41 @@ class Matrices:
         while self._pending:
             source, data = self._pending[0]
             info = source.info
-            pack.pack(info.format.id, source.blocks, source.rows, self.cols, data, weights.n_threads)
+            if source.format is info.format:
+                pack.pack(info.format.id, source.blocks, source.rows, self.cols, data, weights.n_threads)
+            else:
+                self._pack_quantized(source, data)
             weights.file.release(info.name)
             weights.loaded(info.name, source.nbytes)
             del self._pending[0]
 
+    def _pack_quantized(self, source: Source, data: np.ndarray) -> None:
+        """Packs the matrix in another format than the file's, some panels at a time."""
+        weights, info, fmt, start = self._weights, source.info, source.format, 0
+        n = weights.n_threads
+        for rows in converted(
+            weights.kernels, info.name, info.format, source.blocks, self.cols, fmt, n_threads=n
+        ):
+            panels = data[start : start + pack.packed_bytes(fmt.id, len(rows), self.cols)]
+            pack.pack(fmt.id, rows.reshape(-1), len(rows), self.cols, panels, n)
+            start += len(panels)
+
 
 class Embedding:
-    """Rows of a table, dequantized when asked for."""
+    """Rows of a table, dequantized when asked for; quantized to another format first, if there is one."""
 
-    def __init__(self, rows: np.ndarray, format_id: int, cols: int) -> None:
+    def __init__(
+        self, rows: np.ndarray, format_id: int, cols: int, kernels: Kernels, requantize: Format | None = None
+    ) -> None:
         self.rows = rows  # (vocab, bytes of a row)
         self.format_id = format_id
         self.cols = cols
+        self.kernels = kernels
+        self.requantize = requantize
 
     def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
         """out (n, cols) float32 = the rows of ``ids`` (n,)."""
         pack.dequantize(self.format_id, self.rows[ids].reshape(-1), out)
+        if self.requantize is not None and len(ids):
+            blocks = quantized(self.kernels, out, self.requantize, None)
+            pack.dequantize(self.requantize.id, blocks.reshape(-1), out)

@@ -19,7 +19,7 @@ from oxillama.engine.request import Request
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.formats import LAYOUTS
+from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
@@ -88,10 +88,9 @@ class Serving:
         **config: Any,
     ) -> None:
         model = decoder(name)
-        spec = model.spec
-        shape = model.kv_shape(LAYOUTS[kv_type].id, page_size)
+        shape = model.kv_shape(KV_TYPES[kv_type], page_size)
         stride = -(-shape.page_bytes // 64) * 64
-        layout = KvLayout(spec.n_layers, spec.n_kv_heads, spec.key_dim, spec.value_dim, kv_type)
+        layout = KvLayout(*model.kv_sizes(), kv_type)
         limit = None if max_pages is None else max_pages * stride
         self.name, self.kv_type, self.kernels = name, kv_type, model.kernels
         self.clock = Clock()

@@ -2,127 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oxillama._kernels import load
-from oxillama.formats import LAYOUTS
+from oxillama.formats import KV_TYPES, LAYOUTS
 from oxillama.tensor import aligned_empty
 from tests.floor import PRESENT, normal, same_bits
+from tests.pagedcache import SHAPES, Cache, rows, some_options, wanted
 from tests.twins import attention as twin
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
-KV_TYPES = ("f32", "f16", "bf16")
-
-
-@dataclass
-class Cache:
-    """Pages of one target, filled with ``fill`` bytes; pages are dealt out in a scattered order.
-
-    ``shape`` is (layers, kv heads, key_dim, value_dim).
-    """
-
-    target: str
-    shape: tuple[int, int, int, int]
-    kv_type: str = "f32"
-    page_size: int = 16
-    fill: int = 0xFF  # NaN in every KV type
-    n_pages: int = 64
-    lengths: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.attention = load(self.target).attention
-        layout = LAYOUTS[self.kv_type].id
-        self.kv_shape = self.attention.KvShape(*self.shape, layout, self.page_size)
-        self.memory = [aligned_empty(self.kv_shape.page_bytes) for _ in range(self.n_pages)]
-        for page in self.memory:
-            page[:] = self.fill
-        self.addresses = np.array([page.ctypes.data for page in self.memory], np.int64)
-        self.free = np.random.default_rng(7).permutation(self.n_pages).tolist()
-        self.pages: dict[int, list[int]] = {}
-
-    def batch(self, parts: list[tuple[int, int]]) -> Any:
-        """`PagedBatch` of (sequence, rows), each row behind what its sequence has."""
-        for sequence, rows in parts:
-            end = self.lengths.get(sequence, 0) + rows
-            mine = self.pages.setdefault(sequence, [])
-            while len(mine) * self.page_size < end:
-                mine.append(self.free.pop())
-        width = max(len(self.pages[sequence]) for sequence, _ in parts)
-        tables = np.full((len(parts), width), -1, np.int32)
-        for i, (sequence, _) in enumerate(parts):
-            tables[i, : len(self.pages[sequence])] = self.pages[sequence]
-        row_start = np.cumsum([0, *(rows for _, rows in parts)]).astype(np.int32)
-        first = np.array([self.lengths.get(sequence, 0) for sequence, _ in parts], np.int32)
-        for sequence, rows in parts:
-            self.lengths[sequence] = self.lengths.get(sequence, 0) + rows
-        return self.attention.PagedBatch(self.kv_shape, self.addresses, tables, row_start, first)
-
-    def run(
-        self,
-        parts: list[tuple[int, np.ndarray]],
-        heads: int,
-        scale: float,
-        n_threads: int = 1,
-        layer: int = 0,
-        window: int = 0,
-        chunk: int = 0,
-    ) -> list[np.ndarray]:
-        """Stores and attends: (sequence, qkv rows) to each one's (rows, heads * value_dim)."""
-        _, kv_heads, key_dim, value_dim = self.shape
-        batch = self.batch([(sequence, len(qkv)) for sequence, qkv in parts])
-        qkv = np.ascontiguousarray(np.concatenate([qkv for _, qkv in parts]))
-        batch.store(layer, qkv, heads * key_dim, (heads + kv_heads) * key_dim, n_threads)
-        out = np.full((len(qkv), heads * value_dim), np.nan, np.float32)
-        scratch = np.full(batch.scratch_bytes(n_threads), 0xFF, np.uint8)
-        batch.attend(layer, qkv, heads, scale, out, scratch, n_threads, window, chunk)
-        return np.split(out, np.cumsum([len(qkv) for _, qkv in parts])[:-1])
-
-
-def rows(n: int, shape: tuple[int, int, int, int], heads: int, seed: int = 0) -> np.ndarray:
-    """Random q, k, v rows."""
-    _, kv_heads, key_dim, value_dim = shape
-    return normal(n, heads * key_dim + kv_heads * (key_dim + value_dim), seed=seed)
-
-
-def wanted(
-    qkv: np.ndarray,
-    shape: tuple[int, int, int, int],
-    heads: int,
-    kv_type: str,
-    scale: float,
-    window: int = 0,
-    chunk: int = 0,
-) -> np.ndarray:
-    _, kv_heads, key_dim, value_dim = shape
-    q, k, v = np.split(qkv, np.cumsum([heads * key_dim, kv_heads * key_dim]), axis=1)
-    k, v = twin.rounded(k, kv_type), twin.rounded(v, kv_type)
-    n = len(qkv)
-    out = twin.attend(
-        q.reshape(n, heads, key_dim),
-        k.reshape(n, kv_heads, key_dim),
-        v.reshape(n, kv_heads, value_dim),
-        scale,
-        window=window or None,
-        chunk=chunk or None,
-    )
-    return out.reshape(n, -1)
-
-
-SHAPES = {
-    "multi-head": ((1, 4, 32, 32), 4),
-    "grouped": ((2, 2, 64, 64), 8),
-    "multi-query": ((1, 1, 48, 48), 5),
-    "narrow keys": ((1, 2, 24, 80), 6),
-    "wide keys": ((1, 2, 80, 16), 2),
-    "odd keys": ((1, 3, 7, 32), 9),
-    "odd values": ((1, 3, 16, 37), 6),
-    "few values": ((2, 2, 16, 5), 4),
-    "full group": ((1, 1, 16, 16), 64),
-}
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
@@ -147,7 +39,7 @@ def test_a_limited_view_is_that_of_the_twin(name: str, window: int, chunk: int) 
     shape, heads = SHAPES[name]
     qkv, scale = rows(213, shape, heads), shape[2] ** -0.5
     found = Cache(PRESENT[0], shape, "f32").run([(0, qkv)], heads, scale, window=window, chunk=chunk)[0]
-    error = np.abs(found - wanted(qkv, shape, heads, "f32", scale, window, chunk))
+    error = np.abs(found - wanted(qkv, shape, heads, "f32", scale, window=window, chunk=chunk))
     assert error.max() < 4e-6
 
 
@@ -177,25 +69,28 @@ def test_a_value_out_of_view_does_not_matter_even_if_it_is_infinite() -> None:
     assert not np.isfinite(found[68]).any()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(100))
 def test_how_a_sequence_is_run_changes_no_bit(seed: int) -> None:
     """Chunks, neighbours, threads, page size and target; against the sequence run whole, alone."""
     rng = np.random.default_rng(seed)
     shape, heads = SHAPES[str(rng.choice(sorted(SHAPES)))]
-    kv_type, scale = str(rng.choice(KV_TYPES)), shape[2] ** -0.5
+    kv_type, scale = str(rng.choice(sorted(KV_TYPES))), shape[2] ** -0.5
+    options = some_options(rng, heads) if seed % 2 else {}
     sequences = [rows(int(rng.integers(1, 150)), shape, heads, seed=i) for i in range(rng.integers(1, 5))]
-    whole = [Cache(PRESENT[0], shape, kv_type).run([(0, qkv)], heads, scale)[0] for qkv in sequences]
+    whole = [Cache(PRESENT[0], shape, kv_type).run([(0, x)], heads, scale, **options)[0] for x in sequences]
 
-    cache = Cache(PRESENT[seed % len(PRESENT)], shape, kv_type, int(rng.choice([16, 32, 64, 256])))
+    page_size, target = int(rng.choice([1, 2, 4, 8, 16, 32, 64, 256])), PRESENT[seed % len(PRESENT)]
+    cache = Cache(target, shape, kv_type, page_size, n_pages=600 // page_size + 8)
     found: list[list[np.ndarray]] = [[] for _ in sequences]
     left = dict(enumerate(sequences))
     while left:
         parts = []
         for i in rng.permutation(sorted(left))[: rng.integers(1, 5)].tolist():
-            n = int(rng.choice([1, 2, 5, 33, len(left[i])]))
+            n = int(rng.choice([1, 2, 5, 33, len(left[i])])) if options.get("causal", True) else len(left[i])
             parts.append((i, left[i][:n]))
             left[i] = left[i][n:]
-        for (i, _), out in zip(parts, cache.run(parts, heads, scale, int(rng.integers(1, 4))), strict=True):
+        n_threads = int(rng.integers(1, 4))
+        for (i, _), out in zip(parts, cache.run(parts, heads, scale, n_threads, **options), strict=True):
             found[i].append(out)
         left = {i: qkv for i, qkv in left.items() if len(qkv)}
     for pieces, alone in zip(found, whole, strict=True):
@@ -214,14 +109,17 @@ def test_threads_change_no_bit(target: str) -> None:
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("page_size", [4, 32])
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x7F, 0xFC])
 @on_targets
-def test_what_unused_parts_of_pages_hold_does_not_matter(target: str, kv_type: str, fill: int) -> None:
+def test_what_unused_parts_of_pages_hold_does_not_matter(
+    target: str, kv_type: str, fill: int, page_size: int
+) -> None:
     """Zeros, NaNs, huge numbers (0x7F7F...: NaN as f16), or large negative ones (0xFCFC)."""
     shape, heads = (1, 2, 32, 32), 4
     qkv = rows(75, shape, heads)
     clean = Cache(target, shape, kv_type, 32, fill=0x11).run([(0, qkv)], heads, 0.2)[0]
-    cache = Cache(target, shape, kv_type, 32, fill=fill)
+    cache = Cache(target, shape, kv_type, page_size, fill=fill)
     pieces = [cache.run([(0, qkv[a:b])], heads, 0.2)[0] for a, b in ((0, 1), (1, 18), (18, 70), (70, 75))]
     assert same_bits(np.concatenate(pieces), clean)
 
@@ -278,7 +176,7 @@ def test_equal_scores_give_the_mean(target: str) -> None:
     assert np.allclose(found, means, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "bf16"])
 def test_stored_values_are_rounded_to_nearest_even(kv_type: str) -> None:
     """Every page byte is the same on all targets, keys (one by one) and values (16 at a time) alike."""
     shape, heads = (1, 1, 16, 16), 1
@@ -302,6 +200,46 @@ def test_stored_values_are_rounded_to_nearest_even(kv_type: str) -> None:
     stored = stored.astype(np.float64)
     assert np.array_equal(stored[1024:].reshape(64, 16), values)
     assert np.array_equal(stored[:1024].reshape(4, 16, 16).transpose(0, 2, 1).reshape(64, 16), keys)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 64])
+def test_stored_codes_are_those_of_q8_0(page_size: int) -> None:
+    """Every byte is the same on all targets; scale times code is what the twin says."""
+    shape, heads = (1, 1, 40, 40), 1
+    qkv = rows(64, shape, heads)
+    qkv[3:9, 40:] *= np.float32([1e-30, 1e-9, 1e-4, 1e4, 1e6, 0])[:, None]
+    qkv[10, 40:80], qkv[10, 80:] = np.linspace(-127, 127, 40) / 2, 127
+    pages = []
+    for target in PRESENT:
+        cache = Cache(target, shape, "q8_0", page_size, fill=0)
+        cache.run([(0, qkv)], heads, 0.0)
+        pages.append(np.stack([cache.memory[page] for page in cache.pages[0]]))
+    assert all(np.array_equal(page, pages[0]) for page in pages)
+    n = min(page_size, 16)
+    panels = pages[0].reshape(len(pages[0]), 2, -1, 2, 34 * n)  # (page, keys or values, panel, block, bytes)
+    panels = panels.swapaxes(0, 1).reshape(2, 64 // n, 2, 34 * n)
+    scales = (
+        panels[..., : 2 * n].copy().view("<f2").astype(np.float64)[..., None]
+    )  # (2, panel, block, lane, 1)
+    keys, values = panels[..., 2 * n :].copy().view(np.int8)
+    stored = [
+        (keys.reshape(-1, 2, 32, n).swapaxes(2, 3) * scales[0]).swapaxes(1, 2).reshape(64, 64)[:, :40],
+        (values.reshape(-1, 2, n, 32) * scales[1]).swapaxes(1, 2).reshape(64, 64)[:, :40],
+    ]
+    for found, x in zip(stored, (qkv[:, 40:80], qkv[:, 80:]), strict=True):
+        assert np.array_equal(found, twin.rounded(x, "q8_0"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@on_targets
+def test_a_block_of_q8_0_that_has_no_scale_is_nan(target: str, value: float) -> None:
+    shape, heads = (1, 1, 64, 64), 1
+    qkv = rows(8, shape, heads)
+    qkv[5, 128 + 40] = value  # the second block of a value
+    found = Cache(target, shape, "q8_0").run([(0, qkv)], heads, 0.125)[0]
+    assert np.isnan(found[5:, 32:]).all()
+    assert np.isfinite(found[5:, :32]).all()
+    assert np.isfinite(found[:5]).all()
 
 
 @on_targets
@@ -328,10 +266,10 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
         ((1, 0, 16, 16, 0, 16), "at least 1"),
         ((1, 1, 0, 16, 0, 16), "at least 1"),
         ((1, 1, 16, 0, 0, 16), "at least 1"),
-        ((1, 1, 16, 16, LAYOUTS["c8"].id, 16), "kv_type: needs"),
+        ((1, 1, 16, 16, LAYOUTS["c4"].id, 16), "kv_type: needs"),
         ((1, 1, 16, 16, -1, 16), "kv_type: needs"),
-        ((1, 1, 16, 16, 0, 8), "page_size: needs a power of two, at least 16, got 8"),
-        ((1, 1, 16, 16, 0, 48), "page_size: needs a power of two, at least 16, got 48"),
+        ((1, 1, 16, 16, 0, -8), "page_size: needs a power of two, got -8"),
+        ((1, 1, 16, 16, 0, 48), "page_size: needs a power of two, got 48"),
         ((1, 1, 16, 16, 0, 0), "page_size"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -396,6 +334,18 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
         ((0, qkv, 4, 0.25, out[:2], scratch, 2), "out: needs"),
         ((0, qkv, 4, 0.25, out, scratch[:-1], 2), "scratch: needs"),
         ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: needs at least 1, got 0"),
+        ((0, qkv, 4, 0.25, out, scratch, 2, -1), "window and chunk need 0 or more, got -1 and 0"),
+        ((0, qkv, 4, 0.25, out, scratch, 2, 0, -3), "window and chunk need 0 or more, got 0 and -3"),
     ):
         with pytest.raises(ValueError, match=text):
             batch.attend(*wrong)
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"softcap": -1.0}, "softcap: needs a finite number, 0 or more, got -1"),
+        ({"softcap": np.nan}, "softcap: needs"),
+        ({"softcap": np.inf}, "softcap: needs"),
+        ({"sinks": np.zeros(3, np.float32)}, "sinks: needs 4 elements, has 3"),
+        ({"slopes": np.zeros(3, np.float32)}, "slopes: needs 4 elements, has 3"),
+    ]
+    for option, text in options:
+        with pytest.raises(ValueError, match=text):
+            batch.attend(0, qkv, 4, 0.25, out, scratch, 2, **option)

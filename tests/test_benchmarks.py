@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 import oxillama
-from benchmarks import end_to_end, loading, peers, timing
+from benchmarks import end_to_end, loading, peers, sampling, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import (
     CpuTime,
@@ -31,8 +32,10 @@ from benchmarks.timing import (
     report,
     round_ratios,
 )
+from oxillama._kernels import load, targets
 from oxillama.benchmark import Summary, bench_model, fixed_tokens, peak_rss
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
+from oxillama.sampling.params import SamplerConfig
 
 # Statistics
 
@@ -417,12 +420,47 @@ def test_a_run_is_printed_written_and_compared(
     assert capsys.readouterr().out.count("within the spread") == 2
 
 
-def test_kernels_are_measured_by_format(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "--format", "Q4_K", "--target", "portable", "--seconds", "0.001"]) == 0
-    head, columns, _, line = capsys.readouterr().out.splitlines()
-    assert "target portable" in head
-    assert columns.split()[0] == "format"
-    assert line.split()[0] == "Q4_K"
-    assert all(float(value) >= 0 for value in line.split()[1:])
-    assert main(["kernels", "--seconds", "0"]) == 2
+def test_kernels_are_measured_beside_the_roofline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small = ["kernels", "--format", "Q4_K", "--target", "portable", "--megabytes", "0.1", "--rounds", "1"]
+    assert main([*small, "--json", str(tmp_path / "old.json")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Q4_K ")
+    results = json.loads((tmp_path / "old.json").read_text())["results"]
+    assert [r["metric"] for r in results] == [f"{n} token{'s' * (n > 1)}" for n in (1, 2, 4, 8, 16, 512)]
+    assert all(value > 0 for r in results for samples in r["samples"].values() for value in samples)
+    assert main([*small, "--compare", str(tmp_path / "old.json")]) == 0
+    assert "now / before" in capsys.readouterr().out
+    assert main([*small, "--threads", "7", "--compare", str(tmp_path / "old.json")]) == 2  # other conditions
+
+
+@pytest.mark.parametrize("option, value", [("--megabytes", "0"), ("--rounds", "0"), ("--threads", "0")])
+def test_kernels_refuse_what_cannot_be_measured(option: str, value: str) -> None:
+    assert main(["kernels", option, value]) == 2
     assert main(["kernels", "--target", "sse9"]) == 2
+
+
+def test_sampling_is_measured_by_case(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["sampling", "--vocab", "300", "--rounds", "1", "--sequences", "3"]
+    assert main([*flags, "--case", "default chain", "--case", "DRY over 4,096", "--logits", "uniform"]) == 0
+    out = capsys.readouterr().out
+    assert "300 uniform logits" in out
+    for name in ("default chain", "DRY over 4,096", "3 sequences"):
+        assert re.search(rf"{name} +a token, us \(lower is better\) +\d", out)
+    assert "min_p" not in out
+    assert main([*flags, "--threads", "0"]) == 2
+    for options, _ in sampling.CASES.values():
+        SamplerConfig(**options)
+
+
+@pytest.mark.parametrize("target", [name for name, reason in targets().items() if reason is None])
+def test_rooflines_count_what_they_do(target: str) -> None:
+    roofline = load(target).roofline
+    assert roofline.integer_products(10, 2) == 10 * 12 * 64 * 2
+    assert roofline.float_products(10, 2) == 10 * 12 * 16 * 2
+    data = np.zeros(1 << 17, np.uint8)
+    assert roofline.read_bytes(data, 2) == 0
+    data[:] = 1
+    assert roofline.read_bytes(data, 2) > 0
+    with pytest.raises(ValueError, match="256"):
+        roofline.read_bytes(data[:100], 1)
+    with pytest.raises(ValueError, match="n_threads"):
+        roofline.integer_products(1, 0)

@@ -195,7 +195,7 @@ def test_no_bar(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
         (["-p", "x", "--temp", "-1"], "temperature: needs 0 or more, got -1.0"),
         (["-p", "x", "--temp", "nan"], "temperature: needs 0 or more, got nan"),
         (["-p", "x", "--top-k", "1.5"], "argument --top-k: invalid int value: '1.5'"),
-        (["-p", "x", "--kv-type", "f8"], "kv_type: needs one of f32, f16, bf16, got 'f8'"),
+        (["-p", "x", "--kv-type", "f8"], "kv_type: needs one of f32, f16, bf16, q8_0, got 'f8'"),
         (["-p", "x", "--page-size", "17"], "page_size: needs a power of two"),
         (["-p", "x", "--ctx", "1000000"], "context_size: needs less than 10^6"),
         (["-p", "x", "--stop", ""], "stop: needs strings that are not empty"),

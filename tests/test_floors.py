@@ -26,15 +26,15 @@ ROOT = Path(oxillama.__file__).parent
 
 # The longest prefix of a module's name (without "oxillama.") that is listed decides.
 FLOORS = {
-    0: "_version errors formats targets",
+    0: "_version errors filetypes formats targets",
     1: "_kernels",
-    2: "batch gguf modelfile tensor "
+    2: "batch conversion gguf ggufwriter imatrix modelfile tensor "
     "characters chat chat_sandbox detokenizer pretokenizers segmenters special_tokens "
     "tokenizer tokenizer_json unicode_table vocab",
     3: "models",
     4: "cache grammar sampling",
     # config is what an engine is made with, sampling options included: only the engine and its users know it
-    5: "config engine",
+    5: "attention config engine quantize",
     7: "__main__ benchmark cli demo",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()} | {"": 6}

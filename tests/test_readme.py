@@ -10,6 +10,7 @@ import pytest
 
 from oxillama import InferenceEngine, SamplerConfig, cli, demo
 from oxillama.formats import FORMATS
+from oxillama.models import FAMILIES
 
 README = Path(__file__).parents[1] / "README.md"
 if not README.is_file():
@@ -46,3 +47,8 @@ def test_the_formats_are_those_with_kernels() -> None:
     assert set(re.findall(r"\b[A-Z]+\d*[A-Z0-9_]*\d+[A-Z0-9_]*\b", listed)) == {
         name for name, fmt in FORMATS.items() if fmt.layout
     }
+
+
+def test_the_architectures_are_those_that_load() -> None:
+    listed = TEXT[TEXT.index("- **Models**") : TEXT.index("- **Formats**")]
+    assert set(re.findall(r"`([^`]+)`", listed)) == set(FAMILIES)

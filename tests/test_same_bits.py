@@ -58,14 +58,14 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "150"))
 @given(
     name=st.sampled_from(sorted(MODELS)),
     requests=st.lists(arrivals, min_size=1, max_size=8),
-    page_size=st.sampled_from([16, 32, 64]),
+    page_size=st.sampled_from([1, 8, 16, 32, 64]),
     threads=st.sampled_from([1, 2]),
     chunk=st.sampled_from([1, 3, 16, 40, 512]),
     tokens_in_memory=st.sampled_from([64, 128, 192, 320, 10**5]),
     cached_pages=st.sampled_from([0, 3, 10**4]),
     max_sequences=st.sampled_from([1, 3, 64]),
     wait_ms=st.sampled_from([1e-6, 1e9]),
-    kv_type=st.sampled_from(["f16", "f32", "bf16"]),
+    kv_type=st.sampled_from(["f16", "f32", "bf16", "q8_0"]),
 )
 def test_each_request_gets_the_bits_it_gets_alone(
     name: str,

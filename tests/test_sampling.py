@@ -1,7 +1,8 @@
-"""Sampling: selection and draw against twins, the drawn distribution, and what cannot be honoured."""
+"""Sampling: random numbers, the drawn distribution, the same tokens everywhere, what cannot be honoured."""
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama._kernels import load, sampling
+from oxillama._kernels import load
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig
@@ -20,80 +21,6 @@ from tests.twins.sampling import distribution
 
 KERNELS = load(PRESENT[0])
 PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
-logits_lists = st.lists(
-    st.floats(-50, 50, width=32) | st.sampled_from([0.0, -0.0, 1.0, float("-inf"), 3e38, -3e38]),
-    min_size=1,
-    max_size=60,
-)
-
-# --- top_k, draw, count_below ----------------------------------------------------------------------
-
-
-def top_k(logits: np.ndarray, k: int) -> list[int]:
-    ids = np.full(k, -7, np.int32)
-    n = sampling.top_k(logits, k, ids)
-    return ids[:n].tolist()
-
-
-@settings(max_examples=200, deadline=None)
-@given(logits_lists, st.integers(1, 70))
-def test_top_k_is_the_front_of_a_stable_sort(values: list[float], k: int) -> None:
-    logits = np.array(values, np.float32)
-    wanted = sorted((i for i in range(len(logits)) if logits[i] > -np.inf), key=lambda i: (-logits[i], i))
-    assert top_k(logits, k) == wanted[:k]
-
-
-def test_top_k_of_a_large_vocabulary_with_many_equals() -> None:
-    logits = np.random.default_rng(0).integers(0, 40, 50_000).astype(np.float32)
-    order = np.lexsort((np.arange(50_000), -logits))
-    for k in (1, 2, 3, 40, 1000, 49_999, 50_000):
-        assert top_k(logits, k) == order[:k].tolist()
-
-
-@pytest.mark.parametrize("at", [0, 3, 9])
-@pytest.mark.parametrize("bits", [0x7FC00000, 0xFFC00000, 0x7F800001])
-def test_top_k_tells_of_nan(at: int, bits: int) -> None:
-    for k in (1, 4, 10):
-        logits = normal(10)
-        logits.view(np.uint32)[at] = bits
-        assert sampling.top_k(logits, k, np.empty(k, np.int32)) == -1
-
-
-def test_top_k_refuses_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match="k: needs at least 1, got 0"):
-        sampling.top_k(normal(5), 0, np.empty(0, np.int32))
-    with pytest.raises(ValueError, match="ids: needs 3"):
-        sampling.top_k(normal(5), 3, np.empty(2, np.int32))
-    with pytest.raises(TypeError, match="logits: needs"):
-        sampling.top_k(np.zeros(5), 1, np.empty(1, np.int32))
-    assert top_k(np.full(5, -np.inf, np.float32), 3) == []
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40), st.floats(0, 1, exclude_max=True))
-def test_draw_is_the_first_cumulative_sum_above_u(weights: list[float], u: float) -> None:
-    p = np.array(weights, np.float32)
-    found = sampling.draw(p, u)
-    if not p.any():
-        assert found == -1
-        return
-    assert p[found] > 0
-    sums = np.cumsum(p.astype(np.float64))
-    assert found == min(int(np.searchsorted(sums, u * sums[-1], side="right")), int(np.flatnonzero(p)[-1]))
-
-
-@pytest.mark.parametrize(("u", "index"), [(0, 1), (0.24, 1), (0.25, 2), (0.49, 2), (0.5, 4), (0.99, 4)])
-def test_draw_at_the_edges(u: float, index: int) -> None:
-    assert sampling.draw(np.float32([0, 0.25, 0.25, 0, 0.5, 0]), u) == index
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40), st.floats(0, 3))
-def test_count_below_is_the_shortest_prefix_that_reaches_the_mass(weights: list[float], mass: float) -> None:
-    p = np.array(weights, np.float32)
-    sums = np.cumsum(p.astype(np.float64))
-    assert sampling.count_below(p, mass) == min(int(np.searchsorted(sums, mass, side="left")) + 1, len(p))
-
 
 # --- random numbers --------------------------------------------------------------------------------
 
@@ -144,6 +71,18 @@ CONFIGS = {
     "no window": PLAIN | {"repetition_penalty": 1.8, "repetition_window": 0},
     "all": {"repetition_penalty": 1.3, "temperature": 1.4, "top_k": 12, "top_p": 0.9, "min_p": 0.05},
     "defaults": {},
+    "typical": PLAIN | {"typical_p": 0.6},
+    "top-a": PLAIN | {"top_a": 0.3},
+    "top-n-sigma": PLAIN | {"top_n_sigma": 1.5},
+    "eta": PLAIN | {"eta_cutoff": 0.1},
+    "epsilon": PLAIN | {"epsilon_cutoff": 0.05},
+    "xtc": PLAIN | {"xtc_probability": 1.0, "xtc_threshold": 0.1},
+    "dynamic temperature": PLAIN | {"dynatemp_range": 0.7, "dynatemp_exponent": 1.5},
+    "frequency": PLAIN | {"frequency_penalty": 0.3, "presence_penalty": 0.4},
+    "dry": PLAIN | {"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_sequence_breakers": ()},
+    "bias": PLAIN | {"logit_bias": {3: 2.0, 4: -np.inf}, "banned_tokens": (0, 2)},
+    "allowed": PLAIN | {"allowed_tokens": (9, 1, 2, 5, 2, 18)},
+    "temperature first": {"order": ("temperature", "top_p", "min_p", "top_k"), "top_p": 0.7},
 }
 HISTORY = [3, 3, 9, 0, 1, 3, 14, 2]
 
@@ -283,16 +222,108 @@ def test_masked_tokens_are_never_chosen(config: SamplerConfig) -> None:
         ("repetition_penalty", [0.1, 1, 5], [0, -1, float("inf"), None]),
         ("repetition_window", [-1, 0, 10**6], [-2, 0.5, None, True]),
         ("seed", [None, 0, 2**64 - 1], [-1, 2**64, 1.0, "1", True]),
+        ("typical_p", [1e-9, 1], [0, 1.1, None]),
+        ("top_a", [0, 1], [-0.1, 1.1]),
+        ("top_n_sigma", [0, 5], [-1, float("inf")]),
+        ("eta_cutoff", [0, 0.999], [-0.1, 1]),
+        ("epsilon_cutoff", [0, 0.999], [-0.1, 1]),
+        ("frequency_penalty", [-2, 0, 2.5], [float("inf"), float("nan"), "1"]),
+        ("presence_penalty", [-2, 0, 2.5], [float("-inf"), None]),
+        ("dry_multiplier", [0, 5], [-1, float("nan")]),
+        ("dry_base", [1, 3.5], [0.99, 0]),
+        ("dry_allowed_length", [0, 10], [-1, 2.5]),
+        ("dry_range", [-1, 0, 4096], [-2, 1.0]),
+        ("dry_sequence_breakers", [(), ("\n", (1, 2))], [None, "abc", ("",), ((),), ((-1,),), (3,)]),
+        ("xtc_probability", [0, 1], [-0.1, 1.1]),
+        ("xtc_threshold", [0, 1], [-0.1, 1.1]),
+        ("dynatemp_range", [0, 2], [-1]),
+        ("dynatemp_exponent", [0, 2], [-1]),
+        ("mirostat", [0], [3, -1, 1.0, True]),
+        ("mirostat_tau", [0, 8], [-1]),
+        ("mirostat_eta", [0, 1], [-1]),
+        ("min_tokens", [0, 9], [-1, 1.5]),
+        ("ignore_eos", [True, False], [0, 1, None]),
+        (
+            "logit_bias",
+            [{}, {5: 1.5, 7: float("-inf")}],
+            [None, [(1, 2)], {-1: 1}, {1: "a"}, {1: float("inf")}],
+        ),
+        ("banned_tokens", [(), (3, 4)], [None, 5, (-1,), (1.5,), ("a",), (True,)]),
+        ("allowed_tokens", [None, (3,)], [(), 5, (-1,)]),
+        ("grammar", [None, 'root ::= "a"'], ["", 5, b"x", {}]),
+        ("json_schema", [None, {}, True, "{}", int], ["", 5, [1]]),
+        ("regex", [None, "a*"], [5, b"a"]),
+        ("choices", [None, ("a", "b")], [(), "ab", (1,)]),
+        ("order", [("temperature",), ("top_k", print)], [None, "top_k", ("top",), ("top_k", "top_k")]),
     ],
 )
 def test_options_have_ranges(field: str, good: list[Any], bad: list[Any]) -> None:
     for value in good:
         assert getattr(SamplerConfig(**{field: value}), field) == value
     for value in bad:
-        with pytest.raises(ConfigError, match=f"^{field}: needs .*, got "):
+        with pytest.raises(ConfigError, match=f"^{field}: needs (.|\\n)*, got "):
             SamplerConfig(**{field: value})
 
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(TypeError, match="tempreature"):
         SamplerConfig(tempreature=1.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"order": ("top_k", "temperature"), "min_p": 0.1}, "min_p: needs the stage min_p in order"),
+        ({"order": ("top_k",), "temperature": 0}, "temperature: needs the stage temperature in order"),
+        ({"order": ("dry",), "presence_penalty": 1}, "presence_penalty: needs the stage penalties in order"),
+        ({"mirostat": 2, "top_k": 10}, "mirostat: cannot be combined with top_k 10"),
+        ({"mirostat": 1, "typical_p": 0.5}, "mirostat: cannot be combined with typical_p"),
+        ({"mirostat": 2, "xtc_probability": 0.5}, "mirostat: cannot be combined with xtc_probability"),
+        ({"mirostat": 2, "temperature": 0}, "mirostat: needs a temperature above 0"),
+        ({"grammar": "x", "regex": "y"}, "grammar: cannot be combined with regex"),
+        ({"choices": ("x",), "json_schema": True}, "json_schema: cannot be combined with choices"),
+    ],
+)
+def test_options_that_cannot_be_honoured_together_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        SamplerConfig(**options)
+
+
+def test_what_is_left_out_without_being_asked_for_is_no_fault() -> None:
+    SamplerConfig(order=("temperature",))
+    SamplerConfig(order=("top_k", "temperature"), top_p=1.0, min_p=0.0)
+    assert SamplerConfig(mirostat=2) == SamplerConfig.mirostat_v2(temperature=0.8)
+    config = SamplerConfig.mirostat_v2(tau=4, eta=0.2, seed=3)
+    assert (config.mirostat, config.temperature, config.mirostat_tau, config.mirostat_eta) == (2, 1, 4, 0.2)
+
+
+def test_options_are_comparable_hashable_and_can_be_copied() -> None:
+    config = SamplerConfig(logit_bias={1: 2.0}, banned_tokens=[4], json_schema={"type": "object"})
+    assert config == replace(config) == pickle.loads(pickle.dumps(config))
+    assert hash(config) == hash(replace(config))
+    assert config.banned_tokens == (4,)
+
+
+def test_a_token_outside_the_vocabulary_is_refused() -> None:
+    for options in ({"logit_bias": {50: 1.0}}, {"banned_tokens": (50,)}, {"allowed_tokens": (50,)}):
+        with pytest.raises(ConfigError, match="need tokens below 50, got 50"):
+            Sampler(SamplerConfig(**options), KERNELS).sample(normal(50), [])
+        Sampler(SamplerConfig(**options), KERNELS).sample(normal(51), [])
+    sampler = Sampler(SamplerConfig(repetition_penalty=1.1), KERNELS)
+    for history in ([50], [-1], np.array([3, 50])):
+        with pytest.raises(SamplingError, match="history: holds a token that is not in the vocabulary of 50"):
+            sampler.sample(normal(50), history)
+    with pytest.raises(SamplingError, match="history: needs token ids"):
+        sampler.sample(normal(50), [2**40])
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"ignore_eos": True}, "ignore_eos"), ({"min_tokens": 3}, "min_tokens")]
+)
+def test_what_needs_a_tokenizer_says_so(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: needs a tokenizer"):
+        Sampler(SamplerConfig(**options), KERNELS)
+    with pytest.raises(ConfigError, match=r"dry_sequence_breakers: '\\n' needs a tokenizer"):
+        Sampler(SamplerConfig(dry_multiplier=1.0), KERNELS)
+    with pytest.raises(ConfigError, match="regex: needs its constraint compiled"):
+        Sampler(SamplerConfig(regex="a*"), KERNELS)

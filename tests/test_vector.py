@@ -11,6 +11,7 @@ import pytest
 from oxillama._kernels import load
 from tests.floor import PRESENT, normal, same_bits
 from tests.twins import vector as twin
+from tools import measure_mathfun
 
 on_targets = pytest.mark.parametrize("target", PRESENT)
 WIDTHS = (1, 2, 15, 16, 17, 31, 33, 64, 100, 1030)
@@ -34,16 +35,22 @@ def same_everywhere(run: Callable[[Any], np.ndarray]) -> np.ndarray:
 
 
 def rms_norm(
-    vector: Any, x: np.ndarray, weight: np.ndarray, eps: float = 1e-5, n_threads: int = 1
+    vector: Any, x: np.ndarray, weight: np.ndarray | None, eps: float = 1e-5, n_threads: int = 1
 ) -> np.ndarray:
     out = np.full_like(x, np.nan)
     vector.rms_norm(x, weight, eps, out, n_threads)
     return out
 
 
-def swiglu(vector: Any, gate_up: np.ndarray, n_threads: int = 1) -> np.ndarray:
+def gate(vector: Any, gate_up: np.ndarray, name: str = "silu", n_threads: int = 1) -> np.ndarray:
     out = np.full((len(gate_up), gate_up.shape[1] // 2), np.nan, np.float32)
-    vector.swiglu(gate_up, out, n_threads)
+    vector.gate(gate_up, name, out, n_threads)
+    return out
+
+
+def activate(vector: Any, x: np.ndarray, name: str, n_threads: int = 1) -> np.ndarray:
+    out = np.full_like(x, np.nan)
+    vector.activate(x, name, out, n_threads)
     return out
 
 
@@ -69,46 +76,159 @@ def test_rms_norm(width: int) -> None:
     assert (out[3] == 0).all()
 
 
-@pytest.mark.parametrize(("heads", "dim", "width"), [(1, 1, 1), (3, 16, 48), (4, 20, 100), (2, 128, 400)])
-def test_head_norm(heads: int, dim: int, width: int) -> None:
-    x, weight = normal(40, width, seed=dim), normal(dim)
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms_with_and_without_parameters(width: int, centred: bool, accumulate: bool) -> None:
+    """Root-mean-square and layer norms, each with or without weights and biases, written or added."""
+    x, onto = normal(20, width, seed=width) + np.float32(3), normal(20, width, seed=7)
+    exact_norm = twin.layer_norm if centred else twin.rms_norm
+    for weight in (None, normal(width, seed=1)):
+        for bias in (None, normal(width, seed=2)):
+
+            def run(
+                vector: Any,
+                n_threads: int = 1,
+                weight: np.ndarray | None = weight,
+                bias: np.ndarray | None = bias,
+            ) -> np.ndarray:
+                out = onto.copy()
+                norm = vector.layer_norm if centred else vector.rms_norm
+                norm(x, weight, 1e-5, out, n_threads, bias, accumulate)
+                return out
+
+            found = same_everywhere(run)
+            exact = exact_norm(x, 1.0 if weight is None else weight, 1e-5, 0.0 if bias is None else bias)
+            exact = exact + onto if accumulate else exact
+            assert np.allclose(found, exact.astype(np.float64), rtol=2e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("column", [0, 5])
+@pytest.mark.parametrize(("heads", "dim", "width"), [(1, 1, 6), (3, 16, 53), (4, 20, 100), (2, 128, 400)])
+def test_head_norm(heads: int, dim: int, width: int, column: int, centred: bool) -> None:
+    """Each head by its own weights; what is beside them stays."""
+    x, weight, bias = normal(40, width, seed=dim), normal(heads, dim), normal(heads, dim, seed=3)
+    exact_norm = twin.layer_norm if centred else twin.rms_norm
+    end = column + heads * dim
+    for w, b in ((weight, None), (None, None), (weight, bias)):
+
+        def run(
+            vector: Any, n_threads: int = 1, w: np.ndarray | None = w, b: np.ndarray | None = b
+        ) -> np.ndarray:
+            out = x.copy()
+            vector.head_norm(out, heads, dim, w, 1e-5, n_threads, column, centred, b)
+            return out
+
+        out = same_everywhere(run)
+        part = x[:, column:end].reshape(40, heads, dim)
+        exact = exact_norm(part, 1.0 if w is None else w, 1e-5, 0.0 if b is None else b).reshape(40, -1)
+        assert np.allclose(out[:, column:end], exact.astype(np.float64), rtol=2e-6, atol=2e-6)
+        assert same_bits(out[:, :column], x[:, :column])
+        assert same_bits(out[:, end:], x[:, end:])
+        assert same_bits(run(kernel(PRESENT[0]), 3), out)
+
+
+# --- activations -----------------------------------------------------------------------------------
+
+# relative to the value, and absolute where it nearly vanishes (a tail that falls like e^-x^2)
+TOLERANCE = {
+    "gelu": (2e-6, 1e-7),
+    "gelu_erf": (2e-6, 1e-7),
+    "gelu_quick": (2e-6, 0.0),
+    "silu_clamped": (2e-6, 0.0),
+    "erfc": (5e-7, 2e-7),
+}
+
+
+@pytest.mark.parametrize("name", load(PRESENT[0]).vector.ACTIVATIONS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_activations(width: int, name: str) -> None:
+    x = normal(width, seed=width, std=4)
+    found = same_everywhere(lambda vector: activate(vector, x, name))
+    relative, absolute = TOLERANCE.get(name, (4e-7, 0.0))
+    exact = twin.activate(name, x).astype(np.float64)
+    assert np.allclose(found, exact, rtol=relative, atol=absolute)
+    in_place = x.copy()
+    kernel(PRESENT[0]).activate(in_place, name, in_place, 1)
+    assert same_bits(in_place, found)
+
+
+@pytest.mark.parametrize("name", load(PRESENT[0]).vector.ACTIVATIONS)
+def test_gates(name: str) -> None:
+    for width in WIDTHS:
+        gate_up = normal(20, 2 * width, seed=width, std=4)
+        found = same_everywhere(lambda vector, x=gate_up: gate(vector, x, name))  # type: ignore[misc]
+        relative, absolute = TOLERANCE.get(name, (6e-7, 0.0))
+        exact = twin.gate(name, gate_up[:, :width], gate_up[:, width:]).astype(np.float64)
+        assert np.allclose(found, exact, rtol=relative, atol=20 * absolute)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("exp", 1.0), ("tanh", 2.0), ("softplus", 3.0), ("erfc", 6.0), ("silu", 2.5)]
+)
+def test_functions_err_by_no_more_than_they_say(name: str, bound: float) -> None:
+    """A sample of all floats, one in 20,011; tools/measure_mathfun.py takes every one."""
+    for target in PRESENT:
+        assert measure_mathfun.worst(name, 20_011, target)[0] <= bound
+
+
+@on_targets
+def test_functions_at_the_ends(target: str) -> None:
+    vector, inf = kernel(target), np.inf
+    x = np.float32([-inf, -1e30, -0.0, 0.0, 1e30, inf, np.nan])
+    for name, ends in (
+        ("tanh", [-1, -1, -0.0, 0, 1, 1]),
+        ("erfc", [2, 2, 1, 1, 0, 0]),
+        ("softplus", [0, 0, np.float32(np.log(2)), np.float32(np.log(2)), 1e30, inf]),
+        ("sigmoid", [0, 0, 0.5, 0.5, 1, 1]),
+        ("relu", [0, 0, 0, 0, 1e30, inf]),
+        ("exp", [0, 0, 1, 1, 1.6516363e38, 1.6516363e38]),
+    ):
+        found = activate(vector, x, name)
+        assert np.isnan(found[-1])
+        assert np.allclose(found[:-1], np.float32(ends), rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("cap", [5.0, 30.0])
+def test_soft_cap(cap: float) -> None:
+    x = normal(30, 3333, std=20)
 
     def run(vector: Any, n_threads: int = 1) -> np.ndarray:
         out = x.copy()
-        vector.head_norm(out, heads, dim, weight, 1e-5, n_threads)
+        vector.soft_cap(out, cap, n_threads)
         return out
 
-    out = same_everywhere(run)
-    exact = twin.rms_norm(x[:, : heads * dim].reshape(40, heads, dim), weight, 1e-5).reshape(40, -1)
-    assert np.allclose(out[:, : heads * dim], exact.astype(np.float64), rtol=4e-7, atol=0)
-    assert same_bits(out[:, heads * dim :], x[:, heads * dim :])
-    assert same_bits(run(kernel(PRESENT[0]), 3), out)
+    assert same_bits(run(kernel(PRESENT[0]), 3), run(kernel(PRESENT[0])))
+
+    assert np.allclose(same_everywhere(run), cap * np.tanh(x.astype(twin.Wide) / cap), rtol=6e-7, atol=0)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_sigmoid(width: int) -> None:
-    x = normal(width, seed=width, std=8)
+def test_sums(width: int) -> None:
+    x, y = normal(9, width), normal(9, width, seed=1)
+    rows, factors = np.array([7, 0, 3], np.int32), np.float32([0.5, -2, 0.3])
 
-    def run(vector: Any) -> np.ndarray:
-        out = np.full_like(x, np.nan)
-        vector.sigmoid(x, out)
+    def scaled(vector: Any, n_threads: int = 1) -> np.ndarray:
+        out = x.copy()
+        vector.add_scaled(out, y, 0.7, n_threads)
         return out
 
-    exact = 1 / (1 + np.exp(-x.astype(twin.Wide)))
-    assert np.allclose(same_everywhere(run), exact.astype(np.float64), rtol=4e-7, atol=0)
+    def some(vector: Any) -> np.ndarray:
+        out = x.copy()
+        vector.add_rows(out, rows, factors, y[:3].copy(), 1)
+        return out
 
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_swiglu(width: int) -> None:
-    gate_up = normal(20, 2 * width, seed=width, std=4)
-    out = same_everywhere(lambda vector: swiglu(vector, gate_up))
-    exact = twin.silu(gate_up[:, :width]) * gate_up[:, width:]
-    assert np.allclose(out, exact.astype(np.float64), rtol=6e-7, atol=0)
+    exact = (x.astype(np.float64) + y.astype(np.float64) * np.float32(0.7)).astype(np.float32)
+    assert same_bits(same_everywhere(scaled), exact)
+    exact = x.copy()
+    exact[rows] = x[rows].astype(np.float64) + factors[:, None].astype(np.float64) * y[:3]
+    assert same_bits(same_everywhere(some), exact)
 
 
 def test_a_gate_that_is_far_out_is_open_or_shut() -> None:
     gates = np.array([-np.inf, -3e38, -200, -89, -88, 88, 89, 200, 3e38], np.float32)
-    out = same_everywhere(lambda vector: swiglu(vector, np.stack([gates, np.ones_like(gates)], axis=1)))[:, 0]
+    out = same_everywhere(lambda vector: gate(vector, np.stack([gates, np.ones_like(gates)], axis=1)))[:, 0]
     assert np.array_equal(out[5:], gates[5:])
     assert np.isnan(out[0]) or out[0] == 0 or out[0] < -1e30  # -inf / (1 + e^88): exp stops growing there
     assert (np.abs(out[2:5]) < 2e-36).all()
@@ -121,7 +241,7 @@ def test_threads_change_no_bit(target: str, n_threads: int) -> None:
     x, weight, vector = normal(70, 1000), normal(1000), kernel(target)
     assert same_bits(rms_norm(vector, x, weight, n_threads=n_threads), rms_norm(vector, x, weight))
     gate_up = normal(70, 2000)
-    assert same_bits(swiglu(vector, gate_up, n_threads), swiglu(vector, gate_up))
+    assert same_bits(gate(vector, gate_up, n_threads=n_threads), gate(vector, gate_up))
     table = rope_table(vector, np.arange(70), twin.frequencies(50, 1e4).astype(np.float64))
     one, more = x.copy(), x.copy()
     vector.rope(one, 10, 100, table, True, 1)
@@ -135,9 +255,9 @@ def test_a_row_does_not_depend_on_its_neighbours(target: str) -> None:
     x[3], gate_up[3] = np.nan, np.nan
     for i in (0, 2, 4, 8):
         assert same_bits(rms_norm(vector, x, weight)[i], rms_norm(vector, x[i : i + 1], weight)[0])
-        assert same_bits(swiglu(vector, gate_up)[i], swiglu(vector, gate_up[i : i + 1])[0])
+        assert same_bits(gate(vector, gate_up)[i], gate(vector, gate_up[i : i + 1])[0])
     assert np.isnan(rms_norm(vector, x, weight)[3]).all()
-    assert np.isnan(swiglu(vector, gate_up)[3]).all()
+    assert np.isnan(gate(vector, gate_up)[3]).all()
 
 
 # --- exp and softmax -------------------------------------------------------------------------------
@@ -170,7 +290,7 @@ def test_exp_seen_through_silu_errs_by_a_few_ulp() -> None:
     )
     x = x.astype(np.float32)
     x = x[x != 0]
-    out = same_everywhere(lambda vector: swiglu(vector, np.stack([x, np.ones_like(x)], axis=1)))[:, 0]
+    out = same_everywhere(lambda vector: gate(vector, np.stack([x, np.ones_like(x)], axis=1)))[:, 0]
     assert ulps(out, twin.silu(x)).max() <= 2.5
 
 
@@ -297,7 +417,12 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
         (lambda: vector.rms_norm(x, normal(8), 1e-5, x[:2].copy(), 1), ValueError, "out: needs 24"),
         (lambda: vector.rms_norm(x.astype(float), normal(8), 1e-5, x, 1), TypeError, "x: needs"),
         (lambda: vector.rms_norm(x[:, ::2], normal(4), 1e-5, x, 1), TypeError, "x: needs a C-contiguous"),
-        (lambda: vector.swiglu(x, normal(3, 5), 1), ValueError, "gate_up: needs 30"),
+        (lambda: vector.gate(x, "silu", normal(3, 5), 1), ValueError, "gate_up: needs 30"),
+        (lambda: vector.gate(x, "swish", normal(3, 4), 1), KeyError, "swish"),
+        (lambda: vector.layer_norm(x, None, 1e-5, x, 1, normal(7)), ValueError, "bias: needs 8"),
+        (lambda: vector.head_norm(x, 2, 4, normal(4), 1e-5, 1), ValueError, "weight: needs 8"),
+        (lambda: vector.head_norm(x, 2, 4, None, 1e-5, 1, 1), ValueError, "2 heads of 4 at 1 do not fit"),
+        (lambda: vector.add_rows(x, np.int32([3]), np.float32([1]), x[:1].copy(), 1), ValueError, "rows: 3"),
         (lambda: vector.softmax(normal(4), normal(3)), ValueError, "out: needs 4"),
         (lambda: vector.softmax(np.zeros(4), normal(4)), TypeError, "x: needs"),
         (lambda: vector.rope(x, 1, 8, table[:2], False, 1), ValueError, "table: needs 24"),

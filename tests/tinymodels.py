@@ -13,7 +13,7 @@ from oxillama._kernels import load
 from oxillama.cache.pages import PagePool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.tensor import Weights
@@ -187,7 +187,7 @@ class Running:
     ) -> None:
         file = ModelFile.open(data)
         self.model = Decoder(read_spec(file), Weights(file, load(target), n_threads))
-        self.pool = PagePool(self.model.kv_shape(LAYOUTS[kv_type].id, page_size), page_size, max_pages)
+        self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
 
     def logits(self, tokens: Listed[int], chunk: int = 10**6) -> np.ndarray:

@@ -1,17 +1,20 @@
-"""Record what llama.cpp makes of some tiny random models, for tests/test_parity.py.
+"""Record what llama.cpp makes of the small random models of tests/zoo.py, for tests/test_parity.py.
 
-Needs the packages llama-cpp-python (0.3.36 was used) and gguf, and oxillama built in place:
+Needs the package llama-cpp-python (0.3.36 was used):
 
     python tools/record_parity.py
 
-writes tests/data/parity_*.gguf (F32 weights, no vocabulary) with an .npz each:
-``tokens`` int32 (28,), ``n_prompt``, and ``logits`` float32 (28, vocab), the first ``n_prompt`` rows from one
-batch, the rest decoded one at a time; F32 keys and values, no flash attention, one thread.
+writes tests/data/parity.npz. For each model NAME it holds ``NAME.tokens`` int32 (28,), ``NAME`` float16
+(28, vocab), the logits after each token, the first 24 from one batch, the rest decoded one at a time, and
+``NAME.top`` int32 (28,), where they are highest; of an encoder its tokens' states (28, n_embd) instead.
+F32 keys and values, no flash attention, one thread.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -19,33 +22,13 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.tinymodels import Tiny, tokens_of
+from tests.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
 N_TOKENS, N_PROMPT = 28, 24
-SHAPE = Tiny(n_embd=32, n_ff=24, n_vocab=48, n_heads=2, n_kv_heads=1, key_dim=16, value_dim=16, n_rot=16)
-MODELS = {
-    "parity_llama": SHAPE.but(seed=1, rope_base=100.0, rope_freqs=True),
-    "parity_llama4": SHAPE.but(architecture="llama4", seed=3, rope_base=100.0, n_layers=4, n_experts=3),
-    "parity_qwen2": SHAPE.but(architecture="qwen2", seed=2, rope_base=100.0, biases=True, tied=True),
-}
 
 
-def model_file(tiny: Tiny) -> bytes:
-    """The file, with what llama.cpp wants to know besides. Biases stay where its Qwen2 has them."""
-    extra = {
-        "tokenizer.ggml.model": ("str", "no_vocab"),
-        f"{tiny.architecture}.vocab_size": ("u32", tiny.n_vocab),
-    }
-    dropped = {
-        name: None
-        for name in tiny.tensors
-        if name.endswith(".bias") and not name.endswith(("attn_q.bias", "attn_k.bias", "attn_v.bias"))
-    }
-    return tiny.but(metadata=extra).file(**dropped)
-
-
-def llama_cpp_logits(path: Path, tokens: list[int], n_prompt: int) -> np.ndarray:
-    """float32 (tokens, vocab)."""
+def llama_cpp_rows(path: Path, tokens: list[int], encoder: bool) -> np.ndarray:
+    """float32 (tokens, vocab), or (tokens, n_embd) of an encoder."""
     import llama_cpp as api
 
     api.llama_backend_init()
@@ -55,36 +38,58 @@ def llama_cpp_logits(path: Path, tokens: list[int], n_prompt: int) -> np.ndarray
     params.n_threads = params.n_threads_batch = 1
     params.type_k = params.type_v = api.GGML_TYPE_F32
     params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if encoder:
+        params.embeddings, params.pooling_type = True, api.LLAMA_POOLING_TYPE_NONE
     context = api.llama_init_from_model(model, params)
-    n_vocab = api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
+    width = api.llama_model_n_embd(model) if encoder else VOCAB
+    steps = [range(N_PROMPT), *(range(i, i + 1) for i in range(N_PROMPT, len(tokens)))]
+    run, get = (
+        (api.llama_encode, api.llama_get_embeddings_ith)
+        if encoder
+        else (api.llama_decode, api.llama_get_logits_ith)
+    )
     batch = api.llama_batch_init(len(tokens), 0, 1)
     rows = []
-    steps = [range(n_prompt), *(range(i, i + 1) for i in range(n_prompt, len(tokens)))]
-    for step in steps:
+    for step in [range(len(tokens))] if encoder else steps:
         batch.n_tokens = len(step)
         for row, position in enumerate(step):
             batch.token[row], batch.pos[row] = tokens[position], position
             batch.n_seq_id[row], batch.seq_id[row][0], batch.logits[row] = 1, 0, 1
-        if api.llama_decode(context, batch) != 0:
-            raise RuntimeError("llama_decode failed")
+        if run(context, batch) != 0:
+            raise RuntimeError("llama.cpp failed")
         for row in range(len(step)):
-            rows.append(np.ctypeslib.as_array(api.llama_get_logits_ith(context, row), (n_vocab,)).copy())
-    api.llama_batch_free(batch)
-    api.llama_free(context)
-    api.llama_model_free(model)
+            rows.append(np.ctypeslib.as_array(get(context, row), (width,)).copy())
     return np.stack(rows)
 
 
+def record(name: str, model: Model, folder: Path) -> dict[str, np.ndarray]:
+    """In a process of its own: llama.cpp ends it where it does not like a model."""
+    tokens = np.random.default_rng(model.seed).integers(0, VOCAB, N_TOKENS).astype(np.int32)
+    path, out = folder / "model.gguf", folder / "rows.npy"
+    path.write_bytes(model.file())
+    child = os.fork()
+    if child == 0:
+        np.save(out, llama_cpp_rows(path, tokens.tolist(), model.architecture in ENCODERS))
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        raise SystemExit(f"{name}: llama.cpp does not run it")
+    rows = np.load(out)
+    return {
+        f"{name}.tokens": tokens,
+        name: rows.astype(np.float16),
+        f"{name}.top": rows.argmax(axis=1).astype(np.int32),
+    }
+
+
 def main() -> None:
-    for name, tiny in MODELS.items():
-        path = ROOT / "tests" / "data" / f"{name}.gguf"
-        path.write_bytes(model_file(tiny))
-        tokens = tokens_of(N_TOKENS, tiny.n_vocab, seed=tiny.seed)
-        logits = llama_cpp_logits(path, tokens, N_PROMPT)
-        np.savez(
-            path.with_suffix(".npz"), tokens=np.array(tokens, np.int32), n_prompt=N_PROMPT, logits=logits
-        )
-        print(f"{path.name}: {path.stat().st_size} bytes, logits of deviation {logits.std():.3f}")
+    found: dict[str, np.ndarray] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in (MODELS | VARIANTS).items():
+            if model.compared:
+                found |= record(name, model, Path(folder))
+    out = ROOT / "tests" / "data" / "parity.npz"
+    np.savez_compressed(out, **found)
+    print(f"{out.name}: {len(found) // 3} models, {out.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import functools
 import importlib
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 # Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
@@ -18,11 +18,11 @@ from typing import Any
 # machine loses nothing measurable. It is read once, when the library is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
-from oxillama._kernels import cpu, pack, sampling
+from oxillama._kernels import cpu, pack
 from oxillama.errors import ConfigError
 from oxillama.targets import TARGETS
 
-__all__ = ["Kernels", "best", "cpu", "load", "pack", "sampling", "targets"]
+__all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,21 @@ class Kernels:
     target : its name in `oxillama.targets`.
     linear : `Linear`, packed matrices times activations.
     attention : `KvShape` and `PagedBatch`, attention over paged keys and values.
-    vector : norms, rotary embedding, gated activations, softmax.
+    quantize : `quantize`, from floats to the blocks of files.
+    vector : norms, rotary embedding, activations, softmax.
+    routing : the choice of experts.
+    roofline : what the machine can do at best, for the benchmarks.
+    sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
 
     target: str
     linear: Any
     attention: Any
+    quantize: Any
     vector: Any
+    routing: Any
+    roofline: Any
+    sampling: Any
 
 
 @functools.cache
@@ -66,7 +74,7 @@ def load(target: str) -> Kernels:
         raise ConfigError(f"target {target}: {reason}")
     modules = {
         name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in ("linear", "attention", "vector")
+        for name in (field.name for field in fields(Kernels) if field.name != "target")
     }
     return Kernels(target, **modules)
 

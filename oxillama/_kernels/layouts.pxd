@@ -1,8 +1,9 @@
 """Block arithmetic: where the parts of a packed panel lie, and the tile bodies over them.
 
-A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. Quantized panels
-hold the scales of all their blocks first (padded to 64 bytes), then the codes. A layout is a width of
-codes and a kind of scales:
+A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. A quantized panel is
+its blocks one after another, each with its scales (the header) before its codes, so that reading it is one
+stream; two blocks share a group where that keeps the codes on cache lines. A layout is a width of codes and
+a kind of scales:
 
     codes of 32 columns, 64 bytes per bit; byte j of a lane, group g: value 4g + j of the lane's row
       8 bits      vector g
@@ -102,22 +103,34 @@ cdef inline int header_bytes(const int layout) noexcept nogil:
     return halves + pair_bytes(layout) * (2 if has_minima(layout) and layout != L_K2 else 1)
 
 
-cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
-    return (n + 63) & ~<Py_ssize_t>63
+cdef inline int group_blocks(const int layout) noexcept nogil:
+    """Blocks whose headers stand together, so that they fill whole cache lines of 64 bytes."""
+    return 2 if header_bytes(layout) % 64 else 1
 
 
-cdef inline Py_ssize_t scales_bytes(const int layout, Py_ssize_t cols) noexcept nogil:
-    """Bytes of a panel's scales, none of a float one's; the codes begin there."""
-    if layout <= L_BF16:
-        return 0
-    return padded(cols // form_of(layout) * header_bytes(layout))
+cdef inline Py_ssize_t block_bytes(const int layout) noexcept nogil:
+    """Bytes of a block, header and codes."""
+    return header_bytes(layout) + form_of(layout) * 2 * code_bits(layout)
+
+
+cdef inline Py_ssize_t header_at(const int layout, Py_ssize_t b) noexcept nogil:
+    """Where the header of block ``b`` of a panel begins."""
+    cdef Py_ssize_t first = b - b % group_blocks(layout)
+    return first * block_bytes(layout) + (b - first) * header_bytes(layout)
+
+
+cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
+    """Where the codes of block ``b`` of a panel begin."""
+    cdef Py_ssize_t first = b - b % group_blocks(layout)
+    return (first * block_bytes(layout) + group_blocks(layout) * header_bytes(layout)
+            + (b - first) * form_of(layout) * 2 * code_bits(layout))
 
 
 cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:
-    """Bytes of one panel of 16 rows."""
+    """Bytes of one panel of 16 rows: up to the end of the last block's codes."""
     if layout <= L_BF16:
         return cols * (64 if layout == L_F32 else 32)
-    return scales_bytes(layout, cols) + cols * 2 * code_bits(layout)
+    return codes_at(layout, cols // form_of(layout) - 1) + form_of(layout) * 2 * code_bits(layout)
 
 
 cdef inline int block_cols(int layout) noexcept nogil:
@@ -155,6 +168,7 @@ cdef inline void float_tile(const int layout, const int P, const int T, const ui
     for k in range(cols):
         for p in range(P):
             w = float_load(layout, panel + p * stride, k)
+            ox_prefetch(panel + p * stride + (64 if layout == L_F32 else 32) * k + OX_AHEAD)
             for t in range(T):
                 acc[p * T + t] = f32_fma(w, f32_set1(a.values[k * T + t]), acc[p * T + t])
 
@@ -190,6 +204,13 @@ cdef inline void add_group(const int layout, const int T, i32x16* part, const ui
             part[t] = u7_dot(part[t], w, u8_set4(x + 4 * (g * T + t)))
 
 
+cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
+    """Asks for the ``n`` bytes that stand some blocks further on, be it in the next panel."""
+    cdef int i
+    for i in range(0, n, 64):
+        ox_prefetch(p + OX_AHEAD + i)
+
+
 cdef inline void add_first_16(const int layout, const int T, i32x16* part, const uint8_t* c,
                               const int8_t* x) noexcept nogil:
     add_group(layout, T, part, c, 0, x)
@@ -210,8 +231,8 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
                             f32x16* acc) noexcept nogil:
     """Layouts with blocks of 32 columns: acc (T)."""
     cdef Py_ssize_t b
-    cdef const uint8_t* header = panel
-    cdef const uint8_t* c = panel + scales_bytes(layout, cols)
+    cdef const uint8_t* header
+    cdef const uint8_t* c
     cdef const int8_t* x = a.codes
     cdef i32x16 part[8]
     cdef f32x16 d, m, da
@@ -219,6 +240,10 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
     for t in range(T):
         acc[t] = f32_zero()
     for b in range(cols // 32):
+        header = panel + header_at(layout, b)
+        c = panel + codes_at(layout, b)
+        prefetch(header, header_bytes(layout))
+        prefetch(c, 64 * code_bits(layout))
         for t in range(T):
             # what the codes are too high by, times minus the sum of the activations
             if code_offset(layout):
@@ -226,16 +251,20 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
             else:
                 part[t] = i32_zero()
         add_first_16(layout, T, part, c, x)
-        add_last_16(layout, T, part, c, x)
+        if T == 1:  # a second chain of sums hides the latency of the first
+            part[1] = i32_zero()
+            add_last_16(layout, T, part + 1, c, x)
+            part[0] = i32_add(part[0], part[1])
+        else:
+            add_last_16(layout, T, part, c, x)
         d = f32_load_f16(<const uint16_t*>header)
+        if has_minima(layout):
+            m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
         for t in range(T):
             da = f32_set1(a.scale[b * T + t])
             acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, da), acc[t])
             if has_minima(layout):
-                m = f32_load_f16(<const uint16_t*>header + 16)
-                acc[t] = f32_fma(f32_set1(-<float>a.nsum[b * T + t]), f32_mul(m, da), acc[t])
-        header = header + header_bytes(layout)
-        c = c + 64 * code_bits(layout)
+                acc[t] = f32_fma(f32_from_i32(i32_set1(a.nsum[b * T + t])), f32_mul(m, da), acc[t])
         x = x + 32 * T
 
 
@@ -256,8 +285,8 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
                             f32x16* acc) noexcept nogil:
     """Layouts with blocks of 256 columns and integer scales of 16 or 32: acc (T)."""
     cdef Py_ssize_t b
-    cdef const uint8_t* header = panel
-    cdef const uint8_t* c = panel + scales_bytes(layout, cols)
+    cdef const uint8_t* header
+    cdef const uint8_t* c
     cdef const int8_t* x = a.codes
     cdef const int32_t* sums = a.sums16 if has_subs_of_16(layout) else a.sums32
     cdef i32x16 part[8]
@@ -269,10 +298,14 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
     for t in range(T):
         acc[t] = f32_zero()
     for b in range(cols // 256):
+        header = panel + header_at(layout, b)
+        c = panel + codes_at(layout, b)
+        prefetch(header, header_bytes(layout))
         for t in range(T):
             total[t] = i32_zero()
         for i in range(n_pairs):
             pairs = scale_pairs(layout, header, i)
+            prefetch(c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
             even = i32_sar(i32_shl(pairs, 16), 16)
             odd = i32_sar(pairs, 16)
             for t in range(T):
@@ -308,7 +341,6 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
             if has_minima(layout):
                 m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
                 acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(m, da), acc[t])
-        header = header + header_bytes(layout)
 
 
 cdef inline void code_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols,

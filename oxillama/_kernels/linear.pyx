@@ -27,6 +27,7 @@ cdef enum:
     A_32 = 1
     A_256 = 2
     MAX_PARTS = 16
+    FILL_COLS = 1024  # columns that a thread quantizes at a time, a multiple of every block
     MAX_TILE = 16  # panels times tokens whose sums are held at once
 
 
@@ -42,6 +43,10 @@ cdef struct Part:
 
 cdef inline int form_number(int layout) noexcept nogil:
     return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
+    return (n + 63) & ~<Py_ssize_t>63
 
 
 # Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
@@ -97,8 +102,9 @@ cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
     return 0
 
 
-cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* tile, int T, int t) noexcept nogil:
-    """Quantizes token ``t`` of a tile of ``T``."""
+cdef void quantize_token(int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile, int T,
+                         int t) noexcept nogil:
+    """Quantizes columns ``first`` to ``last`` (whole blocks) of token ``t`` of a tile of ``T``."""
     cdef Py_ssize_t block = 32 if form == A_32 else 256
     cdef Py_ssize_t b, k, i
     cdef f32x16 top
@@ -108,7 +114,7 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t cols, const Tile* 
     cdef int32_t half[2]
     cdef int32_t whole, other = 0
     cdef int8_t* out = <int8_t*>tile.codes
-    for b in range(cols // block):
+    for b in range(first // block, last // block):
         top = f32_zero()
         for k in range(0, block, 16):
             top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
@@ -138,8 +144,9 @@ cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept 
         memcpy(out + g * 4 * T, codes + 4 * g, 4)
 
 
-cdef void fill_tile(int form, const float* x, Py_ssize_t ld, Py_ssize_t cols, const Form* f,
+cdef void fill_tile(int form, const float* x, Py_ssize_t cols, Py_ssize_t first, Py_ssize_t last, const Form* f,
                     Py_ssize_t t0, int T) noexcept nogil:
+    """Columns ``first`` to ``last`` of the T tokens from ``t0`` on."""
     cdef Tile tile
     cdef int t
     cdef Py_ssize_t k
@@ -147,12 +154,12 @@ cdef void fill_tile(int form, const float* x, Py_ssize_t ld, Py_ssize_t cols, co
     form_tile(form, f, t0, cols, &tile)
     if form != A_F32:
         for t in range(T):
-            quantize_token(form, x + (t0 + t) * ld, cols, &tile, T, t)
+            quantize_token(form, x + (t0 + t) * cols, first, last, &tile, T, t)
         return
     v = <float*>tile.values
     for t in range(T):
-        for k in range(cols):
-            v[k * T + t] = x[(t0 + t) * ld + k]
+        for k in range(first, last):
+            v[k * T + t] = x[(t0 + t) * cols + k]
 
 
 cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
@@ -363,7 +370,7 @@ cdef class Linear:
         cdef char* free = <char*>u8_data(scratch, self.scratch_bytes(n), "scratch")
         cdef Form forms[3]
         cdef int form, threads
-        cdef Py_ssize_t i, j, chunk, n_chunks, n_tiles
+        cdef Py_ssize_t i, chunk, n_chunks, n_fills
         if n_threads < 1:
             raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
         if self.bias is not None:
@@ -375,36 +382,37 @@ cdef class Linear:
             if self.takes[form]:
                 forms[form].base = free
                 free += form_layout(form, n, cols, &forms[form])
-        n_tiles = (n + 15) // 16
+        n_fills = (n + 15) // 16 * ((cols + FILL_COLS - 1) // FILL_COLS)
         chunk = chunk_panels(self.n_panels, self.parts[0].stride, n_threads)
         n_chunks = (self.n_panels + chunk - 1) // chunk
         # starting threads costs microseconds: a few hundred thousand multiplications stay on one
         threads = n_threads if n * rows * cols >= 400000 and n_threads > 1 else 1
         with nogil:
-            if threads == 1:
-                for i in range(n_tiles):
+            if threads == 1 or n * cols < 4 * FILL_COLS:
+                for i in range(n_fills):
                     self.fill(xp, n, forms, i)
+            else:
+                for i in prange(n_fills, schedule="dynamic", num_threads=threads):
+                    self.fill(xp, n, forms, i)
+            if threads == 1:
                 for i in range(n_chunks):
                     self.run(i * chunk, chunk, n, forms, op, bias, accumulate)
             else:
-                if n_tiles == 1:
-                    self.fill(xp, n, forms, 0)
-                else:
-                    for i in prange(n_tiles, schedule="dynamic", num_threads=threads):
-                        self.fill(xp, n, forms, i)
-                for j in prange(n_chunks, schedule="dynamic", num_threads=threads):
-                    self.run(j * chunk, chunk, n, forms, op, bias, accumulate)
+                for i in prange(n_chunks, schedule="dynamic", num_threads=threads):
+                    self.run(i * chunk, chunk, n, forms, op, bias, accumulate)
 
-    cdef void fill(self, const float* x, Py_ssize_t n, const Form* forms, Py_ssize_t tile16) noexcept nogil:
-        """Quantizes the (up to) 16 tokens from 16 * tile16 on into every form that is taken."""
-        cdef Py_ssize_t t0, end = min(n, 16 * tile16 + 16)
+    cdef void fill(self, const float* x, Py_ssize_t n, const Form* forms, Py_ssize_t unit) noexcept nogil:
+        """Brings up to 16 tokens and FILL_COLS columns, piece ``unit`` of all, into every form that is taken."""
+        cdef Py_ssize_t pieces = (self.cols + FILL_COLS - 1) // FILL_COLS, t0, start = unit // pieces * 16
+        cdef Py_ssize_t end = min(n, start + 16), first = unit % pieces * FILL_COLS
+        cdef Py_ssize_t last = min(self.cols, first + FILL_COLS)
         cdef int form, T
         for form in range(3):
             if self.takes[form]:
-                t0 = 16 * tile16
+                t0 = start
                 while t0 < end:
                     T = tile_size(end - t0)
-                    fill_tile(form, x, self.cols, self.cols, &forms[form], t0, T)
+                    fill_tile(form, x, self.cols, first, last, &forms[form], t0, T)
                     t0 = t0 + T
 
     cdef void run(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t n, const Form* forms, float* out,
@@ -422,7 +430,8 @@ cdef class Linear:
 
 
 cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, Py_ssize_t stride, int n_threads) noexcept nogil:
-    """Panels handed out at a time: about 64 KB, but at least four chunks a thread, so that a thread
-    which is kept waiting by another process does not hold up the rest."""
-    cdef Py_ssize_t chunk = max(1, 65536 // stride)
+    """Panels handed out at a time: about 64 KB, and the four that a float tile takes together, but at
+    least four chunks a thread, so that a thread which is kept waiting by another process does not hold up
+    the rest."""
+    cdef Py_ssize_t chunk = max(4, 65536 // stride)
     return max(1, min(chunk, n_panels // (4 * n_threads)))

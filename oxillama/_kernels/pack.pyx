@@ -117,15 +117,18 @@ cdef void q8_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexc
 
 cdef void q8_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
     cdef Py_ssize_t b
-    cdef uint8_t* codes = out + scales_bytes(L_C8, cols)
+    cdef uint8_t* head
+    cdef uint8_t* codes
     cdef const uint8_t* src
     cdef int r, g
     for b in range(cols // 32):
+        head = out + header_at(L_C8, b)
+        codes = out + codes_at(L_C8, b)
         for r in range(16):
             src = row[r] + 34 * b
-            put_half(out + 32 * b + 2 * r, half_at(src))
+            put_half(head + 2 * r, half_at(src))
             for g in range(8):
-                put_word(codes + 512 * b + 64 * g + 4 * r, word_at(src + 2 + 4 * g))
+                put_word(codes + 64 * g + 4 * r, word_at(src + 2 + 4 * g))
 
 
 # Where the parts of a nibble block lie; 0 where it has no such part.
@@ -181,13 +184,15 @@ cdef inline uint32_t every_fourth(uint32_t bits) noexcept nogil:
 
 cdef inline void nibble_pack(const int format_id, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
     cdef Nibbles at = nibble_block(format_id)
-    cdef uint8_t* head = out
-    cdef uint8_t* codes = out + scales_bytes(at.layout, cols)
+    cdef uint8_t* head
+    cdef uint8_t* codes
     cdef const uint8_t* src
     cdef uint32_t fifth
     cdef Py_ssize_t b
     cdef int r, v
     for b in range(cols // 32):
+        head = out + header_at(at.layout, b)
+        codes = out + codes_at(at.layout, b)
         for r in range(16):
             src = row[r] + at.bytes * b
             put_half(head + 2 * r, half_at(src))
@@ -199,8 +204,6 @@ cdef inline void nibble_pack(const int format_id, const uint8_t** row, Py_ssize_
                 fifth = word_at(src + at.fifth)
                 put_word(codes + 256 + 4 * r, every_fourth(fifth) | (every_fourth(fifth >> 1) << 8)
                          | (every_fourth(fifth >> 2) << 16) | (every_fourth(fifth >> 3) << 24))
-        head += header_bytes(at.layout)
-        codes += 64 * code_bits(at.layout)
 
 
 cdef void q4_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
@@ -384,13 +387,15 @@ cdef inline void super_pack(const int format_id, const int block_bytes, const ui
                             uint8_t* out) noexcept nogil:
     cdef int layout = super_layout(format_id)
     cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
-    cdef uint8_t* head = out
+    cdef uint8_t* head
     cdef uint8_t* pairs
-    cdef uint8_t* codes = out + scales_bytes(layout, cols)
+    cdef uint8_t* codes
     cdef Super block
     cdef Py_ssize_t b
     cdef int r, s
     for b in range(cols // 256):
+        head = out + header_at(layout, b)
+        codes = out + codes_at(layout, b)
         pairs = head + (64 if has_minima(layout) else 32)
         for r in range(16):
             take_apart(format_id, row[r] + block_bytes * b, &block)
@@ -406,8 +411,6 @@ cdef inline void super_pack(const int format_id, const int block_bytes, const ui
                         pairs[32 * n_pairs + 32 * (s >> 1) + 2 * r + (s & 1)] = <uint8_t>block.minimum[s]
             for s in range(8):
                 put_codes(layout, block.codes + 8 * s, codes + 64 * code_bits(layout) * s + 4 * r)
-        head += header_bytes(layout)
-        codes += 512 * code_bits(layout)
 
 
 cdef void q2_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
@@ -551,8 +554,12 @@ def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cn
 cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero, Py_ssize_t row_bytes,
                      Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t p, uint8_t* out) noexcept nogil:
     cdef const uint8_t* row[16]
+    cdef Py_ssize_t last
     cdef int r
-    memset(out, 0, scales_bytes(c.layout, cols))  # the padding too: packed bytes are a function of the file
+    if form_of(c.layout):  # a last group that misses a block: packed bytes are a function of the file
+        last = cols // form_of(c.layout) - 1
+        last -= last % group_blocks(c.layout)
+        memset(out + header_at(c.layout, last), 0, group_blocks(c.layout) * header_bytes(c.layout))
     for r in range(16):
         row[r] = blocks + (16 * p + r) * row_bytes if 16 * p + r < rows else zero
     c.pack(row, cols, out)

@@ -14,6 +14,10 @@ cdef extern from "simd.h" nogil:
     const int OX_S8_SHIFT
     const int OX_TILE
 
+    void ox_prefetch(const void* p)
+    void ox_prefetch_far(const void* p)
+    const int OX_AHEAD
+
     float ox_f32_from_f16(uint16_t h)
     uint16_t ox_f16_from_f32(float f)
     float ox_f32_from_bf16(uint16_t h)
@@ -26,6 +30,7 @@ cdef extern from "simd.h" nogil:
     f32x16 f32_load_f16(const uint16_t* p)
     void f32_store_f16(uint16_t* p, f32x16 a)
     f32x16 f32_load_bf16(const uint16_t* p)
+    f32x16 f32_load_i8(const int8_t* p)
     f32x16 f32_add(f32x16 a, f32x16 b)
     f32x16 f32_sub(f32x16 a, f32x16 b)
     f32x16 f32_mul(f32x16 a, f32x16 b)
@@ -34,6 +39,8 @@ cdef extern from "simd.h" nogil:
     f32x16 f32_max(f32x16 a, f32x16 b)
     f32x16 f32_abs(f32x16 a)
     f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y)
+    int f32_mask_lt(f32x16 a, f32x16 b)
+    int f32_compress(float* p, f32x16 v, int mask)
     f32x16 f32_from_i32(i32x16 a)
     f32x16 f32_from_bits(i32x16 a)
     i32x16 i32_from_bits(f32x16 a)

@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
     ):
         meaning = f"{meaning} (default: {default})"
         bench.add_argument(name, metavar="N", type=int, default=default, help=meaning)
-    options.add_named_options(bench, ("num_threads",))
+    options.add_named_options(bench, ("num_threads", "quantize"))
     bench.add_argument("--json", metavar="FILE", type=Path, help="write the result and the machine here too")
     bench.set_defaults(command=run_bench)
 
@@ -41,6 +41,7 @@ def run_bench(args: argparse.Namespace) -> int:
         prompt_tokens=args.prompt,
         new_tokens=args.new,
         num_threads=args.num_threads,
+        quantize=args.quantize,
         rounds=args.rounds,
     )
     load, threads = f"loaded in {speed.load_seconds:.2f} s", f"{speed.num_threads} threads"

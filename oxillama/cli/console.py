@@ -107,11 +107,11 @@ def _umask() -> int:
 
 
 @contextmanager
-def loading_bar(path: str, show: bool | None) -> Iterator[Callable[[str, int], None]]:
+def loading_bar(path: str, show: bool | None, doing: str = "loading") -> Iterator[Callable[[str, int], None]]:
     """A progress bar for the tensors of a model, as the engine's ``progress``.
 
-    ``show`` None means where stderr is a terminal. The bar goes away when the model is loaded. Where none is
-    shown the tensors are heard of all the same: the engine packs them before the text is timed.
+    ``show`` None means where stderr is a terminal. The bar goes away at the end; ``doing`` stands before it.
+    Where none is shown the tensors are heard of all the same: the engine packs them before the text is timed.
     """
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda name, n_bytes: None
@@ -123,7 +123,7 @@ def loading_bar(path: str, show: bool | None) -> Iterator[Callable[[str, int], N
     with ModelFile.open(path) as file:
         left = {name: tensor.nbytes for name, tensor in file.tensors.items()}
     with tqdm(
-        total=sum(left.values()), desc="loading", unit="B", unit_scale=True, leave=False, file=sys.stderr
+        total=sum(left.values()), desc=doing, unit="B", unit_scale=True, leave=False, file=sys.stderr
     ) as bar:
 
         def loaded(name: str, n_bytes: int) -> None:

@@ -2,7 +2,8 @@
 
 A field's type says how its argument is read and the class's docstring says what it means, so a new
 field of a plain type is an option of every command without a line here. `NAMES` holds the names the
-field is known by elsewhere; ``--field-name`` always works too.
+field is known by elsewhere; ``--field-name`` always works too. `SPECIAL` and `MADE_OF` are for the few of
+other types.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import argparse
 import os
 import re
 import types
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from oxillama import EngineConfig, SamplerConfig
+from oxillama.cli.console import read_text
 from oxillama.errors import ConfigError
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -23,10 +25,51 @@ NAMES: dict[str, tuple[str, ...]] = {
     "num_threads": ("-t", "--threads"),
     "prefill_chunk_size": ("--prefill-chunk",),
     "repetition_penalty": ("--repeat-penalty",),
-    "repetition_window": ("--repeat-window",),
+    "repetition_window": ("--repeat-window", "--repeat-last-n"),
     "temperature": ("--temp",),
     "tokenizer_path": ("--tokenizer",),
+    "typical_p": ("--typical",),
+    "top_n_sigma": ("--top-nsigma",),
+    "dry_range": ("--dry-penalty-last-n",),
+    "dry_sequence_breakers": ("--dry-sequence-breaker",),
+    "dynatemp_exponent": ("--dynatemp-exp",),
+    "mirostat_tau": ("--mirostat-ent",),
+    "mirostat_eta": ("--mirostat-lr",),
+    "choices": ("--choice",),
+    "order": ("--samplers",),
 }
+
+
+def token_bias(text: str) -> tuple[int, float]:
+    """A token id and its bias: 15043+1.5, 15043-1, 15043-inf."""
+    parts = re.fullmatch(r"(\d+)([+-].+)", text)
+    try:
+        return int(parts[1]), float(parts[2])  # type: ignore[index]
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(f"needs a token id and its bias, as 15043+1.5, got {text}") from None
+
+
+def stage_names(text: str) -> tuple[str, ...]:
+    """Names of stages with semicolons between them."""
+    return tuple({"typ_p": "typical_p"}.get(name, name) for name in text.split(";") if name)
+
+
+SPECIAL: dict[str, dict[str, Any]] = {
+    "dry_sequence_breakers": {"action": "append", "type": str},
+    "logit_bias": {"action": "append", "type": token_bias, "metavar": "ID+BIAS"},
+    "order": {"type": stage_names, "metavar": "A;B;..."},
+    "grammar": {"type": str, "metavar": "FILE"},
+    "json_schema": {"type": str, "metavar": "FILE"},
+}
+"""How argparse reads the fields whose type does not say it."""
+
+MADE_OF: dict[str, Callable[[Any], Any]] = {
+    "dry_sequence_breakers": lambda texts: () if texts == ["none"] else texts,
+    "logit_bias": dict,
+    "grammar": lambda path: read_text(path, "grammar"),
+    "json_schema": lambda path: read_text(path, "json_schema"),
+}
+"""What a field is made of what was read, where that is something else."""
 
 ELSEWHERE = ("model_path", "sampler", "scheduler")
 """Fields that are no option: the commands' MODEL, what sampling options make, what many requests share."""
@@ -89,23 +132,26 @@ def _names(cls: type) -> list[str]:
 def _given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The fields of ``cls`` that the command line sets."""
     values = {name: getattr(args, name, None) for name in _names(cls) if name not in ELSEWHERE}
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
+    made = {name: MADE_OF.get(name, lambda v: v)(v) for name, v in values.items() if v is not None}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in made.items()}
 
 
 def _add_fields(parser: Any, cls: type, skip: Container[str] = ()) -> None:
     types_of, meanings = get_type_hints(cls), dict(_meanings(cls.__doc__ or ""))
     for field in fields(cls):
-        how = argument_kind(types_of[field.name])
+        how = SPECIAL.get(field.name) or argument_kind(types_of[field.name])
         if field.name in skip or how is None:
             continue
         long = "--" + field.name.replace("_", "-")
         flags = (*NAMES.get(field.name, ()), long)
         meaning = re.sub(r"\bNone (for|takes)\b", "without it", meanings.get(field.name, "")).replace("`", "")
         help = f"{meaning.removesuffix('.')}{_default(field)}".replace("%", "%%")
-        if "type" in how:
-            how["metavar"] = {int: "N", float: "X"}.get(how["type"], "TEXT")
+        if "type" in how and "metavar" not in how:
+            how = how | {"metavar": {int: "N", float: "X"}.get(how["type"], "TEXT")}
         if field.name.endswith("_path"):
             how["metavar"] = "FILE"
+        if field.name == "quantize":
+            how["metavar"] = "FORMAT"
         parser.add_argument(*flags, dest=field.name, help=help, **how)
 
 
@@ -124,8 +170,11 @@ def argument_kind(hint: Any) -> dict[str, Any] | None:
 
 
 def _default(field: Field[Any]) -> str:
-    plain = field.default is not MISSING and field.default is not None and field.default != ()
-    return f" (default: {field.default})" if plain else ""
+    if field.default is MISSING or field.default in (None, ()):
+        return ""
+    if isinstance(field.default, tuple):
+        return " (default: " + " ".join(repr(x) if x.strip() != x else x for x in field.default) + ")"
+    return f" (default: {field.default})"
 
 
 def _meanings(docstring: str) -> Iterator[tuple[str, str]]:

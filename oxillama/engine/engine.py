@@ -16,6 +16,7 @@ from oxillama.cache.kv import KvCachePool, KvLayout
 from oxillama.cache.prefix import PinnedPrefix, PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, available_cpus
 from oxillama.engine.core import EngineCore
+from oxillama.engine.embedding import Embedder
 from oxillama.engine.generation import Generation
 from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
 from oxillama.engine.request import Request
@@ -23,7 +24,8 @@ from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.stepwise import Prompt, Stepwise
 from oxillama.errors import ConfigError, KvCacheFullError, LoadError, PromptError
-from oxillama.formats import LAYOUTS
+from oxillama.filetypes import named_format
+from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
@@ -34,7 +36,7 @@ from oxillama.tokenizer import TokenizerBridge
 SAMPLE_BYTES = 256  # of a tensor, for its model's key
 
 
-class InferenceEngine(Stepwise):
+class InferenceEngine(Stepwise, Embedder):
     """Runs one model, for any number of requests at a time and from any thread.
 
     Threads that generate at the same time share their batches.
@@ -87,13 +89,14 @@ class InferenceEngine(Stepwise):
                 raise LoadError(
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
-            weights = Weights(file, self.kernels, self.num_threads, progress)
-            model = Decoder(spec, weights)
+            wanted = None if config.quantize is None else named_format(config.quantize, "quantize")
+            weights = Weights(file, self.kernels, self.num_threads, progress, wanted)
+            context = config.context_size or min(spec.context_length, 10**6 - 1)
+            model = Decoder(spec, weights, context)
             if progress is not None:
                 for matrices in model.matrices():
                     matrices.pack()
-            context = config.context_size or min(spec.context_length, 10**6 - 1)
-            shape = model.kv_shape(LAYOUTS[config.kv_type].id, config.page_size)
+            shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
         except BaseException:
             file.close()
             raise
@@ -108,7 +111,7 @@ class InferenceEngine(Stepwise):
             self._file.close()
         self._file, self.spec, self.tokenizer, self.context_size = file, spec, tokenizer, context
         self._model_key = content_key(file)
-        layout = KvLayout(spec.n_layers, spec.n_kv_heads, spec.key_dim, spec.value_dim, config.kv_type)
+        layout = KvLayout(*model.kv_sizes(), config.kv_type)
         pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.runner = Runner(model, pool, self.num_threads)
@@ -175,6 +178,7 @@ class InferenceEngine(Stepwise):
     ) -> Request:
         """A request for `core`, with its options checked as `stream` says."""
         self._need_file()
+        self.runner.check_logits()
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
             raise ConfigError(f"max_tokens: needs an integer from 0 on, got {max_tokens!r}")
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -192,7 +196,7 @@ class InferenceEngine(Stepwise):
         return Request(
             self.runner.pool,
             self.tokenizer,
-            Sampler(sampler or self.config.sampler, self.kernels, self.config.seed),
+            Sampler(sampler or self.config.sampler, self.kernels, self.config.seed, tokenizer=self.tokenizer),
             tokens,
             key=prefix_key(self._model_key, salt=salt),
             max_tokens=max_tokens,

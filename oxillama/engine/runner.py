@@ -11,7 +11,7 @@ from oxillama.batch import Batch
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import KvCacheFullError
+from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
 
 
@@ -26,51 +26,71 @@ class Runner:
         self._tables = BlockTables()
         self._lock = threading.Lock()
 
-    def forward(self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False) -> np.ndarray:
+    def forward(
+        self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False, states: bool = False
+    ) -> np.ndarray:
         """Runs the next tokens of some sequences together.
 
         Parameters
         ----------
         parts : sequences, each with how many of its pending tokens to run (at least 1).
         all_logits : logits of every row; otherwise of the last row of each sequence.
+        states : hidden states after the last norm instead of logits.
 
         Returns
         -------
-        float32 (rows or sequences, vocab).
+        float32 (rows or sequences, vocab), or the width of the hidden states.
 
         Raises
         ------
+        ConfigError : logits of a model whose positions see what comes later.
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
         schedule(parts)
         try:
-            logits = self.run([sequence for sequence, _ in parts], all_logits)
+            rows = self.run([sequence for sequence, _ in parts], all_logits, states)
         except BaseException:
             for sequence, _ in parts:
                 sequence.rollback()
             raise
         for sequence, _ in parts:
             sequence.commit()
-        return logits
+        return rows
 
-    def run(self, sequences: Listed[Sequence], wanted: bool | Listed[bool]) -> np.ndarray:
+    def run(
+        self, sequences: Listed[Sequence], wanted: bool | Listed[bool], states: bool = False
+    ) -> np.ndarray:
         """Runs what is scheduled of some sequences together; it is then for the caller to `commit`.
 
         Parameters
         ----------
         wanted : logits of every row (True), of the last row of each sequence (False), or of the last row of
             the sequences that are marked.
+        states : hidden states after the last norm instead of logits.
 
         Returns
         -------
-        float32 (wanted, vocab).
+        float32 (wanted, vocab), or the width of the hidden states.
+
+        Raises
+        ------
+        ConfigError : logits of a model whose positions see what comes later.
         """
+        if not states:
+            self.check_logits()
         with self._lock:
             batch = self._batch(sequences, wanted)
             kv = self.model.kernels.attention.PagedBatch(
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
             )
-            return self.model.forward(batch, kv, self._work, self.n_threads)
+            run = self.model.states if states else self.model.forward
+            return run(batch, kv, self._work, self.n_threads)
+
+    def check_logits(self) -> None:
+        """Raises ConfigError if the model has none, or its positions see what comes later."""
+        spec = self.model.spec
+        if self.model.output is None or not spec.causal:
+            raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
     def _batch(self, sequences: Listed[Sequence], wanted: bool | Listed[bool]) -> Batch:
         row_start = np.zeros(len(sequences) + 1, np.int32)

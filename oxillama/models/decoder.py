@@ -1,13 +1,12 @@
-"""The decoder: tokens in, logits out, eleven kernel calls a layer.
+"""The model: tokens in, hidden states and logits out.
 
-Reads like the paper: x = embed(tokens); for each layer x += attend(norm(x)); x += feed(norm(x));
-logits = norm(x) W^T. All rows of a ragged batch go through together.
+Reads like the paper: x = embed(tokens); for each layer x += mix(norm(x)); x += feed(norm(x));
+logits = norm(x) W^T. All rows of a ragged batch go through together. How a layer wires its two blocks into
+the hidden state is in `layer.py`; the blocks are `Attention`, `LatentAttention`, `Feed` and `ExpertFeed`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -15,31 +14,22 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.batch import Batch
 from oxillama.errors import LoadError
-from oxillama.models.feed import GatedFeed, InputScaledExperts
-from oxillama.models.rope import rope_frequencies
+from oxillama.models.layer import Layer, load_layer
+from oxillama.models.norm import Norm, load_norm
+from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
-from oxillama.models.workspace import Workspace
-from oxillama.tensor import Matrices, Weights
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Weights of one block. The matrices that share an input are one `Matrices`."""
-
-    attn_norm: np.ndarray
-    attn_qkv: Matrices
-    attn_output: Matrices
-    ffn_norm: np.ndarray
-    ffn: GatedFeed | InputScaledExperts
+from oxillama.models.workspace import Step, Workspace, merge_widths
+from oxillama.tensor import Embedding, Matrices, Weights
 
 
 class Decoder:
-    """A loaded model.
+    """A loaded model, of any architecture; an encoder is one without a head whose positions see each other.
 
     Parameters
     ----------
     spec : its sizes and facts.
     weights : where its tensors come from.
+    context : tokens it will run with, which some rotations depend on; None for what it was trained with.
 
     Raises
     ------
@@ -47,77 +37,42 @@ class Decoder:
         factors are not above 0.
     """
 
-    def __init__(self, spec: Spec, weights: Weights) -> None:
+    def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
-        d = spec.n_embd
-        self.embedding = weights.embedding("token_embd.weight", spec.n_vocab, d)
-        self.layers = [self._layer(i, weights) for i in range(spec.n_layers)]
-        self.output_norm = weights.vector("output_norm.weight", d)
-        tied = not weights.has("output.weight")
-        self.output = weights.linear([("token_embd" if tied else "output", spec.n_vocab)], d)
-        factors = (
-            weights.vector("rope_freqs.weight", spec.n_rot // 2) if weights.has("rope_freqs.weight") else None
-        )
-        if factors is not None and not (np.isfinite(factors) & (factors > 0)).all():
-            raise LoadError("rope_freqs.weight: needs finite numbers above 0")
-        self.ones = np.ones(spec.key_dim, np.float32)
-        self.frequencies = rope_frequencies(spec.n_rot, spec.rope_base, spec.rope_scale, factors)
-
-    def _layer(self, i: int, weights: Weights) -> Layer:
-        spec, block, d = self.spec, f"blk.{i}", self.spec.n_embd
-        q, k = spec.n_heads * spec.key_dim, spec.n_kv_heads * spec.key_dim
-        v, attended = spec.n_kv_heads * spec.value_dim, spec.n_heads * spec.value_dim
-        fused = weights.has(f"{block}.attn_qkv.weight")
-        qkv = [("attn_qkv", q + k + v)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", v)]
-        return Layer(
-            attn_norm=weights.vector(f"{block}.attn_norm.weight", d),
-            attn_qkv=weights.linear([(f"{block}.{name}", rows) for name, rows in qkv], d),
-            attn_output=weights.linear([(f"{block}.attn_output", d)], attended),
-            ffn_norm=weights.vector(f"{block}.ffn_norm.weight", d),
-            ffn=self._experts(block, weights)
-            if spec.has_experts(i)
-            else self._feed(block, weights, spec.n_ff),
-        )
-
-    def _feed(self, block: str, weights: Weights, width: int, ending: str = "") -> GatedFeed:
-        d = self.spec.n_embd
-        gate_up = [(f"{block}.ffn_gate{ending}", width), (f"{block}.ffn_up{ending}", width)]
-        first = weights.linear(gate_up, d)
-        return GatedFeed(self.kernels, first, weights.linear([(f"{block}.ffn_down{ending}", d)], width))
-
-    def _experts(self, block: str, weights: Weights) -> InputScaledExperts:
-        spec, d, width = self.spec, self.spec.n_embd, self.spec.n_expert_ff
-        names = [(f"{block}.ffn_gate_exps", width), (f"{block}.ffn_up_exps", width)]
-        gate_up = weights.experts(names, d, spec.n_experts)
-        down = weights.experts([(f"{block}.ffn_down_exps", d)], width, spec.n_experts)
-        return InputScaledExperts(
-            self.kernels,
-            weights.linear([(f"{block}.ffn_gate_inp", spec.n_experts)], d),
-            [GatedFeed(self.kernels, *pair) for pair in zip(gate_up, down)],
-            self._feed(block, weights, width, "_shexp"),
-            spec.n_experts_used,
-        )
+        self.context = context or spec.context_length
+        self.inputs = Inputs(spec, weights, self.context)
+        self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
+        name = spec.family.output_norm
+        self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
+        self.output = load_output(spec, weights)
+        self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
     def matrices(self) -> list[Matrices]:
         """All of them, in the order in which a forward pass takes them."""
-        found: list[Matrices] = []
-        for layer in self.layers:
-            found += [layer.attn_qkv, layer.attn_output, *layer.ffn.linears]
-        return [*found, self.output]
+        found = [matrix for layer in self.layers for matrix in layer.linears()]
+        return [*found, self.output] if self.output else found
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, empty yet."""
-        return Workspace(self.spec, self.matrices(), max(layer.ffn.width for layer in self.layers))
+        d = self.spec.n_embd
+        own = {"x": d, "h": d, "h2": d, "y": d}
+        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.matrices())
 
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
         """The layout of a page that holds this model's keys and values."""
-        spec = self.spec
-        return self.kernels.attention.KvShape(
-            spec.n_layers, spec.n_kv_heads, spec.key_dim, spec.value_dim, kv_type, page_size
-        )
+        return self.kernels.attention.KvShape(*self.kv_sizes(), kv_type, page_size)
 
-    def forward(self, batch: Batch, kv: Any, work: Workspace, n_threads: int) -> np.ndarray:
+    def kv_sizes(self) -> tuple[int, int, int, int]:
+        """Layers, heads in each, width of a key and of a value: what is kept of a token."""
+        spec = self.spec
+        heads, key_dim, value_dim = spec.n_kv_heads, spec.key_dim, spec.value_dim
+        if spec.latent is not None:
+            heads, value_dim = 1, spec.latent.kv_rank
+            key_dim = value_dim + spec.ropes[0].n_rot
+        return spec.n_layers, heads, key_dim, value_dim
+
+    def states(self, batch: Batch, kv: Any, work: Workspace, n_threads: int) -> np.ndarray:
         """Runs a batch.
 
         Parameters
@@ -128,50 +83,109 @@ class Decoder:
 
         Returns
         -------
-        float32 (wanted, vocab) : logits of the wanted rows, in fresh memory.
+        float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in fresh memory.
         """
-        spec, family, vector, n = self.spec, self.spec.family, self.kernels.vector, len(batch)
-        heads, kv_heads, dim = spec.n_heads, spec.n_kv_heads, spec.key_dim
-        key_column, value_column = heads * dim, (heads + kv_heads) * dim
+        spec, n = self.spec, len(batch)
         work.reserve(n, kv.scratch_bytes(n_threads))
-        x, h = work.rows("x", n, spec.n_embd), work.rows("h", n, spec.n_embd)
-        qkv = work.rows("qkv", n, value_column + kv_heads * spec.value_dim)
-        attended, scratch = work.rows("attended", n, heads * spec.value_dim), work.scratch
-        table = np.empty((n, 2, spec.n_rot // 2), np.float32)
-        vector.rope_table(batch.positions, self.frequencies, 1.0, table)
-        sharpened = self._temperatures(batch.positions)
+        tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
+        step = Step(batch, kv, work, n_threads, tables, self._temperatures(batch.positions))
+        x = work.rows("x", n, spec.n_embd)
+        self.inputs.look_up(batch, x, n_threads)
+        for layer in self.layers:
+            layer.run(x, step)
+        rows: np.ndarray = x[batch.wanted]
+        if self.output_norm is not None and len(rows):
+            self.output_norm.apply(rows, rows, n_threads)
+        return rows
 
-        self.embedding.lookup(batch.tokens, x)
-        for i, layer in enumerate(self.layers):
-            vector.rms_norm(x, layer.attn_norm, spec.norm_eps, h, n_threads)
-            layer.attn_qkv.apply(h, qkv, scratch, n_threads)
-            if spec.rotates(i):  # q's heads, then k's
-                vector.rope(qkv, heads + kv_heads, dim, table, family.rope == "neox", n_threads)
-                if family.head_norm:
-                    vector.head_norm(qkv, heads + kv_heads, dim, self.ones, spec.norm_eps, n_threads)
-            elif sharpened is not None:
-                qkv[:, :key_column] *= sharpened
-            kv.store(i, qkv, key_column, value_column, n_threads)
-            chunk = family.chunk if spec.rotates(i) else 0
-            kv.attend(i, qkv, heads, dim**-0.5, attended, scratch, n_threads, 0, chunk)
-            layer.attn_output.apply(attended, x, scratch, n_threads, True)
-            vector.rms_norm(x, layer.ffn_norm, spec.norm_eps, h, n_threads)
-            layer.ffn.add(h, x, work, n_threads)
-
-        rows = x[batch.wanted]
-        out = np.empty((len(rows), spec.n_vocab), np.float32)
+    def forward(self, batch: Batch, kv: Any, work: Workspace, n_threads: int) -> np.ndarray:
+        """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
+        assert self.output is not None, "an encoder has no logits"
+        rows = self.states(batch, kv, work, n_threads)
+        spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            h = work.rows("h", len(rows), spec.n_embd)
-            vector.rms_norm(rows, self.output_norm, spec.norm_eps, h, n_threads)
-            self.output.apply(h, out, scratch, n_threads)
+            self.output.apply(rows, out, work.scratch, n_threads)
+            if spec.logit_scale != 1:
+                out *= np.float32(spec.logit_scale)
+            if spec.final_soft_cap:
+                self.kernels.vector.soft_cap(out, spec.final_soft_cap, n_threads)
         return out
 
+    def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
+        """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""
+        rope = self.spec.ropes[i]
+        table = np.empty((len(positions), 2, rope.n_rot // 2), np.float32)
+        self.kernels.vector.rope_table(positions, self.frequencies[i], rope.magnitude, table)
+        return table
+
     def _temperatures(self, positions: np.ndarray) -> np.ndarray | None:
-        """float32 (n, 1): what layers that do not rotate multiply queries by, or None for 1."""
-        a, length = self.spec.family.query_temperature, self.spec.family.chunk
-        if not a:
+        """float32 (n, 1): what layers that sharpen them multiply queries by, or None for 1."""
+        temperature = self.spec.temperature
+        if temperature is None:
             return None
         # few distinct values, by a correctly rounded logarithm: the same bits on every machine
-        steps = (positions + 1) // length + 1
-        factors = {int(s): 1.0 + a * float(Decimal(int(s)).ln()) for s in np.unique(steps)}
+        steps = (positions + temperature.offset) // temperature.length + 1
+        factors = {int(s): 1.0 + temperature.rate * log_of(int(s)) for s in np.unique(steps)}
         return np.array([[factors[int(s)]] for s in steps], np.float32)
+
+
+class Inputs:
+    """Embeddings of tokens, and whatever is added to them, multiplied with them or done to them."""
+
+    def __init__(self, spec: Spec, weights: Weights, context: int) -> None:
+        family, d = spec.family, spec.n_embd
+        self.scale = spec.embedding_scale
+        self.tokens = weights.embedding("token_embd.weight", spec.n_vocab, d)
+        self.positions: Embedding | None = None
+        self.type: np.ndarray | None = None
+        name = "position_embd.weight"
+        if family.positions == "yes" or (family.positions == "maybe" and weights.has(name)):
+            self.positions = weights.embedding(name, spec.context_length, d)
+            if context > spec.context_length:
+                raise LoadError(
+                    f"{name}: has {spec.context_length} positions, a context of {context} needs more"
+                )
+        name = "token_types.weight"
+        if family.token_types and weights.has(name):
+            kinds = weights.shape(name)[1:]
+            self.type = weights.table(name, kinds[0] if kinds else 1, d)[0]
+        self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
+
+    def look_up(self, batch: Batch, x: np.ndarray, n_threads: int) -> None:
+        """x (n, d) = what the first layer sees of the batch's tokens."""
+        self.tokens.lookup(batch.tokens, x)
+        if self.scale != 1:
+            x *= np.float32(self.scale)
+        if self.type is not None:
+            x += self.type
+        if self.positions is not None:
+            places = np.empty_like(x)
+            self.positions.lookup(batch.positions, places)
+            x += places
+        if self.norm is not None:
+            self.norm.apply(x, x, n_threads)
+
+
+def load_output(spec: Spec, weights: Weights) -> Matrices | None:
+    """The matrix that makes logits: its own, or the table of embeddings."""
+    kind = spec.family.output
+    if kind == "none":
+        return None
+    own = kind == "own" or (kind == "either" and weights.has("output.weight"))
+    return weights.linear([("output" if own else "token_embd", spec.n_vocab)], spec.n_embd)
+
+
+def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.ndarray:
+    """float64 (n_rot / 2,): radians per position of rotation ``i``, by the factors that the file has."""
+    rope, name = spec.ropes[i], "rope_freqs.weight"
+    names = [name] if weights.has(name) else []
+    if not names and (spec.family.longrope or rope.kind == "longrope"):
+        names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
+        names = [name for name in names if weights.has(name)]
+        name = f"rope_factors_{'long' if context > rope.original_context else 'short'}.weight"
+    factors = {name: weights.vector(name, rope.n_rot // 2) for name in names}
+    for other, values in factors.items():
+        if not (np.isfinite(values) & (values > 0)).all():
+            raise LoadError(f"{other}: needs finite numbers above 0")
+    plain = i > 0 and spec.family.local_rope == "plain"
+    return rope.frequencies(context, None if plain else factors.get(name))

@@ -1,62 +1,81 @@
-"""Feed-forward blocks: x += feed(h), dense or by routed experts."""
+"""Feed-forward blocks of one piece."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.workspace import Workspace
-from oxillama.tensor import Matrices
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
+from oxillama.tensor import Matrices, Weights
 
 
-class GatedFeed:
-    """down(silu(gate h) * up h) (Shazeer, "GLU Variants Improve Transformer", 2020)."""
+class Feed:
+    """down(activation(gate h) * up h) (Shazeer, "GLU Variants Improve Transformer", 2020), or without a gate
+    down(activation(up h)).
 
-    def __init__(self, kernels: Kernels, gate_up: Matrices, down: Matrices) -> None:
-        self.kernels = kernels
-        self.gate_up = gate_up
-        self.down = down
-        self.width = down.cols
-        self.linears = [gate_up, down]
-
-    def add(self, h: np.ndarray, x: np.ndarray, work: Workspace, n_threads: int) -> None:
-        """x (n, d) += the block's output for h (n, d)."""
-        n = len(h)
-        gate_up, fed = work.rows("gate_up", n, 2 * self.width), work.rows("fed", n, self.width)
-        self.gate_up.apply(h, gate_up, work.scratch, n_threads)
-        self.kernels.vector.swiglu(gate_up, fed, n_threads)
-        self.down.apply(fed, x, work.scratch, n_threads, True)
-
-
-class InputScaledExperts:
-    """Llama 4's experts: the router's sigmoid scales what goes into one; one more sees every token.
-
-    The ``n_used`` experts with the highest router logits are taken. A token adds its experts' outputs in
-    order of their numbers, so that its sum does not depend on the batch.
+    Parameters
+    ----------
+    first : gate and up as one, or up alone.
+    down : its columns are the block's width.
+    activation : by its name among the kernels'.
+    divisors : float32 (width,), what the activation is divided by, or None.
     """
 
     def __init__(
-        self, kernels: Kernels, router: Matrices, experts: list[GatedFeed], shared: GatedFeed, n_used: int
+        self,
+        kernels: Kernels,
+        first: Matrices,
+        down: Matrices,
+        activation: str,
+        divisors: np.ndarray | None = None,
     ) -> None:
         self.kernels = kernels
-        self.router = router
-        self.experts = experts
-        self.shared = shared
-        self.n_used = n_used
-        self.width = max(feed.width for feed in (shared, *experts))
-        self.linears = [router, *(linear for feed in (shared, *experts) for linear in feed.linears)]
+        self.first = first
+        self.down = down
+        self.activation = activation
+        self.width = down.cols
+        self.gated = first.rows == 2 * down.cols
+        self.divisors = divisors
 
-    def add(self, h: np.ndarray, x: np.ndarray, work: Workspace, n_threads: int) -> None:
-        """x (n, d) += the block's output for h (n, d)."""
-        logits = np.empty((len(h), len(self.experts)), np.float32)
-        self.router.apply(h, logits, work.scratch, n_threads)
-        chosen = np.argsort(-logits, axis=1, kind="stable")[:, : self.n_used]
-        weights = np.empty_like(logits)
-        self.kernels.vector.sigmoid(logits, weights)
-        for number, expert in enumerate(self.experts):
-            rows = np.flatnonzero((chosen == number).any(axis=1))
-            if len(rows):
-                out = np.zeros((len(rows), x.shape[1]), np.float32)
-                expert.add(h[rows] * weights[rows, number, None], out, work, n_threads)
-                x[rows] += out
-        self.shared.add(h, x, work, n_threads)
+    def linears(self) -> list[Matrices]:
+        return [self.first, self.down]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers it works in."""
+        return {"gate_up": self.first.rows, "fed": self.width}
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n, work, n_threads = len(h), step.work, step.n_threads
+        hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.width)
+        self.first.apply(h, hidden, work.scratch, n_threads)
+        if self.gated:
+            self.kernels.vector.gate(hidden, self.activation, fed, n_threads)
+        else:
+            self.kernels.vector.activate(hidden, self.activation, fed, n_threads)
+        if self.divisors is not None:
+            fed /= self.divisors
+        self.down.apply(fed, out, work.scratch, n_threads, accumulate)
+
+
+def load_feed(spec: Spec, weights: Weights, block: str, width: int, ending: str = "") -> Feed:
+    """The dense block of a layer, or with an ``ending`` of its names another of its kind."""
+    d, kind = spec.n_embd, spec.family.gate
+    up, gate = f"{block}.ffn_up{ending}", f"{block}.ffn_gate{ending}"
+    if kind == "either":
+        doubled = weights.shape(f"{up}.weight") == (d, 2 * width)
+        kind = "pair" if weights.has(f"{gate}.weight") else "fused" if doubled else "none"
+    names = {
+        "pair": [(gate, width), (up, width)],
+        "fused": [(up, 2 * width)],
+        "none": [(up, width)],
+    }[kind]
+    scales = f"{block}.ffn.act.scales"
+    return Feed(
+        weights.kernels,
+        weights.linear(names, d),
+        weights.linear([(f"{block}.ffn_down{ending}", d)], width),
+        spec.family.activation,
+        weights.vector(scales, width) if weights.has(scales) and not ending else None,
+    )

@@ -1,53 +1,131 @@
 """The llama family and its near relatives: RMS norms, rotary grouped-query attention, gated SiLU."""
 
-from oxillama.modelfile import ModelFile
-from oxillama.models.spec import Family, register
+from __future__ import annotations
 
-LLAMA = register(
-    Family(
-        "llama",
-        refuses={
-            "expert_count": (0,),
-            "expert_used_count": (0,),
-            "attention.sliding_window": (0,),
-            "attention.clamp_kqv": (0.0,),
-            "attention.causal": (True,),
-            "rope.scaling.attn_factor": (1.0,),
-            "logit_scale": (0.0,),
-        },
+import math
+from dataclasses import replace
+
+from oxillama.errors import LoadError
+from oxillama.models.family import Family, Routing, register
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec, Temperature
+
+# Llama 1 to 3, Mistral, Yi; with experts Mixtral.
+LLAMA = register(Family("llama", routing=Routing()))
+
+
+def sharpen_by_length(spec: Spec, read: Reader) -> Spec:
+    """Mistral 3: queries of all layers grow with the logarithm of their position over the first context."""
+    rate = read.amount("attention.temperature_scale")
+    if not rate:
+        return spec
+    return replace(
+        spec.each_layer(sharpened=True), temperature=Temperature(rate, spec.ropes[0].original_context, 0)
     )
-)
-
-# Qwen2 is Llama with the other rotary pairing; its biases on q, k and v come with the tensors.
-QWEN2 = register(LLAMA.derive("qwen2", rope="neox"))
 
 
-def of_file(family: Family, file: ModelFile) -> Family:
-    """Llama 4's exceptions, as llama.cpp knows them: a window of 0 leaves attention plain, and the model with
-    128 experts has no head norms."""
-    if file.get(f"{family.name}.attention.sliding_window", int, -1) == 0:
-        family = family.derive(family.name, no_rope_every=0, chunk=0, query_temperature=0.0)
-    if file.get(f"{family.name}.expert_count", int) == 128:
-        family = family.derive(family.name, head_norm=False)
-    return family
+MISTRAL3 = register(LLAMA.derive("mistral3", adjust=sharpen_by_length))
+
+
+def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
+    """As llama.cpp knows them: a window of 0 leaves attention plain, and the model with 128 experts has no
+    head norms. Layers that do not rotate sharpen far queries."""
+    family = spec.family
+    if read.size("attention.sliding_window", 1, least=0) == 0:
+        family = family.derive("llama4", chunk=0)
+        spec = spec.each_layer(rope=0, chunk=0)
+    else:
+        read.refuse("attention.sliding_window_pattern", (4,))
+        layers = tuple(
+            replace(layer, sharpened=layer.rope is None, rope=None if layer.rope is None else 1)
+            for layer in spec.layers
+        )
+        spec = replace(spec, layers=layers, temperature=Temperature(0.1, family.chunk, 1))
+    if spec.experts is not None and spec.experts.n_experts == 128:
+        family = family.derive("llama4", qk_norm="")
+    return replace(spec, family=family)
 
 
 # Llama 4 has experts, and two kinds of attention: three layers of four rotate, norm q and k, and see no
-# further back than the last multiple of 8192; the fourth does none of that, but sharpens far queries.
+# further back than the last multiple of 8192; the fourth does none of that.
 LLAMA4 = register(
     LLAMA.derive(
         "llama4",
-        experts=True,
+        routing=Routing(gating="sigmoid", normalize=False, shared_width="expert", scales_input=True),
         no_rope_every=4,
         chunk=8192,
-        head_norm=True,
-        query_temperature=0.1,
-        adjust=of_file,
-        refuses={
-            key: harmless
-            for key, harmless in (LLAMA.refuses or {}).items()
-            if not key.startswith(("expert_", "attention.sliding_window"))
-        }
-        | {"attention.scale": (0.0,), "attention.sliding_window_pattern": (4,)},
+        qk_norm="unit",
+        adjust=llama4_exceptions,
+    )
+)
+
+SMOLLM3 = register(LLAMA.derive("smollm3", no_rope_every=4))
+INTERNLM2 = register(LLAMA.derive("internlm2", output="own"))
+EXAONE = register(LLAMA.derive("exaone", rope="neox"))
+
+
+def granite_rotation(spec: Spec, read: Reader) -> Spec:
+    """Granite says by an odd key that its layers do not rotate."""
+    return spec if read.flag("rope.scaling.finetuned", True) else spec.each_layer(rope=None)
+
+
+GRANITE = register(LLAMA.derive("granite", logit_scale="divides", adjust=granite_rotation))
+GRANITE_MOE = register(GRANITE.derive("granitemoe"))
+
+
+def minicpm_scales(spec: Spec, read: Reader) -> Spec:
+    """Older files leave out the scales all models of the time had."""
+    if not read.has("logit_scale"):
+        spec = replace(spec, logit_scale=spec.n_embd / 256)
+    return replace(
+        spec,
+        embedding_scale=read.factor("embedding_scale", 12.0),
+        residual_scale=read.factor("residual_scale", 1.4 / math.sqrt(spec.n_layers)),
+    )
+
+
+MINICPM = register(LLAMA.derive("minicpm", logit_scale="divides", adjust=minicpm_scales))
+
+
+def needs_experts(spec: Spec, read: Reader) -> Spec:
+    """There is no such model without experts."""
+    if spec.experts is None:
+        raise LoadError(f"{read.prefix}.expert_count: needs 1 or more experts")
+    return spec
+
+
+DBRX = register(
+    LLAMA.derive(
+        "dbrx", rope="neox", norm="layer", ffn_norm="attn_output_norm", output="own", adjust=needs_experts
+    )
+)
+
+
+def grok_scores(spec: Spec, read: Reader) -> Spec:
+    """Grok's scores have a scale of their own; older files leave out all of its numbers."""
+    if read.has("router_logit_softcapping"):
+        read.amount("router_logit_softcapping")  # known, and used by nobody
+    return replace(
+        needs_experts(spec, read),
+        score_scale=read.amount("attention.output_scale", 0.08838834764831845),
+        embedding_scale=read.factor("embedding_scale", 78.38367176906169),
+        logit_scale=read.factor("logit_scale", 0.5773502691896257),
+        ropes=tuple(
+            replace(rope, beta_fast=read.number("rope.scaling.yarn_beta_fast", 8.0)) for rope in spec.ropes
+        ),
+    )
+
+
+GROK = register(
+    LLAMA.derive(
+        "grok",
+        rope="neox",
+        activation="gelu",
+        attn_post_norm=("attn_output_norm",),
+        ffn_post_norm=("layer_output_norm", "post_ffw_norm"),
+        soft_cap=30.0,
+        logit_scale="multiplies",
+        routing=Routing(beside_dense=True),
+        adjust=grok_scores,
     )
 )

@@ -1,29 +1,149 @@
-"""Rotary frequencies: from metadata to radians per position, to the same bits on every machine."""
+"""Rotary embedding: from metadata to radians per position, to the same bits on every machine.
+
+Su et al., RoFormer (2021). Scalings: linear (Chen et al., 2023), NTK-aware ("ntk", and "dynamic" with the
+context that the engine runs with), YaRN (Peng et al., 2023), LongRoPE's factors (Ding et al., 2024), Llama
+3's frequency factors; how files state them is llama.cpp's convention.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
 import numpy as np
 
+from oxillama.errors import LoadError
+from oxillama.models.metadata import Reader
 
-def rope_frequencies(
-    n_rot: int, base: float, scale: float = 1.0, factors: np.ndarray | None = None
-) -> np.ndarray:
-    """float64 (n_rot / 2,): scale * base^(-2i / n_rot) / factors[i] (Su et al., RoFormer, 2021).
+KINDS = ("none", "linear", "yarn", "longrope", "ntk", "dynamic")
 
-    The powers are computed in decimal arithmetic, which rounds the same everywhere; libm's do not.
 
-    Parameters
+@dataclass(frozen=True)
+class Rope:
+    """One rotation.
+
+    Attributes
     ----------
     n_rot : dimensions that rotate, even.
-    base : theta of the slowest pair, above 0.
-    scale : 1 / the factor of linear scaling (Chen et al., 2023).
-    factors : float32 (n_rot / 2,), the file's ``rope_freqs.weight``, or None.
+    neox : pairs are (i, i + n_rot/2), else (2i, 2i+1).
+    base : theta of the slowest pair.
+    kind : of scaling, one of `KINDS`.
+    factor : what positions are divided by (or, "ntk" and "dynamic", the base stretched for).
+    original_context : tokens the model was first trained with.
+    magnitude : of cosines and sines.
+    mix : how much of YaRN is taken, 1 or 0 unless the file says.
+    beta_fast, beta_slow : rotations in the original context beyond and below which YaRN leaves alone and
+        divides by ``factor``.
+    sections : pairs that turn with time, height, width and nothing; () for all with time.
     """
+
+    n_rot: int
+    neox: bool
+    base: float
+    kind: str = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    magnitude: float = 1.0
+    mix: float = 0.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    sections: tuple[int, ...] = ()
+
+    def frequencies(self, context: int = 0, factors: np.ndarray | None = None) -> np.ndarray:
+        """float64 (n_rot / 2,): radians per position of each pair.
+
+        Parameters
+        ----------
+        context : tokens the engine runs with, for "dynamic".
+        factors : float32 (n_rot / 2,), what frequencies are divided by, or None.
+        """
+        found = rope_powers(self.n_rot, self._base(context))
+        if factors is not None:
+            found = found / factors.astype(np.float64)
+        if self.kind not in ("none", "ntk", "dynamic"):
+            ramp = self.mix * self._ramp() if self.mix else np.zeros(len(found))
+            found = found * (1.0 / self.factor * (1 - ramp) + ramp)
+        if sum(self.sections):
+            still = np.arange(len(found)) % sum(self.sections) >= sum(self.sections[:3])
+            found = np.where(still, 0.0, found)
+        return found
+
+    def _base(self, context: int) -> float:
+        """The base, stretched by s^(n / (n - 2)) for NTK-aware scaling by s."""
+        stretch = self.factor if self.kind == "ntk" else 1.0
+        if self.kind == "dynamic" and context > self.original_context:
+            stretch = self.factor * context / self.original_context - (self.factor - 1)
+        if stretch == 1 or self.n_rot <= 2:
+            return self.base
+        with localcontext() as c:
+            c.prec = 30
+            power = (Decimal(stretch).ln() * self.n_rot / (self.n_rot - 2)).exp()
+            return float(Decimal(self.base) * power)
+
+    def _ramp(self) -> np.ndarray:
+        """float64 (n_rot / 2,): 1 for pairs that YaRN leaves as they are, 0 for those it slows down."""
+        low = max(0, int(np.floor(self._pair(self.beta_fast))))
+        high = min(self.n_rot - 1, int(np.ceil(self._pair(self.beta_slow))))
+        i = np.arange(self.n_rot // 2, dtype=np.float64)
+        return 1 - np.clip((i - low) / max(0.001, high - low), 0, 1)
+
+    def _pair(self, rotations: float) -> float:
+        """The pair, as a fraction, that turns so often in the original context."""
+        with localcontext() as c:
+            c.prec = 30
+            turns = Decimal(self.original_context) / (Decimal(rotations) * 2 * PI)
+            return float(self.n_rot * turns.ln() / (2 * Decimal(self.base).ln()))
+
+
+PI = Decimal("3.14159265358979323846264338327950288")
+
+
+def rope_powers(n_rot: int, base: float) -> np.ndarray:
+    """float64 (n_rot / 2,): base^(-2i / n_rot), by decimal arithmetic, which rounds the same everywhere."""
     with localcontext() as context:
         context.prec = 30
         log = Decimal(base).ln()
         powers = [float((log * (-2 * i) / n_rot).exp()) for i in range(n_rot // 2)]
-    frequencies = np.array(powers, np.float64) * scale
-    return frequencies if factors is None else frequencies / factors.astype(np.float64)
+    return np.array(powers, np.float64)
+
+
+def log_of(x: float) -> float:
+    """ln x, correctly rounded: the same bits on every machine."""
+    return float(Decimal(x).ln())
+
+
+def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope:
+    """What a file says of its rotation; raises LoadError for what is unknown or cannot be."""
+    kind = read.text("rope.scaling.type", "linear")
+    if kind not in KINDS:
+        raise LoadError(
+            f"{read.prefix}.rope.scaling.type: {kind!r} is not supported; these are: {', '.join(KINDS)}"
+        )
+    factor = read.amount("rope.scaling.factor", read.amount("rope.scale_linear")) or 1.0
+    alpha = read.amount("rope.scaling.alpha")
+    base = read.number("rope.freq_base", 10000.0)
+    if base == 1 and kind == "yarn":
+        raise LoadError(f"{read.prefix}.rope.freq_base: YaRN needs another number than 1")
+    if alpha > 1 and kind in ("linear", "none") and factor == 1:  # NTK-aware under another name
+        kind, factor = "ntk", alpha
+    magnitude = read.number("rope.scaling.attn_factor", 1.0)
+    mix = 0.0 if kind == "none" else read.amount("rope.scaling.yarn_ext_factor", float(kind == "yarn"))
+    if mix:
+        m = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
+        gain = 1 + 0.1 * log_of(max(1.0, factor))
+        magnitude *= gain / (1 + 0.1 * m * log_of(max(1.0, factor)))
+    else:
+        magnitude *= read.number("rope.scaling.yarn_attn_factor", 1.0)
+    return Rope(
+        n_rot=n_rot,
+        neox=neox,
+        base=base,
+        kind=kind,
+        factor=1.0 if kind == "none" else factor,
+        original_context=read.size("rope.scaling.original_context_length", context_length, least=0)
+        or context_length,
+        magnitude=magnitude,
+        mix=mix,
+        beta_fast=read.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=read.number("rope.scaling.yarn_beta_slow", 1.0),
+    )

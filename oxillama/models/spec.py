@@ -1,63 +1,85 @@
-"""What a model is: the facts of its family, and the sizes its file states.
-
-A family says how it differs from another, as data:
-``QWEN2 = register(LLAMA.derive("qwen2", rope="neox"))``. The decoder tests these facts, never names.
-"""
+"""What a model is: the facts of its family, and the sizes and numbers its file states, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
 from dataclasses import dataclass, replace
-from typing import Any
 
-from oxillama.errors import GGUFError, LoadError
+from oxillama.errors import LoadError
 from oxillama.modelfile import ModelFile
+from oxillama.models.family import FAMILIES, Family
+from oxillama.models.metadata import UNSUPPORTED, Reader
+from oxillama.models.rope import Rope, read_rope
 
-MAX_GROUP = 64
-"""Query heads that share a key head, at most (the rows of an attention tile)."""
+MAX_EXPERTS = 1024
+GATINGS = {1: "softmax", 2: "sigmoid", 3: "chosen"}  # expert_gating_func, by llama.cpp's numbers
+POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last"}  # pooling_type, by llama.cpp's numbers
 
 
 @dataclass(frozen=True)
-class Family:
-    """Facts that hold for every model of an architecture.
+class LayerSpec:
+    """Sizes of one layer.
 
     Attributes
     ----------
-    name : ``general.architecture``, the prefix of its metadata keys.
-    rope : "norm" rotates pairs (2i, 2i+1), "neox" pairs (i, i + n_rot/2).
-    experts : some layers have routed experts, see `Spec.has_experts`.
-    no_rope_every : every so many layers one does not rotate; 0 for none.
-    chunk : layers that rotate see no position before the last multiple of this; 0 for all.
-    head_norm : layers that rotate norm each head of q and k afterwards, without weights.
-    query_temperature : layers that do not rotate multiply queries by
-        1 + this * ln(floor((position + 1) / chunk) + 1).
-    adjust : the family of one file, where its metadata change the facts.
-    refuses : metadata keys (without prefix) that ask for what is not implemented, with the values that
-        do not (those are as good as absent).
+    n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
+    n_ff : width of its feed-forward block.
+    window : positions a position sees, its own included; 0 for all before it.
+    chunk : it sees none before the last multiple of this; 0 for all.
+    rope : which of the model's rotations it uses, None for none.
+    sharpened : queries grow with their position.
+    experts : its feed-forward block is made of experts.
     """
 
-    name: str
-    rope: str = "norm"
-    experts: bool = False
-    no_rope_every: int = 0
+    n_heads: int
+    n_kv_heads: int
+    n_ff: int
+    window: int = 0
     chunk: int = 0
-    head_norm: bool = False
-    query_temperature: float = 0.0
-    adjust: Callable[[Family, ModelFile], Family] | None = None
-    refuses: Mapping[str, tuple[Any, ...]] | None = None
-
-    def derive(self, name: str, **differences: Any) -> Family:
-        """The same, but for what is named."""
-        return replace(self, name=name, **differences)
+    rope: int | None = 0
+    sharpened: bool = False
+    experts: bool = False
 
 
-FAMILIES: dict[str, Family] = {}
+@dataclass(frozen=True)
+class Experts:
+    """Experts of a model: how many, how many a token takes, how wide, and how they are chosen (`Routing`)."""
+
+    n_experts: int
+    n_used: int
+    width: int
+    shared_width: int
+    gating: str
+    normalize: bool
+    scale: float
+    groups: int = 1
+    groups_used: int = 1
 
 
-def register(family: Family) -> Family:
-    """Makes an architecture loadable."""
-    FAMILIES[family.name] = family
-    return family
+@dataclass(frozen=True)
+class Latent:
+    """Sizes of multi-head latent attention: keys and values of all heads come from one short vector.
+
+    Attributes
+    ----------
+    q_rank : width of the compressed queries, 0 where they are not.
+    kv_rank : width of what keys and values are made of.
+    key_dim, value_dim : of a head; the last dimensions of a key rotate.
+    """
+
+    q_rank: int
+    kv_rank: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries are multiplied by 1 + rate * ln(floor((position + offset) / length) + 1)."""
+
+    rate: float
+    length: int
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -66,44 +88,57 @@ class Spec:
 
     Attributes
     ----------
-    n_layers, n_embd, n_ff, n_vocab : as in the file.
-    n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
+    layers : of each layer.
+    n_embd, n_vocab : width of the hidden state, rows of the embedding table.
     key_dim, value_dim : width of a head's query and key, and of its value.
-    n_rot : dimensions of a head that rotate.
-    rope_base, rope_scale : theta, and what every frequency is multiplied by.
-    norm_eps : epsilon of the RMS norms.
+    ropes : rotations that layers refer to.
+    norm_eps : epsilon of the norms.
     context_length : tokens the model was trained with.
-    n_experts, n_experts_used, n_expert_ff, expert_step : experts of a layer, how many a token takes, their
-        width, and that every so many layers one has them; 0 without experts.
+    score_scale : attention scores are multiplied by it.
+    soft_cap, final_soft_cap : c tanh(x / c) of scores and of logits; 0 for none.
+    clamp : q, k and v are limited to +-this; 0 for none.
+    alibi_bias : largest slope exponent of linear biases, 0 without.
+    embedding_scale, residual_scale, logit_scale : embeddings, what blocks add, and logits are multiplied by.
+    temperature, experts, latent : or None.
+    pooling : how a text's embedding comes from its tokens' states, by the file: "mean", "cls", "last", or ""
+        where it does not say.
     """
 
     family: Family
-    n_layers: int
+    layers: tuple[LayerSpec, ...]
     n_embd: int
-    n_ff: int
     n_vocab: int
-    n_heads: int
-    n_kv_heads: int
     key_dim: int
     value_dim: int
-    n_rot: int
-    rope_base: float
-    rope_scale: float
+    ropes: tuple[Rope, ...]
     norm_eps: float
     context_length: int
-    n_experts: int = 0
-    n_experts_used: int = 0
-    n_expert_ff: int = 0
-    expert_step: int = 0
+    score_scale: float
+    soft_cap: float = 0.0
+    final_soft_cap: float = 0.0
+    clamp: float = 0.0
+    alibi_bias: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    temperature: Temperature | None = None
+    experts: Experts | None = None
+    latent: Latent | None = None
+    causal: bool = True
+    pooling: str = ""
 
-    def rotates(self, layer: int) -> bool:
-        """Whether a layer uses rotary embedding."""
-        every = self.family.no_rope_every
-        return not every or (layer + 1) % every != 0
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
 
-    def has_experts(self, layer: int) -> bool:
-        """Whether a layer's feed-forward block is made of experts."""
-        return self.expert_step > 0 and (layer + 1) % self.expert_step == 0
+    @property
+    def n_kv_heads(self) -> int:
+        """Key heads of the layer that has most."""
+        return max(layer.n_kv_heads for layer in self.layers)
+
+    def each_layer(self, **changes: object) -> Spec:
+        """The same with every layer changed."""
+        return replace(self, layers=tuple(replace(layer, **changes) for layer in self.layers))  # type: ignore[arg-type]
 
 
 def family_of(file: ModelFile) -> Family:
@@ -126,73 +161,185 @@ def read_spec(file: ModelFile) -> Spec:
     GGUFError : a key is missing or has the wrong type.
     """
     family = family_of(file)
-    prefix = family.name
-
-    def size(key: str, default: int | None = None) -> int:
-        full = f"{prefix}.{key}"
-        value = file.get(full, int) if default is None else file.get(full, int, default)
-        if not 1 <= value < 2**31:
-            raise LoadError(f"{full}: needs a number from 1 to 2^31 - 1, got {value}")
-        return value
-
-    def number(key: str, default: float | None = None) -> float:
-        full = f"{prefix}.{key}"
-        value = file.get(full, float) if default is None else file.get(full, float, default)
-        if not 0 < value < 1e12:
-            raise LoadError(f"{full}: needs a number above 0, got {value}")
-        return value
-
-    refuse_options(file, family)
-    if family.adjust is not None:
-        family = family.adjust(family, file)
-    n_embd, n_heads = size("embedding_length"), size("attention.head_count")
-    n_kv_heads = size("attention.head_count_kv", n_heads)
-    if n_heads % n_kv_heads:
-        raise LoadError(
-            f"{prefix}.attention.head_count: {n_heads} is not a multiple of {n_kv_heads} key heads"
-        )
-    if n_embd % n_heads and f"{prefix}.attention.key_length" not in file.metadata:
-        raise LoadError(f"{prefix}.embedding_length: {n_embd} is not a multiple of {n_heads} heads")
-    key_dim = size("attention.key_length", n_embd // n_heads or 1)
-    value_dim = size("attention.value_length", n_embd // n_heads or 1)
-    if n_heads // n_kv_heads > MAX_GROUP:
-        raise LoadError(
-            f"{prefix}.attention.head_count: needs at most {MAX_GROUP} heads to a key head, "
-            f"got {n_heads} to {n_kv_heads}"
-        )
-    n_rot = size("rope.dimension_count", key_dim)
-    if n_rot > key_dim or n_rot % 2:
-        raise LoadError(f"{prefix}.rope.dimension_count: needs an even number up to {key_dim}, got {n_rot}")
-    rope_base = number("rope.freq_base", 10000.0)
-    if family.chunk:
-        rope_base = number("rope.freq_base_swa", rope_base)
-    experts = {}
-    if family.experts:
-        experts = {
-            "n_experts": size("expert_count"),
-            "n_experts_used": size("expert_used_count"),
-            "n_expert_ff": size("expert_feed_forward_length"),
-            "expert_step": size("interleave_moe_layer_step"),
-        }
-        if experts["n_experts_used"] > experts["n_experts"]:
-            raise LoadError(f"{prefix}.expert_used_count: needs at most {experts['n_experts']} experts")
-    return Spec(
+    read = Reader(file, family.name)
+    for key, harmless in UNSUPPORTED.items():
+        read.refuse(key, harmless)
+    n_embd, context = read.size("embedding_length"), read.size("context_length")
+    layers, key_dim, value_dim = read_layers(read, family, n_embd)
+    epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
+    spec = Spec(
         family=family,
-        n_layers=size("block_count"),
+        layers=layers,
         n_embd=n_embd,
-        n_ff=size("feed_forward_length"),
         n_vocab=vocabulary_size(file),
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
         key_dim=key_dim,
         value_dim=value_dim,
-        n_rot=n_rot,
-        rope_base=rope_base,
-        rope_scale=rope_scale(file, prefix),
-        norm_eps=number("attention.layer_norm_rms_epsilon"),
-        context_length=size("context_length"),
-        **experts,
+        ropes=read_ropes(read, family, key_dim, context) if family.rope != "none" else (),
+        norm_eps=read.number(f"attention.{epsilon}"),
+        context_length=context,
+        score_scale=read.amount("attention.scale") or 1 / math.sqrt(key_dim),
+        soft_cap=read.amount("attn_logit_softcapping", family.soft_cap),
+        final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
+        clamp=read.amount("attention.clamp_kqv"),
+        alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
+        embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
+        residual_scale=read.factor("residual_scale"),
+        logit_scale=read_logit_scale(read, family),
+        experts=read_experts(read, family, layers),
+        causal=read.flag("attention.causal", family.causal),
+        pooling=read_pooling(read),
     )
+    if family.adjust is not None:
+        spec = family.adjust(spec, read)
+    return check_heads(spec, read)
+
+
+def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerSpec, ...], int, int]:
+    """Layers with heads, widths, windows and rotations; the widths of a key and of a value."""
+    n = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0)
+    if n < 1 or n > len(read.file.tensors):
+        most = len(read.file.tensors)
+        raise LoadError(f"{read.prefix}.block_count: needs 1 layer to {most} (the file's tensors), got {n}")
+    heads = read.per_layer("attention.head_count", n)
+    if not read.has("attention.head_count_kv"):
+        kv_heads = heads
+    else:
+        kv_heads = read.per_layer("attention.head_count_kv", n)
+    if n_embd % heads[0] and not read.has("attention.key_length"):
+        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {heads[0]} heads")
+    key_dim = read.size("attention.key_length", n_embd // heads[0] or 1)
+    value_dim = read.size("attention.value_length", n_embd // heads[0] or 1)
+    read.refuse("attention.key_length_swa", (key_dim,))
+    read.refuse("attention.value_length_swa", (value_dim,))
+    widths = read.per_layer("feed_forward_length", n)
+    windows = read_windows(read, family, n)
+    routed = expert_layers(read, family, n)
+    layers = []
+    for i in range(n):
+        turns = family.rope != "none" and not (family.no_rope_every and (i + 1) % family.no_rope_every == 0)
+        turns = turns and (bool(windows[i]) or not family.rope_on_windows_only)
+        layers.append(
+            LayerSpec(
+                n_heads=heads[i],
+                n_kv_heads=kv_heads[i],
+                n_ff=widths[i],
+                window=windows[i],
+                chunk=family.chunk if turns else 0,
+                rope=(1 if windows[i] else 0) if turns else None,
+                experts=routed[i],
+            )
+        )
+    return tuple(layers), key_dim, value_dim
+
+
+def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
+    """The window of each layer, 0 where it sees everything."""
+    if not family.reads_window or family.chunk:
+        return [0] * n_layers
+    window = read.size("attention.sliding_window", family.window, least=0)
+    key = "attention.sliding_window_pattern"
+    if read.is_array(key):
+        windowed = read.per_layer(key, n_layers, least=0)
+    else:
+        period = read.size(key, family.window_period, least=0)
+        windowed = [period == 0 or i % period < period - 1 for i in range(n_layers)]
+    return [window if has else 0 for has in windowed]
+
+
+def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tuple[Rope, ...]:
+    """The rotation of most layers, and that of windowed ones."""
+    n_rot = read.size("rope.dimension_count", key_dim)
+    if n_rot % 2 or (n_rot > key_dim and family.mixer == "attention"):
+        raise LoadError(
+            f"{read.prefix}.rope.dimension_count: needs an even number up to {key_dim}, got {n_rot}"
+        )
+    rope = read_rope(read, family.rope == "neox", n_rot, context)
+    base = read.number("rope.freq_base_swa", family.local_base or rope.base)
+    if family.local_rope == "plain":
+        return rope, Rope(n_rot, rope.neox, base)
+    return rope, replace(rope, base=base)
+
+
+def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
+    """Which layers have experts."""
+    if family.routing is None or not read.size("expert_count", 0, least=0):
+        if family.routing is None:
+            read.refuse("expert_count", (0,))
+        return [False] * n_layers
+    dense = read.size("leading_dense_block_count", 0, least=0)
+    step = read.size("interleave_moe_layer_step", 1, least=0)
+    every = read.size("moe_every_n_layers", 0, least=0)
+    if every:
+        return [i % every == 1 for i in range(n_layers)]
+    return [i >= dense and step > 0 and (i + 1) % step == 0 for i in range(n_layers)]
+
+
+def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) -> Experts | None:
+    """The experts that layers have, checked; None where none has."""
+    routing = family.routing
+    if routing is None or not any(layer.experts for layer in layers):
+        return None
+    n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
+    if n > MAX_EXPERTS:
+        raise LoadError(f"{read.prefix}.expert_count: needs at most {MAX_EXPERTS}, got {n}")
+    if used > n:
+        raise LoadError(f"{read.prefix}.expert_used_count: needs at most {n} experts, got {used}")
+    ff = next(layer.n_ff for layer in layers if layer.experts)
+    width = read.uniform("expert_feed_forward_length", len(layers), 0)
+    width = width or (ff if routing.width == "ff" else max(1, ff // used))
+    shared = read.size("expert_shared_feed_forward_length", 0, least=0)
+    if routing.shared_width == "expert" and not shared:
+        shared = width * read.size("expert_shared_count", 1, least=0)
+    elif routing.shared_width == "ff" and not shared:
+        shared = ff
+    number = read.size("expert_gating_func", 0, least=0)
+    if number not in (0, *GATINGS):
+        raise LoadError(
+            f"{read.prefix}.expert_gating_func: {number} is not one of {', '.join(map(str, GATINGS))}"
+        )
+    groups = read.size("expert_group_count", 1, least=0) or 1
+    kept = read.size("expert_group_used_count", 1, least=0) or 1
+    if groups > 1 and (n % groups or kept > groups or used > kept * (n // groups)):
+        finding = f"{used} of {n} experts do not come from {kept} of {groups} groups"
+        raise LoadError(f"{read.prefix}.expert_group_count: {finding}")
+    return Experts(
+        n_experts=n,
+        n_used=used,
+        width=width,
+        shared_width=shared,
+        gating=GATINGS.get(number, routing.gating),
+        normalize=read.flag("expert_weights_norm", routing.normalize),
+        scale=read.factor("expert_weights_scale"),
+        groups=groups,
+        groups_used=kept,
+    )
+
+
+def read_logit_scale(read: Reader, family: Family) -> float:
+    """What logits are multiplied by."""
+    if not family.logit_scale:
+        read.refuse("logit_scale", (0.0, 1.0))
+        return 1.0
+    scale = read.factor("logit_scale")
+    return scale if family.logit_scale == "multiplies" else 1.0 / scale
+
+
+def read_pooling(read: Reader) -> str:
+    number = read.size("pooling_type", 0, least=0)
+    if number not in POOLINGS:
+        raise LoadError(f"{read.prefix}.pooling_type: {number} is not one of {', '.join(map(str, POOLINGS))}")
+    return POOLINGS[number] if number else ""
+
+
+def check_heads(spec: Spec, read: Reader) -> Spec:
+    """Raises LoadError where heads do not share key heads evenly."""
+    for layer in spec.layers:
+        heads, shared = layer.n_heads, layer.n_kv_heads
+        if heads % shared:
+            raise LoadError(
+                f"{read.prefix}.attention.head_count: {heads} is not a multiple of {shared} key heads"
+            )
+    return spec
 
 
 def vocabulary_size(file: ModelFile) -> int:
@@ -201,31 +348,3 @@ def vocabulary_size(file: ModelFile) -> int:
     if name not in file.tensors or len(file.tensors[name].shape) != 2:
         raise LoadError(f"{name}: the file has no such matrix, the model needs it")
     return file.tensors[name].shape[1]
-
-
-def rope_scale(file: ModelFile, prefix: str) -> float:
-    """What linear scaling multiplies the frequencies by; 1 without scaling."""
-    kind = file.get(f"{prefix}.rope.scaling.type", str, "")
-    if kind not in ("", "none", "linear"):
-        raise LoadError(f"{prefix}.rope.scaling.type: {kind!r} is not supported; these are: none, linear")
-    if kind == "none":
-        return 1.0
-    old = file.get(f"{prefix}.rope.scale_linear", float, 0.0)
-    factor = file.get(f"{prefix}.rope.scaling.factor", float, old)
-    if factor < 0 or factor != factor or factor == float("inf"):
-        raise LoadError(f"{prefix}.rope.scaling.factor: needs a number from 0 on, got {factor}")
-    return 1.0 / factor if factor else 1.0
-
-
-def refuse_options(file: ModelFile, family: Family) -> None:
-    """Raises LoadError for metadata that ask for what the family does not implement."""
-    for key, harmless in (family.refuses or {}).items():
-        full = f"{family.name}.{key}"
-        if full in file.metadata:
-            value = file.metadata[full]
-            try:
-                asks = value not in harmless
-            except ValueError as error:  # an array has no truth value
-                raise GGUFError(f"expected a single value, found {value!r:.60}", key=full) from error
-            if asks:
-                raise LoadError(f"{full}: {value!r:.60} is not supported")

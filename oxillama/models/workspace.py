@@ -1,10 +1,14 @@
-"""Memory that a forward pass works in."""
+"""Memory that a forward pass works in, and what its parts share while it runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from oxillama.models.spec import Spec
+from oxillama.batch import Batch
 from oxillama.tensor import Matrices, aligned_empty
 
 
@@ -13,21 +17,13 @@ class Workspace:
 
     Parameters
     ----------
-    spec : the model's sizes.
-    linears : all its matrices, whose scratch it holds.
-    ffn_width : the width of its widest feed-forward block.
+    widths : floats a row takes in each buffer, by its name.
+    linears : all matrices of the model, whose scratch it holds.
     """
 
-    def __init__(self, spec: Spec, linears: list[Matrices], ffn_width: int) -> None:
+    def __init__(self, widths: Mapping[str, int], linears: list[Matrices]) -> None:
         self.linears = linears
-        self.widths = {
-            "x": spec.n_embd,
-            "h": spec.n_embd,
-            "qkv": (spec.n_heads + spec.n_kv_heads) * spec.key_dim + spec.n_kv_heads * spec.value_dim,
-            "attended": spec.n_heads * spec.value_dim,
-            "gate_up": 2 * ffn_width,
-            "fed": ffn_width,
-        }
+        self.widths = widths
         self.n_rows = 0
         self.linear_bytes = 0
         self.scratch = aligned_empty(0)
@@ -54,3 +50,32 @@ class Workspace:
                 self._views.clear()
             self._views[key] = self._buffers[name][: n * width].reshape(n, width)
         return self._views[key]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward pass under way.
+
+    Attributes
+    ----------
+    batch : its rows.
+    kv : the kernels' `PagedBatch` over them.
+    tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
+    temperatures : float32 (n, 1), what queries are multiplied by in layers that sharpen them, or None.
+    """
+
+    batch: Batch
+    kv: Any
+    work: Workspace
+    n_threads: int
+    tables: tuple[np.ndarray, ...]
+    temperatures: np.ndarray | None
+
+
+def merge_widths(*parts: Mapping[str, int]) -> dict[str, int]:
+    """Buffers large enough for all that name them."""
+    merged: dict[str, int] = {}
+    for part in parts:
+        for name, width in part.items():
+            merged[name] = max(width, merged.get(name, 0))
+    return merged

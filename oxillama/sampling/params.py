@@ -3,11 +3,80 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from oxillama.errors import ConfigError
 
 MAX = 3.4e38  # the largest float32
+ABOVE_ZERO = math.nextafter(0.0, 1.0)
+BELOW_ONE = math.nextafter(1.0, 0.0)
+
+ORDER = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typical_p",
+    "top_p",
+    "min_p",
+    "top_a",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "xtc",
+    "temperature",
+)
+"""The stages in the order they are applied, llama.cpp's; before them come bans, biases and the grammar."""
+
+STAGE_OF = {
+    "repetition_penalty": "penalties",
+    "frequency_penalty": "penalties",
+    "presence_penalty": "penalties",
+    "dry_multiplier": "dry",
+    "xtc_probability": "xtc",
+    "dynatemp_range": "temperature",
+    **{name: name for name in ORDER if name not in ("penalties", "dry", "xtc")},
+}
+"""The stage that an option switches on."""
+
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
+"""What switches off a stage that is on by default."""
+
+CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "temperature"))
+"""The stages that mirostat takes the place of."""
+
+CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
+
+# name: (lowest, highest, in words); integers where the lowest is one
+RANGES: dict[str, tuple[float, float, str]] = {
+    "temperature": (0.0, MAX, "0 or more"),
+    "top_k": (0, 2**31, "0 or more"),
+    "top_p": (ABOVE_ZERO, 1.0, "above 0, at most 1"),
+    "min_p": (0.0, 1.0, "0 to 1"),
+    "typical_p": (ABOVE_ZERO, 1.0, "above 0, at most 1"),
+    "top_a": (0.0, 1.0, "0 to 1"),
+    "top_n_sigma": (0.0, MAX, "0 or more"),
+    "eta_cutoff": (0.0, BELOW_ONE, "0 or more, below 1"),
+    "epsilon_cutoff": (0.0, BELOW_ONE, "0 or more, below 1"),
+    "repetition_penalty": (ABOVE_ZERO, MAX, "above 0"),
+    "frequency_penalty": (-MAX, MAX, "a finite number"),
+    "presence_penalty": (-MAX, MAX, "a finite number"),
+    "repetition_window": (-1, 2**31, "-1 or more"),
+    "dry_multiplier": (0.0, MAX, "0 or more"),
+    "dry_base": (1.0, MAX, "1 or more"),
+    "dry_allowed_length": (0, 2**31, "0 or more"),
+    "dry_range": (-1, 2**31, "-1 or more"),
+    "xtc_probability": (0.0, 1.0, "0 to 1"),
+    "xtc_threshold": (0.0, 1.0, "0 to 1"),
+    "dynatemp_range": (0.0, MAX, "0 or more"),
+    "dynatemp_exponent": (0.0, MAX, "0 or more"),
+    "mirostat": (0, 2, "0, 1 or 2"),
+    "mirostat_tau": (0.0, MAX, "0 or more"),
+    "mirostat_eta": (0.0, MAX, "0 or more"),
+    "min_tokens": (0, 2**31, "0 or more"),
+    "seed": (0, 2**64 - 1, "0 to 2^64 - 1"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,48 +85,204 @@ class SamplerConfig:
 
     Attributes
     ----------
-    temperature : divides the logits; 0 picks the highest one. [0, inf)
+    temperature : divides the logits; 0 picks the highest one that is left. [0, inf)
     top_k : keep this many of the highest; 0 keeps all. [0, inf)
     top_p : keep the fewest whose probabilities sum to this (Holtzman et al., 2020). (0, 1]
     min_p : keep those with at least this times the highest probability (Nguyen et al., 2024). [0, 1]
+    typical_p : keep those of the most typical surprise that sum to more (Meister et al., 2022). (0, 1]
+    top_a : keep those with at least this times the square of the highest probability. [0, 1]
+    top_n_sigma : keep logits so many standard deviations from the highest (Tang et al., 2024); 0 is off.
+        [0, inf)
+    eta_cutoff : keep p >= min(eta, sqrt(eta) e^-entropy) (Hewitt et al., 2022); 0 is off. [0, 1)
+    epsilon_cutoff : keep p >= epsilon (Hewitt et al., 2022); 0 is off. [0, 1)
     repetition_penalty : divides positive logits of recent tokens, multiplies negative ones, once
         per distinct token (Keskar et al., CTRL, 2019). (0, inf)
+    frequency_penalty : taken off the logit of a recent token for each time it occurs. (-inf, inf)
+    presence_penalty : taken off the logit of a recent token. (-inf, inf)
     repetition_window : how many of the last tokens count as recent; -1 for all. [-1, inf)
+    dry_multiplier : penalty for extending a repetition of the allowed length (DRY); 0 is off. [0, inf)
+    dry_base : factor for each token that the repetition is longer. [1, inf)
+    dry_allowed_length : length from which a repetition is penalized. [0, inf)
+    dry_range : how many of the last tokens are searched for repetitions; -1 for all. [-1, inf)
+    dry_sequence_breakers : texts, or tuples of token ids, that no repetition goes across.
+    xtc_probability : how often all but the least likely of the probable tokens are dropped (XTC). [0, 1]
+    xtc_threshold : from which probability on a token is probable; above 0.5 there are never two. [0, 1]
+    dynatemp_range : the temperature goes this far down and up with the entropy; 0 is off. [0, inf)
+    dynatemp_exponent : how the entropy's share of the highest possible maps to that range. [0, inf)
+    mirostat : 1 or 2 holds the surprise near tau (Basu et al., 2021), in place of every cut; 0 is off.
+    mirostat_tau : target surprise, in bits. [0, inf)
+    mirostat_eta : learning rate. [0, inf)
     seed : of the random numbers; None takes the engine's, or a new one. [0, 2^64)
+    logit_bias : by token id, what is added to its logit; -inf bans it.
+    banned_tokens : token ids that are never chosen.
+    allowed_tokens : the only token ids that may be chosen; None for all.
+    min_tokens : tokens before which no end of generation is chosen. [0, inf)
+    ignore_eos : never choose an end of generation.
+    grammar : text must follow this grammar (GBNF, or a compiled one).
+    json_schema : text must be JSON that fits this schema (a dict, JSON text, True, or a class).
+    regex : text must match this regular expression.
+    choices : text must be one of these.
+    order : names of the stages in the order they are applied, and callables (see `SamplerStage`) among them.
 
     Raises
     ------
-    ConfigError : a value is outside its range; the message names the field and the range.
+    ConfigError : a value is outside its range, or options cannot be honoured together: one that switches on
+        a stage that ``order`` leaves out; more than one of grammar, json_schema, regex and choices;
+        mirostat with a cut (those on by default are then left out, as in llama.cpp) or at temperature 0.
     """
 
     temperature: float = 0.8
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
+    typical_p: float = 1.0
+    top_a: float = 0.0
+    top_n_sigma: float = 0.0
+    eta_cutoff: float = 0.0
+    epsilon_cutoff: float = 0.0
     repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     repetition_window: int = 64
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = -1
+    dry_sequence_breakers: tuple[str | tuple[int, ...], ...] = ("\n", ":", '"', "*")
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
     seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    banned_tokens: tuple[int, ...] = ()
+    allowed_tokens: tuple[int, ...] | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    grammar: Any = field(default=None, hash=False)
+    json_schema: Any = field(default=None, hash=False)
+    regex: str | None = None
+    choices: tuple[str, ...] | None = None
+    order: tuple[str | Callable[..., Any], ...] = ORDER
 
     def __post_init__(self) -> None:
-        above_zero = math.nextafter(0.0, 1.0)
-        self._check("temperature", (0.0, MAX), "0 or more")
-        self._check("top_k", (0, 2**31), "0 or more")
-        self._check("top_p", (above_zero, 1.0), "above 0, at most 1")
-        self._check("min_p", (0.0, 1.0), "0 to 1")
-        self._check("repetition_penalty", (above_zero, MAX), "above 0")
-        self._check("repetition_window", (-1, 2**31), "-1 or more")
-        if self.seed is not None:
-            self._check("seed", (0, 2**64 - 1), "0 to 2^64 - 1")
-
-    def _check(self, name: str, bounds: tuple[float, float], wanted: str) -> None:
-        """Raises ConfigError unless the field is a number within ``bounds``, an integer where they are."""
-        value = getattr(self, name)
-        kinds = (int,) if isinstance(bounds[0], int) else (int, float)
-        good = isinstance(value, kinds) and not isinstance(value, bool)
-        if not (good and bounds[0] <= value <= bounds[1]):
-            raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
+        for name in RANGES:
+            if name != "seed" or self.seed is not None:
+                self._check_range(name)
+        if not isinstance(self.ignore_eos, bool):
+            raise ConfigError(f"ignore_eos: needs True or False, got {self.ignore_eos!r}")
+        self._check_tokens()
+        self._check_breakers()
+        self._check_constraints()
+        self._check_order()
+        self._check_mirostat()
 
     @classmethod
     def greedy(cls) -> SamplerConfig:
         """Always the highest logit; among equals the lowest id."""
         return cls(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+
+    @classmethod
+    def mirostat_v2(cls, tau: float = 5.0, eta: float = 0.1, **others: Any) -> SamplerConfig:
+        """Mirostat 2 at temperature 1, unless ``others`` say something else."""
+        return cls(**{"temperature": 1.0, **others, "mirostat": 2, "mirostat_tau": tau, "mirostat_eta": eta})
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the highest logit is chosen and no random number is drawn."""
+        return self.temperature == 0 and self.dynatemp_range == 0
+
+    @property
+    def constraint(self) -> str | None:
+        """Which of grammar, json_schema, regex and choices is given."""
+        return next((name for name in CONSTRAINTS if getattr(self, name) is not None), None)
+
+    def _check_range(self, name: str) -> None:
+        value, (low, high, wanted) = getattr(self, name), RANGES[name]
+        kinds = (int,) if isinstance(low, int) else (int, float)
+        good = isinstance(value, kinds) and not isinstance(value, bool)
+        if not (good and low <= value <= high):
+            raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
+
+    def _check_tokens(self) -> None:
+        self._set_tuple("banned_tokens", is_token, "token ids")
+        if self.allowed_tokens is not None:
+            self._set_tuple("allowed_tokens", is_token, "token ids")
+        if self.allowed_tokens == ():
+            raise ConfigError("allowed_tokens: needs at least one token id, got none")
+        if not isinstance(self.logit_bias, Mapping):
+            raise ConfigError(f"logit_bias: needs a mapping of token ids, got {self.logit_bias!r}")
+        for token, bias in self.logit_bias.items():
+            number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
+            if not (is_token(token) and number and (-MAX <= bias <= MAX or bias == -math.inf)):
+                raise ConfigError(
+                    f"logit_bias: needs token ids with finite numbers or -inf, got {token!r}: {bias!r}"
+                )
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+
+    def _check_breakers(self) -> None:
+        self._set_tuple("dry_sequence_breakers", is_breaker, "texts or tuples of token ids, none empty")
+
+    def _check_constraints(self) -> None:
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{given[0]}: cannot be combined with {given[1]}")
+        plain = (bool, int, float, bytes, list, tuple, dict)
+        if isinstance(self.grammar, plain) or self.grammar == "":
+            raise ConfigError(f"grammar: needs a text or a compiled grammar, got {self.grammar!r}")
+        schema = self.json_schema
+        if schema is not None and not (isinstance(schema, (Mapping, str, bool, type)) and schema != ""):
+            raise ConfigError(f"json_schema: needs a mapping, JSON text, a bool or a class, got {schema!r}")
+        if self.regex is not None and not isinstance(self.regex, str):
+            raise ConfigError(f"regex: needs a text, got {self.regex!r}")
+        if self.choices is not None:
+            self._set_tuple("choices", lambda text: isinstance(text, str), "texts")
+            if not self.choices:
+                raise ConfigError("choices: needs at least one text, got none")
+
+    def _check_order(self) -> None:
+        self._set_tuple(
+            "order", lambda s: s in ORDER if isinstance(s, str) else callable(s), f"callables or {ORDER}"
+        )
+        names = [stage for stage in self.order if isinstance(stage, str)]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"order: needs each stage at most once, got {names}")
+        for name, stage in STAGE_OF.items():
+            if stage not in names and self._is_asked_for(name):
+                raise ConfigError(f"{name}: needs the stage {stage} in order, got {self.order!r}")
+
+    def _check_mirostat(self) -> None:
+        if not self.mirostat:
+            return
+        for name, stage in STAGE_OF.items():
+            if stage in CUTS and self._is_asked_for(name):
+                raise ConfigError(f"mirostat: cannot be combined with {name} {getattr(self, name)}")
+        if self.is_greedy:
+            raise ConfigError("mirostat: needs a temperature above 0, got 0")
+
+    def _is_asked_for(self, name: str) -> bool:
+        """Whether an option is neither at its default nor off."""
+        default = next(f.default for f in fields(self) if f.name == name)
+        return getattr(self, name) not in (default, OFF.get(name))
+
+    def _set_tuple(self, name: str, is_good: Callable[[Any], bool], wanted: str) -> None:
+        """Makes a tuple of a list or tuple whose items are good."""
+        value = getattr(self, name)
+        if not isinstance(value, (list, tuple)) or not all(map(is_good, value)):
+            raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
+        object.__setattr__(self, name, tuple(value))
+
+
+def is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def is_breaker(value: Any) -> bool:
+    return (
+        isinstance(value, (str, tuple))
+        and len(value) > 0
+        and (isinstance(value, str) or all(map(is_token, value)))
+    )

@@ -1,4 +1,4 @@
-"""Twin of `PagedBatch`: softmax(scale q k^T) v over the positions up to each row's own, in float64."""
+"""Twin of `PagedBatch`: softmax attention with all its options, in float64 and without blocks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import numpy as np
 
 
 def rounded(x: np.ndarray, kv_type: str) -> np.ndarray:
-    """float32 as a page of this type holds it, float64."""
+    """float32 as a page of this type holds it, float64. Of q8_0 the last axis is one vector."""
     if kv_type == "f32":
         return x.astype(np.float64)
     if kv_type == "f16":
         return x.astype(np.float16).astype(np.float64)
+    if kv_type == "q8_0":
+        blocks = [q8_block(x[..., d : d + 32]) for d in range(0, x.shape[-1], 32)]
+        return np.concatenate(blocks, axis=-1)
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
     up = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000  # to the nearest, ties to even
     return up.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+def q8_block(x: np.ndarray) -> np.ndarray:
+    """Blocks of up to 32 values along the last axis: codes of -127 .. 127 times a scale in half precision."""
+    most = np.abs(x).max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        scale = (most / np.float32(127)).astype(np.float16).astype(np.float64)
+        codes = np.rint(x * (np.float32(127) / most)).astype(np.float64)
+        return np.where(scale == 0, 0.0, np.where(np.isfinite(scale), codes * scale, np.nan))
 
 
 def attend(
@@ -22,8 +34,13 @@ def attend(
     v: np.ndarray,
     scale: float,
     first: int = 0,
-    window: int | None = None,
-    chunk: int | None = None,
+    *,
+    window: int = 0,
+    chunk: int = 0,
+    causal: bool = True,
+    softcap: float = 0.0,
+    sinks: np.ndarray | None = None,
+    slopes: np.ndarray | None = None,
 ) -> np.ndarray:
     """One sequence.
 
@@ -31,8 +48,12 @@ def attend(
     ----------
     q : (rows, heads, key_dim), the rows at positions first, first + 1, ...
     k, v : (positions, kv_heads, key_dim / value_dim)
-    window : position j is seen from i only if i - j < window
+    window : position j is seen from i only if |i - j| < window
     chunk : position j is seen from i only if both lie in one chunk: i // chunk = j // chunk
+    causal : position j is seen from i only if j <= i
+    softcap : scores become softcap * tanh(score / softcap)
+    sinks : (heads,), one more score, without a value
+    slopes : (heads,), scores lose slope * |i - j|
 
     Returns
     -------
@@ -42,10 +63,24 @@ def attend(
     k, v = (np.repeat(np.asarray(a, np.float64), group, axis=1) for a in (k, v))
     out = np.empty((*q.shape[:2], v.shape[2]))
     for row in range(len(q)):
-        i, j = first + row, np.arange(first + row + 1)
-        seen = (i - j < (window or i + 1)) & ((i // chunk == j // chunk) if chunk else True)
-        scores = np.einsum("hd,phd->hp", q[row].astype(np.float64), k[: i + 1][seen]) * scale
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        out[row] = np.einsum("hp,phd->hd", weights, v[: i + 1][seen])
+        i, j = first + row, np.arange(len(k))
+        seen = (j <= i) | (not causal)
+        if window:
+            seen &= np.abs(i - j) < window
+        if chunk:
+            seen &= i // chunk == j // chunk
+        j = j[seen]
+        scores = np.einsum("hd,phd->hp", q[row].astype(np.float64), k[seen]) * scale
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        if slopes is not None:
+            scores -= np.asarray(slopes, np.float64)[:, None] * np.abs(i - j)
+        most = scores.max(axis=1, keepdims=True)
+        if sinks is not None:
+            most = np.maximum(most, np.asarray(sinks, np.float64)[:, None])
+        weights = np.exp(scores - most)
+        total = weights.sum(axis=1, keepdims=True)
+        if sinks is not None:
+            total += np.exp(np.asarray(sinks, np.float64)[:, None] - most)
+        out[row] = np.einsum("hp,phd->hd", weights / total, v[seen])
     return out

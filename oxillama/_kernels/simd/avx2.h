@@ -37,6 +37,11 @@ static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     f32x16 r = {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
     return r;
 }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
+    f32x16 r = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8))))};
+    return r;
+}
 OX_F2(f32_add, _mm256_add_ps)
 OX_F2(f32_sub, _mm256_sub_ps)
 OX_F2(f32_mul, _mm256_mul_ps)
@@ -55,6 +60,15 @@ static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
     f32x16 r = {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
                 _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
     return r;
+}
+static OX_INLINE int f32_mask_lt(f32x16 a, f32x16 b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ))
+         | _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)) << 8;
+}
+static OX_INLINE int f32_compress(float *p, f32x16 v, int mask) {
+    float lanes[16];
+    f32_store(lanes, v);
+    return ox_compress(p, lanes, mask);
 }
 static OX_INLINE f32x16 f32_from_i32(i32x16 a) {
     f32x16 r = {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};

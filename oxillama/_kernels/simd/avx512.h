@@ -24,6 +24,9 @@ static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
 static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { return _mm512_sub_ps(a, b); }
 static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }
@@ -33,6 +36,11 @@ static OX_INLINE f32x16 f32_max(f32x16 a, f32x16 b) { return _mm512_max_ps(a, b)
 static OX_INLINE f32x16 f32_abs(f32x16 a) { return _mm512_abs_ps(a); }
 static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+static OX_INLINE int f32_mask_lt(f32x16 a, f32x16 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static OX_INLINE int f32_compress(float *p, f32x16 v, int mask) {
+    _mm512_storeu_ps(p, _mm512_maskz_compress_ps((__mmask16)mask, v)); /* not to memory: that is slow on Zen */
+    return _mm_popcnt_u32((unsigned)mask);
 }
 static OX_INLINE f32x16 f32_from_i32(i32x16 a) { return _mm512_cvtepi32_ps(a); }
 static OX_INLINE f32x16 f32_from_bits(i32x16 a) { return _mm512_castsi512_ps(a); }

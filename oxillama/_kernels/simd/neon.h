@@ -24,6 +24,12 @@ static OX_INLINE void f32_store_f16(uint16_t *p, f32x16 a) {
 static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) {
     OX_Q(f32x16, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)));
 }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) {
+    const int16x8_t lo = vmovl_s8(vld1_s8(p)), hi = vmovl_s8(vld1_s8(p + 8));
+    f32x16 r = {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(lo))),
+                 vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi)))}};
+    return r;
+}
 static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { OX_Q(f32x16, vaddq_f32(a.q[i], b.q[i])); }
 static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { OX_Q(f32x16, vsubq_f32(a.q[i], b.q[i])); }
 static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { OX_Q(f32x16, vmulq_f32(a.q[i], b.q[i])); }
@@ -35,6 +41,18 @@ static OX_INLINE f32x16 f32_max(f32x16 a, f32x16 b) { /* b where either is NaN, 
 static OX_INLINE f32x16 f32_abs(f32x16 a) { OX_Q(f32x16, vabsq_f32(a.q[i])); }
 static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
     OX_Q(f32x16, vbslq_f32(vcltq_f32(a.q[i], b.q[i]), x.q[i], y.q[i]));
+}
+static OX_INLINE int f32_mask_lt(f32x16 a, f32x16 b) {
+    const uint32_t values[4] = {1, 2, 4, 8};
+    const uint32x4_t bits = vld1q_u32(values);
+    int mask = 0;
+    for (int i = 0; i < 4; i++) mask |= (int)vaddvq_u32(vandq_u32(vcltq_f32(a.q[i], b.q[i]), bits)) << 4 * i;
+    return mask;
+}
+static OX_INLINE int f32_compress(float *p, f32x16 v, int mask) {
+    float lanes[16];
+    f32_store(lanes, v);
+    return ox_compress(p, lanes, mask);
 }
 static OX_INLINE f32x16 f32_from_i32(i32x16 a) { OX_Q(f32x16, vcvtq_f32_s32(a.q[i])); }
 static OX_INLINE f32x16 f32_from_bits(i32x16 a) { OX_Q(f32x16, vreinterpretq_f32_s32(a.q[i])); }

@@ -41,6 +41,7 @@ static OX_INLINE void f32_store_f16(uint16_t *p, f32x16 a) {
     for (int i = 0; i < 16; i++) p[i] = ox_f16_from_f32(a.v[i]);
 }
 static OX_INLINE f32x16 f32_load_bf16(const uint16_t *p) { OX_EACH(f32x16, ox_f32_from_bf16(p[i])); }
+static OX_INLINE f32x16 f32_load_i8(const int8_t *p) { OX_EACH(f32x16, (float)p[i]); }
 static OX_INLINE f32x16 f32_add(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] + b.v[i]); }
 static OX_INLINE f32x16 f32_sub(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] - b.v[i]); }
 static OX_INLINE f32x16 f32_mul(f32x16 a, f32x16 b) { OX_EACH(f32x16, a.v[i] * b.v[i]); }
@@ -51,6 +52,12 @@ static OX_INLINE f32x16 f32_abs(f32x16 a) { OX_EACH(f32x16, ox_f32_from_bits(ox_
 static OX_INLINE f32x16 f32_select_lt(f32x16 a, f32x16 b, f32x16 x, f32x16 y) {
     OX_EACH(f32x16, a.v[i] < b.v[i] ? x.v[i] : y.v[i]);
 }
+static OX_INLINE int f32_mask_lt(f32x16 a, f32x16 b) {
+    int mask = 0;
+    for (int i = 0; i < 16; i++) mask |= (a.v[i] < b.v[i]) << i;
+    return mask;
+}
+static OX_INLINE int f32_compress(float *p, f32x16 v, int mask) { return ox_compress(p, v.v, mask); }
 static OX_INLINE f32x16 f32_from_i32(i32x16 a) { OX_EACH(f32x16, (float)a.v[i]); }
 static OX_INLINE f32x16 f32_from_bits(i32x16 a) { f32x16 r; memcpy(&r, &a, 64); return r; }
 static OX_INLINE i32x16 i32_from_bits(f32x16 a) { i32x16 r; memcpy(&r, &a, 64); return r; }

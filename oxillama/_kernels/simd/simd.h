@@ -25,6 +25,25 @@
 #define CYTHON_INLINE OX_INLINE
 #endif
 
+/* A hint that the cache line at p is read soon; any address will do. */
+#if !defined(_MSC_VER) || defined(__clang__)
+#define ox_prefetch(p) __builtin_prefetch(p)
+#elif defined(_M_X64)
+#include <intrin.h>
+#define ox_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#else
+#define ox_prefetch(p) ((void)(p))
+#endif
+/* The same for what is read a good while later: into the second-level cache, whose misses are many at a time. */
+#if !defined(_MSC_VER) || defined(__clang__)
+#define ox_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+#elif defined(_M_X64)
+#define ox_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
+#else
+#define ox_prefetch_far(p) ((void)(p))
+#endif
+#define OX_AHEAD 2048 /* bytes between what is multiplied and what is asked for: the memory's latency at full speed */
+
 static OX_INLINE float ox_f32_from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static OX_INLINE uint32_t ox_bits_from_f32(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
@@ -61,6 +80,16 @@ static OX_INLINE uint16_t ox_bf16_from_f32(float f) { /* round to nearest even, 
     const uint32_t u = ox_bits_from_f32(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/* The lanes that `mask` selects, moved to the front of `p`, which has room for 16; returns how many. */
+static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
+    int n = 0;
+    for (int i = 0; i < 16; i++) {
+        memcpy(p + n, lanes + i, 4);
+        n += mask >> i & 1;
+    }
+    return n;
 }
 
 #if defined(OX_TARGET_AVX512)

@@ -1,0 +1,210 @@
+"""Attention alone, beside what the machine can do at best: decoding at a long context, and prefill.
+
+Decoding reads all keys and values for one token, so its roofline is a streaming read of the same pages by as
+many threads. There are as many layers as it takes for the pages to be in no cache. Prefill multiplies, so its
+roofline is the rate of float multiply-adds from registers. Each round measures both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
+from benchmarks.timing import (
+    Row,
+    align,
+    alternate,
+    compare,
+    read_report,
+    report,
+    round_ratios,
+    spread,
+    write_report,
+)
+from oxillama._kernels import Kernels, best, load
+from oxillama.benchmark import Summary, describe_machine
+from oxillama.config import available_cpus
+from oxillama.errors import ConfigError
+from oxillama.formats import KV_TYPES
+from oxillama.tensor import aligned_empty
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Heads of a model."""
+
+    n_heads: int
+    kv_heads: int
+    head_dim: int
+
+
+SHAPES = {"1.1B": Shape(32, 4, 64), "8B": Shape(32, 8, 128)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", choices=SHAPES, action="append", help="repeatable; default: all")
+    parser.add_argument("--kv-type", choices=KV_TYPES, action="append", help="repeatable; default: all")
+    parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
+    parser.add_argument(
+        "--context", type=int, default=8192, help="positions when decoding (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--prompt", type=int, default=2048, help="tokens of the prefill (default: %(default)s)"
+    )
+    parser.add_argument("--page-size", type=int, default=16, help="default: %(default)s")
+    parser.add_argument(
+        "--megabytes", type=float, default=96.0, help="pages that are read (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints a line per shape and KV type: rates, and shares of the rooflines."""
+    for name in ("threads", "rounds", "context", "prompt", "page_size", "megabytes"):
+        if not 0 < getattr(args, name) < 1e6:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
+    kernels = load(args.target) if args.target else best()
+    options = {
+        name: getattr(args, name) for name in ("threads", "context", "prompt", "page_size", "megabytes")
+    }
+    options["target"] = kernels.target
+    old = read_report(args.compare, "attention", options) if args.compare else None
+    lines = [["shape", "KV", "read, GB/s", "decode, GB/s", "share of the read"]]
+    lines[0] += ["peak, GMAC/s", "prefill, GMAC/s", "share of the peak"]
+    results: list[Row] = []
+    for shape in args.shape or SHAPES:
+        for kv_type in args.kv_type or KV_TYPES:
+            found = [
+                decode(
+                    kernels,
+                    shape,
+                    kv_type,
+                    args.threads,
+                    args.rounds,
+                    args.context,
+                    args.page_size,
+                    args.megabytes,
+                ),
+                prefill(kernels, shape, kv_type, args.threads, args.rounds, args.prompt, args.page_size),
+            ]
+            results += found
+            lines.append([shape, kv_type, *(cell for row in found for cell in cells(row))])
+    machine = describe_machine()
+    print(
+        f"{machine['cpu']}, target {kernels.target}, {args.threads} threads, pages of {args.page_size}; ",
+        end="",
+    )
+    print(f"one token at {args.context} positions, {args.prompt} tokens; {args.rounds} rounds, medians")
+    print(align(lines))
+    content = report("attention", options, machine, results)
+    if old is not None:
+        print(compare(old, content))
+    if args.json is not None:
+        write_report(args.json, content)
+    return 0
+
+
+def cells(row: Row) -> list[str]:
+    """Roofline, rate, and the median of the rounds' shares."""
+    rate, roofline = row.samples.values()
+    shares = Summary.of(round_ratios(rate, roofline))
+    return [*(f"{Summary.of(values).median:.1f}" for values in (roofline, rate)), spread(shares, 2)]
+
+
+class Pages:
+    """One sequence's keys and values in all layers: random, stored by the kernel itself."""
+
+    def __init__(
+        self, kernels: Kernels, shape: Shape, kv_type: str, n_layers: int, length: int, page_size: int
+    ):
+        self.shape, self.n_layers, self.length = shape, n_layers, length
+        self.attention = kernels.attention
+        kv_heads, dim = shape.kv_heads, shape.head_dim
+        self.kv_shape = self.attention.KvShape(n_layers, kv_heads, dim, dim, KV_TYPES[kv_type], page_size)
+        n_pages = -(-length // page_size)
+        page_bytes = -(-self.kv_shape.page_bytes // 64) * 64
+        self.memory = aligned_empty(-(-n_pages * page_bytes // 256) * 256)
+        self.addresses = self.memory.ctypes.data + page_bytes * np.arange(n_pages, dtype=np.int64)
+        self.tables = np.arange(n_pages, dtype=np.int32)[None]
+        kv = np.random.default_rng(0).standard_normal((length, 2 * kv_heads * dim)).astype(np.float32)
+        whole = self.rows(length)
+        for layer in range(n_layers):
+            whole.store(layer, kv, 0, kv_heads * dim, 1)
+
+    def rows(self, n: int) -> Any:
+        """`PagedBatch` of the last n positions."""
+        spans, first = np.array([0, n], np.int32), np.array([self.length - n], np.int32)
+        return self.attention.PagedBatch(self.kv_shape, self.addresses, self.tables, spans, first)
+
+    def attending(self, n: int, threads: int) -> Callable[[], None]:
+        """A function that lets the last n positions attend, in every layer."""
+        heads, dim, batch = self.shape.n_heads, self.shape.head_dim, self.rows(n)
+        q = np.random.default_rng(1).standard_normal((n, heads * dim)).astype(np.float32)
+        out, scratch = np.empty_like(q), aligned_empty(batch.scratch_bytes(threads))
+
+        def attend() -> None:
+            for layer in range(self.n_layers):
+                batch.attend(layer, q, heads, dim**-0.5, out, scratch, threads)
+
+        return attend
+
+
+def decode(
+    kernels: Kernels,
+    name: str,
+    kv_type: str,
+    threads: int,
+    rounds: int,
+    context: int,
+    page_size: int,
+    megabytes: float,
+) -> Row:
+    """GB/s of keys and values that one token's attention reads at the end of a context; of plain reading."""
+    one = kernels.attention.KvShape(
+        1, SHAPES[name].kv_heads, SHAPES[name].head_dim, SHAPES[name].head_dim, KV_TYPES[kv_type], page_size
+    )
+    n_layers = max(1, round(megabytes * 1e6 / (one.page_bytes * context / page_size)))
+    pages = Pages(kernels, SHAPES[name], kv_type, n_layers, context, page_size)
+    turns = {
+        "kernel": timed(pages.attending(1, threads)),
+        "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, threads)),
+    }
+    return rates(
+        f"{name} {kv_type}", BANDWIDTH, turns, rounds, dict.fromkeys(turns, float(pages.memory.nbytes))
+    )
+
+
+def prefill(
+    kernels: Kernels, name: str, kv_type: str, threads: int, rounds: int, prompt: int, page_size: int
+) -> Row:
+    """Billions of multiply-adds a second when a whole prompt attends, and from registers."""
+    shape = SHAPES[name]
+    pages = Pages(kernels, shape, kv_type, 1, prompt, page_size)
+    turns = {
+        "kernel": timed(pages.attending(prompt, threads)),
+        "peak": timed(lambda: kernels.roofline.float_products(PEAK_ROUNDS, threads)),
+    }
+    products = prompt * (prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
+    peak = kernels.roofline.float_products(PEAK_ROUNDS, threads)
+    return rates(f"{name} {kv_type}", RATE, turns, rounds, {"kernel": products, "peak": peak})
+
+
+def rates(
+    model: str,
+    metric: Any,
+    turns: dict[str, Callable[[], dict[str, float]]],
+    rounds: int,
+    work: dict[str, float],
+) -> Row:
+    """Billions of each turn's work in a second."""
+    taken = alternate(turns, rounds=rounds)
+    return Row(model, metric, {who: [work[who] / s / 1e9 for s in taken[who]["s"]] for who in turns})

@@ -1,0 +1,187 @@
+"""Time to choose a token: the default chain, every stage alone, and many sequences at once.
+
+Engines take turns. A turn is some choices from logits of one vocabulary; each starts from the model's logits,
+so both engines copy them first (llama.cpp as an array of its candidates). A stage alone is it and the draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import Metric, Row, alternate, rows, table
+from oxillama._kernels import best
+from oxillama.benchmark import describe_machine
+from oxillama.errors import ConfigError
+from oxillama.sampling.batch import sample_batch
+from oxillama.sampling.chain import Sampler
+from oxillama.sampling.params import SamplerConfig
+
+PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
+HISTORY = 4096  # tokens that penalties and DRY look at
+CHOICES = 20  # a turn
+METRIC = Metric("a token", "us", higher_is_better=False)
+Init = Callable[[Any], list[Any]]
+
+# what is measured: options, and llama.cpp's samplers for them (None if it has no such stage)
+CASES: dict[str, tuple[dict[str, Any], Init | None]] = {
+    "default chain": (
+        {},
+        lambda api: [
+            api.llama_sampler_init_penalties(2**17, 64, 1.0, 0.0, 0.0),
+            api.llama_sampler_init_top_k(40),
+            api.llama_sampler_init_typical(1.0, 0),
+            api.llama_sampler_init_top_p(0.95, 0),
+            api.llama_sampler_init_min_p(0.05, 0),
+            api.llama_sampler_init_xtc(0.0, 0.1, 0, 1),
+            api.llama_sampler_init_temp_ext(0.8, 0.0, 1.0),
+            api.llama_sampler_init_dist(1),
+        ],
+    ),
+    "greedy": ({"temperature": 0.0}, lambda api: [api.llama_sampler_init_greedy()]),
+    "no stage": (PLAIN, lambda api: [api.llama_sampler_init_dist(1)]),
+    "top_k 40": (PLAIN | {"top_k": 40}, lambda api: drawn(api, api.llama_sampler_init_top_k(40))),
+    "top_k 1000": (PLAIN | {"top_k": 1000}, lambda api: drawn(api, api.llama_sampler_init_top_k(1000))),
+    "top_p 0.95": (PLAIN | {"top_p": 0.95}, lambda api: drawn(api, api.llama_sampler_init_top_p(0.95, 0))),
+    "min_p 0.05": (PLAIN | {"min_p": 0.05}, lambda api: drawn(api, api.llama_sampler_init_min_p(0.05, 0))),
+    "typical_p 0.5": (
+        PLAIN | {"typical_p": 0.5},
+        lambda api: drawn(api, api.llama_sampler_init_typical(0.5, 0)),
+    ),
+    "top_n_sigma 1": (
+        PLAIN | {"top_n_sigma": 1.0},
+        lambda api: drawn(api, api.llama_sampler_init_top_n_sigma(1.0)),
+    ),
+    "top_a 0.2": (PLAIN | {"top_a": 0.2}, None),
+    "epsilon_cutoff 3e-4": (PLAIN | {"epsilon_cutoff": 3e-4}, None),
+    "eta_cutoff 3e-4": (PLAIN | {"eta_cutoff": 3e-4}, None),
+    "XTC": (
+        PLAIN | {"xtc_probability": 1.0},
+        lambda api: drawn(api, api.llama_sampler_init_xtc(1.0, 0.1, 0, 1)),
+    ),
+    "temperature 0.7": (
+        PLAIN | {"temperature": 0.7},
+        lambda api: drawn(api, api.llama_sampler_init_temp(0.7)),
+    ),
+    "dynamic temperature": (
+        PLAIN | {"dynatemp_range": 0.5},
+        lambda api: drawn(api, api.llama_sampler_init_temp_ext(1.0, 0.5, 1.0)),
+    ),
+    "mirostat 1": (
+        PLAIN | {"mirostat": 1},
+        lambda api: [api.llama_sampler_init_mirostat(2**17, 1, 5.0, 0.1, 100)],
+    ),
+    "mirostat 2": (PLAIN | {"mirostat": 2}, lambda api: [api.llama_sampler_init_mirostat_v2(1, 5.0, 0.1)]),
+    "penalties over 4,096": (
+        PLAIN | {"repetition_penalty": 1.1, "repetition_window": HISTORY},
+        lambda api: drawn(api, api.llama_sampler_init_penalties(2**17, HISTORY, 1.1, 0.0, 0.0)),
+    ),
+    "DRY over 4,096": (
+        PLAIN | {"dry_multiplier": 0.8, "dry_sequence_breakers": ()},
+        lambda api: drawn(api, api.llama_sampler_init_dry(None, 0.8, 1.75, 2, HISTORY, None, 0)),
+    ),
+}
+
+
+def drawn(api: Any, sampler: Any) -> list[Any]:
+    return [sampler, api.llama_sampler_init_dist(1)]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peer", choices=["llama.cpp"], help="an engine to compare with")
+    parser.add_argument("--vocab", type=int, default=131_072, help="default: %(default)s")
+    parser.add_argument(
+        "--logits", choices=["normal", "uniform"], default="normal", help="of deviation 3; -1 to 1"
+    )
+    parser.add_argument("--rounds", type=int, default=10, help="turns per engine (default: %(default)s)")
+    parser.add_argument("--case", choices=list(CASES), action="append", help="repeatable; default: all")
+    parser.add_argument("--sequences", type=int, default=32, help="of the batch (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="for the batch (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints microseconds per token, a line per case, then those of a batch."""
+    for name in ("vocab", "rounds", "sequences", "threads"):
+        if getattr(args, name) < 1:
+            raise ConfigError(f"--{name}: expected at least 1, got {getattr(args, name)}")
+    results = [row for name in args.case or CASES for row in measure(name, args)]
+    print(f"{describe_machine()['cpu']}, target {best().target}; {args.vocab} {args.logits} logits; ", end="")
+    print(f"{args.rounds} rounds; median [quartiles]")
+    for peers in (True, False):
+        some = [row for row in results if (len(row.samples) > 1) == peers]
+        if some:
+            print(table(some))
+    print(table(batch(args)))
+    return 0
+
+
+def make_logits(args: argparse.Namespace, n: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if args.logits == "normal":
+        return (3 * rng.standard_normal((n, args.vocab))).astype(np.float32)
+    return rng.uniform(-1, 1, (n, args.vocab)).astype(np.float32)
+
+
+def measure(name: str, args: argparse.Namespace) -> list[Row]:
+    """The samples of one case."""
+    options, init = CASES[name]
+    logits = make_logits(args, 1)[0]
+    history = np.random.default_rng(1).integers(0, min(args.vocab, 1000), HISTORY, np.int32)
+    sampler = Sampler(SamplerConfig(**options, seed=1))
+    sampler.feed(history)
+    subjects = {"oxillama": timed(lambda: sampler.sample(logits))}
+    if args.peer and init is not None:
+        subjects[args.peer] = timed(llama_cpp_choice(init, logits, history))
+    return rows(name, alternate(subjects, rounds=args.rounds), [METRIC])
+
+
+def timed(choose: Callable[[], object], tokens: int = 1) -> Callable[[], dict[str, float]]:
+    """A turn of `alternate`."""
+
+    def turn() -> dict[str, float]:
+        choose()
+        start = time.perf_counter()
+        for _ in range(CHOICES):
+            choose()
+        return {METRIC.name: (time.perf_counter() - start) / CHOICES / tokens * 1e6}
+
+    return turn
+
+
+def llama_cpp_choice(init: Init, logits: np.ndarray, history: np.ndarray) -> Callable[[], object]:
+    """One choice by llama.cpp's samplers, through its C API."""
+    import llama_cpp as api
+
+    record = np.zeros(len(logits), np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))
+    record["id"], record["logit"] = np.arange(len(logits)), logits
+    data = (api.llama_token_data * len(logits))()
+    chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
+    for sampler in init(api):
+        api.llama_sampler_chain_add(chain, sampler)
+    for token in history.tolist():
+        api.llama_sampler_accept(chain, token)
+
+    def choose() -> object:
+        ctypes.memmove(data, record.ctypes.data, record.nbytes)
+        array = api.llama_token_data_array(data, len(logits), -1, False)
+        api.llama_sampler_apply(chain, ctypes.byref(array))
+        return array.data[array.selected].id
+
+    return choose
+
+
+def batch(args: argparse.Namespace) -> list[Row]:
+    """A token of the default chain for each of many sequences, one after another and together."""
+    logits = make_logits(args, args.sequences)
+    samplers = [Sampler(SamplerConfig(seed=i)) for i in range(args.sequences)]
+
+    def together(n_threads: int) -> Callable[[], dict[str, float]]:
+        return timed(lambda: sample_batch(samplers, logits, n_threads=n_threads), args.sequences)
+
+    subjects = {f"{args.threads} threads": together(args.threads), "1 thread": together(1)}
+    return rows(f"{args.sequences} sequences", alternate(subjects, rounds=args.rounds), [METRIC])

@@ -1,0 +1,122 @@
+"""Collects an importance matrix: runs a text through a model, sums the squares of what each matrix sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from oxillama.config import EngineConfig
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.sequence import Sequence
+from oxillama.errors import ConfigError, PromptError
+from oxillama.imatrix import Entry, ImportanceMatrix
+from oxillama.modelfile import TensorInfo
+from oxillama.tensor import Loaded
+
+
+class Recorder:
+    """Sums of squares per input column of each matrix: an observer of `Matrices`."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, np.ndarray] = {}  # (matrices, cols) float64
+        self.counts: dict[str, np.ndarray] = {}
+
+    def __call__(self, info: TensorInfo, expert: int, x: np.ndarray) -> None:
+        n_matrices = info.shape[2] if len(info.shape) > 2 else 1
+        if info.name not in self.sums:
+            self.sums[info.name] = np.zeros((n_matrices, info.shape[0]))
+            self.counts[info.name] = np.zeros(n_matrices, np.int64)
+        self.sums[info.name][expert] += np.square(x, dtype=np.float64).sum(axis=0)
+        self.counts[info.name][expert] += len(x)
+
+    def entries(self) -> dict[str, Entry]:
+        """What was seen, by tensor name."""
+        return {
+            name: Entry(sums.astype(np.float32), self.counts[name].astype(np.float32))
+            for name, sums in self.sums.items()
+        }
+
+
+def collect_imatrix(
+    model: str | os.PathLike[str],
+    text: str | os.PathLike[str],
+    *,
+    chunk_size: int = 512,
+    chunks: int | None = None,
+    process_output: bool = False,
+    num_threads: int | None = None,
+    loading: Loaded | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImportanceMatrix:
+    """The importance matrix of a model for a text, as `quantize_model` takes it.
+
+    The text is cut into chunks of tokens that are run one by one, each from an empty context; a last one that
+    is not full is left out, unless it is the only one. Where the vocabulary starts texts with a BOS, each
+    chunk's first token is it.
+
+    Parameters
+    ----------
+    model : GGUF file (of a split one: the first).
+    text : UTF-8 file, what the model is to be good at.
+    chunk_size : tokens of a chunk.
+    chunks : most chunks to run; None for all.
+    process_output : record the output matrix too; it is rarely worth it (and its logits cost time).
+    num_threads : None for the CPUs this process may use.
+    loading : told of each tensor as it comes into memory.
+    progress : called with (chunks done, chunks in all).
+
+    Raises
+    ------
+    ConfigError : an option is out of range, or the text cannot be read.
+    PromptError : the text is empty.
+    And the errors of loading a model.
+    """
+    for name, value in (("chunk_size", chunk_size), ("chunks", chunks)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{name}: needs an integer from 1 on, got {value!r}")
+    content = _read(Path(os.fsdecode(text)))
+    if not content:
+        raise PromptError(f"text: {os.fspath(text)} is empty")
+    config = EngineConfig(model_path=model, num_threads=num_threads)
+    engine = InferenceEngine(config, progress=loading)
+    if chunk_size > engine.context_size:
+        raise ConfigError(f"chunk_size: needs at most the context's {engine.context_size}, got {chunk_size}")
+    tokens = engine.tokenize(content)
+    pieces = [tokens[i : i + chunk_size] for i in range(0, len(tokens), chunk_size)]
+    if len(pieces) > 1 and len(pieces[-1]) < chunk_size:
+        pieces.pop()
+    pieces = pieces[:chunks]
+    begin = _first_token(engine)
+    recorder, runner = Recorder(), engine.runner
+    for matrices in runner.model.matrices():
+        if matrices is not runner.model.output or process_output:
+            matrices.observer = recorder
+    for i, piece in enumerate(pieces):
+        sequence = Sequence(runner.pool, piece if begin is None else [begin, *piece[1:]])
+        try:
+            runner.forward([(sequence, len(piece))], all_logits=process_output)
+        finally:
+            sequence.release()
+        if progress is not None:
+            progress(i + 1, len(pieces))
+    return ImportanceMatrix(recorder.entries(), (Path(os.fsdecode(text)).name,), len(pieces), chunk_size)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"text: {path} is not UTF-8 (at byte {error.start})") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"text: {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+def _first_token(engine: InferenceEngine) -> int | None:
+    """The BOS, where the vocabulary puts one before a text."""
+    with_it, without = engine.tokenize("a"), engine.tokenize("a", add_special=False)
+    return with_it[0] if len(with_it) > len(without) and with_it[0] != without[0] else None

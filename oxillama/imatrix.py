@@ -1,0 +1,185 @@
+"""Importance matrices: how much each input column of each matrix matters, as mean squared activations.
+
+Reads both forms llama.cpp writes (tools/imatrix): GGUF files, where ``NAME.in_sum2`` (cols, matrices) and
+``NAME.counts`` (1, matrices) stand for each tensor, and the older ``.dat`` files: int32 number of entries;
+for each the length of its name, the name, calls, number of values, float32 values (mean squares times calls);
+then, where present, calls and the name of the text. Writes the GGUF form.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from oxillama import ggufwriter
+from oxillama.errors import GGUFError, ModelFileError
+from oxillama.formats import FORMATS
+from oxillama.gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES
+from oxillama.modelfile import ModelFile
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+FLOOR = 1e-6
+"""Least weight of a column, relative to the mean: columns that were always 0 keep a say."""
+
+
+@dataclass
+class Entry:
+    """Sums of one tensor.
+
+    Attributes
+    ----------
+    sums : float32 (matrices, cols), sums of squared activations; one matrix, or one for each expert.
+    counts : float32 (matrices,), rows that were summed; 0 for an expert that saw none.
+    """
+
+    sums: np.ndarray
+    counts: np.ndarray
+
+    def weights(self, cols: int, matrices: int) -> np.ndarray | None:
+        """float32 (matrices, cols) above 0, of mean 1 for each matrix; None for sums of another shape.
+
+        All 1 for a matrix that saw no row. Sums in a row are split: older files do not tell experts apart.
+        """
+        if self.sums.shape not in ((matrices, cols), (1, matrices * cols)):
+            return None
+        sums = self.sums.reshape(matrices, cols).astype(np.float64)
+        seen = (sums.sum(axis=1) > 0) & (self.counts > 0)
+        with np.errstate(all="ignore"):
+            scaled = sums / sums.mean(axis=1, keepdims=True)
+        return np.where(seen[:, None], np.maximum(scaled, FLOOR), 1.0).astype(np.float32)
+
+
+@dataclass
+class ImportanceMatrix:
+    """The entries of a file by tensor name, e.g. "blk.0.ffn_up.weight".
+
+    Attributes
+    ----------
+    entries : by tensor name.
+    datasets : names of the texts it was made from.
+    chunk_count, chunk_size : how many pieces of text, of how many tokens; 0 where a file does not say.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    datasets: tuple[str, ...] = ()
+    chunk_count: int = 0
+    chunk_size: int = 0
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ImportanceMatrix:
+        """Reads a file of either form.
+
+        Raises
+        ------
+        ModelFileError : it cannot be read.
+        GGUFError : it is malformed, holds no entries, or numbers that are negative or not finite.
+        """
+        where = Path(os.fsdecode(path))
+        try:
+            with open(where, "rb") as file:
+                is_gguf = file.read(len(MAGIC)) == MAGIC
+                if not is_gguf:
+                    file.seek(0)
+                    found = _parse_dat(file.read(), where.name)
+        except (OSError, ValueError) as error:
+            if isinstance(error, GGUFError):
+                raise
+            raise ModelFileError(
+                f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        if is_gguf:
+            found = _read_gguf(where)
+        if not found.entries:
+            raise GGUFError(f"{where.name}: expected an importance matrix, found no entries")
+        for name, entry in found.entries.items():
+            for numbers in (entry.sums, entry.counts):
+                if not (np.isfinite(numbers) & (numbers >= 0)).all():
+                    raise GGUFError(
+                        f"an importance needs finite numbers from 0 on, in {where.name}", key=name
+                    )
+        return found
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes a GGUF file, whole or not at all. Raises ModelFileError if it cannot be written."""
+        tensors: dict[ggufwriter.Tensor, np.ndarray] = {}
+        for name, entry in sorted(self.entries.items()):
+            for suffix, data in ((SUMS, entry.sums), (COUNTS, entry.counts[:, None])):
+                tensor = ggufwriter.Tensor(name + suffix, FORMATS["F32"], data.shape[::-1])
+                tensors[tensor] = np.ascontiguousarray(data, "<f4")
+        pairs: Mapping[str, int | str | tuple[str, ...]] = {
+            "general.type": "imatrix",
+            "imatrix.datasets": self.datasets,
+            "imatrix.chunk_count": self.chunk_count,
+            "imatrix.chunk_size": self.chunk_size,
+        }
+        encoded = [ggufwriter.pair(key, value) for key, value in pairs.items()]
+        with ggufwriter.replacing(Path(os.fsdecode(path))) as file:
+            file.write(ggufwriter.header(encoded, list(tensors)))
+            for tensor, data in tensors.items():
+                ggufwriter.write_tensor(file, tensor, [data], DEFAULT_ALIGNMENT)
+
+
+def _read_gguf(path: Path) -> ImportanceMatrix:
+    with ModelFile.open(path) as file:
+        found = ImportanceMatrix(
+            {},
+            tuple(file.get("imatrix.datasets", list[str], [])),
+            file.get("imatrix.chunk_count", int, 0),
+            file.get("imatrix.chunk_size", int, 0),
+        )
+        for full, info in file.tensors.items():
+            name = full.removesuffix(SUMS).removesuffix(COUNTS)
+            other = file.tensors.get(name + (COUNTS if full.endswith(SUMS) else SUMS))
+            if name == full or other is None or info.format.name != "F32":
+                wanted = f"an importance matrix has F32 pairs of NAME{SUMS} and NAME{COUNTS}"
+                raise GGUFError(f"{wanted}, in {path.name}", key=full)
+            if full.endswith(COUNTS):
+                continue
+            cols = info.shape[0]
+            if info.n_elements != cols * other.n_elements:
+                raise GGUFError(f"{info.shape} has not {other.shape} matrices, in {path.name}", key=full)
+            sums = file.data(full).view("<f4").reshape(-1, cols).astype(np.float32)
+            found.entries[name] = Entry(sums, file.data(other.name).view("<f4").astype(np.float32))
+    return found
+
+
+def _parse_dat(data: bytes, label: str) -> ImportanceMatrix:
+    """The older form. It does not tell matrices apart: an entry is one row, split when it is used."""
+    pos = 0
+
+    def fail(what: str, key: str | None = None) -> NoReturn:
+        raise GGUFError(f"{what}, in {label}", key=key, offset=pos)
+
+    def take(n_bytes: int) -> bytes:
+        nonlocal pos
+        if n_bytes > len(data) - pos:
+            fail(f"not an importance matrix: {n_bytes} bytes needed, {len(data) - pos} left")
+        pos += n_bytes
+        return data[pos - n_bytes : pos]
+
+    def integer(low: int, high: int, what: str) -> int:
+        value: int = struct.unpack("<i", take(4))[0]
+        if not low <= value <= high:
+            fail(f"not an importance matrix: {what} is {value}")
+        return value
+
+    found = ImportanceMatrix()
+    for _ in range(integer(1, len(data) // 12, "the number of entries")):
+        raw = take(integer(1, MAX_NAME_BYTES, "the length of a name"))
+        name = raw.decode("utf-8", "surrogateescape")
+        calls = integer(0, 2**31 - 1, "a number of calls")
+        values = np.frombuffer(take(4 * integer(1, len(data) // 4, "a number of values")), "<f4")
+        if name in found.entries:
+            fail("the entry occurs twice", name)
+        found.entries[name] = Entry(values.astype(np.float32)[None], np.array([calls], np.float32))
+    if pos < len(data):
+        found.chunk_count = integer(0, 2**31 - 1, "the number of chunks")
+        text = take(integer(0, len(data), "the length of the text's name"))
+        found.datasets = (text.decode("utf-8", "surrogateescape"),)
+    return found

@@ -1,0 +1,139 @@
+"""The attention block: q, k and v from one input, norms and rotation, pages, and back to the hidden state."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.models.norm import load_qk_norms
+from oxillama.models.spec import LayerSpec, Spec
+from oxillama.models.workspace import Step
+from oxillama.tensor import Matrices, Weights
+
+
+class Attention:
+    """Attention of one layer (Vaswani et al., 2017), with heads that share keys (Ainslie et al., 2023).
+
+    A row of the buffer ``qkv`` holds q's heads, then k's, then v's.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        layer, block = spec.layers[i], f"blk.{i}"
+        q, k = layer.n_heads * spec.key_dim, layer.n_kv_heads * spec.key_dim
+        v, attended = layer.n_kv_heads * spec.value_dim, layer.n_heads * spec.value_dim
+        fused = weights.has(f"{block}.attn_qkv.weight")
+        qkv = [("attn_qkv", q + k + v)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", v)]
+        self.index = i
+        self.spec = spec
+        self.layer = layer
+        self.kernels: Kernels = weights.kernels
+        self.attn_qkv = weights.linear([(f"{block}.{name}", rows) for name, rows in qkv], spec.n_embd)
+        self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], attended)
+        norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
+        after = spec.family.qk_norm == "unit"
+        self.norms, self.turned_norms = ([], norms) if after else (norms, [])  # before and after the rotation
+        sinks = weights.vector(f"{block}.attn_sinks.weight", layer.n_heads) if spec.family.sinks else None
+        self.options = attend_options(spec, layer, sinks)
+        # layers with fewer key heads than the pages have room for leave the rest of them empty
+        self.shared_heads = spec.n_kv_heads
+        self.wide_heads = layer.n_heads // layer.n_kv_heads * self.shared_heads
+
+    def linears(self) -> list[Matrices]:
+        return [self.attn_qkv, self.attn_output]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers it works in."""
+        wide = (self.wide_heads + self.shared_heads) * self.spec.key_dim
+        found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
+        if self.wide_heads != self.layer.n_heads:
+            found["wide_qkv"] = wide + self.shared_heads * self.spec.value_dim
+            found["wide_attended"] = self.wide_heads * self.spec.value_dim
+        return found
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads
+        heads, kv_heads, dim = layer.n_heads, layer.n_kv_heads, spec.key_dim
+        qkv = work.rows("qkv", n, self.attn_qkv.rows)
+        self.attn_qkv.apply(h, qkv, work.scratch, n_threads)
+        if spec.clamp:
+            np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
+        for norm in self.norms:
+            norm.apply(qkv, n_threads)
+        if layer.rope is not None:
+            table, neox = step.tables[layer.rope], spec.ropes[layer.rope].neox
+            self.kernels.vector.rope(qkv, heads + kv_heads, dim, table, neox, n_threads)
+            for norm in self.turned_norms:
+                norm.apply(qkv, n_threads)
+        if layer.sharpened and step.temperatures is not None:
+            qkv[:, : heads * dim] *= step.temperatures
+        attended = work.rows("attended", n, self.attn_output.cols)
+        if self.wide_heads == heads:
+            self._attend(qkv, heads, kv_heads, attended, step)
+        else:
+            self._attend_wide(qkv, attended, step)
+        self.attn_output.apply(attended, out, work.scratch, n_threads, accumulate)
+
+    def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
+        """Stores k and v of the rows, and attends with q, by as many key heads as the pages have."""
+        dim, kv, n_threads = self.spec.key_dim, step.kv, step.n_threads
+        kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
+        scale = self.spec.score_scale
+        kv.attend(self.index, qkv, heads, scale, out, step.work.scratch, n_threads, **self.options)
+
+    def _attend_wide(self, qkv: np.ndarray, out: np.ndarray, step: Step) -> None:
+        """`_attend` with heads of zeros behind the layer's own."""
+        spec, layer, n, work = self.spec, self.layer, len(qkv), step.work
+        widths = self.widths()
+        wide = work.rows("wide_qkv", n, widths["wide_qkv"])
+        wide_out = work.rows("wide_attended", n, widths["wide_attended"])
+        wide[:] = 0
+        start, column = 0, 0
+        for heads, room, dim in (
+            (layer.n_heads, self.wide_heads, spec.key_dim),
+            (layer.n_kv_heads, self.shared_heads, spec.key_dim),
+            (layer.n_kv_heads, self.shared_heads, spec.value_dim),
+        ):
+            wide[:, column : column + heads * dim] = qkv[:, start : start + heads * dim]
+            start += heads * dim
+            column += room * dim
+        self._attend(wide, self.wide_heads, self.shared_heads, wide_out, step)
+        out[:] = wide_out[:, : out.shape[1]]
+
+
+def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> dict[str, Any]:
+    """What a layer asks of the attention kernel beside the plain thing."""
+    options: dict[str, Any] = {}
+    if layer.window:
+        options["window"] = layer.window
+    if layer.chunk:
+        options["chunk"] = layer.chunk
+    if spec.soft_cap:
+        options["softcap"] = spec.soft_cap
+    heads = layer.n_heads // layer.n_kv_heads * spec.n_kv_heads if spec.latent is None else layer.n_heads
+    if sinks is not None:
+        options["sinks"] = np.pad(sinks, (0, heads - len(sinks)))
+    if spec.alibi_bias:
+        slopes = alibi_slopes(layer.n_heads, spec.alibi_bias)
+        options["slopes"] = np.pad(slopes, (0, heads - len(slopes)))
+    if not spec.causal:
+        options["causal"] = False
+    return options
+
+
+def alibi_slopes(n_heads: int, max_bias: float) -> np.ndarray:
+    """float32 (heads,): how much a score falls per position of distance (Press et al., 2022); what lies
+    between the powers of two as llama.cpp has it."""
+    n = 1 << (n_heads.bit_length() - 1)
+    exponents = [
+        -max_bias * (h + 1) / n if h < n else -max_bias * (2 * (h - n) + 1) / (2 * n) for h in range(n_heads)
+    ]
+    return np.array([exp2(e) for e in exponents], np.float32)
+
+
+def exp2(x: float) -> float:
+    """2^x, correctly rounded: the same bits on every machine."""
+    return float(Decimal(2) ** Decimal(x))

@@ -1,0 +1,34 @@
+"""Cohere's Command R: parallel blocks behind one layer norm without bias, scaled logits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oxillama.models.family import register
+from oxillama.models.llama import LLAMA
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec
+
+
+def plus_norms(spec: Spec, read: Reader) -> Spec:
+    """Command R+, with 64 layers, norms each head of q and k."""
+    return replace(
+        spec, family=spec.family.derive(spec.family.name, qk_norm="heads" if spec.n_layers >= 64 else "")
+    )
+
+
+COMMAND_R = register(
+    LLAMA.derive(
+        "command-r",
+        norm="layer",
+        residual="parallel",
+        ffn_norm="",
+        logit_scale="multiplies",
+        routing=None,
+        output="tied",
+        adjust=plus_norms,
+    )
+)
+
+# Three layers of four see a window, and only they rotate.
+COHERE2 = register(COMMAND_R.derive("cohere2", window_period=4, rope_on_windows_only=True, adjust=None))

@@ -1,0 +1,84 @@
+"""DeepSeek: many small experts beside shared ones, and from the second on latent attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from oxillama.errors import LoadError
+from oxillama.models.family import Family, Routing, register
+from oxillama.models.llama import LLAMA, needs_experts
+from oxillama.models.metadata import Reader
+from oxillama.models.rope import log_of
+from oxillama.models.spec import Latent, Spec, Temperature
+
+DEEPSEEK = register(
+    LLAMA.derive("deepseek", routing=Routing(normalize=False, shared_width="expert"), adjust=needs_experts)
+)
+
+
+def latent_sizes(spec: Spec, read: Reader) -> Spec:
+    """Newer files give a head's sizes in keys of their own, older ones as any attention's."""
+    latent = Latent(
+        q_rank=read.size("attention.q_lora_rank", 0, least=0),
+        kv_rank=read.size("attention.kv_lora_rank"),
+        key_dim=read.size("attention.key_length_mla", 0, least=0) or spec.key_dim,
+        value_dim=read.size("attention.value_length_mla", 0, least=0) or spec.value_dim,
+    )
+    if latent.q_rank and "blk.0.attn_q.weight" in read.file.tensors:
+        latent = replace(latent, q_rank=0)  # some small models state a rank they do not use
+    n_rot = spec.ropes[0].n_rot
+    if n_rot >= latent.key_dim:
+        key = f"{read.prefix}.rope.dimension_count"
+        raise LoadError(f"{key}: needs an even number below {latent.key_dim}, got {n_rot}")
+    return replace(
+        spec.each_layer(n_kv_heads=1),
+        latent=latent,
+        score_scale=read.amount("attention.scale") or 1 / math.sqrt(latent.key_dim),
+    )
+
+
+def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
+    """DeepSeek moves YaRN's gain from the rotation into the scores. Its key for that is a tenth of what other
+    families mean by it, as llama.cpp reads it."""
+    spec = latent_sizes(spec, read)
+    rope = spec.ropes[0]
+    stretch = log_of(rope.factor) if rope.factor > 0 else 0.0
+    plain = read.number("rope.scaling.attn_factor", 1.0)
+    k = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
+    if rope.mix and k:
+        gain, magnitude = plain * (1 + k * stretch), plain
+    else:
+        gain, magnitude = plain * (1 + 0.1 * stretch), rope.magnitude
+    rate = read.amount("attention.temperature_scale")
+    if rate:
+        length = read.size("attention.temperature_length")
+        spec = replace(spec.each_layer(sharpened=True), temperature=Temperature(rate, length, 0))
+    experts = spec.experts
+    if (
+        experts
+        and spec.n_layers in (47, 48)
+        and spec.n_vocab == 154880
+        and not read.has("expert_gating_func")
+    ):
+        experts = replace(experts, gating="sigmoid")  # GLM 4.7 Flash leaves it out
+    ropes = tuple(replace(rope, magnitude=magnitude) for rope in spec.ropes)
+    return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
+
+
+DEEPSEEK2 = register(DEEPSEEK.derive("deepseek2", mixer="mla", adjust=deepseek2_numbers))
+
+
+def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
+    """Constants of the model's code: no file states them."""
+    return replace(
+        latent_sizes(spec, read),
+        embedding_scale=12.0,
+        residual_scale=1.4 / math.sqrt(spec.n_layers),
+        logit_scale=256 / spec.n_embd,
+    )
+
+
+MINICPM3: Family = register(
+    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, adjust=minicpm3_scales)
+)

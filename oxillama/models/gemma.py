@@ -1,0 +1,60 @@
+"""The Gemma family: embeddings scaled by the root of their width, gated GELU, weights of norms that are
+stored with their 1, and from the second on norms after the blocks and windows on most layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from oxillama.models.family import register
+from oxillama.models.llama import LLAMA
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec
+
+GEMMA = register(
+    LLAMA.derive("gemma", rope="neox", routing=None, embedding_scale=0.0, activation="gelu", output="tied")
+)
+
+
+def largest_model(n_layers: int, spec: Spec) -> Spec:
+    """The largest model of a generation scales scores by the width per head, not by that of a key."""
+    if spec.n_layers != n_layers:
+        return spec
+    return replace(spec, score_scale=1 / math.sqrt(spec.n_embd // spec.layers[0].n_heads))
+
+
+def gemma2_scale(spec: Spec, read: Reader) -> Spec:
+    return largest_model(46, spec)
+
+
+def gemma3_scale(spec: Spec, read: Reader) -> Spec:
+    return largest_model(62, spec)
+
+
+GEMMA2 = register(
+    GEMMA.derive(
+        "gemma2",
+        attn_post_norm=("post_attention_norm",),
+        ffn_post_norm=("post_ffw_norm",),
+        window=4096,
+        window_period=2,
+        soft_cap=50.0,
+        final_soft_cap=30.0,
+        adjust=gemma2_scale,
+    )
+)
+
+GEMMA3 = register(
+    GEMMA2.derive(
+        "gemma3",
+        qk_norm="head",
+        window=0,
+        window_period=6,
+        local_rope="plain",
+        local_base=10000.0,
+        soft_cap=0.0,
+        final_soft_cap=0.0,
+        output="either",
+        adjust=gemma3_scale,
+    )
+)

@@ -1,0 +1,68 @@
+"""GPT-2 and its descendants: layer norms with biases and feed-forward blocks without a gate; and gpt-oss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oxillama.models.family import Routing, register
+from oxillama.models.llama import LLAMA, needs_experts
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec
+
+GPT2 = register(
+    LLAMA.derive(
+        "gpt2",
+        rope="none",
+        positions="yes",
+        norm="layer",
+        norm_bias="yes",
+        gate="none",
+        activation="gelu",
+        routing=None,
+    )
+)
+
+STARCODER = register(GPT2.derive("starcoder"))
+STARCODER2 = register(GPT2.derive("starcoder2", rope="neox", positions="no"))
+FALCON = register(STARCODER2.derive("falcon", residual="parallel", ffn_norm=""))
+BLOOM = register(GPT2.derive("bloom", positions="no", embd_norm=True, alibi_bias=8.0))
+
+MPT = register(GPT2.derive("mpt", positions="maybe", norm_bias="maybe", qk_norm="row", qk_norm_optional=True))
+
+
+def parallel_if_stated(spec: Spec, read: Reader) -> Spec:
+    parallel = read.file.get(f"{read.prefix}.use_parallel_residual", bool)
+    residual = "parallel" if parallel else "sequential"
+    return replace(spec, family=spec.family.derive(spec.family.name, residual=residual))
+
+
+GPT_NEOX = register(STARCODER2.derive("gptneox", output="own", adjust=parallel_if_stated))
+
+STABLELM = register(
+    STARCODER2.derive(
+        "stablelm",
+        gate="pair",
+        activation="silu",
+        residual="maybe",
+        qk_norm="heads",
+        qk_norm_optional=True,
+        output="own",
+    )
+)
+
+NEMOTRON = register(STARCODER2.derive("nemotron", activation="relu_squared", output="own"))
+ORION = register(STARCODER2.derive("orion", gate="pair", activation="silu", output="own"))
+
+GPT_OSS = register(
+    LLAMA.derive(
+        "gpt-oss",
+        rope="neox",
+        ffn_norm="post_attention_norm",
+        sinks=True,
+        window_period=2,
+        activation="silu_clamped",
+        routing=Routing(gating="chosen", normalize=False),
+        output="own",
+        adjust=needs_experts,
+    )
+)

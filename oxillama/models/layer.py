@@ -1,0 +1,146 @@
+"""A layer: how its mixer and its feed-forward block are wired into the hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.models.attention import Attention
+from oxillama.models.experts import load_experts
+from oxillama.models.feed import load_feed
+from oxillama.models.mla import LatentAttention
+from oxillama.models.norm import Norm, load_norm
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step, merge_widths
+from oxillama.tensor import Matrices, Weights
+
+
+class Block(Protocol):
+    """What a layer is made of: attention or another mixer, a feed-forward block."""
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that. ``h`` and ``out`` never overlap."""
+
+    def linears(self) -> list[Matrices]:
+        """Its matrices, in the order in which it takes them."""
+
+    def widths(self) -> dict[str, int]:
+        """Floats a row takes in each buffer it works in."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Two blocks, the norms around them (None where there is none), and the wiring.
+
+    "sequential": x += mixer(norm(x)), then x += feed(norm(x)).
+    "parallel": x += mixer(norm(x)) + feed(norm(x)), by the same norm where the second is None.
+    "post": x = norm(x + mixer(x)), then x = norm(x + feed(x)).
+
+    A norm after a block is applied to its output before that is added, or ("post") to the sum;
+    ``second_post_norm`` then to the sum of that and the layer's input.
+    """
+
+    kernels: Kernels
+    residual: str
+    residual_scale: float
+    mixer: Block
+    feed: Block
+    attn_norm: Norm | None
+    ffn_norm: Norm | None
+    attn_post_norm: Norm | None
+    ffn_post_norm: Norm | None
+    second_post_norm: Norm | None = None
+
+    def linears(self) -> list[Matrices]:
+        return [*self.mixer.linears(), *self.feed.linears()]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers its blocks work in."""
+        return merge_widths(self.mixer.widths(), self.feed.widths())
+
+    def run(self, x: np.ndarray, step: Step) -> None:
+        """Carries the hidden state x (n, d) through the layer, in place."""
+        if self.residual == "post":
+            self._run_post(x, step)
+            return
+        h = self._input(x, self.attn_norm, "h", step)
+        if self.residual == "parallel":
+            h2 = h if self.ffn_norm is None else self._input(x, self.ffn_norm, "h2", step)
+            self._add(self.mixer, h, x, self.attn_post_norm, step)
+            self._add(self.feed, h2, x, self.ffn_post_norm, step)
+        else:
+            self._add(self.mixer, h, x, self.attn_post_norm, step)
+            self._add(self.feed, self._input(x, self.ffn_norm, "h", step), x, self.ffn_post_norm, step)
+
+    def _input(self, x: np.ndarray, norm: Norm | None, buffer: str, step: Step) -> np.ndarray:
+        """What a block sees of the hidden state."""
+        if norm is None:
+            return x
+        return norm.apply(x, step.work.rows(buffer, *x.shape), step.n_threads)
+
+    def _add(self, block: Block, h: np.ndarray, x: np.ndarray, norm: Norm | None, step: Step) -> None:
+        """x += the block's output for h, scaled or after a norm."""
+        if h is not x and norm is None and self.residual_scale == 1:
+            block.run(h, x, step, True)
+            return
+        y = step.work.rows("y", *x.shape)
+        block.run(h, y, step, False)
+        if norm is not None and self.residual_scale == 1:
+            norm.add(y, x, step.n_threads)
+            return
+        if norm is not None:
+            norm.apply(y, y, step.n_threads)
+        self.kernels.vector.add_scaled(x, y, self.residual_scale, step.n_threads)
+
+    def _run_post(self, x: np.ndarray, step: Step) -> None:
+        given = x.copy() if self.second_post_norm else None
+        for block, norm in ((self.mixer, self.attn_post_norm), (self.feed, self.ffn_post_norm)):
+            y = step.work.rows("y", *x.shape)
+            block.run(x, y, step, False)
+            x += y
+            if norm is not None:
+                norm.apply(x, x, step.n_threads)
+            if block is self.mixer and self.second_post_norm is not None:
+                x += given
+                self.second_post_norm.apply(x, x, step.n_threads)
+
+
+MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {"attention": Attention, "mla": LatentAttention}
+
+
+def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
+    """Layer ``i``."""
+    family, block = spec.family, f"blk.{i}"
+
+    def norm(*names: str) -> Norm | None:
+        """The first of the names that the file has; one of them must be there if any is named."""
+        if not any(names):
+            return None
+        found = next((name for name in names if weights.has(f"{block}.{name}.weight")), names[-1])
+        return load_norm(spec, weights, f"{block}.{found}")
+
+    residual, ffn_norm, attn_norm = family.residual, family.ffn_norm, family.attn_norm
+    if residual == "maybe":  # without a norm of its own, the feed-forward block shares attention's
+        residual = "sequential" if weights.has(f"{block}.{ffn_norm}.weight") else "parallel"
+        ffn_norm = ffn_norm if residual == "sequential" else ""
+    if residual == "parallel" and weights.has(f"{block}.attn_norm_2.weight"):
+        attn_norm, ffn_norm = "attn_norm_2", attn_norm
+    second = residual == "post" and weights.has(f"{block}.attn_norm_2.weight")
+    return Layer(
+        kernels=weights.kernels,
+        residual=residual,
+        residual_scale=spec.residual_scale,
+        attn_norm=norm(attn_norm),
+        mixer=MIXERS[family.mixer](spec, i, weights),
+        attn_post_norm=norm(*family.attn_post_norm),
+        ffn_norm=norm(ffn_norm),
+        feed=load_experts(spec, i, weights)
+        if spec.layers[i].experts
+        else load_feed(spec, weights, block, spec.layers[i].n_ff),
+        ffn_post_norm=norm(*family.ffn_post_norm),
+        second_post_norm=norm("attn_norm_2") if second else None,
+    )

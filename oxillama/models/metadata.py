@@ -1,0 +1,127 @@
+"""Typed, checked reading of one architecture's metadata."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from oxillama.errors import GGUFError, LoadError
+from oxillama.modelfile import ModelFile
+
+# Keys that change what a model computes and that nothing here implements, with values that ask for nothing.
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "activation_sparsity_scale": (),
+    "altup.num_inputs": (0, 1),
+    "attention.head_count_kv_swa": (),
+    "attention.indexer.head_count": (0,),
+    "attention.output_gate": (False,),
+    "attention.relative_buckets_count": (0,),
+    "attention.shared_kv_layers": (0,),
+    "attention.value_scale": (0.0, 1.0),
+    "deepstack_mapping": (),
+    "expert_group_scale": (0.0, 1.0),
+    "expert_latent_length": (0,),
+    "rope.dimension_count_swa": (),
+    "swiglu_clamp_exp": (),
+    "swiglu_clamp_shexp": (),
+}
+
+
+class Reader:
+    """Metadata under the prefix of an architecture.
+
+    All methods raise LoadError or GGUFError naming the full key where a value is of another kind, out of
+    bounds, or missing without a default.
+    """
+
+    def __init__(self, file: ModelFile, prefix: str) -> None:
+        self.file = file
+        self.prefix = prefix
+
+    def has(self, key: str) -> bool:
+        return f"{self.prefix}.{key}" in self.file.metadata
+
+    def size(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """An integer from ``least`` to 2^31 - 1."""
+        full = f"{self.prefix}.{key}"
+        value = self.file.get(full, int) if default is None else self.file.get(full, int, default)
+        if not least <= value < 2**31:
+            raise LoadError(f"{full}: needs a number from {least} to 2^31 - 1, got {value}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        full = f"{self.prefix}.{key}"
+        value = self.file.get(full, float) if default is None else self.file.get(full, float, default)
+        if not 0 < value < 1e12:
+            raise LoadError(f"{full}: needs a number above 0, got {value}")
+        return value
+
+    def amount(self, key: str, default: float = 0.0) -> float:
+        """A number from 0 on."""
+        value = self.file.get(f"{self.prefix}.{key}", float, default)
+        if not 0 <= value < 1e12:
+            raise LoadError(f"{self.prefix}.{key}: needs a number from 0 on, got {value}")
+        return value
+
+    def factor(self, key: str, default: float = 1.0) -> float:
+        """A finite number; where it is 0, ``default``."""
+        value = self.file.get(f"{self.prefix}.{key}", float, default)
+        if not math.isfinite(value):
+            raise LoadError(f"{self.prefix}.{key}: needs a finite number, got {value}")
+        return value or default
+
+    def flag(self, key: str, default: bool) -> bool:
+        return self.file.get(f"{self.prefix}.{key}", bool, default)
+
+    def text(self, key: str, default: str = "") -> str:
+        return self.file.get(f"{self.prefix}.{key}", str, default)
+
+    def per_layer(self, key: str, n_layers: int, default: int | None = None, least: int = 1) -> list[int]:
+        """An integer for each layer, from one for all or an array of as many."""
+        full = f"{self.prefix}.{key}"
+        value = self.file.metadata.get(full)
+        if not isinstance(value, np.ndarray):
+            return [self.size(key, default, least)] * n_layers
+        values: list[int] = (
+            [int(v) for v in self.file.get(full, list[bool])]
+            if value.dtype.kind == "b"
+            else self.file.get(full, list[int])
+        )
+        if len(values) < n_layers:
+            raise LoadError(f"{full}: needs a number for each of {n_layers} layers, has {len(values)}")
+        wrong = next((v for v in values[:n_layers] if not least <= v < 2**31), None)
+        if wrong is not None:
+            raise LoadError(f"{full}: needs numbers from {least} to 2^31 - 1, has {wrong}")
+        return values[:n_layers]
+
+    def uniform(self, key: str, n_layers: int, default: int | None = None) -> int:
+        """An integer that may be stated for each layer, and must then be the same in all that have one."""
+        values = set(self.per_layer(key, n_layers, default, least=0 if default == 0 else 1)) - {0}
+        if len(values) > 1:
+            raise LoadError(f"{self.prefix}.{key}: needs one number for all layers, has {sorted(values)}")
+        return values.pop() if values else 0
+
+    def is_array(self, key: str) -> bool:
+        return isinstance(self.file.metadata.get(f"{self.prefix}.{key}"), np.ndarray)
+
+    def sections(self, key: str) -> tuple[int, ...]:
+        """Up to four integers from 0 on, or () where the key is absent."""
+        full = f"{self.prefix}.{key}"
+        values = self.file.get(full, list[int], [])
+        if len(values) > 4 or any(not 0 <= v < 2**31 for v in values):
+            raise LoadError(f"{full}: needs up to four numbers from 0 on, got {values!r:.60}")
+        return tuple(values)
+
+    def refuse(self, key: str, harmless: tuple[object, ...]) -> None:
+        """Raises LoadError if the file gives a key another value than those that ask for nothing."""
+        full = f"{self.prefix}.{key}"
+        if full in self.file.metadata:
+            value = self.file.metadata[full]
+            try:
+                asks = value not in harmless
+            except ValueError as error:  # an array has no truth value
+                raise GGUFError(f"expected a single value, found {value!r:.60}", key=full) from error
+            if asks:
+                raise LoadError(f"{full}: {value!r:.60} is not supported")

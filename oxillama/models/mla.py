@@ -1,0 +1,139 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024): the cache holds one short vector per token.
+
+Keys and values of all heads are linear in that vector, so their matrices are applied to queries and to what
+was attended instead: attention runs over the compressed vectors themselves, all query heads on one key head.
+The key is [vector | rotated part], the value the vector.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.models.attention import attend_options
+from oxillama.models.norm import HeadNorm
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
+from oxillama.tensor import Matrices, Weights
+
+
+class LatentAttention:
+    """Latent attention of one layer."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent
+        assert latent is not None
+        self.index = i
+        self.spec = spec
+        self.latent = latent
+        self.heads = layer.n_heads
+        self.rope = layer.rope
+        self.sharpened = layer.sharpened
+        self.turning = spec.ropes[0].n_rot
+        self.fixed = latent.key_dim - self.turning
+        self.kernels: Kernels = weights.kernels
+        queries = latent.q_rank or self.heads * latent.key_dim
+        query_name = "attn_q_a" if latent.q_rank else "attn_q"
+        self.first = weights.linear(
+            [(f"{block}.{query_name}", queries), (f"{block}.attn_kv_a_mqa", latent.kv_rank + self.turning)],
+            spec.n_embd,
+        )
+        self.column = queries  # where the compressed keys and values begin in its rows
+        self.attn_q_b = None
+        self.norms = [self._norm(f"{block}.attn_kv_a_norm", latent.kv_rank, queries, weights)]
+        if latent.q_rank:
+            self.norms.append(self._norm(f"{block}.attn_q_a_norm", queries, 0, weights))
+            self.attn_q_b = weights.linear(
+                [(f"{block}.attn_q_b", self.heads * latent.key_dim)], latent.q_rank
+            )
+        if weights.has(f"{block}.attn_kv_b.weight"):
+            shape = (self.heads, self.fixed, latent.value_dim, latent.kv_rank)
+            self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
+        else:
+            names = [(f"{block}.attn_k_b", latent.kv_rank)]
+            self.attn_k_b = weights.experts(names, self.fixed, self.heads)
+            names = [(f"{block}.attn_v_b", latent.value_dim)]
+            self.attn_v_b = weights.experts(names, latent.kv_rank, self.heads)
+        self.attn_output = weights.linear(
+            [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
+        )
+        self.options = attend_options(spec, layer, None)
+
+    def _norm(self, name: str, width: int, column: int, weights: Weights) -> HeadNorm:
+        weight = weights.vector(f"{name}.weight", width)
+        return HeadNorm(weights.kernels, False, self.spec.norm_eps, 1, width, weight, column=column)
+
+    def linears(self) -> list[Matrices]:
+        middle = [self.attn_q_b] if self.attn_q_b else []
+        return [self.first, *middle, *self.attn_k_b, *self.attn_v_b, self.attn_output]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers it works in."""
+        latent, heads = self.latent, self.heads
+        return {
+            "qkv": self.first.rows,
+            "queries": heads * latent.key_dim,
+            "by_head": heads * max(self.fixed, latent.kv_rank),
+            "by_head_out": heads * max(latent.value_dim, latent.kv_rank),
+            "absorbed": heads * (latent.kv_rank + self.turning),
+            "attended": heads * latent.kv_rank,
+            "values": heads * latent.value_dim,
+            "compressed": max(latent.q_rank, 1),
+        }
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n, work, n_threads, latent, heads = len(h), step.work, step.n_threads, self.latent, self.heads
+        vector, rank = self.kernels.vector, latent.kv_rank
+        first = work.rows("qkv", n, self.first.rows)
+        self.first.apply(h, first, work.scratch, n_threads)
+        for norm in self.norms:
+            norm.apply(first, n_threads)
+        q = work.rows("queries", n, heads * latent.key_dim)
+        if self.attn_q_b is None:
+            q[:] = first[:, : self.column]
+        else:
+            compressed = work.rows("compressed", n, self.column)
+            compressed[:] = first[:, : self.column]
+            self.attn_q_b.apply(compressed, q, work.scratch, n_threads)
+        if self.rope is not None:
+            table, neox = step.tables[self.rope], self.spec.ropes[self.rope].neox
+            vector.rope(q, heads, latent.key_dim, table, neox, n_threads, self.fixed)
+            vector.rope(first, 1, self.turning, table, neox, n_threads, self.column + rank)
+        by_head = q.reshape(n, heads, latent.key_dim)
+        absorbed = work.rows("absorbed", n, heads * (rank + self.turning)).reshape(n, heads, -1)
+        absorbed[:, :, :rank] = self._each_head(by_head[:, :, : self.fixed], self.attn_k_b, step)
+        absorbed[:, :, rank:] = by_head[:, :, self.fixed :]
+        if self.sharpened and step.temperatures is not None:
+            absorbed *= step.temperatures[:, :, None]
+        step.kv.store(self.index, first, self.column, self.column, n_threads)
+        attended = work.rows("attended", n, heads * rank)
+        scale, flat = self.spec.score_scale, absorbed.reshape(n, -1)
+        step.kv.attend(self.index, flat, heads, scale, attended, work.scratch, n_threads, **self.options)
+        values = work.rows("values", n, heads * latent.value_dim)
+        each = self._each_head(attended.reshape(n, heads, rank), self.attn_v_b, step)
+        values.reshape(n, heads, latent.value_dim)[:] = each
+        self.attn_output.apply(values, out, work.scratch, n_threads, accumulate)
+
+    def _each_head(self, x: np.ndarray, matrices: list[Matrices], step: Step) -> np.ndarray:
+        """(n, heads, rows): each head of x (n, heads, cols) times its own matrix."""
+        n, heads, cols = x.shape
+        rows = matrices[0].rows
+        inputs = step.work.rows("by_head", n, heads * cols).reshape(heads, n, cols)
+        outputs = step.work.rows("by_head_out", n, heads * rows).reshape(heads, n, rows)
+        inputs[:] = x.transpose(1, 0, 2)
+        for head, matrix in enumerate(matrices):
+            matrix.apply(inputs[head], outputs[head], step.work.scratch, step.n_threads)
+        found: np.ndarray = outputs.transpose(1, 0, 2)
+        return found
+
+
+def split_kv_b(
+    weights: Weights, name: str, heads: int, key_rows: int, value_rows: int, cols: int
+) -> tuple[list[Matrices], list[Matrices]]:
+    """Older files keep both matrices of a head in one, [keys | values]; the keys' is used transposed."""
+    both = weights.table(f"{name}.weight", heads * (key_rows + value_rows), cols)
+    both = both.reshape(heads, key_rows + value_rows, cols)
+    keys = [weights.dense(f"{name}.weight", part[:key_rows].T) for part in both]
+    values = [weights.dense(f"{name}.weight", part[key_rows:]) for part in both]
+    return keys, values

@@ -1,0 +1,36 @@
+"""OLMo: norms without parameters; OLMo 2: norms after the blocks only, and of all of q and k; OLMoE."""
+
+from __future__ import annotations
+
+from oxillama.models.family import Routing, register
+from oxillama.models.llama import LLAMA, needs_experts
+
+OLMO = register(LLAMA.derive("olmo", norm="layer", norm_weight=False, routing=None))
+
+OLMO2 = register(
+    LLAMA.derive(
+        "olmo2",
+        rope="neox",
+        routing=None,
+        attn_norm="",
+        ffn_norm="",
+        attn_post_norm=("post_attention_norm",),
+        ffn_post_norm=("post_ffw_norm",),
+        qk_norm="row",
+        window_period=4,
+        local_rope="plain",
+        output="own",
+    )
+)
+
+# OLMoE norms all of q and k at once and does not renormalize the weights of its experts.
+OLMOE = register(
+    LLAMA.derive(
+        "olmoe",
+        rope="neox",
+        qk_norm="row",
+        routing=Routing(normalize=False),
+        output="own",
+        adjust=needs_experts,
+    )
+)

@@ -1,0 +1,43 @@
+"""The Qwen family: Llama with the other rotary pairing, and biases or norms on q and k."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oxillama.models.family import Routing, register
+from oxillama.models.llama import LLAMA, needs_experts
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec
+
+# The biases on q, k and v come with the tensors.
+QWEN2 = register(LLAMA.derive("qwen2", rope="neox", routing=None))
+
+QWEN2_MOE = register(
+    QWEN2.derive(
+        "qwen2moe",
+        routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
+        output="own",
+        adjust=needs_experts,
+    )
+)
+
+
+def rope_sections(spec: Spec, read: Reader) -> Spec:
+    """Pairs of dimensions that turn with different coordinates of a token; text has one, and a fourth section
+    stands still."""
+    sections = read.sections("rope.dimension_sections")
+    if not sum(sections):
+        return spec
+    return replace(spec, ropes=tuple(replace(rope, neox=True, sections=sections) for rope in spec.ropes))
+
+
+def without_epsilon(spec: Spec, read: Reader) -> Spec:
+    """llama.cpp, which files of this family are made for, leaves their epsilon out; what is left here keeps a
+    row of zeros from becoming NaN."""
+    return replace(rope_sections(spec, read), norm_eps=1e-30)
+
+
+QWEN2_VL = register(QWEN2.derive("qwen2vl", adjust=without_epsilon))
+
+QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head"))
+QWEN3_MOE = register(QWEN3.derive("qwen3moe", routing=Routing(width="ff/used"), adjust=needs_experts))

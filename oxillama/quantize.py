@@ -1,0 +1,377 @@
+"""Makes a smaller model file: `quantize_model` plans the format of every tensor, then converts one by one.
+
+What is not quantized is copied bit for bit, and so are the metadata, but for the file type, the version of
+the quantization formats, and how a split file was split. Memory stays bounded by a few chunks of rows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from oxillama import _kernels, filetypes, ggufwriter
+from oxillama.config import available_cpus
+from oxillama.conversion import converted
+from oxillama.errors import ConfigError, GGUFError, LoadError
+from oxillama.filetypes import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
+from oxillama.formats import FORMATS, Format
+from oxillama.imatrix import ImportanceMatrix
+from oxillama.modelfile import ModelFile, TensorInfo
+
+QUANTIZATION_VERSION = 2
+"""Of the block formats, as ``general.quantization_version`` has it."""
+
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+
+Progress = Callable[[str, int], None]
+"""Told the name and the bytes, in the source, of what has been converted."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What becomes of a tensor.
+
+    Attributes
+    ----------
+    source : its entry in the source's directory.
+    format : what it is written in.
+    wanted : what it would be written in if its rows fitted; another than ``format`` where that stands in.
+    weighted : whether the importance matrix is used for it: it has an entry, and the format looks at that.
+    """
+
+    source: TensorInfo
+    format: Format
+    wanted: Format
+    weighted: bool
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is converted, not copied."""
+        return self.format is not self.source.format
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its data in the new file."""
+        return self.format.nbytes(self.source.n_elements)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What `quantize_model` did, or would do.
+
+    Attributes
+    ----------
+    file_type : the type's full name, e.g. "Q4_K_M".
+    tensors : in file order.
+    """
+
+    file_type: str
+    tensors: tuple[Planned, ...]
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of all tensors in the source."""
+        return sum(tensor.source.nbytes for tensor in self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors in the new file."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of all tensors together."""
+        return 8 * self.nbytes / sum(tensor.source.n_elements for tensor in self.tensors)
+
+
+def quantize_model(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None,
+    type: str,
+    *,
+    imatrix: str | os.PathLike[str] | ImportanceMatrix | None = None,
+    pure: bool = False,
+    output_tensor_type: str | None = None,
+    token_embedding_type: str | None = None,
+    tensor_types: Sequence[tuple[str, str]] = (),
+    leave_output_tensor: bool = False,
+    allow_requantize: bool = False,
+    num_threads: int | None = None,
+    progress: Progress | None = None,
+) -> Quantization:
+    """Writes a model in a file type.
+
+    Parameters
+    ----------
+    source : GGUF file (of a split one: the first).
+    target : file to write, in place of what is there; None only tells what would be written.
+    type : a file type of `filetypes.FILE_TYPES` or its alias, e.g. "Q4_K_M", in any case.
+    imatrix : importance of the columns, or the file that has it.
+    pure : every matrix gets the type's base format.
+    output_tensor_type, token_embedding_type : formats for the output matrix and the embedding.
+    tensor_types : (regular expression, format): for matrices whose names it is found in; the first that is
+        found counts.
+    leave_output_tensor : do not quantize the output matrix.
+    allow_requantize : quantize matrices that are quantized already, which costs quality.
+    num_threads : None for the CPUs this process may use.
+    progress : told of each tensor.
+
+    Raises
+    ------
+    ConfigError : an option cannot be honoured.
+    ModelFileError : a file cannot be read or written.
+    GGUFError : a file is malformed, or a weight is not finite or too large for the format.
+    LoadError : there are no matrices, or one is in a format that cannot be read.
+    """
+    file_type, _ = filetypes.named_type(type)
+    output = None if output_tensor_type is None else _named(output_tensor_type, "output_tensor_type")
+    embedding = None if token_embedding_type is None else _named(token_embedding_type, "token_embedding_type")
+    overrides = [(_pattern(p), _named(t, "tensor_types")) for p, t in tensor_types]
+    threads = available_cpus() if num_threads is None else num_threads
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+        raise ConfigError(f"num_threads: needs 1 to 1024, got {num_threads!r}")
+    if leave_output_tensor and output is not None:
+        raise ConfigError("leave_output_tensor: cannot be combined with output_tensor_type")
+    if imatrix is not None and not isinstance(imatrix, ImportanceMatrix):
+        imatrix = ImportanceMatrix.read(imatrix)
+    with ModelFile.open(source) as file:
+        planner = _Planner(file, file_type, imatrix, pure, output, embedding, overrides, leave_output_tensor)
+        plan = Quantization(file_type, planner.plan())
+        _check_sources(plan, allow_requantize)
+        if target is not None:
+            path = Path(os.fsdecode(target))
+            if any(_is_same(path, shard) for shard in file.paths):
+                raise ConfigError(f"target: {path} is the source")
+            _write(file, plan, path, imatrix, threads, progress or (lambda name, n_bytes: None))
+    return plan
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):  # it is not there, or no path at all
+        return False
+
+
+def _named(name: str, option: str) -> Format:
+    return filetypes.named_format(name, option)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"tensor_types: {text!r} is no regular expression: {error}") from error
+
+
+class _Planner:
+    """Chooses the format of every tensor of a file."""
+
+    def __init__(
+        self,
+        file: ModelFile,
+        file_type: str,
+        imatrix: ImportanceMatrix | None,
+        pure: bool,
+        output: Format | None,
+        embedding: Format | None,
+        overrides: list[tuple[re.Pattern[str], Format]],
+        leave_output: bool,
+    ) -> None:
+        self.file, self.file_type, self.imatrix, self.pure = file, file_type, imatrix, pure
+        self.output, self.embedding, self.overrides = output, embedding, overrides
+        self.leave_output = leave_output
+        self.matrices = [
+            name
+            for name, info in file.tensors.items()
+            if filetypes.is_quantized(name, len(info.shape))
+            and not (leave_output and name == "output.weight")
+            and not info.format.name.startswith("I")
+        ]
+        self.base = FORMATS[FILE_TYPES[file_type].base]
+        self.mixes = not pure and self.base.name not in FLOATS
+        self.facts = model_facts(file, imatrix is not None) if self.mixes else None
+        self.indices = filetypes.indices(self.matrices)
+
+    def plan(self) -> tuple[Planned, ...]:
+        if not self.matrices:
+            raise LoadError(f"{self.file.path}: has no matrices to quantize")
+        if self.leave_output and "output.weight" not in self.file.tensors:
+            raise ConfigError(
+                "leave_output_tensor: the file has no output.weight, the embedding is the output"
+            )
+        for pattern, _ in self.overrides:
+            if not any(pattern.search(name) for name in self.matrices):
+                raise ConfigError(f"tensor_types: {pattern.pattern!r} is found in no matrix's name")
+        if self.output is not None and not self._has("output.weight") and not self._tied():
+            raise ConfigError("output_tensor_type: the file has no output matrix to quantize")
+        if self.embedding is not None and not self._has(*filetypes.EMBEDDINGS):
+            raise ConfigError("token_embedding_type: the file has no embedding to quantize")
+        matrices = set(self.matrices)
+        plan = tuple(
+            self._planned(info)
+            if name in matrices
+            else Planned(info, info.format, info.format, weighted=False)
+            for name, info in self.file.tensors.items()
+        )
+        if self.imatrix is not None and not self._has(*self.imatrix.entries):
+            raise ConfigError("imatrix: has no entry for any matrix of this model")
+        return plan
+
+    def _has(self, *names: str) -> bool:
+        return any(name in self.matrices for name in names)
+
+    def _tied(self) -> bool:
+        return "output.weight" not in self.file.tensors and self._has("token_embd.weight")
+
+    def _planned(self, info: TensorInfo) -> Planned:
+        named = self._named_format(info.name)
+        wanted = named or self._mixed(info)
+        found = filetypes.fitting(wanted, info.shape[0])
+        if named is not None and found is not named:
+            needed = f"{named.name} needs rows of a multiple of {named.block_len}"
+            raise ConfigError(f"{info.name}: {needed}, it has {info.shape[0]}")
+        weighted = self.imatrix is not None and found.name not in UNWEIGHTED and self._is_weighted(info)
+        return Planned(info, found, wanted, weighted)
+
+    def _named_format(self, name: str) -> Format | None:
+        """What the options name for a matrix: patterns come last."""
+        if self.embedding is not None and name in filetypes.EMBEDDINGS:
+            return self.embedding
+        if self.output is not None and (
+            name == "output.weight" or (self._tied() and name == "token_embd.weight")
+        ):
+            return self.output
+        return next((fmt for pattern, fmt in self.overrides if pattern.search(name)), None)
+
+    def _mixed(self, info: TensorInfo) -> Format:
+        if self.facts is None:
+            return self.base
+        index = self.indices[info.name]
+        return FORMATS[filetypes.mixed(self.file_type, info.name, info.shape[0], index, self.facts)]
+
+    def _is_weighted(self, info: TensorInfo) -> bool:
+        assert self.imatrix is not None
+        entry = self.imatrix.entries.get(info.name)
+        if entry is None:
+            return False
+        if importance_of(entry_shape(info), self.imatrix, info.name) is None:
+            if info.name in filetypes.EMBEDDINGS:  # some tools record what goes into a lookup
+                return False
+            cols, matrices = entry_shape(info)
+            found = f"found {entry.sums.shape[0]} x {entry.sums.shape[1]}"
+            raise ConfigError(f"imatrix: {info.name} needs {matrices} x {cols} numbers, {found}")
+        return True
+
+
+def entry_shape(info: TensorInfo) -> tuple[int, int]:
+    """Columns, and matrices that are stacked."""
+    return info.shape[0], info.n_elements // (info.shape[0] * info.shape[1])
+
+
+def importance_of(shape: tuple[int, int], imatrix: ImportanceMatrix, name: str) -> np.ndarray | None:
+    """float32 (matrices, cols), or None where there is no entry, or one of another shape."""
+    entry = imatrix.entries.get(name)
+    return None if entry is None else entry.weights(*shape)
+
+
+def model_facts(file: ModelFile, has_importance: bool) -> ModelFacts:
+    """What the mixes look at. Raises GGUFError for a key of the wrong kind."""
+    architecture = file.get("general.architecture", str)
+
+    def first(key: str, default: int) -> int:
+        """A number, or the largest of a number for each layer."""
+        value = file.metadata.get(f"{architecture}.{key}", default)
+        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
+            return int(value.max())
+        if type(value) is not int or value < 0:
+            raise GGUFError(
+                f"expected an integer from 0 on, found {value!r:.40}", key=f"{architecture}.{key}"
+            )
+        return value
+
+    n_heads = first("attention.head_count", 0)
+    return ModelFacts(
+        architecture,
+        first("block_count", 0),
+        n_heads,
+        first("attention.head_count_kv", n_heads),
+        first("expert_count", 0),
+        tied="output.weight" not in file.tensors,
+        has_importance=has_importance,
+    )
+
+
+def _check_sources(plan: Quantization, allow_requantize: bool) -> None:
+    """Raises unless every matrix that changes can be read, and may be."""
+    for tensor in plan.tensors:
+        source = tensor.source
+        if not tensor.changes:
+            continue
+        if source.format.layout is None:
+            readable = ", ".join(fmt.name for fmt in FORMATS.values() if fmt.layout)
+            raise LoadError(f"{source.name}: {source.format.name} cannot be read; there are: {readable}")
+        if source.format.name not in FLOATS and not allow_requantize:
+            raise ConfigError(
+                f"allow_requantize: {source.name} is {source.format.name} already; quantizing it again to "
+                f"{tensor.format.name} costs quality and has to be allowed"
+            )
+
+
+def _write(
+    file: ModelFile,
+    plan: Quantization,
+    path: Path,
+    imatrix: ImportanceMatrix | None,
+    n_threads: int,
+    progress: Progress,
+) -> None:
+    tensors = [ggufwriter.Tensor(t.source.name, t.format, t.source.shape) for t in plan.tensors]
+    head = ggufwriter.header(_pairs(file, plan.file_type, imatrix), tensors, file.alignment)
+    with ggufwriter.replacing(path) as out:
+        out.write(head)
+        for tensor, planned in zip(tensors, plan.tensors, strict=True):
+            chunks = _chunks(file, planned, imatrix, n_threads)
+            ggufwriter.write_tensor(out, tensor, chunks, file.alignment)
+            file.release(tensor.name)
+            progress(tensor.name, planned.source.nbytes)
+
+
+def _pairs(file: ModelFile, file_type: str, imatrix: ImportanceMatrix | None) -> list[ggufwriter.Data]:
+    """The source's metadata with what the quantization changes."""
+    pairs: dict[str, ggufwriter.Data] = dict(file.raw_metadata())
+    for key in SPLIT_KEYS:
+        pairs.pop(key, None)
+    changed: dict[str, int | str] = {
+        "general.file_type": FILE_TYPES[file_type].id,
+        "general.quantization_version": QUANTIZATION_VERSION,
+    }
+    if imatrix is not None:  # as llama.cpp's tool tells it (tools/quantize)
+        changed["quantize.imatrix.entries_count"] = len(imatrix.entries)
+        changed["quantize.imatrix.chunks_count"] = imatrix.chunk_count
+        if imatrix.datasets:
+            changed["quantize.imatrix.dataset"] = imatrix.datasets[0]
+    return list((pairs | {key: ggufwriter.pair(key, value) for key, value in changed.items()}).values())
+
+
+def _chunks(
+    file: ModelFile, planned: Planned, imatrix: ImportanceMatrix | None, n_threads: int
+) -> Iterator[np.ndarray]:
+    """The data of a tensor as the new file has them."""
+    source, data = planned.source, file.data(planned.source.name)
+    if not planned.changes:
+        yield data
+        return
+    cols, matrices = entry_shape(source)
+    weights = importance_of((cols, matrices), imatrix, source.name) if imatrix and planned.weighted else None
+    kernels = _kernels.best()
+    for i, blocks in enumerate(data.reshape(matrices if weights is not None else 1, -1)):
+        row = None if weights is None else weights[i]
+        yield from converted(
+            kernels, source.name, source.format, blocks, cols, planned.format, row, n_threads
+        )

@@ -1,0 +1,96 @@
+"""Sampling for many sequences at once, and for one that keeps no state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.errors import OxiLlamaError, SamplingError
+from oxillama.sampling.chain import Sampler, SamplerChain
+from oxillama.sampling.params import SamplerConfig
+from oxillama.sampling.workspaces import workspaces
+
+History = Sequence[int] | np.ndarray
+
+
+def sample(
+    logits: np.ndarray,
+    config: SamplerConfig | SamplerChain,
+    history: History = (),
+    *,
+    seed: int | None = None,
+    kernels: Kernels | None = None,
+) -> int:
+    """One token, by a `Sampler` made for it and forgotten: its parameters and errors are a sampler's."""
+    return Sampler(config, kernels, seed).sample(logits, history)
+
+
+def sample_batch(
+    samplers: Sequence[Sampler],
+    logits: np.ndarray | Sequence[np.ndarray],
+    histories: Sequence[History | None] | None = None,
+    n_threads: int = 1,
+) -> list[int | OxiLlamaError]:
+    """The next token of each sequence, the same as each sampler's own `sample` would give.
+
+    Parameters
+    ----------
+    samplers : one for each sequence, each a different object.
+    logits : float32 (sequences, vocab), or a row for each.
+    histories : see `Sampler.sample`.
+    n_threads : sequences that are sampled at a time; stages in Python take turns.
+
+    Returns
+    -------
+    list : for each sequence its token, or the error that `sample` would have raised. Such a sampler's state
+        is as it was, and no other sequence notices.
+    """
+    if len({id(sampler) for sampler in samplers}) < len(samplers):
+        raise SamplingError("samplers: need to be different objects, got one twice")
+    histories = [None] * len(samplers) if histories is None else histories
+    if not len(samplers) == len(logits) == len(histories):
+        raise SamplingError(
+            f"sample_batch: needs one row and history for each of {len(samplers)} samplers, "
+            f"got {len(logits)} rows and {len(histories)} histories"
+        )
+    try:
+        return _sample(samplers, logits, histories, n_threads)
+    except BaseException:
+        for sampler in samplers:
+            sampler.abandon()
+        raise
+
+
+def _sample(
+    samplers: Sequence[Sampler],
+    logits: np.ndarray | Sequence[np.ndarray],
+    histories: Sequence[History | None],
+    n_threads: int,
+) -> list[int | OxiLlamaError]:
+    """Rows of one vocabulary and target together; chains with stages in Python one after another."""
+    results: list[Any] = [None] * len(samplers)
+    groups: dict[tuple[str, int], list[tuple[int, tuple[Any, ...]]]] = {}
+    for i, (sampler, row, history) in enumerate(zip(samplers, logits, histories, strict=True)):
+        try:
+            native = sampler.row(row, history)
+            if native is None:
+                results[i] = sampler.sample(row, history)
+            else:
+                key = (sampler.chain.kernels.target, len(native[1]))
+                groups.setdefault(key, []).append((i, native))
+        except OxiLlamaError as error:
+            results[i] = error
+    for (_, vocab), members in groups.items():
+        kernels = samplers[members[0][0]].chain.kernels
+        rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
+        chosen = kernels.sampling.sample_rows([native for _, native in members], rooms)
+        for (i, _), found in zip(members, chosen, strict=True):
+            try:
+                status, token, logprob = found
+                results[i] = samplers[i].take(status, token, logprob, vocab)
+            except OxiLlamaError as error:
+                results[i] = error
+    return results

@@ -1,0 +1,77 @@
+"""Log-probabilities of tokens, computed only when they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels, best
+from oxillama.errors import SamplingError
+from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """How probable a token was, and what else was.
+
+    Attributes
+    ----------
+    token : its id.
+    logprob : natural logarithm of its probability; -inf if it was not a candidate.
+    top : (id, logprob) of the likeliest tokens, in descending order, the lower id first among equals.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class SampledToken:
+    """A sampled token and its log-probabilities.
+
+    Attributes
+    ----------
+    token : its id.
+    raw : in the model's own distribution.
+    processed : in the distribution it was drawn from, after every stage.
+    """
+
+    token: int
+    raw: TokenLogprobs
+    processed: TokenLogprobs
+
+
+def token_logprobs(
+    logits: np.ndarray, token: int, top: int = 0, kernels: Kernels | None = None
+) -> TokenLogprobs:
+    """Log-probability of a token in the distribution that logits stand for, and the ``top`` likeliest.
+
+    Parameters
+    ----------
+    logits : float32 (vocab,)
+
+    Raises
+    ------
+    SamplingError : a logit is NaN or +inf, every one is -inf, or the token is not in the vocabulary.
+    """
+    logits = as_logits(logits)
+    if not 0 <= token < len(logits):
+        raise SamplingError(f"token: {token} is not in the vocabulary of {len(logits)}")
+    (workspace,) = workspaces(kernels or best(), len(logits))
+    status = workspace.start(logits)
+    if status != GOOD:
+        raise error_of(status, len(logits))
+    if logits.max() == -np.inf:
+        raise SamplingError("logits: every token is masked")
+    return TokenLogprobs(int(token), workspace.logprob(token), likeliest(workspace, top))
+
+
+def likeliest(workspace: Any, top: int) -> tuple[tuple[int, float], ...]:
+    """(id, logprob) of the likeliest candidates; no others are left in the workspace."""
+    if top < 1:
+        return ()
+    ids, logprobs = workspace.top(top)
+    return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))

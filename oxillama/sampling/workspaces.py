@@ -1,0 +1,56 @@
+"""The kernels' memory for choosing tokens, kept for the next choice; and what a kernel's status means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.errors import SamplingError
+
+GOOD, BAD_LOGIT, ALL_MASKED, BAD_HISTORY = range(4)
+"""Statuses of `sampling.pyx`."""
+
+_kept = threading.local()
+
+
+def workspaces(kernels: Kernels, vocab: int, n: int = 1) -> list[Any]:
+    """The calling thread's first n workspaces; those of another vocabulary are given up."""
+    if getattr(_kept, "key", None) != (kernels.target, vocab):
+        _kept.key, _kept.workspaces = (kernels.target, vocab), []
+    kept: list[Any] = _kept.workspaces
+    while len(kept) < n:
+        kept.append(kernels.sampling.Workspace(vocab))
+    return kept[:n]
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Keeps the calling thread's workspaces out of use: a stage in Python may sample, too."""
+    key, kept = _kept.key, _kept.workspaces
+    del _kept.key
+    try:
+        yield
+    finally:
+        _kept.key, _kept.workspaces = key, kept
+
+
+def as_logits(logits: np.ndarray) -> np.ndarray:
+    """C-contiguous float32 (vocab,). Raises SamplingError if that is not what they can be."""
+    logits = np.asarray(logits, np.float32, order="C")
+    if logits.ndim != 1 or len(logits) == 0:
+        raise SamplingError(f"logits: need one row of numbers, got shape {logits.shape}")
+    return logits
+
+
+def error_of(status: int, vocab: int) -> SamplingError:
+    """What to raise for a status that is not GOOD."""
+    if status == BAD_LOGIT:
+        return SamplingError("logits: hold a NaN or +inf")
+    if status == ALL_MASKED:
+        return SamplingError("logits: every token is masked")
+    return SamplingError(f"history: holds a token that is not in the vocabulary of {vocab}")
