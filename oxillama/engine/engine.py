@@ -111,7 +111,7 @@ class InferenceEngine(Stepwise, Embedder):
             self._file.close()
         self._file, self.spec, self.tokenizer, self.context_size = file, spec, tokenizer, context
         self._model_key = content_key(file)
-        layout = KvLayout(*model.kv_sizes(), config.kv_type)
+        layout = KvLayout(*model.kv_dims(), config.kv_type)
         pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.runner = Runner(model, pool, self.num_threads)

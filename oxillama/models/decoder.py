@@ -59,18 +59,17 @@ class Decoder:
         own = {"x": d, "h": d, "h2": d, "y": d}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.matrices())
 
+    def kv_dims(self) -> tuple[int, int, int, int]:
+        """Layers, heads, and the widths of a key and a value, of what is cached."""
+        spec = self.spec
+        if spec.latent is not None:
+            rank = spec.latent.kv_rank
+            return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
+        return spec.n_layers, spec.n_kv_heads, spec.key_dim, spec.value_dim
+
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
         """The layout of a page that holds this model's keys and values."""
-        return self.kernels.attention.KvShape(*self.kv_sizes(), kv_type, page_size)
-
-    def kv_sizes(self) -> tuple[int, int, int, int]:
-        """Layers, heads in each, width of a key and of a value: what is kept of a token."""
-        spec = self.spec
-        heads, key_dim, value_dim = spec.n_kv_heads, spec.key_dim, spec.value_dim
-        if spec.latent is not None:
-            heads, value_dim = 1, spec.latent.kv_rank
-            key_dim = value_dim + spec.ropes[0].n_rot
-        return spec.n_layers, heads, key_dim, value_dim
+        return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
     def states(self, batch: Batch, kv: Any, work: Workspace, n_threads: int) -> np.ndarray:
         """Runs a batch.
