@@ -88,7 +88,7 @@ class Serving:
         **config: Any,
     ) -> None:
         model = decoder(name)
-        shape = model.kv_shape(LAYOUTS[kv_type].id, page_size)
+        shape = model.kv_shape(KV_TYPES[kv_type], page_size)
         stride = -(-shape.page_bytes // 64) * 64
         layout = KvLayout(*model.kv_dims(), kv_type)
         limit = None if max_pages is None else max_pages * stride

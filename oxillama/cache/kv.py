@@ -50,7 +50,7 @@ class KvLayout:
         else:
             numbers = self._numbers(raw)
         by_dim: np.ndarray = numbers.reshape(*raw.shape[:2], -1, lanes)[:, :, : self.key_dim]
-        return by_dim.transpose(1, 3, 0, 2)
+        return np.transpose(by_dim, (1, 3, 0, 2))
 
     def values(self, raw: np.ndarray, lanes: int) -> np.ndarray:
         """float32 (panels, lanes, heads, value_dim) of uint8 (heads, panels, bytes of a panel)."""
@@ -61,7 +61,7 @@ class KvLayout:
         else:
             numbers = self._numbers(raw)
         by_lane: np.ndarray = numbers.reshape(*raw.shape[:2], lanes, -1)[..., : self.value_dim]
-        return by_lane.transpose(1, 2, 0, 3)
+        return np.transpose(by_lane, (1, 2, 0, 3))
 
     def _numbers(self, raw: np.ndarray) -> np.ndarray:
         """float32 of stored floats."""

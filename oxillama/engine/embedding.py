@@ -120,7 +120,6 @@ class Embedder:
     context_size: int
     core: EngineCore
     runner: Runner
-    core: EngineCore
 
     def embed(self, text: str | Listed[int], *, normalize: bool = False) -> np.ndarray:
         """float32 (n_embd,): the embedding of a text, pooled as the model's file says; else by the mean of
@@ -155,8 +154,8 @@ class Embedder:
         for ids in tokens:
             if len(ids) > self.context_size:
                 raise PromptError(f"text: {len(ids)} tokens do not fit a context of {self.context_size}")
-        with self.core.exclusive():
-            return embed_texts(self.runner, tokens, pooling, self.config.prefill_chunk_size, normalize)
+        chunk = self.config.prefill_chunk_size
+        return embed_texts(self.runner, tokens, pooling, chunk, normalize, self.core.exclusive)
 
     def _need_file(self) -> object:
         raise NotImplementedError
