@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oxillama.engine.request import Request
 from oxillama.errors import KvCacheFullError
 from oxillama.sampling.params import SamplerConfig
-from tests.serving import MODELS, Serving, check_as_alone
+from tests.serving import NAMES, Serving, check_as_alone, n_vocab_of
 from tests.tinymodels import tokens_of
 
 SAMPLERS = (
@@ -51,12 +51,12 @@ arrivals = st.builds(
 )
 
 
-EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    name=st.sampled_from(sorted(MODELS)),
+    name=st.sampled_from(NAMES),
     requests=st.lists(arrivals, min_size=1, max_size=8),
     page_size=st.sampled_from([1, 8, 16, 32, 64]),
     threads=st.sampled_from([1, 2]),
@@ -91,7 +91,7 @@ def test_each_request_gets_the_bits_it_gets_alone(
         max_decode_wait_ms=wait_ms,
         promote_seconds=0.3,
     )
-    n_vocab = MODELS[name].n_vocab
+    n_vocab = n_vocab_of(name)
     common = tokens_of(100, n_vocab)
     live: list[tuple[Arrival, Request, int]] = []
     ended: list[tuple[Arrival, Request]] = []
@@ -132,7 +132,7 @@ def test_each_request_gets_the_bits_it_gets_alone(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(sorted(MODELS)),
+    name=st.sampled_from(NAMES),
     page_size=st.sampled_from([16, 64]),
     steps=st.lists(
         st.tuples(st.sampled_from("frx"), st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=14
@@ -145,7 +145,7 @@ def test_forks_and_rewinds_change_nobody_elses_bits(
     from oxillama.engine.sequence import Sequence
 
     serving = Serving(name, page_size=page_size)
-    n_vocab = MODELS[name].n_vocab
+    n_vocab = n_vocab_of(name)
     first = Sequence(serving.pool, tokens_of(40, n_vocab))
     serving.runner.forward([(first, 40)])
     sequences = [first]
