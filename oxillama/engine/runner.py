@@ -13,6 +13,7 @@ from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
+from oxillama.models.pace import Pace
 
 
 class Runner:
@@ -21,7 +22,7 @@ class Runner:
     def __init__(self, model: Decoder, pool: PagePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
-        self.n_threads = n_threads
+        self.pace = Pace(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()
         self._lock = threading.Lock()
@@ -84,7 +85,7 @@ class Runner:
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
             )
             run = self.model.states if states else self.model.forward
-            return run(batch, kv, self._work, self.n_threads)
+            return run(batch, kv, self._work, self.pace)
 
     def check_logits(self) -> None:
         """Raises ConfigError if the model has none, or its positions see what comes later."""
