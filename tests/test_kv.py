@@ -36,6 +36,9 @@ def test_keys_and_values_are_read_back(name: str, kv_type: str, close: float, pa
     keys = spec.n_kv_heads * spec.key_dim
     x = normal(37, keys + spec.n_kv_heads * spec.value_dim)
     kv = PagedKvCache(serving.pool)
+    kv.reserve(0, 37)
+    for page in kv.pages:
+        serving.pool.page(page)[:] = 0xFF  # NaNs, wherever nothing is stored
     store(serving, kv, 0, x[:20])
     store(serving, kv, 20, x[20:])
     for layer in range(spec.n_layers):

@@ -115,8 +115,9 @@ class KvCachePool(PagePool):
         per_layer = self.page_bytes // layout.n_layers
         raw = self.page(page)[layer * per_layer : (layer + 1) * per_layer]
         n_keys = heads * size * layout.row_bytes(layout.key_dim, False)
-        keys = layout.keys(raw[:n_keys].reshape(heads, size // lanes, -1), lanes)
-        values = layout.values(raw[n_keys:].reshape(heads, size // lanes, -1), lanes)
+        with np.errstate(all="ignore"):  # what stands behind the last position may be anything
+            keys = layout.keys(raw[:n_keys].reshape(heads, size // lanes, -1), lanes)
+            values = layout.values(raw[n_keys:].reshape(heads, size // lanes, -1), lanes)
         return keys.reshape(size, heads, -1), values.reshape(size, heads, -1)
 
 
