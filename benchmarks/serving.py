@@ -61,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
             peer.load()
         for n in args.sequences:
             results += measure_decoding(engine, peer, n, args.new, args.rounds)
+            print(table(results[-1:]), flush=True)
         if peer is not None:
             peer.close()
-        print(table(results))
-        print(align([["sequences", "outside of the model, of a step"], *overheads(engine, args)]))
+        print(align([["sequences", "outside of the model, of a step"], *overheads(engine, args)]), flush=True)
     if args.prefix:
         print(align(first_tokens(engine, args.prefix)))
     if args.long:

@@ -19,12 +19,13 @@ from oxillama.engine.request import Request
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.formats import LAYOUTS
+from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig
 from oxillama.tensor import Weights
+from tests import zoo
 from tests.floor import PRESENT, same_bits
 from tests.tinymodels import Tiny
 
@@ -35,6 +36,13 @@ MODELS: dict[str, Tiny] = {
     "qwen2": TINY.but(architecture="qwen2", biases=True, seed=3),
     "llama4": TINY.but(architecture="llama4", n_experts=4),
 }
+OF_THE_ZOO = (
+    "gemma2", "gemma3", "cohere2", "gpt-oss", "deepseek2", "minicpm3", "bloom", "mpt", "qwen3moe", "phi3",
+    "gpt2", "chatglm", "olmo2", "llama-arrays", "llama-windows",
+)  # fmt: skip
+"""Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
+
+NAMES = (*MODELS, *OF_THE_ZOO)
 CONTEXT = 200
 ENDS = 3
 """The token that ends a text."""
@@ -57,8 +65,12 @@ class Letters:
 
 @functools.cache
 def decoder(name: str) -> Decoder:
-    file = ModelFile.open(MODELS[name].file())
+    file = ModelFile.open((MODELS.get(name) or (zoo.MODELS | zoo.VARIANTS)[name]).file())
     return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1))
+
+
+def n_vocab_of(name: str) -> int:
+    return decoder(name).spec.n_vocab
 
 
 class Clock:
@@ -88,7 +100,7 @@ class Serving:
         **config: Any,
     ) -> None:
         model = decoder(name)
-        shape = model.kv_shape(LAYOUTS[kv_type].id, page_size)
+        shape = model.kv_shape(KV_TYPES[kv_type], page_size)
         stride = -(-shape.page_bytes // 64) * 64
         layout = KvLayout(*model.kv_dims(), kv_type)
         limit = None if max_pages is None else max_pages * stride

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 
 import numpy as np
@@ -49,8 +51,14 @@ def pool(states: np.ndarray, mode: PoolingMode) -> np.ndarray:
     return found
 
 
-def token_states(runner: Runner, texts: Listed[list[int]], chunk: int) -> list[np.ndarray]:
-    """float32 (tokens, d) of each text, run together, about ``chunk`` rows at a time.
+Alone = Callable[[], AbstractContextManager[None]]
+"""Keeps others off the pages for a while."""
+
+
+def token_states(
+    runner: Runner, texts: Listed[list[int]], chunk: int, alone: Alone = nullcontext
+) -> list[np.ndarray]:
+    """float32 (tokens, d) of each text, run together, about ``chunk`` rows at a time, each time ``alone``.
 
     A decoder's text may be cut where a chunk is full; an encoder sees each whole. What else is in a batch
     changes no bit.
@@ -68,26 +76,33 @@ def token_states(runner: Runner, texts: Listed[list[int]], chunk: int) -> list[n
                     parts.append((sequence, n))
                     owners.append(i)
                     room = max(0, room - n)
-            rows = runner.forward(parts, all_logits=True, states=True)
-            for i, piece in zip(owners, np.split(rows, np.cumsum([n for _, n in parts])[:-1])):
-                found[i].append(piece)
-                if not sequences[i].pending:
-                    sequences[i].release()
+            with alone():
+                rows = runner.forward(parts, all_logits=True, states=True)
+                for i, piece in zip(owners, np.split(rows, np.cumsum([n for _, n in parts])[:-1])):
+                    found[i].append(piece)
+                    if not sequences[i].pending:
+                        sequences[i].release()
     finally:
-        for sequence in sequences:
-            sequence.release()
+        with alone():
+            for sequence in sequences:
+                sequence.release()
     return [np.concatenate(pieces) for pieces in found]
 
 
 def embed_texts(
-    runner: Runner, texts: Listed[list[int]], mode: PoolingMode | str | None, chunk: int, normalize: bool
+    runner: Runner,
+    texts: Listed[list[int]],
+    mode: PoolingMode | str | None,
+    chunk: int,
+    normalize: bool,
+    alone: Alone = nullcontext,
 ) -> np.ndarray:
     """float32 (texts, d): one vector for each list of token ids, of length 1 if ``normalize``."""
     spec = runner.model.spec
     pooling = pooling_of(mode, spec.pooling, spec.causal)
     if not texts:
         return np.empty((0, spec.n_embd), np.float32)
-    vectors = np.stack([pool(states, pooling) for states in token_states(runner, texts, chunk)])
+    vectors = np.stack([pool(states, pooling) for states in token_states(runner, texts, chunk, alone)])
     if normalize:
         lengths = np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=1, keepdims=True))
         vectors = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
@@ -103,8 +118,8 @@ class Embedder:
 
     config: EngineConfig
     context_size: int
-    runner: Runner
     core: EngineCore
+    runner: Runner
 
     def embed(self, text: str | Listed[int], *, normalize: bool = False) -> np.ndarray:
         """float32 (n_embd,): the embedding of a text, pooled as the model's file says; else by the mean of
@@ -139,8 +154,8 @@ class Embedder:
         for ids in tokens:
             if len(ids) > self.context_size:
                 raise PromptError(f"text: {len(ids)} tokens do not fit a context of {self.context_size}")
-        with self.core.exclusive():
-            return embed_texts(self.runner, tokens, pooling, self.config.prefill_chunk_size, normalize)
+        chunk = self.config.prefill_chunk_size
+        return embed_texts(self.runner, tokens, pooling, chunk, normalize, self.core.exclusive)
 
     def _need_file(self) -> object:
         raise NotImplementedError

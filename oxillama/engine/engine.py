@@ -180,6 +180,7 @@ class InferenceEngine(Stepwise, Embedder):
     ) -> Request:
         """A request for `core`, with its options checked as `stream` says."""
         self._need_file()
+        self.runner.check_logits()
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
             raise ConfigError(f"max_tokens: needs an integer from 0 on, got {max_tokens!r}")
         if isinstance(priority, bool) or not isinstance(priority, int):

@@ -77,9 +77,8 @@ class Runner:
         ------
         ConfigError : logits of a model whose positions see what comes later.
         """
-        spec = self.model.spec
-        if not states and (self.model.output is None or not spec.causal):
-            raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
+        if not states:
+            self.check_logits()
         with self._lock:
             batch = self._batch(sequences, wanted)
             kv = self.model.kernels.attention.PagedBatch(
@@ -87,6 +86,12 @@ class Runner:
             )
             run = self.model.states if states else self.model.forward
             return run(batch, kv, self._work, self.pace)
+
+    def check_logits(self) -> None:
+        """Raises ConfigError if the model has none, or its positions see what comes later."""
+        spec = self.model.spec
+        if self.model.output is None or not spec.causal:
+            raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
     def _batch(self, sequences: Listed[Sequence], wanted: bool | Listed[bool]) -> Batch:
         row_start = np.zeros(len(sequences) + 1, np.int32)
