@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import doctest
 import enum
 import itertools
 import json
@@ -13,6 +14,7 @@ import sys
 import time
 import uuid
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, TypedDict
 
 import pytest
@@ -594,7 +596,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_limits_raise_soon(name: str) -> None:
     begin = time.process_time()
-    with pytest.raises(GrammarError):
+    with pytest.raises(GrammarError, match=r"^(#|schema:)"):
         grammar(HOSTILE[name])
     assert time.process_time() - begin < 5
 
@@ -694,3 +696,11 @@ def test_types_without_a_schema_are_refused() -> None:
     for kind in (complex, bytes, dict[int, str], object()):
         with pytest.raises(GrammarError, match="no JSON schema is known"):
             grammar(kind)
+
+
+def test_the_documentation_shows_what_happens() -> None:
+    page = Path(__file__).parents[1] / "docs" / "json-schema.md"
+    if not page.is_file():
+        pytest.skip("only the package was unpacked")
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert (failed, tried > 7) == (0, True)

@@ -118,7 +118,7 @@ class Language:
         return first, last, empty or node.least == 0
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def language(node: Node) -> Language:
     """The automaton of an expression; the last ones made are kept."""
     return Language(node)

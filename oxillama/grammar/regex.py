@@ -70,7 +70,7 @@ def from_regex(pattern: str) -> Rules:
     return Rules("root", {"root": parse_regex(pattern, search=False)})
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def parse_regex(pattern: str, search: bool) -> Node:
     """The strings that ``pattern`` matches: somewhere in them if ``search``, else from end to end.
 

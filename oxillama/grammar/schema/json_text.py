@@ -199,14 +199,14 @@ def _runs(edges: list[Edge]) -> list[Edge]:
     return found
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def spell(dfa: Dfa, every_way: bool = False) -> Dfa:
     """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``."""
     edges = _Speller(dfa, every_way).edges
     return Dfa(tuple(tuple(found) for found in edges), dfa.accepting)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def spelled_char(ranges: Ranges) -> Node:
     """The spellings of one character of a set."""
     if difference(ranges, _PRINTABLE) == ():

@@ -159,7 +159,7 @@ class Numbers:
         return _automaton(self)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _automaton(numbers: Numbers) -> Dfa:
     machine = Machine(
         numbers.step,

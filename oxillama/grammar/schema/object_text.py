@@ -177,17 +177,11 @@ class _Object:
                 named = kind_of_name.meet(box)
                 named = named.without(frozenset(self.known) | wanted.but) if named else None
                 if named is not None:
-                    ways.setdefault(state, []).append(self.name_node(named))
+                    ways.setdefault(state, []).append(named.name_node())
         members = [
             Seq((Alt(tuple(keys)), self.layout.colon, self.writer.node(s))) for s, keys in ways.items()
         ]
         return self.writer.rule(Alt(tuple(members)), f"{self.writer.path}/other") if members else None
-
-    def name_node(self, names: Strings) -> Node:
-        try:
-            return names.name_node()
-        except GrammarError as error:
-            raise GrammarError(f"{self.writer.path}: the names of its properties: {error}") from None
 
     def classes(self, patterns: list[Node], wanted: Names) -> list[tuple[set[Node], set[Node]]]:
         """Ways for a name to match some patterns and not the others, less those that no name can match."""

@@ -70,7 +70,11 @@ class Writer:
         self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
             self.path = _path(state)
-            self.rules[self.names[state]] = self.body(state)
+            try:
+                self.rules[self.names[state]] = self.body(state)
+            except GrammarError as error:
+                reason = str(error)
+                raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
         if ANYTHING in self.queue or VALUE in self.rules:
             self.rules |= self.any_value()
         return Rules("root", shared(self.rules))
