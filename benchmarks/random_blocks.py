@@ -199,6 +199,6 @@ BLOCKS: dict[str, WriteScale] = {
 }
 
 STD = {"Q1_0": 1.0, "Q8_1": 73.6, "Q8_K": 73.6}
-"""`code_std` of the formats that the `gguf` package does not dequantize: signs, and whole numbers up to 127."""
+"""`code_std` of the formats that the `gguf` package does not dequantize: signs, whole numbers up to 127."""
 
 RANDOM_FORMATS = (*FLOATS, *BLOCKS)

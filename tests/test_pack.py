@@ -128,10 +128,10 @@ def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
 
 
 WIDER = {
-    "IQ1_S": 2.29, "IQ1_M": 2.04, "IQ2_XXS": 1.73, "IQ2_XS": 1.55, "IQ2_S": 1.4, "IQ3_XXS": 1.41, "IQ3_S": 1.26,
-    "TQ1_0": 1.23, "Q1_0": 1.34, "MXFP4": 1.06,
+    "IQ1_S": 2.29, "IQ1_M": 2.04, "IQ2_XXS": 1.73, "IQ2_XS": 1.55, "IQ2_S": 1.4, "IQ3_XXS": 1.41,
+    "IQ3_S": 1.26, "TQ1_0": 1.23, "Q1_0": 1.34, "MXFP4": 1.06,
 }  # fmt: skip
-"""How much more than the file: rows of a grid are spelled out, digits in base 3 and shared scales unpacked."""
+"""How much more than the file: rows of a grid are spelled out, base-3 digits and shared scales unpacked."""
 
 NARROWER = {"Q8_1": 0.94, "Q8_K": 0.89}  # their sums are not kept
 

@@ -125,7 +125,7 @@ def test_rows_that_are_not_whole_blocks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="multiple of 32"):
         random_rows("Q8_0", 1, 33, 1.0, rng)
     with pytest.raises(ValueError, match="expected one of"):
-        random_rows("Q8_1", 1, 32, 1.0, rng)
+        random_rows("I8", 1, 32, 1.0, rng)
 
 
 def test_a_model_is_made_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -500,7 +500,8 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
     cdef Py_ssize_t steps = (n_blocks + step - 1) // step
     for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads if steps > 1 else 1):
-        dequantize_blocks(&c, bp + i * step * c.block_bytes, min(step, n_blocks - i * step), op + i * step * c.block_len)
+        dequantize_blocks(&c, bp + i * step * c.block_bytes, min(step, n_blocks - i * step),
+                          op + i * step * c.block_len)
 
 
 def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols):

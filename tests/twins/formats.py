@@ -52,8 +52,8 @@ def _put_power(blocks: np.ndarray, halves: np.ndarray) -> None:
 
 
 PUT_SCALE: dict[str, tuple[Put, ...]] = {
-    **{name: (_put_half(0),) for name in ("Q4_0", "Q5_0", "Q8_0", "Q8_1", "Q1_0", "IQ4_NL", "IQ4_XS", "IQ2_XXS")},
-    **{name: (_put_half(0),) for name in ("IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S")},
+    **{name: (_put_half(0),) for name in ("Q4_0", "Q5_0", "Q8_0", "Q8_1", "Q1_0", "IQ4_NL", "IQ4_XS")},
+    **{name: (_put_half(0),) for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S")},
     **{name: (_put_half(0), _put_half(2)) for name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")},
     "Q2_K": (_put_half(80), _put_half(82)),
     "Q3_K": (_put_half(108),),
@@ -223,10 +223,11 @@ def _mxfp4(blocks: np.ndarray) -> Parts:
 
 def _tq1_0(blocks: np.ndarray) -> Parts:
     def digits(data: np.ndarray, n: int) -> np.ndarray:
-        """The first n base-3 digits of bytes, which are numerators over 256; all first digits, then all second."""
-        return np.hstack([(data.astype(int) * 3**i % 256 * 3 // 256) for i in range(n)])
+        """The first n base-3 digits of bytes, which are numerators over 256: all first ones, then the second."""
+        return np.hstack([data.astype(int) * 3**i % 256 * 3 // 256 for i in range(n)])
 
-    codes = np.hstack([digits(blocks[:, :32], 5), digits(blocks[:, 32:48], 5), digits(blocks[:, 48:52], 4)]) - 1.0
+    parts = digits(blocks[:, :32], 5), digits(blocks[:, 32:48], 5), digits(blocks[:, 48:52], 4)
+    codes = np.hstack(parts) - 1.0
     return Parts(_half(blocks, 52) + 0 * codes, codes, 0 * codes)
 
 
