@@ -223,7 +223,7 @@ def _mxfp4(blocks: np.ndarray) -> Parts:
 
 def _tq1_0(blocks: np.ndarray) -> Parts:
     def digits(data: np.ndarray, n: int) -> np.ndarray:
-        """The first n base-3 digits of bytes, which are numerators over 256: all first ones, then the second."""
+        """The first n base-3 digits of bytes, which are numerators over 256: all first, then all second."""
         return np.hstack([data.astype(int) * 3**i % 256 * 3 // 256 for i in range(n)])
 
     parts = digits(blocks[:, :32], 5), digits(blocks[:, 32:48], 5), digits(blocks[:, 48:52], 4)
