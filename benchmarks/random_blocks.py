@@ -58,6 +58,8 @@ def random_rows(name: str, n_rows: int, n_in: int, std: float, rng: np.random.Ge
 @cache
 def code_std(name: str) -> float:
     """Standard deviation of a block format's random weights when every scale is 1."""
+    if name in STD:
+        return STD[name]
     import gguf
 
     rng = np.random.default_rng(0)
@@ -112,6 +114,20 @@ def _q8_0(blocks: Bytes, scales: Scales) -> None:
     _put_f16(blocks, 0, scales)
 
 
+def _q8_1(blocks: Bytes, scales: Scales) -> None:
+    codes = blocks[:, 4:].view(np.int8)
+    np.maximum(codes, -127, out=codes)
+    _put_f16(blocks, 0, scales)
+    _put_f16(blocks, 2, scales * codes.sum(axis=1, dtype=np.float32))
+
+
+def _q8_k(blocks: Bytes, scales: Scales) -> None:
+    codes = blocks[:, 4:260].view(np.int8)
+    np.maximum(codes, -127, out=codes)
+    blocks[:, :4] = scales.astype("<f4")[:, None].view(np.uint8)
+    blocks[:, 260:] = codes.reshape(-1, 16, 16).sum(axis=2, dtype="<i2").view(np.uint8)
+
+
 def _q2_k(blocks: Bytes, scales: Scales) -> None:
     sub = blocks[:, :16]
     sub[...] = (sub & 15) * 17  # each sub-block's 4-bit minimum equals its scale: it centres the codes
@@ -160,6 +176,8 @@ BLOCKS: dict[str, WriteScale] = {
     "Q5_0": _signed_scale_at(0),
     "Q5_1": _scale_min_at(0, 2, -15.5),
     "Q8_0": _q8_0,
+    "Q8_1": _q8_1,
+    "Q8_K": _q8_k,
     "Q2_K": _q2_k,
     "Q3_K": _scale_at(108),
     "Q4_K": _k_scale_min(7.5),
@@ -177,6 +195,10 @@ BLOCKS: dict[str, WriteScale] = {
     "TQ1_0": _scale_at(52),
     "TQ2_0": _tq2_0,
     "MXFP4": _mxfp4,
+    "Q1_0": _scale_at(0),
 }
+
+STD = {"Q1_0": 1.0, "Q8_1": 73.6, "Q8_K": 73.6}
+"""`code_std` of the formats that the `gguf` package does not dequantize: signs, whole numbers up to 127."""
 
 RANDOM_FORMATS = (*FLOATS, *BLOCKS)

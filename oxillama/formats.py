@@ -42,15 +42,23 @@ LAYOUTS: dict[str, Layout] = {
         Layout("c8", 3, "q8_32"),  # blocks of 32: 8-bit codes, f16 scale
         Layout("c4", 4, "q8_32"),  # 4-bit codes
         Layout("c5", 5, "q8_32"),  # 5-bit codes
-        Layout("t4", 6, "q8_32"),  # 4-bit codes into a table of 16 values
-        Layout("m4", 7, "q8_32"),  # 4-bit codes, f16 scale and minimum
-        Layout("m5", 8, "q8_32"),  # 5-bit codes, f16 scale and minimum
-        Layout("k2", 9, "q8_256"),  # blocks of 256: 2-bit codes, scale and minimum per 16
-        Layout("k4", 10, "q8_256"),  # 4-bit codes, scale and minimum per 32
-        Layout("k5", 11, "q8_256"),  # 5-bit codes, scale and minimum per 32
-        Layout("k3", 12, "q8_256"),  # 3-bit codes, scale per 16
-        Layout("k6", 13, "q8_256"),  # 6-bit codes, scale per 16
-        Layout("kt", 14, "q8_256"),  # 4-bit codes into a table of 16 values, scale per 32
+        Layout("c1", 6, "q8_32"),  # 1-bit codes
+        Layout("t4", 7, "q8_32"),  # 4-bit codes into a table of 16 values
+        Layout("e4", 8, "q8_32"),  # the same, another table, bf16 scale
+        Layout("m4", 9, "q8_32"),  # 4-bit codes, f16 scale and minimum
+        Layout("m5", 10, "q8_32"),  # 5-bit codes, f16 scale and minimum
+        Layout("k2", 11, "q8_256"),  # blocks of 256: 2-bit codes, scale and minimum per 16
+        Layout("k4", 12, "q8_256"),  # 4-bit codes, scale and minimum per 32
+        Layout("k5", 13, "q8_256"),  # 5-bit codes, scale and minimum per 32
+        Layout("k3", 14, "q8_256"),  # 3-bit codes, scale per 16
+        Layout("k6", 15, "q8_256"),  # 6-bit codes, scale per 16
+        Layout("kt", 16, "q8_256"),  # 4-bit codes into a table of 16 values, scale per 32
+        Layout("g1", 17, "q8_256"),  # 3-bit codes into a table, scale per 16
+        Layout("g2", 18, "q8_256"),  # the same, another table
+        Layout("g3", 19, "q8_256"),  # 4-bit codes into a table, scale per 32
+        Layout("g3s", 20, "q8_256"),  # the same, another table
+        Layout("s2", 21, "q8_256"),  # 2-bit codes, f16 scale
+        Layout("s8", 22, "q8_256"),  # 8-bit codes, f32 scale
     )
 }
 
@@ -101,33 +109,33 @@ FORMATS: dict[str, Format] = {
         Format("Q5_0", 6, 32, 22, "c5"),
         Format("Q5_1", 7, 32, 24, "m5"),
         Format("Q8_0", 8, 32, 34, "c8"),
-        Format("Q8_1", 9, 32, 40),
+        Format("Q8_1", 9, 32, 36, "c8"),
         Format("Q2_K", 10, 256, 84, "k2"),
         Format("Q3_K", 11, 256, 110, "k3"),
         Format("Q4_K", 12, 256, 144, "k4"),
         Format("Q5_K", 13, 256, 176, "k5"),
         Format("Q6_K", 14, 256, 210, "k6"),
-        Format("Q8_K", 15, 256, 292),
-        Format("IQ2_XXS", 16, 256, 66),
-        Format("IQ2_XS", 17, 256, 74),
-        Format("IQ3_XXS", 18, 256, 98),
-        Format("IQ1_S", 19, 256, 50),
+        Format("Q8_K", 15, 256, 292, "s8"),
+        Format("IQ2_XXS", 16, 256, 66, "g2"),
+        Format("IQ2_XS", 17, 256, 74, "g2"),
+        Format("IQ3_XXS", 18, 256, 98, "g3"),
+        Format("IQ1_S", 19, 256, 50, "g1"),
         Format("IQ4_NL", 20, 32, 18, "t4"),
-        Format("IQ3_S", 21, 256, 110),
-        Format("IQ2_S", 22, 256, 82),
+        Format("IQ3_S", 21, 256, 110, "g3s"),
+        Format("IQ2_S", 22, 256, 82, "g2"),
         Format("IQ4_XS", 23, 256, 136, "kt"),
         Format("I8", 24, 1, 1),
         Format("I16", 25, 1, 2),
         Format("I32", 26, 1, 4),
         Format("I64", 27, 1, 8),
         Format("F64", 28, 1, 8),
-        Format("IQ1_M", 29, 256, 56),
+        Format("IQ1_M", 29, 256, 56, "g1"),
         Format("BF16", 30, 1, 2, "bf16"),
-        Format("TQ1_0", 34, 256, 54),
-        Format("TQ2_0", 35, 256, 66),
-        Format("MXFP4", 39, 32, 17),
+        Format("TQ1_0", 34, 256, 54, "s2"),
+        Format("TQ2_0", 35, 256, 66, "s2"),
+        Format("MXFP4", 39, 32, 17, "e4"),
         Format("NVFP4", 40, 64, 36),
-        Format("Q1_0", 41, 128, 18),
+        Format("Q1_0", 41, 128, 18, "c1"),
     )
 }
 

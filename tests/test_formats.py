@@ -18,7 +18,11 @@ def test_a_row_has_the_ids_and_sizes_of_the_gguf_package(name: str) -> None:
         kind = gguf.GGMLQuantizationType[name]
     except KeyError:
         pytest.skip(f"this gguf package is older than {name}")
-    assert (fmt.id, (fmt.block_len, fmt.block_bytes)) == (int(kind), gguf.GGML_QUANT_SIZES[kind])
+    sizes = gguf.GGML_QUANT_SIZES[kind]
+    if name == "Q8_1":  # the package still has the two scales of 4 bytes each that it had in 2023
+        assert sizes == (32, 40)
+        sizes = (32, 36)  # sizeof(block_q8_1) in ggml-common.h
+    assert (fmt.id, (fmt.block_len, fmt.block_bytes)) == (int(kind), sizes)
 
 
 def test_ids_are_distinct() -> None:

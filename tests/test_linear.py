@@ -118,12 +118,11 @@ def extremes(name: str) -> np.ndarray:
         blocks[row] = fills[row % 8]
         if row >= 8:
             blocks[row, :, 1::2] = fills[(row + 1) % 8]
-    for at in formats.HALVES[name]:
-        blocks[..., at : at + 2] = [0x00, 0x3C]
+    formats.put_scale(name, blocks.reshape(-1, fmt.block_bytes), 0x3C00)
     return blocks.reshape(16, -1)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in formats.HALVES])
+@pytest.mark.parametrize("name", [name for name in NAMES if name in formats.PUT_SCALE])
 @on_targets
 def test_largest_codes_times_largest_activations_do_not_saturate(target: str, name: str) -> None:
     """Activations are whole numbers with a maximum of 127, so that everything but one rounding is exact."""
@@ -145,9 +144,9 @@ def test_largest_codes_times_largest_activations_do_not_saturate(target: str, na
 @on_formats
 @on_targets
 def test_rows_of_zero_weights_give_zero(target: str, name: str) -> None:
-    rows = matrix(name, 20, 256)
+    rows = matrix(name, 20, 512)  # two scales: sums of ternary codes are zero now and then
     rows[3] = rows[17] = 0
-    out = apply(linear(target, [(name, rows)], 256), normal(5, 256))
+    out = apply(linear(target, [(name, rows)], 512), normal(5, 512))
     assert (out[:, [3, 17]] == 0).all()
     assert (np.delete(out, [3, 17], axis=1) != 0).all()
 
@@ -182,15 +181,14 @@ def test_what_is_not_finite_spoils_its_own_row_and_no_other(name: str, bits: int
         assert same_bits(np.delete(out, 4, axis=0), np.delete(clean, 4, axis=0))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in formats.HALVES])
+@pytest.mark.parametrize("name", [name for name in NAMES if name in formats.PUT_SCALE])
 @on_targets
 def test_denormal_scales_count(target: str, name: str) -> None:
-    rows = matrix(name, 16, 256)
+    rows = matrix(name, 16, 512)
     blocks = rows.reshape(-1, FORMATS[name].block_bytes)
-    for at in formats.HALVES[name]:
-        blocks[:, at : at + 2] = [0x03, 0x00]
-    x = normal(2, 256)
-    out = apply(linear(target, [(name, rows)], 256), x)
+    formats.put_scale(name, blocks, 0x0003)
+    x = normal(2, 512)
+    out = apply(linear(target, [(name, rows)], 512), x)
     check(name, rows, x, out)
     assert (out != 0).all()
 

@@ -27,8 +27,15 @@ def dequantize(fmt: Format, blocks: np.ndarray, n_threads: int = 1) -> np.ndarra
     return out
 
 
+UNKNOWN_TO_GGUF = {"Q8_1", "Q8_K", "Q1_0"}
+"""Formats that `gguf.quants` does not dequantize: their twins, rounded once, stand in for it."""
+
+
 def reference(fmt: Format, blocks: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
+        if fmt.name in UNKNOWN_TO_GGUF:
+            parts = twin.decode(fmt.name, np.ascontiguousarray(blocks).reshape(-1, fmt.block_bytes))
+            return (parts.scale.astype(np.float32) * parts.code.astype(np.float32)).reshape(-1)
         values = gguf.quants.dequantize(np.ascontiguousarray(blocks), gguf.GGMLQuantizationType[fmt.name])
     return values.astype(np.float32).reshape(-1)
 
@@ -48,12 +55,11 @@ def test_dequantize_of_every_byte_value_is_that_of_the_gguf_package(fmt: Format)
 
 @pytest.mark.parametrize("fmt", BLOCKED, ids=lambda fmt: fmt.name)
 def test_dequantize_of_every_kind_of_scale_is_that_of_the_gguf_package(fmt: Format) -> None:
-    for at in twin.HALVES[fmt.name]:
+    for put in twin.PUT_SCALE[fmt.name]:
         blocks = all_codes(fmt.block_bytes, 9)
-        for other in twin.HALVES[fmt.name]:
-            blocks[:, other : other + 2] = [0x00, 0x3C]  # 1.0
+        twin.put_scale(fmt.name, blocks, 0x3C00)  # 1.0
         for scale in SCALES:
-            blocks[:, at : at + 2] = [scale & 255, scale >> 8]
+            put(blocks, np.full(256, scale, np.uint16))
             assert same_bits(dequantize(fmt, blocks), reference(fmt, blocks)), hex(scale)
 
 
@@ -69,8 +75,10 @@ def test_every_half_float_is_dequantized(fmt: Format) -> None:
 def test_the_twin_decodes_what_the_gguf_package_does(fmt: Format) -> None:
     """It is the measure of `Linear`, so it is measured too: float32 rounds each step of the same formula."""
     blocks = all_codes(fmt.block_bytes, 3)
-    for at in twin.HALVES.get(fmt.name, (fmt.block_bytes - 2,)):
-        blocks[:, at + 1] &= 0xBF  # no infinities, no NaNs
+    if fmt.block_len == 1:
+        blocks[:, -1] &= 0xBF  # no infinities, no NaNs
+    else:
+        twin.put_scale(fmt.name, blocks, np.random.default_rng(3).integers(0, 0x7C00, 256))
     parts = twin.decode(fmt.name, blocks)
     size = np.abs(parts.scale * parts.code) + np.abs(parts.least)
     error = np.abs(reference(fmt, blocks).reshape(256, -1) - (parts.scale * parts.code - parts.least))
@@ -94,8 +102,8 @@ def test_every_packed_value_comes_back_from_its_place(fmt: Format, rows: int) ->
     rng = np.random.default_rng(rows)
     data = rng.integers(0, 256, (rows, fmt.nbytes(cols)), np.uint8)
     blocks = data.reshape(-1, fmt.block_bytes)
-    for at in twin.HALVES.get(fmt.name, ()):
-        blocks[:, at : at + 2] = rng.uniform(0.5, 2, len(blocks)).astype("<f2")[:, None].view(np.uint8)
+    if fmt.block_len > 1:
+        twin.put_scale(fmt.name, blocks, rng.uniform(0.5, 2, len(blocks)).astype(np.float16).view(np.uint16))
     if fmt.block_len == 1:
         data = rng.standard_normal((rows, cols)).astype("<f4")
         data = {"F16": data.astype("<f2"), "BF16": data.view("<u2")[:, 1::2]}.get(fmt.name, data)
@@ -119,11 +127,21 @@ def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
     assert first.nbytes == pack.packed_bytes(fmt.id, 37, cols) == 3 * pack.packed_bytes(fmt.id, 16, cols)
 
 
+WIDER = {
+    "IQ1_S": 2.29, "IQ1_M": 2.04, "IQ2_XXS": 1.73, "IQ2_XS": 1.55, "IQ2_S": 1.4, "IQ3_XXS": 1.41,
+    "IQ3_S": 1.26, "TQ1_0": 1.23, "Q1_0": 1.34, "MXFP4": 1.06,
+}  # fmt: skip
+"""How much more than the file: rows of a grid are spelled out, base-3 digits and shared scales unpacked."""
+
+NARROWER = {"Q8_1": 0.94, "Q8_K": 0.89}  # their sums are not kept
+
+
 @by_name
 def test_packing_takes_no_more_memory_than_the_file(fmt: Format) -> None:
     """Within a few percent: headers are padded to 64 bytes, minima and scales widened to whole bytes."""
     rows, cols = 16, 1024
-    assert fmt.nbytes(rows * cols) <= pack.packed_bytes(fmt.id, rows, cols) <= 1.05 * fmt.nbytes(rows * cols)
+    ratio = pack.packed_bytes(fmt.id, rows, cols) / fmt.nbytes(rows * cols)
+    assert NARROWER.get(fmt.name, 1) <= ratio <= WIDER.get(fmt.name, 1.05)
 
 
 @pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.layout is None], ids=lambda fmt: fmt.name)

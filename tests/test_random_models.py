@@ -15,11 +15,16 @@ from benchmarks.make_model import SHAPES, Shape, tensors, vocabulary, write_mode
 from benchmarks.random_blocks import RANDOM_FORMATS, random_rows
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
+from tests.twins import formats as twin
 
 TINY = Shape(n_embd=256, n_ff=512, n_layer=2, n_head=4, n_head_kv=2, n_vocab=1000, context=64)
 
 
-@pytest.mark.parametrize("name", RANDOM_FORMATS)
+READABLE = [name for name in RANDOM_FORMATS if name != "Q8_1"]
+"""The `gguf` package takes a block of Q8_1 for 40 bytes, which it was in 2023."""
+
+
+@pytest.mark.parametrize("name", READABLE)
 def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     size = write_model(path, TINY, name, pure=True)
@@ -33,7 +38,8 @@ def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, t
         wanted = plan[tensor.name]
         assert tensor.tensor_type.name == wanted.format
         assert list(tensor.shape) == [wanted.n_in] + ([] if wanted.n_out is None else [wanted.n_out])
-        weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        data = np.ascontiguousarray(tensor.data)
+        weights = twin.weights(wanted.format, data.reshape(wanted.n_out or 1, -1).view(np.uint8))
         assert np.isfinite(weights).all()
         if wanted.n_out is None:
             assert weights.mean() == pytest.approx(1, abs=0.05)
@@ -50,7 +56,7 @@ def test_rows_have_no_offset_of_their_own(name: str) -> None:
     """A common offset of many rows would pass through all layers and make a model's logits alike."""
     rng = np.random.default_rng(5)
     rows = random_rows(name, 256, 512, 1.0, rng)
-    weights = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[name])
+    weights = twin.weights(name, rows)
     # The mean of n independent weights has a deviation of n ** -0.5; those of a block share a scale.
     assert weights.mean(axis=1).std() < 2 * 512**-0.5
     slack = 1.5 if name == "Q3_K" else 1.2  # its codes, -4 to 3, are not centred, but their scales are
@@ -125,7 +131,7 @@ def test_rows_that_are_not_whole_blocks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="multiple of 32"):
         random_rows("Q8_0", 1, 33, 1.0, rng)
     with pytest.raises(ValueError, match="expected one of"):
-        random_rows("Q8_1", 1, 32, 1.0, rng)
+        random_rows("I8", 1, 32, 1.0, rng)
 
 
 def test_a_model_is_made_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@
 bodies of layouts.pxd read them), then hands out panels to threads. Who computes a panel, and in
 which tile a token stands, changes no bit of the result.
 
-An activation is quantized to int8 per block of 32 (c8, c4) or 256 (k4, k6) columns, symmetrically,
+An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
 scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32. A block below
 1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its products.
 """
@@ -257,8 +257,12 @@ cdef void run_job(int layout, int T, const Job* job) noexcept nogil:
         layout_tiles(L_C4, T, job)
     elif layout == L_C5:
         layout_tiles(L_C5, T, job)
+    elif layout == L_C1:
+        layout_tiles(L_C1, T, job)
     elif layout == L_T4:
         layout_tiles(L_T4, T, job)
+    elif layout == L_E4:
+        layout_tiles(L_E4, T, job)
     elif layout == L_M4:
         layout_tiles(L_M4, T, job)
     elif layout == L_M5:
@@ -273,8 +277,20 @@ cdef void run_job(int layout, int T, const Job* job) noexcept nogil:
         layout_tiles(L_K3, T, job)
     elif layout == L_K6:
         layout_tiles(L_K6, T, job)
-    else:
+    elif layout == L_KT:
         layout_tiles(L_KT, T, job)
+    elif layout == L_G1:
+        layout_tiles(L_G1, T, job)
+    elif layout == L_G2:
+        layout_tiles(L_G2, T, job)
+    elif layout == L_G3:
+        layout_tiles(L_G3, T, job)
+    elif layout == L_G3S:
+        layout_tiles(L_G3S, T, job)
+    elif layout == L_S2:
+        layout_tiles(L_S2, T, job)
+    else:
+        layout_tiles(L_S8, T, job)
 
 
 cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, Py_ssize_t n, Py_ssize_t cols, const Form* forms,

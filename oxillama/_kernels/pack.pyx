@@ -1,8 +1,13 @@
 """From the blocks of a GGUF file to floats (`dequantize`) and to packed panels (`pack`).
 
-One body of each per format; the panels are described in layouts.pxd. Both only move bits and
-multiply floats one by one, so this module is compiled once and not per target.
+A format's blocks are described once, here or in superblocks.pxd, and its row in formats.py says the rest. The
+panels are described in layouts.pxd. Both functions only move bits and multiply floats one by one, so
+this module is compiled once and not per target.
 """
+
+from pathlib import Path
+
+import numpy as np
 
 cimport numpy as cnp
 from cython.parallel cimport prange
@@ -11,49 +16,29 @@ from libc.string cimport memcpy, memset
 
 from arrays cimport f32_data, u8_data
 from layouts cimport *
-from simd cimport ox_f32_from_bf16, ox_f32_from_f16
+from simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
+from superblocks cimport *
+
+from oxillama.formats import FORMAT_BY_ID, LAYOUTS
 
 cnp.import_array()
 
-cdef enum:  # format ids, as stored in GGUF files
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q2_K = 10
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    IQ4_NL = 20
-    IQ4_XS = 23
-    BF16 = 30
-
-ctypedef void (*dequantize_body)(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil
-# 16 row pointers (rows past the end point at zeros), columns, one panel of output
-ctypedef void (*pack_body)(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil
-
-
 cdef struct Codec:
-    dequantize_body dequantize
-    pack_body pack
-    int layout
+    int format, layout
     Py_ssize_t block_len, block_bytes
 
 
-cdef inline uint16_t half_at(const uint8_t* p) noexcept nogil:
-    cdef uint16_t h
-    memcpy(&h, p, 2)
-    return h
+def fill_grids():
+    """The grids of IQ1 and IQ2 have 2 bits a code, those of IQ3, which follow them, 4 (see tools/make_grids.py)."""
+    cdef cnp.ndarray words
+    data = np.frombuffer(Path(__file__).with_name("grids.bin").read_bytes(), np.uint8)
+    pairs, nibbles = data[:GRID_3XXS], data[GRID_3XXS:]
+    codes = [pairs[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3, nibbles[:, None] >> np.array([0, 4], np.uint8)]
+    words = np.concatenate([part.ravel() & 15 for part in codes])
+    memcpy(GRIDS, u8_data(words, 4 * GRID_WORDS, "grids"), 4 * GRID_WORDS)
 
 
-cdef inline uint32_t word_at(const uint8_t* p) noexcept nogil:
-    cdef uint32_t w
-    memcpy(&w, p, 4)
-    return w
+fill_grids()
 
 
 cdef inline void put_word(uint8_t* p, uint32_t w) noexcept nogil:
@@ -101,21 +86,26 @@ cdef void half_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept
 # --- blocks of 32 ---------------------------------------------------------------------------------
 #
 # Q8_0          f16 d, 32 signed codes
+# Q8_1          f16 d, f16 d times the sum of the codes (not read), codes
 # Q4_0 IQ4_NL   f16 d, 16 bytes of nibbles: value i in the low half of byte i, i + 16 in the high one
 # Q4_1          f16 d, f16 m, nibbles
 # Q5_0          f16 d, 32 bits: the values' fifth, nibbles
 # Q5_1          f16 d, f16 m, 32 bits, nibbles
+# MXFP4         exponent of two, nibbles
 
-cdef void q8_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+cdef inline void byte_dequantize(const int first, const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
     cdef Py_ssize_t b, i
+    cdef const uint8_t* block
     cdef float d
     for b in range(n):
-        d = ox_f32_from_f16(half_at(blocks + 34 * b))
+        block = blocks + (first + 32) * b
+        d = ox_f32_from_f16(half_at(block))
         for i in range(32):
-            out[32 * b + i] = d * <int8_t>blocks[34 * b + 2 + i]
+            out[32 * b + i] = d * <int8_t>block[first + i]
 
 
-cdef void q8_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+cdef inline void byte_pack(const int first, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """Codes from byte ``first`` of a block on."""
     cdef Py_ssize_t b
     cdef uint8_t* head
     cdef uint8_t* codes
@@ -125,10 +115,10 @@ cdef void q8_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept
         head = out + header_at(L_C8, b)
         codes = out + codes_at(L_C8, b)
         for r in range(16):
-            src = row[r] + 34 * b
+            src = row[r] + (first + 32) * b
             put_half(head + 2 * r, half_at(src))
             for g in range(8):
-                put_word(codes + 64 * g + 4 * r, word_at(src + 2 + 4 * g))
+                put_word(codes + 64 * g + 4 * r, word_at(src + first + 4 * g))
 
 
 # Where the parts of a nibble block lie; 0 where it has no such part.
@@ -145,7 +135,25 @@ cdef inline Nibbles nibble_block(const int format_id) noexcept nogil:
         return Nibbles(L_C5, 22, 0, 2, 6)
     if format_id == Q5_1:
         return Nibbles(L_M5, 24, 2, 4, 8)
+    if format_id == MXFP4:
+        return Nibbles(L_E4, 17, 0, 0, 1)
     return Nibbles(L_T4, 18, 0, 0, 2)  # IQ4_NL
+
+
+cdef inline uint16_t power_of_two(const uint8_t e) noexcept nogil:
+    """2^(e - 128) as bf16, the first two denormal. MXFP4's is 2^(e - 127), for values of half those in the table."""
+    return 0x20 << e if e < 2 else (e - 1) << 7
+
+
+cdef inline uint16_t nibble_scale(const int format_id, const uint8_t* block) noexcept nogil:
+    return power_of_two(block[0]) if format_id == MXFP4 else half_at(block)
+
+
+cdef inline int value_of(const int layout, int code) noexcept nogil:
+    """What a block's scale is multiplied with."""
+    if code_bits(layout) == 8:
+        return <int8_t>code
+    return (code if table_of(layout) == NULL else table_of(layout)[code]) - code_excess(layout)
 
 
 cdef inline void nibble_dequantize(const int format_id, const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
@@ -157,7 +165,7 @@ cdef inline void nibble_dequantize(const int format_id, const uint8_t* blocks, P
     cdef int i, code
     for b in range(n):
         block = blocks + at.bytes * b
-        d = ox_f32_from_f16(half_at(block))
+        d = ox_f32_from_f16(half_at(block)) if format_id != MXFP4 else ox_f32_from_bf16(power_of_two(block[0]))
         if at.minimum:
             m = ox_f32_from_f16(half_at(block + at.minimum))
         if at.fifth:
@@ -168,10 +176,8 @@ cdef inline void nibble_dequantize(const int format_id, const uint8_t* blocks, P
                 code |= ((fifth >> i) & 1) << 4
             if at.minimum:
                 out[32 * b + i] = d * <float>code + m
-            elif at.layout == L_T4:
-                out[32 * b + i] = d * <float>IQ4_VALUES[code]
             else:
-                out[32 * b + i] = d * <float>(code - (16 if at.fifth else 8))
+                out[32 * b + i] = d * <float>value_of(at.layout, code)
 
 
 cdef inline uint32_t every_fourth(uint32_t bits) noexcept nogil:
@@ -182,12 +188,17 @@ cdef inline uint32_t every_fourth(uint32_t bits) noexcept nogil:
     return (bits | (bits >> 12)) & 0xFF
 
 
+cdef inline uint32_t bit_planes(uint32_t bits) noexcept nogil:
+    """Bit 4 g + j moved to bit g of byte j."""
+    return (every_fourth(bits) | (every_fourth(bits >> 1) << 8) | (every_fourth(bits >> 2) << 16)
+            | (every_fourth(bits >> 3) << 24))
+
+
 cdef inline void nibble_pack(const int format_id, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
     cdef Nibbles at = nibble_block(format_id)
     cdef uint8_t* head
     cdef uint8_t* codes
     cdef const uint8_t* src
-    cdef uint32_t fifth
     cdef Py_ssize_t b
     cdef int r, v
     for b in range(cols // 32):
@@ -195,130 +206,42 @@ cdef inline void nibble_pack(const int format_id, const uint8_t** row, Py_ssize_
         codes = out + codes_at(at.layout, b)
         for r in range(16):
             src = row[r] + at.bytes * b
-            put_half(head + 2 * r, half_at(src))
+            put_half(head + 2 * r, nibble_scale(format_id, src))
             if at.minimum:
                 put_half(head + 32 + 2 * r, half_at(src + at.minimum))
             for v in range(4):
                 put_word(codes + 64 * v + 4 * r, word_at(src + at.nibbles + 4 * v))
             if at.fifth:
-                fifth = word_at(src + at.fifth)
-                put_word(codes + 256 + 4 * r, every_fourth(fifth) | (every_fourth(fifth >> 1) << 8)
-                         | (every_fourth(fifth >> 2) << 16) | (every_fourth(fifth >> 3) << 24))
+                put_word(codes + 256 + 4 * r, bit_planes(word_at(src + at.fifth)))
 
 
-cdef void q4_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    nibble_dequantize(Q4_0, blocks, n, out)
-
-
-cdef void q4_1_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    nibble_dequantize(Q4_1, blocks, n, out)
-
-
-cdef void q5_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    nibble_dequantize(Q5_0, blocks, n, out)
-
-
-cdef void q5_1_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    nibble_dequantize(Q5_1, blocks, n, out)
-
-
-cdef void iq4_nl_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    nibble_dequantize(IQ4_NL, blocks, n, out)
-
-
-cdef void q4_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    nibble_pack(Q4_0, row, cols, out)
-
-
-cdef void q4_1_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    nibble_pack(Q4_1, row, cols, out)
-
-
-cdef void q5_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    nibble_pack(Q5_0, row, cols, out)
-
-
-cdef void q5_1_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    nibble_pack(Q5_1, row, cols, out)
-
-
-cdef void iq4_nl_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    nibble_pack(IQ4_NL, row, cols, out)
-
-
-# --- blocks of 256 --------------------------------------------------------------------------------
+# --- blocks of 128: Q1_0 -----------------------------------------------------------------------------
 #
-# A format says how one of its blocks comes apart; dequantizing and packing are then the same for all.
-#
-# Q2_K    16 bytes of scale (low) and minimum (high nibble), 64 bytes of bit pairs, f16 d, f16 dmin
-# Q3_K    32 bytes of third bits, 64 bytes of bit pairs, 16 6-bit scales in 12 bytes, f16 d
-# Q4_K    f16 d, f16 dmin, 8 6-bit scales and minima in 12 bytes, 128 bytes of nibbles
-# Q5_K    the same, with 32 bytes of fifth bits before the nibbles
-# Q6_K    128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, f16 d
-# IQ4_XS  f16 d, upper bits of 8 6-bit scales, their lower ones, 128 bytes of nibbles
+# f16 d, 16 bytes of bits, the first value in the lowest: d or -d. In panels the scale is repeated every 32.
 
-# A block of 256 taken apart. Words hold four values that are consecutive along the row, one a byte.
-cdef struct Super:
-    uint16_t d, dmin
-    int8_t scale[16]
-    int8_t minimum[16]
-    uint32_t codes[64]
+cdef void q1_0_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    cdef Py_ssize_t b, i
+    cdef const uint8_t* block
+    cdef float d
+    for b in range(n):
+        block = blocks + 18 * b
+        d = ox_f32_from_f16(half_at(block))
+        for i in range(128):
+            out[128 * b + i] = d if (block[2 + (i >> 3)] >> (i & 7)) & 1 else -d
 
 
-cdef inline void scales_of_12(const uint8_t* s, Super* out) noexcept nogil:
-    """8 scales and 8 minima of 6 bits, as Q4_K and Q5_K have them."""
-    cdef int j
-    for j in range(4):
-        out.scale[j] = s[j] & 63
-        out.minimum[j] = s[j + 4] & 63
-        out.scale[j + 4] = (s[j + 8] & 15) | ((s[j] >> 6) << 4)
-        out.minimum[j + 4] = (s[j + 8] >> 4) | ((s[j + 4] >> 6) << 4)
+cdef void q1_0_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    cdef Py_ssize_t b
+    cdef const uint8_t* src
+    cdef int r
+    for b in range(cols // 32):
+        for r in range(16):
+            src = row[r] + 18 * (b >> 2)
+            put_half(out + header_at(L_C1, b) + 2 * r, half_at(src))
+            put_word(out + codes_at(L_C1, b) + 4 * r, bit_planes(word_at(src + 2 + 4 * (b & 3))))
 
 
-cdef inline void take_apart(const int format_id, const uint8_t* block, Super* out) noexcept nogil:
-    cdef int s, g, k, h
-    cdef uint32_t w
-    if format_id == Q2_K:
-        out.d, out.dmin = half_at(block + 80), half_at(block + 82)
-        for s in range(16):
-            out.scale[s] = block[s] & 15
-            out.minimum[s] = block[s] >> 4
-    elif format_id == Q3_K:
-        out.d = half_at(block + 108)
-        for s in range(16):
-            out.scale[s] = (((block[96 + (s & 7)] >> (4 * (s >> 3))) & 15)
-                            | (((block[104 + (s & 3)] >> (2 * (s >> 2))) & 3) << 4)) - 32
-    elif format_id == Q4_K or format_id == Q5_K:
-        out.d, out.dmin = half_at(block), half_at(block + 2)
-        scales_of_12(block + 4, out)
-    elif format_id == Q6_K:
-        out.d = half_at(block + 208)
-        memcpy(out.scale, block + 192, 16)
-    else:  # IQ4_XS
-        out.d = half_at(block)
-        for s in range(8):
-            out.scale[s] = (((block[4 + (s >> 1)] >> (4 * (s & 1))) & 15)
-                            | (((half_at(block + 2) >> (2 * s)) & 3) << 4)) - 32
-    for s in range(8):  # 32 columns each, in 8 words
-        h, k = s >> 2, s & 3
-        for g in range(8):
-            if format_id == Q2_K:
-                w = (word_at(block + 16 + 32 * h + 4 * g) >> (2 * k)) & 0x03030303
-            elif format_id == Q3_K:
-                w = (word_at(block + 32 + 32 * h + 4 * g) >> (2 * k)) & 0x03030303
-                w |= ((word_at(block + 4 * g) >> s) & 0x01010101) << 2
-            elif format_id == Q4_K:
-                w = (word_at(block + 16 + 32 * (s >> 1) + 4 * g) >> (4 * (s & 1))) & 0x0F0F0F0F
-            elif format_id == Q5_K:
-                w = (word_at(block + 48 + 32 * (s >> 1) + 4 * g) >> (4 * (s & 1))) & 0x0F0F0F0F
-                w |= ((word_at(block + 16 + 4 * g) >> s) & 0x01010101) << 4
-            elif format_id == Q6_K:
-                w = (word_at(block + 64 * h + 32 * (k & 1) + 4 * g) >> (4 * (k >> 1))) & 0x0F0F0F0F
-                w |= ((word_at(block + 128 + 32 * h + 4 * g) >> (2 * k)) & 0x03030303) << 4
-            else:
-                w = (word_at(block + 8 + 16 * s + 4 * (g & 3)) >> (4 * (g >> 2))) & 0x0F0F0F0F
-            out.codes[8 * s + g] = w
-
+# --- blocks of 256: superblocks.pxd takes them apart ------------------------------------------------
 
 cdef inline int super_layout(const int format_id) noexcept nogil:
     if format_id == Q2_K:
@@ -329,10 +252,22 @@ cdef inline int super_layout(const int format_id) noexcept nogil:
         return L_K4
     if format_id == Q5_K:
         return L_K5
-    return L_K6 if format_id == Q6_K else L_KT
+    if format_id == Q6_K:
+        return L_K6
+    if format_id == IQ4_XS:
+        return L_KT
+    if format_id == Q8_K:
+        return L_S8
+    if format_id == TQ1_0 or format_id == TQ2_0:
+        return L_S2
+    if format_id == IQ3_XXS:
+        return L_G3
+    if format_id == IQ3_S:
+        return L_G3S
+    return L_G1 if format_id == IQ1_S or format_id == IQ1_M else L_G2
 
 
-cdef inline void super_dequantize(const int format_id, const int block_bytes, const uint8_t* blocks, Py_ssize_t n,
+cdef inline void super_dequantize(const int format_id, Py_ssize_t block_bytes, const uint8_t* blocks, Py_ssize_t n,
                                   float* out) noexcept nogil:
     cdef int layout = super_layout(format_id)
     cdef int sub = 16 if has_subs_of_16(layout) else 32
@@ -342,26 +277,27 @@ cdef inline void super_dequantize(const int format_id, const int block_bytes, co
     cdef int i, code
     for b in range(n):
         take_apart(format_id, blocks + block_bytes * b, &block)
-        d = ox_f32_from_f16(block.d)
+        d = ox_f32_from_bits(block.d) if layout == L_S8 else ox_f32_from_f16(block.d) * unit_of(layout)
         if has_minima(layout):
             dmin = ox_f32_from_f16(block.dmin)
         for i in range(256):
             code = (block.codes[i >> 2] >> (8 * (i & 3))) & 255
-            ds = d * <float>block.scale[i // sub]
+            ds = d * <float>block.scale[i // sub] if has_subs(layout) else d
             if has_minima(layout):
                 dm = dmin * <float>block.minimum[i // sub]
                 out[256 * b + i] = ds * <float>code - dm
-            elif layout == L_KT:
-                out[256 * b + i] = ds * <float>IQ4_VALUES[code]
             else:
-                out[256 * b + i] = ds * <float>(code - (4 if layout == L_K3 else 32))
+                out[256 * b + i] = ds * <float>value_of(layout, code)
 
 
 cdef inline void put_codes(const int layout, const uint32_t* w, uint8_t* out) noexcept nogil:
     """The 32 codes of one row, 8 words of 4, into the row's lane of a packed vector each."""
     cdef uint32_t plane
     cdef int v, g
-    if code_bits(layout) >= 4:
+    if code_bits(layout) == 8:
+        for v in range(8):
+            put_word(out + 64 * v, w[v])
+    elif code_bits(layout) >= 4:
         for v in range(4):
             put_word(out + 64 * v, (w[v] & 0x0F0F0F0F) | ((w[v + 4] & 0x0F0F0F0F) << 4))
     else:
@@ -383,7 +319,7 @@ cdef inline void put_codes(const int layout, const uint32_t* w, uint8_t* out) no
         put_word(out + (256 if code_bits(layout) == 5 else 128), plane)
 
 
-cdef inline void super_pack(const int format_id, const int block_bytes, const uint8_t** row, Py_ssize_t cols,
+cdef inline void super_pack(const int format_id, Py_ssize_t block_bytes, const uint8_t** row, Py_ssize_t cols,
                             uint8_t* out) noexcept nogil:
     cdef int layout = super_layout(format_id)
     cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
@@ -399,10 +335,13 @@ cdef inline void super_pack(const int format_id, const int block_bytes, const ui
         pairs = head + (64 if has_minima(layout) else 32)
         for r in range(16):
             take_apart(format_id, row[r] + block_bytes * b, &block)
-            put_half(head + 2 * r, block.d)
+            if layout == L_S8:
+                put_word(head + 4 * r, block.d)
+            else:
+                put_half(head + 2 * r, block.d)
             if has_minima(layout):
                 put_half(head + 32 + 2 * r, block.dmin)
-            for s in range(2 * n_pairs):
+            for s in range(2 * n_pairs if has_subs(layout) else 0):
                 if layout == L_K2:
                     pairs[32 * (s >> 1) + 2 * r + (s & 1)] = block.scale[s] | (block.minimum[s] << 4)
                 else:
@@ -413,89 +352,133 @@ cdef inline void super_pack(const int format_id, const int block_bytes, const ui
                 put_codes(layout, block.codes + 8 * s, codes + 64 * code_bits(layout) * s + 4 * r)
 
 
-cdef void q2_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    super_dequantize(Q2_K, 84, blocks, n, out)
+# --- every format, by name, so that each gets bodies of its own ---------------------------------------
+
+cdef void dequantize_blocks(const Codec* c, const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    if c.format == F32:
+        f32_dequantize(blocks, n, out)
+    elif c.format == F16:
+        f16_dequantize(blocks, n, out)
+    elif c.format == BF16:
+        bf16_dequantize(blocks, n, out)
+    elif c.format == Q8_0:
+        byte_dequantize(2, blocks, n, out)
+    elif c.format == Q8_1:
+        byte_dequantize(4, blocks, n, out)
+    elif c.format == Q1_0:
+        q1_0_dequantize(blocks, n, out)
+    elif c.format == Q4_0:
+        nibble_dequantize(Q4_0, blocks, n, out)
+    elif c.format == Q4_1:
+        nibble_dequantize(Q4_1, blocks, n, out)
+    elif c.format == Q5_0:
+        nibble_dequantize(Q5_0, blocks, n, out)
+    elif c.format == Q5_1:
+        nibble_dequantize(Q5_1, blocks, n, out)
+    elif c.format == IQ4_NL:
+        nibble_dequantize(IQ4_NL, blocks, n, out)
+    elif c.format == MXFP4:
+        nibble_dequantize(MXFP4, blocks, n, out)
+    elif c.format == Q2_K:
+        super_dequantize(Q2_K, c.block_bytes, blocks, n, out)
+    elif c.format == Q3_K:
+        super_dequantize(Q3_K, c.block_bytes, blocks, n, out)
+    elif c.format == Q4_K:
+        super_dequantize(Q4_K, c.block_bytes, blocks, n, out)
+    elif c.format == Q5_K:
+        super_dequantize(Q5_K, c.block_bytes, blocks, n, out)
+    elif c.format == Q6_K:
+        super_dequantize(Q6_K, c.block_bytes, blocks, n, out)
+    elif c.format == Q8_K:
+        super_dequantize(Q8_K, c.block_bytes, blocks, n, out)
+    elif c.format == IQ1_S:
+        super_dequantize(IQ1_S, c.block_bytes, blocks, n, out)
+    elif c.format == IQ1_M:
+        super_dequantize(IQ1_M, c.block_bytes, blocks, n, out)
+    elif c.format == IQ2_XXS:
+        super_dequantize(IQ2_XXS, c.block_bytes, blocks, n, out)
+    elif c.format == IQ2_XS:
+        super_dequantize(IQ2_XS, c.block_bytes, blocks, n, out)
+    elif c.format == IQ2_S:
+        super_dequantize(IQ2_S, c.block_bytes, blocks, n, out)
+    elif c.format == IQ3_XXS:
+        super_dequantize(IQ3_XXS, c.block_bytes, blocks, n, out)
+    elif c.format == IQ3_S:
+        super_dequantize(IQ3_S, c.block_bytes, blocks, n, out)
+    elif c.format == IQ4_XS:
+        super_dequantize(IQ4_XS, c.block_bytes, blocks, n, out)
+    elif c.format == TQ1_0:
+        super_dequantize(TQ1_0, c.block_bytes, blocks, n, out)
+    elif c.format == TQ2_0:
+        super_dequantize(TQ2_0, c.block_bytes, blocks, n, out)
 
 
-cdef void q2_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    super_pack(Q2_K, 84, row, cols, out)
+cdef void pack_rows(const Codec* c, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """16 row pointers (rows past the end point at zeros) into one panel."""
+    if c.format == F32:
+        f32_pack(row, cols, out)
+    elif c.format == F16:
+        half_pack(row, cols, out)
+    elif c.format == BF16:
+        half_pack(row, cols, out)
+    elif c.format == Q8_0:
+        byte_pack(2, row, cols, out)
+    elif c.format == Q8_1:
+        byte_pack(4, row, cols, out)
+    elif c.format == Q1_0:
+        q1_0_pack(row, cols, out)
+    elif c.format == Q4_0:
+        nibble_pack(Q4_0, row, cols, out)
+    elif c.format == Q4_1:
+        nibble_pack(Q4_1, row, cols, out)
+    elif c.format == Q5_0:
+        nibble_pack(Q5_0, row, cols, out)
+    elif c.format == Q5_1:
+        nibble_pack(Q5_1, row, cols, out)
+    elif c.format == IQ4_NL:
+        nibble_pack(IQ4_NL, row, cols, out)
+    elif c.format == MXFP4:
+        nibble_pack(MXFP4, row, cols, out)
+    elif c.format == Q2_K:
+        super_pack(Q2_K, c.block_bytes, row, cols, out)
+    elif c.format == Q3_K:
+        super_pack(Q3_K, c.block_bytes, row, cols, out)
+    elif c.format == Q4_K:
+        super_pack(Q4_K, c.block_bytes, row, cols, out)
+    elif c.format == Q5_K:
+        super_pack(Q5_K, c.block_bytes, row, cols, out)
+    elif c.format == Q6_K:
+        super_pack(Q6_K, c.block_bytes, row, cols, out)
+    elif c.format == Q8_K:
+        super_pack(Q8_K, c.block_bytes, row, cols, out)
+    elif c.format == IQ1_S:
+        super_pack(IQ1_S, c.block_bytes, row, cols, out)
+    elif c.format == IQ1_M:
+        super_pack(IQ1_M, c.block_bytes, row, cols, out)
+    elif c.format == IQ2_XXS:
+        super_pack(IQ2_XXS, c.block_bytes, row, cols, out)
+    elif c.format == IQ2_XS:
+        super_pack(IQ2_XS, c.block_bytes, row, cols, out)
+    elif c.format == IQ2_S:
+        super_pack(IQ2_S, c.block_bytes, row, cols, out)
+    elif c.format == IQ3_XXS:
+        super_pack(IQ3_XXS, c.block_bytes, row, cols, out)
+    elif c.format == IQ3_S:
+        super_pack(IQ3_S, c.block_bytes, row, cols, out)
+    elif c.format == IQ4_XS:
+        super_pack(IQ4_XS, c.block_bytes, row, cols, out)
+    elif c.format == TQ1_0:
+        super_pack(TQ1_0, c.block_bytes, row, cols, out)
+    elif c.format == TQ2_0:
+        super_pack(TQ2_0, c.block_bytes, row, cols, out)
 
 
-cdef void q3_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    super_dequantize(Q3_K, 110, blocks, n, out)
-
-
-cdef void q3_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    super_pack(Q3_K, 110, row, cols, out)
-
-
-cdef void q4_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    super_dequantize(Q4_K, 144, blocks, n, out)
-
-
-cdef void q4_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    super_pack(Q4_K, 144, row, cols, out)
-
-
-cdef void q5_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    super_dequantize(Q5_K, 176, blocks, n, out)
-
-
-cdef void q5_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    super_pack(Q5_K, 176, row, cols, out)
-
-
-cdef void q6_k_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    super_dequantize(Q6_K, 210, blocks, n, out)
-
-
-cdef void q6_k_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    super_pack(Q6_K, 210, row, cols, out)
-
-
-cdef void iq4_xs_dequantize(const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
-    super_dequantize(IQ4_XS, 136, blocks, n, out)
-
-
-cdef void iq4_xs_pack(const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
-    super_pack(IQ4_XS, 136, row, cols, out)
-
-
-cdef int codec_of(int format_id, Codec* c) except -1:
-    """The bodies and sizes of a format; a ValueError where there are none."""
-    if format_id == F32:
-        c[0] = Codec(f32_dequantize, f32_pack, L_F32, 1, 4)
-    elif format_id == F16:
-        c[0] = Codec(f16_dequantize, half_pack, L_F16, 1, 2)
-    elif format_id == BF16:
-        c[0] = Codec(bf16_dequantize, half_pack, L_BF16, 1, 2)
-    elif format_id == Q8_0:
-        c[0] = Codec(q8_0_dequantize, q8_0_pack, L_C8, 32, 34)
-    elif format_id == Q4_0:
-        c[0] = Codec(q4_0_dequantize, q4_0_pack, L_C4, 32, 18)
-    elif format_id == Q4_1:
-        c[0] = Codec(q4_1_dequantize, q4_1_pack, L_M4, 32, 20)
-    elif format_id == Q5_0:
-        c[0] = Codec(q5_0_dequantize, q5_0_pack, L_C5, 32, 22)
-    elif format_id == Q5_1:
-        c[0] = Codec(q5_1_dequantize, q5_1_pack, L_M5, 32, 24)
-    elif format_id == IQ4_NL:
-        c[0] = Codec(iq4_nl_dequantize, iq4_nl_pack, L_T4, 32, 18)
-    elif format_id == Q2_K:
-        c[0] = Codec(q2_k_dequantize, q2_k_pack, L_K2, 256, 84)
-    elif format_id == Q3_K:
-        c[0] = Codec(q3_k_dequantize, q3_k_pack, L_K3, 256, 110)
-    elif format_id == Q4_K:
-        c[0] = Codec(q4_k_dequantize, q4_k_pack, L_K4, 256, 144)
-    elif format_id == Q5_K:
-        c[0] = Codec(q5_k_dequantize, q5_k_pack, L_K5, 256, 176)
-    elif format_id == Q6_K:
-        c[0] = Codec(q6_k_dequantize, q6_k_pack, L_K6, 256, 210)
-    elif format_id == IQ4_XS:
-        c[0] = Codec(iq4_xs_dequantize, iq4_xs_pack, L_KT, 256, 136)
-    else:
+cdef Codec codec_of(int format_id) except *:
+    """A format's row of the table; a ValueError where no kernel runs it."""
+    fmt = FORMAT_BY_ID.get(format_id)
+    if fmt is None or fmt.layout is None:
         raise ValueError(f"format id {format_id}: no kernel for it")
-    return 0
+    return Codec(format_id, LAYOUTS[fmt.layout].id, fmt.block_len, fmt.block_bytes)
 
 
 def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads=1):
@@ -507,8 +490,7 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     blocks : uint8, the bytes of the blocks
     out : float32, its size a multiple of the block length
     """
-    cdef Codec c
-    codec_of(format_id, &c)
+    cdef Codec c = codec_of(format_id)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     cdef Py_ssize_t n_blocks = n // c.block_len
     if n % c.block_len:
@@ -518,13 +500,13 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
     cdef Py_ssize_t steps = (n_blocks + step - 1) // step
     for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads if steps > 1 else 1):
-        c.dequantize(bp + i * step * c.block_bytes, min(step, n_blocks - i * step), op + i * step * c.block_len)
+        dequantize_blocks(&c, bp + i * step * c.block_bytes, min(step, n_blocks - i * step),
+                          op + i * step * c.block_len)
 
 
 def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols):
     """Bytes of the packed panels of a (rows, cols) matrix."""
-    cdef Codec c
-    codec_of(format_id, &c)
+    cdef Codec c = codec_of(format_id)
     return (rows + 15) // 16 * panel_bytes(c.layout, cols)
 
 
@@ -537,8 +519,7 @@ def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cn
     blocks : uint8, the rows as the file holds them
     out : uint8, ``packed_bytes(format_id, rows, cols)`` long
     """
-    cdef Codec c
-    codec_of(format_id, &c)
+    cdef Codec c = codec_of(format_id)
     if rows < 1 or cols < 1 or cols % c.block_len:
         raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {c.block_len}")
     cdef Py_ssize_t row_bytes = cols // c.block_len * c.block_bytes
@@ -562,4 +543,4 @@ cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero,
         memset(out + header_at(c.layout, last), 0, group_blocks(c.layout) * header_bytes(c.layout))
     for r in range(16):
         row[r] = blocks + (16 * p + r) * row_bytes if 16 * p + r < rows else zero
-    c.pack(row, cols, out)
+    pack_rows(c, row, cols, out)

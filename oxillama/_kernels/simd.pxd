@@ -1,6 +1,6 @@
 """The seam of simd/simd.h as Cython sees it: a logical machine of 16 lanes."""
 
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t, uint32_t
 
 
 cdef extern from "simd.h" nogil:
@@ -18,6 +18,7 @@ cdef extern from "simd.h" nogil:
     void ox_prefetch_far(const void* p)
     const int OX_AHEAD
 
+    float ox_f32_from_bits(uint32_t u)
     float ox_f32_from_f16(uint16_t h)
     uint16_t ox_f16_from_f32(float f)
     float ox_f32_from_bf16(uint16_t h)

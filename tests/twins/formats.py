@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import gguf
 import numpy as np
 
 from oxillama.formats import FORMATS
@@ -23,21 +24,53 @@ class Parts(NamedTuple):
     least: np.ndarray
 
 
-HALVES = {
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q8_0": (0,),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
+Put = Callable[[np.ndarray, np.ndarray], None]
+"""Writes f16 bits, uint16 (blocks,), as a scale of blocks, uint8 (blocks, bytes)."""
+
+
+def _put_half(at: int) -> Put:
+    def put(blocks: np.ndarray, halves: np.ndarray) -> None:
+        blocks[:, at : at + 2] = halves.astype("<u2")[:, None].view(np.uint8)
+
+    return put
+
+
+def _put_float(blocks: np.ndarray, halves: np.ndarray) -> None:
+    blocks[:, :4] = halves.view(np.float16).astype("<f4")[:, None].view(np.uint8)
+
+
+def _put_spread(blocks: np.ndarray, halves: np.ndarray) -> None:
+    """IQ1_M: four bits each in the upper ends of four words."""
+    for i in range(4):
+        blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 15 | (halves >> 4 * i & 15).astype(np.uint8) << 4
+
+
+def _put_power(blocks: np.ndarray, halves: np.ndarray) -> None:
+    """MXFP4 has powers of two only: the one below; a denormal one for a denormal half."""
+    exponent = halves >> 10 & 31
+    blocks[:, 0] = np.where(exponent == 0, 0, exponent + 113)
+
+
+PUT_SCALE: dict[str, tuple[Put, ...]] = {
+    **{name: (_put_half(0),) for name in ("Q4_0", "Q5_0", "Q8_0", "Q8_1", "Q1_0", "IQ4_NL", "IQ4_XS")},
+    **{name: (_put_half(0),) for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S")},
+    **{name: (_put_half(0), _put_half(2)) for name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")},
+    "Q2_K": (_put_half(80), _put_half(82)),
+    "Q3_K": (_put_half(108),),
+    "Q6_K": (_put_half(208),),
+    "Q8_K": (_put_float,),
+    "IQ1_M": (_put_spread,),
+    "TQ1_0": (_put_half(52),),
+    "TQ2_0": (_put_half(64),),
+    "MXFP4": (_put_power,),
 }
-"""Where the f16 scales lie in a block."""
+"""How a block's scale, and its minimum where it has one, are set."""
+
+
+def put_scale(name: str, blocks: np.ndarray, halves: np.ndarray | int) -> None:
+    """Sets every scale and minimum of blocks (blocks, bytes) to f16 bits."""
+    for put in PUT_SCALE[name]:
+        put(blocks, np.broadcast_to(np.asarray(halves, np.uint16), len(blocks)).copy())
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
@@ -160,6 +193,134 @@ def _q6_k(blocks: np.ndarray) -> Parts:
     return Parts(_half(blocks, 208) * np.repeat(scale, 16, axis=1), codes, 0 * codes)
 
 
+def _spread(d: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """A block's scale (blocks, 1) for each of its codes; adding 0 * codes would lose the sign of -0."""
+    return np.broadcast_to(d, codes.shape).copy()
+
+
+def _q8_1(blocks: np.ndarray) -> Parts:
+    codes = np.ascontiguousarray(blocks[:, 4:]).view(np.int8).astype(np.float64)
+    return Parts(_spread(_half(blocks, 0), codes), codes, 0 * codes)
+
+
+def _q8_k(blocks: np.ndarray) -> Parts:
+    codes = np.ascontiguousarray(blocks[:, 4:260]).view(np.int8).astype(np.float64)
+    d = np.ascontiguousarray(blocks[:, :4]).view("<f4").astype(np.float64)
+    return Parts(_spread(d, codes), codes, 0 * codes)
+
+
+def _q1_0(blocks: np.ndarray) -> Parts:
+    codes = 2 * _bits(blocks[:, 2:]) - 1
+    return Parts(_spread(_half(blocks, 0), codes), codes, 0 * codes)
+
+
+def _mxfp4(blocks: np.ndarray) -> Parts:
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # of four bits, the upper is the sign
+    values = np.concatenate([values, -values])
+    codes = values[_nibbles(blocks[:, 1:]).astype(int)]
+    return Parts(2.0 ** (blocks[:, :1].astype(np.float64) - 127) + 0 * codes, codes, 0 * codes)
+
+
+def _tq1_0(blocks: np.ndarray) -> Parts:
+    def digits(data: np.ndarray, n: int) -> np.ndarray:
+        """The first n base-3 digits of bytes, which are numerators over 256: all first, then all second."""
+        return np.hstack([data.astype(int) * 3**i % 256 * 3 // 256 for i in range(n)])
+
+    parts = digits(blocks[:, :32], 5), digits(blocks[:, 32:48], 5), digits(blocks[:, 48:52], 4)
+    codes = np.hstack(parts) - 1.0
+    return Parts(_half(blocks, 52) + 0 * codes, codes, 0 * codes)
+
+
+def _tq2_0(blocks: np.ndarray) -> Parts:
+    codes = _pairs_of_bits(blocks[:, :64]) - 1
+    return Parts(_half(blocks, 64) + 0 * codes, codes, 0 * codes)
+
+
+def _entries(name: str, numbers: np.ndarray) -> np.ndarray:
+    """Rows of a grid, as the `gguf` package has it, by their numbers: (blocks, 256)."""
+    grid = getattr(gguf.quants, name)
+    grid.init_grid()
+    return grid.grid[0, 0][numbers].astype(np.float64).reshape(len(numbers), -1)
+
+
+def _signs(bits: np.ndarray) -> np.ndarray:
+    """Bytes (blocks, 32), a bit per value: 1 or -1, (blocks, 256)."""
+    return 1 - 2 * _bits(bits.astype(np.uint8))
+
+
+def _eighth_sign(seven: np.ndarray) -> np.ndarray:
+    """7 bits completed to 8 with an even number of ones."""
+    ones = sum(seven >> i & 1 for i in range(7))
+    return seven | (ones % 2) << 7
+
+
+def _words(data: np.ndarray, dtype: str) -> np.ndarray:
+    return np.ascontiguousarray(data).view(dtype).astype(int)
+
+
+def _four_bits(data: np.ndarray) -> np.ndarray:
+    """Bytes (blocks, n): the nibbles in order."""
+    return np.stack([data & 15, data >> 4], axis=2).reshape(len(data), -1)
+
+
+def _i_quant(d: np.ndarray, scale: np.ndarray, values: np.ndarray) -> Parts:
+    """Scales (blocks, 8 or 16) of as many values each."""
+    return Parts(d * np.repeat(scale.astype(np.float64), 256 // scale.shape[1], axis=1), values, 0 * values)
+
+
+def _iq2_xxs(blocks: np.ndarray) -> Parts:
+    words = _words(blocks[:, 2:], "<u4").reshape(-1, 8, 2)
+    numbers = _words(words[:, :, :1].astype("<u4"), "u1").reshape(-1, 32)
+    signs = (words[:, :, 1:] >> np.array([0, 7, 14, 21]) & 127).reshape(-1, 32)
+    values = _entries("IQ2_XXS", numbers) * _signs(_eighth_sign(signs))
+    return _i_quant(_half(blocks, 0), (0.5 + (words[:, :, 1] >> 28)) / 4, values)
+
+
+def _iq2_xs(blocks: np.ndarray) -> Parts:
+    words = _words(blocks[:, 2:66], "<u2")
+    values = _entries("IQ2_XS", words % 512) * _signs(_eighth_sign(words >> 9))
+    return _i_quant(_half(blocks, 0), (0.5 + _four_bits(blocks[:, 66:])) / 4, values)
+
+
+def _iq2_s(blocks: np.ndarray) -> Parts:
+    upper = (blocks[:, 66:74, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1, 32)
+    values = _entries("IQ2_S", blocks[:, 2:34] + 256 * upper.astype(int)) * _signs(blocks[:, 34:66])
+    return _i_quant(_half(blocks, 0), (0.5 + _four_bits(blocks[:, 74:])) / 4, values)
+
+
+def _iq3_xxs(blocks: np.ndarray) -> Parts:
+    words = _words(blocks[:, 66:], "<u4")
+    signs = (words[:, :, None] >> np.array([0, 7, 14, 21]) & 127).reshape(-1, 32)
+    values = _entries("IQ3_XXS", blocks[:, 2:66]) * _signs(_eighth_sign(signs))
+    return _i_quant(_half(blocks, 0), (0.5 + (words >> 28)) / 2, values)
+
+
+def _iq3_s(blocks: np.ndarray) -> Parts:
+    numbers = blocks[:, 2:66] + 256 * _bits(blocks[:, 66:74]).astype(int)
+    values = _entries("IQ3_S", numbers) * _signs(blocks[:, 74:106])
+    return _i_quant(_half(blocks, 0), 1.0 + 2 * _four_bits(blocks[:, 106:]), values)
+
+
+def _shifted(numbers: np.ndarray, down: np.ndarray) -> np.ndarray:
+    """IQ1: the entries, all 8 values an eighth up or down."""
+    return _entries("IQ1_S", numbers) + np.repeat(np.where(down, -0.125, 0.125), 8, axis=1)
+
+
+def _iq1_s(blocks: np.ndarray) -> Parts:
+    words = _words(blocks[:, 34:], "<u2")
+    upper = (words[:, :, None] >> np.array([0, 3, 6, 9]) & 7).reshape(-1, 32)
+    values = _shifted(blocks[:, 2:34] + 256 * upper, np.repeat(words >> 15, 4, axis=1))
+    return _i_quant(_half(blocks, 0), 2 * (words >> 12 & 7) + 1, values)
+
+
+def _iq1_m(blocks: np.ndarray) -> Parts:
+    nibbles, words = _four_bits(blocks[:, 32:48]).astype(int), _words(blocks[:, 48:], "<u2")
+    d = sum((words[:, i] >> 12) << 4 * i for i in range(4)).astype("<u2")
+    values = _shifted(blocks[:, :32] + 256 * (nibbles % 8), nibbles // 8)
+    scale = 2 * (words[:, :, None] >> np.array([0, 3, 6, 9]) & 7).reshape(-1, 16) + 1
+    return _i_quant(d.view("<f2").astype(np.float64)[:, None], scale, values)
+
+
 DECODE: dict[str, Callable[[np.ndarray], Parts]] = {
     "F32": lambda blocks: _plain(blocks, "<f4"),
     "F16": lambda blocks: _plain(blocks, "<f2"),
@@ -176,6 +337,19 @@ DECODE: dict[str, Callable[[np.ndarray], Parts]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "Q8_1": _q8_1,
+    "Q8_K": _q8_k,
+    "Q1_0": _q1_0,
+    "MXFP4": _mxfp4,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
+    "IQ2_XXS": _iq2_xxs,
+    "IQ2_XS": _iq2_xs,
+    "IQ2_S": _iq2_s,
+    "IQ3_XXS": _iq3_xxs,
+    "IQ3_S": _iq3_s,
+    "IQ1_S": _iq1_s,
+    "IQ1_M": _iq1_m,
 }
 
 
