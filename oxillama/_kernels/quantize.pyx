@@ -28,7 +28,7 @@ from simd cimport (
 
 cnp.import_array()
 
-cdef enum:  # how long a superblock is searched; longer gains little (docs/decisions/0007)
+cdef enum:  # how long a superblock is searched; longer gains little (docs/decisions/0009)
     STARTS = 2
     TURNS = 2
 
