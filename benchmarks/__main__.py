@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers, sampling
+from benchmarks import (
+    attention,
+    end_to_end,
+    grammar,
+    kernels,
+    loading,
+    make_model,
+    quantizers,
+    sampling,
+    serving,
+)
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -44,6 +54,10 @@ def parser() -> argparse.ArgumentParser:
     kernels.add_arguments(alone)
     alone.set_defaults(run=kernels.run)
 
+    masks = commands.add_parser("grammar", help="compiling grammars and finding the tokens they allow")
+    grammar.add_arguments(masks)
+    masks.set_defaults(run=grammar.run)
+
     attending = commands.add_parser(
         "attention", help="attention alone, decoding and prefill, beside a roofline"
     )
@@ -57,6 +71,9 @@ def parser() -> argparse.ArgumentParser:
     )
     sampling.add_arguments(choosing)
     choosing.set_defaults(run=sampling.run)
+    many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
+    serving.add_arguments(many)
+    many.set_defaults(run=serving.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

@@ -169,6 +169,9 @@ class LlamaCpp(Runner):
     n_batch = 512
     """Most tokens in one call, and in one pass over the weights; llama.cpp's default for the latter."""
 
+    n_seq_max = 1
+    """Most sequences in its context."""
+
     _api: Any = None
     _model: Any = None
     _context: Any = None
@@ -198,6 +201,8 @@ class LlamaCpp(Runner):
             raise LoadError(f"{self.model}: llama.cpp cannot load it")
         params = api.llama_context_default_params()
         params.n_ctx = self.context
+        params.n_seq_max = self.n_seq_max
+        params.kv_unified = self.n_seq_max > 1
         params.n_batch = params.n_ubatch = self.n_batch
         params.n_threads = params.n_threads_batch = self.threads
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_ENABLED

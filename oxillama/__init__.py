@@ -6,11 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from oxillama._version import __version__
-from oxillama.config import PREFILL_CHUNK, EngineConfig
+from oxillama.config import MAX_DECODE_WAIT_MS, PREFILL_CHUNK, EngineConfig, SchedulerConfig
 from oxillama.errors import (
+    Busy,
     ChatTemplateError,
     ConfigError,
     GGUFError,
+    GrammarError,
     KvCacheFullError,
     LoadError,
     ModelFileError,
@@ -23,10 +25,17 @@ from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
     from oxillama.attention import batched_flash_attention, flash_attention_forward
+    from oxillama.cache.kv import KvCache, KvCachePool, PagedKvCache
+    from oxillama.cache.prefix import PrefixKvCache
+    from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.calibration import collect_imatrix
     from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
+    from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
+    from oxillama.engine.scheduler import ScheduledBatch, Scheduler
+    from oxillama.engine.sequence import SeqState, Sequence
+    from oxillama.grammar import Grammar, GrammarState
     from oxillama.imatrix import ImportanceMatrix
     from oxillama.quantize import Quantization, quantize_model
     from oxillama.sampling.batch import sample, sample_batch
@@ -36,19 +45,31 @@ if TYPE_CHECKING:
     from oxillama.tokenizer import TokenizerBridge
 
 __all__ = [
+    "MAX_DECODE_WAIT_MS",
     "PREFILL_CHUNK",
+    "AsyncEngine",
+    "Busy",
     "ChatTemplateError",
     "ConfigError",
     "EngineConfig",
+    "EngineMetrics",
     "GGUFError",
     "Generation",
+    "Grammar",
+    "GrammarError",
+    "GrammarState",
     "ImportanceMatrix",
     "InferenceEngine",
+    "KvCache",
     "KvCacheFullError",
+    "KvCachePool",
     "LoadError",
+    "MetricsSnapshot",
     "ModelFileError",
     "OxiLlamaError",
+    "PagedKvCache",
     "PoolingMode",
+    "PrefixKvCache",
     "PromptError",
     "Quantization",
     "SampledToken",
@@ -57,6 +78,11 @@ __all__ = [
     "SamplerConfig",
     "SamplerStage",
     "SamplingError",
+    "ScheduledBatch",
+    "Scheduler",
+    "SchedulerConfig",
+    "SeqState",
+    "Sequence",
     "TokenConstraint",
     "TokenLogprobs",
     "TokenizerBridge",
@@ -73,22 +99,35 @@ __all__ = [
 
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
 _LATER = {
+    "AsyncEngine": "oxillama.engine.async_engine",
+    "EngineMetrics": "oxillama.engine.metrics",
     "Generation": "oxillama.engine.generation",
+    "Grammar": "oxillama.grammar",
+    "GrammarState": "oxillama.grammar",
     "ImportanceMatrix": "oxillama.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
-    "Quantization": "oxillama.quantize",
+    "KvCache": "oxillama.cache.kv",
+    "KvCachePool": "oxillama.cache.kv",
+    "MetricsSnapshot": "oxillama.engine.metrics",
+    "PagedKvCache": "oxillama.cache.kv",
     "PoolingMode": "oxillama.engine.embedding",
-    "batched_flash_attention": "oxillama.attention",
-    "flash_attention_forward": "oxillama.attention",
-    "collect_imatrix": "oxillama.engine.calibration",
-    "quantize_model": "oxillama.quantize",
+    "PrefixKvCache": "oxillama.cache.prefix",
+    "Quantization": "oxillama.quantize",
     "SampledToken": "oxillama.sampling.logprobs",
     "Sampler": "oxillama.sampling.chain",
     "SamplerChain": "oxillama.sampling.chain",
     "SamplerStage": "oxillama.sampling.protocols",
+    "ScheduledBatch": "oxillama.engine.scheduler",
+    "Scheduler": "oxillama.engine.scheduler",
+    "SeqState": "oxillama.engine.sequence",
+    "Sequence": "oxillama.engine.sequence",
     "TokenConstraint": "oxillama.sampling.protocols",
     "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer",
+    "batched_flash_attention": "oxillama.attention",
+    "collect_imatrix": "oxillama.engine.calibration",
+    "flash_attention_forward": "oxillama.attention",
+    "quantize_model": "oxillama.quantize",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",
     "token_logprobs": "oxillama.sampling.logprobs",

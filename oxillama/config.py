@@ -14,6 +14,15 @@ from oxillama.sampling.params import SamplerConfig
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
 
+COMPUTE = ("int8", "bf16", "f32")
+"""How quantized matrices are multiplied."""
+
+MAX_DECODE_WAIT_MS = 100
+"""Milliseconds that a step may make a running stream wait while prompts are run beside it."""
+
+PREFIX_CACHE_BYTES = 512 << 20
+"""Bytes of keys and values that are kept for prompts that begin alike."""
+
 
 def available_cpus() -> int:
     """CPUs this process may use: its affinity, further bounded by a cgroup's CPU quota."""
@@ -25,6 +34,39 @@ def available_cpus() -> int:
     except (OSError, ValueError):
         pass  # no cgroup v2 here
     return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """How requests share an engine.
+
+    Attributes
+    ----------
+    max_sequences : most sequences that are admitted at a time; those whose reader pauses do not count.
+    max_waiting : most requests that wait for admission; one more is refused with `Busy`.
+    max_decode_wait_ms : while streams run, a prompt's chunk is made so short that a step is expected to
+        take no longer than this; 16 tokens are run all the same.
+    promote_seconds : each such time that a request has waited counts as one step of priority.
+
+    Raises
+    ------
+    ConfigError : a field is outside its range; the message names it.
+    """
+
+    max_sequences: int = 64
+    max_waiting: int = 1024
+    max_decode_wait_ms: float = MAX_DECODE_WAIT_MS
+    promote_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_sequences", "max_waiting"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}: needs an integer from 1 on, got {value!r}")
+        for name in ("max_decode_wait_ms", "promote_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ConfigError(f"{name}: needs a number above 0, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +87,14 @@ class EngineConfig:
         "Q4_K"; what runs is what a file quantized so (``--pure``) would. Where rows are no multiple of 256,
         K-quants fall back to Q4_0, Q5_0, Q5_1 or Q8_0; where they are none of 32, all do to F16. None for
         what the file has.
+    compute : "int8" multiplies quantized matrices with activations quantized to int8, as fast as can be;
+        "f32" with what their codes stand for, to check against a reference; "bf16" the same in half the
+        memory, rounded. Matrices of floats are multiplied in float32 always.
     seed : seed of generations whose sampler has none; None for a new one each time.
+    kv_memory_limit : most bytes of keys and values, of sequences and cached prefixes together; None for no
+        limit. Memory is taken as it is needed either way.
+    prefix_cache_bytes : most bytes of keys and values kept for prompts that begin alike; 0 keeps none.
+    scheduler : how requests share the engine.
 
     Raises
     ------
@@ -61,18 +110,24 @@ class EngineConfig:
     kv_type: str = "f16"
     page_size: int = 16
     quantize: str | None = None
+    compute: str = "int8"
     seed: int | None = None
+    kv_memory_limit: int | None = None
+    prefix_cache_bytes: int = PREFIX_CACHE_BYTES
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
-        for name in ("context_size", "num_threads", "prefill_chunk_size", "page_size", "seed"):
+        optionals = ("context_size", "num_threads", "seed", "kv_memory_limit")
+        for name in (*optionals, "prefill_chunk_size", "page_size", "prefix_cache_bytes"):
             value = getattr(self, name)
-            optional = name in ("context_size", "num_threads", "seed")
+            optional = name in optionals
+            least = 0 if name in ("seed", "prefix_cache_bytes") else 1
             if value is None and optional:
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{name}: needs an integer, got {value!r}")
-            if value < (0 if name == "seed" else 1):
-                raise ConfigError(f"{name}: needs at least {0 if name == 'seed' else 1}, got {value}")
+            if value < least:
+                raise ConfigError(f"{name}: needs at least {least}, got {value}")
         if self.context_size is not None and self.context_size >= 10**6:
             raise ConfigError(f"context_size: needs less than 10^6, got {self.context_size}")
         if self.num_threads is not None and self.num_threads > 1024:
@@ -83,5 +138,11 @@ class EngineConfig:
             raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
         if self.quantize is not None:
             named_format(self.quantize, "quantize")
+        if self.compute not in COMPUTE:
+            raise ConfigError(f"compute: needs one of {', '.join(COMPUTE)}, got {self.compute!r}")
+        if self.quantize is not None and self.compute != "int8":
+            raise ConfigError(f"compute: {self.compute} cannot be combined with quantize, which runs in int8")
         if not isinstance(self.sampler, SamplerConfig):
             raise ConfigError(f"sampler: needs a SamplerConfig, got {type(self.sampler).__name__}")
+        if not isinstance(self.scheduler, SchedulerConfig):
+            raise ConfigError(f"scheduler: needs a SchedulerConfig, got {type(self.scheduler).__name__}")

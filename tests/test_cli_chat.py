@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.commandline import (
     Terminal,
     error,
     output,
+    run,
 )
 from tests.tinymodel import CHATML, write_tiny_model
 
@@ -44,6 +46,18 @@ def test_chat_over_a_pipe_keeps_the_history(model: Path, engine: InferenceEngine
     stdin = b"hello\n\nonce upon\n/reset\nhello there\n/exit\nnever said\n"
     text = output("chat", model, "-n", "12", "--greedy", "--system", "be kind", stdin=stdin)
     assert text == "".join(f"{answer}\n" for answer in first + again)
+
+
+def test_a_later_turn_does_not_run_the_history_again(model: Path) -> None:
+    done = run("chat", model, "-n", "12", "--greedy", stdin=b"hello\nonce upon\n")
+    prompts = re.findall(
+        r"prefill (\d+) tokens[^|]*?(?:\((\d+) known from before\))? \|", done.stderr.decode()
+    )
+    (first, known_first), (_, known_second) = prompts
+    assert known_first == ""
+    assert int(known_second) >= int(
+        first
+    )  # and of the answer, what is spelled with the tokens it was made of
 
 
 def test_chat_ends_with_its_input(model: Path, engine: InferenceEngine) -> None:

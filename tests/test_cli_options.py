@@ -23,6 +23,7 @@ def other_value(cls: type, name: str) -> Any:
     special = {
         "kv_type": "f32",
         "quantize": "Q8_0",
+        "compute": "f32",
         "tokenizer_path": "tokenizer.json",
         "mirostat": 2,
         "dry_base": 2.0,
@@ -76,7 +77,7 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
-    assert set(options.ELSEWHERE) == {"model_path", "sampler"}
+    assert set(options.ELSEWHERE) == {"model_path", "sampler", "scheduler"}
 
 
 @pytest.mark.parametrize(

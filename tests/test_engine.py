@@ -39,6 +39,8 @@ def no_page_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
     if "engine" in request.fixturenames:
         engine = request.getfixturevalue("engine")
         engine.reset()
+        engine.check_integrity()
+        engine.prefix_cache.clear()
         pool = engine.runner.pool
         pool.check_integrity()
         assert pool.n_available == pool.max_pages
@@ -395,13 +397,7 @@ def test_logits_that_are_not_numbers_are_an_error(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = np.full((1, engine.spec.n_vocab), np.nan, np.float32)
-    real = engine.runner.forward
-
-    def forward(parts, all_logits=False):  # type: ignore[no-untyped-def]
-        real(parts, all_logits)
-        return bad
-
-    monkeypatch.setattr(engine.runner, "forward", forward)
+    monkeypatch.setattr(engine.runner, "run", lambda sequences, wanted: bad)
     for sampler in (GREEDY, SamplerConfig()):
         with pytest.raises(SamplingError, match="NaN"):
             engine.generate(PROMPT, sampler=sampler)

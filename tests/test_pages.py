@@ -73,7 +73,9 @@ def test_pages_are_apart_aligned_and_inside_the_memory() -> None:
     assert (places % 64 == 0).all()
     assert pool.memory_bytes == 50 * 128
     for slab in pool._slabs:
-        inside = (places >= slab.ctypes.data) & (places + 100 <= slab.ctypes.data + slab.nbytes)
+        memory = slab.memory
+        assert memory is not None
+        inside = (places >= memory.ctypes.data) & (places + 100 <= memory.ctypes.data + memory.nbytes)
         places = places[~inside]
     assert not len(places)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama.engine.generation import StopText
+from oxillama.engine.stop_text import StopText
 
 LETTERS = st.text("ab", max_size=12)
 

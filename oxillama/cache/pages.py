@@ -1,11 +1,14 @@
 """One pool of pages for the keys and values of all sequences.
 
 A page holds `page_size` tokens of every layer. Memory comes in slabs of pages, allocated as they are
-needed; a page belongs to whoever holds a reference to it.
+needed and given back by `shrink_to_fit`; a page belongs to whoever holds a reference to it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,15 @@ from oxillama.errors import KvCacheFullError
 from oxillama.tensor import aligned_empty
 
 SLAB_BYTES = 4 << 20  # about what is allocated at a time
+
+
+@dataclass
+class _Slab:
+    """Pages ``first`` to ``first + n``; their numbers outlive the memory, which may come back."""
+
+    first: int
+    n: int
+    memory: np.ndarray | None
 
 
 class PagePool:
@@ -27,32 +39,53 @@ class PagePool:
 
     Attributes
     ----------
-    addresses : int64 (pages,), where each page lies in memory.
+    addresses : int64 (page numbers,), where each page lies in memory; 0 for one that has none.
+    reclaim : asked, with a number of pages, to release as many where `allocate` would otherwise fail;
+        None where nobody can.
     """
 
     def __init__(self, shape: Any, page_size: int, max_pages: int) -> None:
         self.shape = shape
         self.page_size = page_size
         self.max_pages = max_pages
+        self.page_bytes: int = shape.page_bytes
+        self.stride: int = -(-self.page_bytes // 64) * 64
         self.addresses = np.empty(0, np.int64)
-        self._slabs: list[np.ndarray] = []
+        self.reclaim: Callable[[int], object] | None = None
+        self._slabs: list[_Slab] = []
         self._references: list[int] = []
         self._free: list[int] = []
+        self._live = 0
 
     @property
     def n_pages(self) -> int:
         """Pages that have memory."""
-        return len(self._references)
+        return self._live
 
     @property
     def n_available(self) -> int:
-        """Pages that can still be allocated."""
-        return len(self._free) + self.max_pages - self.n_pages
+        """Pages that can still be allocated, without anything being reclaimed."""
+        return len(self._free) + self.max_pages - self._live
+
+    @property
+    def n_used(self) -> int:
+        """Pages that somebody holds."""
+        return self._live - len(self._free)
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of memory the pool holds."""
-        return sum(slab.nbytes for slab in self._slabs)
+        return self._live * self.stride
+
+    def pages_for(self, n_tokens: int) -> int:
+        """Pages that ``n_tokens`` tokens fill."""
+        return -(-n_tokens // self.page_size)
+
+    def can_allocate(self, n: int) -> bool:
+        """Whether ``n`` pages are there to be taken, once others have released what they can spare."""
+        if n > self.n_available and self.reclaim is not None:
+            self.reclaim(n - self.n_available)
+        return n <= self.n_available
 
     def allocate(self, n: int) -> list[int]:
         """Takes ``n`` pages, each with one reference.
@@ -61,7 +94,7 @@ class PagePool:
         ------
         KvCacheFullError : fewer are available; then none is taken.
         """
-        if n > self.n_available:
+        if not self.can_allocate(n):
             raise KvCacheFullError(
                 f"{n} pages of {self.page_size} tokens needed, {self.n_available} available"
             )
@@ -72,13 +105,17 @@ class PagePool:
             self._references[page] = 1
         return taken
 
-    def retain(self, pages: list[int]) -> None:
+    def references(self, page: int) -> int:
+        """How many hold a page."""
+        return self._references[page]
+
+    def retain(self, pages: Iterable[int]) -> None:
         """Adds a reference to each page."""
         for page in pages:
             assert self._references[page] > 0, "only a page in use can be shared"
             self._references[page] += 1
 
-    def release(self, pages: list[int]) -> None:
+    def release(self, pages: Iterable[int]) -> None:
         """Drops a reference to each page; one that has none left is free again."""
         for page in pages:
             assert self._references[page] > 0, "a page is released as often as it was taken"
@@ -86,23 +123,77 @@ class PagePool:
             if self._references[page] == 0:
                 self._free.append(page)
 
-    def check_integrity(self) -> None:
-        """Asserts that every page is either free or referenced, and free only once."""
+    def page(self, number: int) -> np.ndarray:
+        """uint8 (page_bytes,): the memory of a page in use, all layers."""
+        slab = self._slab_of(number)
+        assert slab.memory is not None
+        start = (number - slab.first) * self.stride
+        return slab.memory[start : start + self.page_bytes]
+
+    def copy(self, page: int) -> int:
+        """A new page with the bytes of another. Raises KvCacheFullError."""
+        fresh = self.allocate(1)[0]
+        self.page(fresh)[:] = self.page(page)
+        return fresh
+
+    def shrink_to_fit(self, keep_bytes: int = 0) -> None:
+        """Gives back to the system the slabs of which no page is in use, but for ``keep_bytes``."""
+        free = set(self._free)
+        given = []
+        for slab in reversed(self._slabs):
+            spare = self.memory_bytes - slab.n * self.stride
+            if slab.memory is not None and spare >= keep_bytes and free.issuperset(self._numbers(slab)):
+                slab.memory = None
+                self._live -= slab.n
+                given.append(slab)
+        for slab in given:
+            free.difference_update(self._numbers(slab))
+            self.addresses[slab.first : slab.first + slab.n] = 0
+        if given:
+            self._free = [page for page in self._free if page in free]
+
+    def check_integrity(self, holders: Iterable[Iterable[int]] | None = None) -> None:
+        """Asserts that every page is either free or referenced, and free only once.
+
+        With ``holders``, the page numbers that each holder has, also that the references are theirs:
+        free + held = all.
+        """
         assert len(self._free) == len(set(self._free)), "a page is free twice"
-        assert {p for p, n in enumerate(self._references) if n == 0} == set(self._free), "a page is lost"
-        assert len(self.addresses) == self.n_pages <= self.max_pages
+        bare = {page for slab in self._slabs if slab.memory is None for page in self._numbers(slab)}
+        unused = {p for p, n in enumerate(self._references) if n == 0}
+        assert unused == set(self._free) | bare, "a page is lost"
+        assert not bare & set(self._free), "a page without memory is free"
+        assert len(self.addresses) == len(self._references) == self._live + len(bare)
+        assert self._live <= self.max_pages
+        if holders is not None:
+            held = Counter(page for pages in holders for page in pages)
+            counted = {p: n for p, n in enumerate(self._references) if n}
+            assert held == counted, f"pages held and counted differ: {held - Counter(counted)}, {counted}"
+
+    @staticmethod
+    def _numbers(slab: _Slab) -> range:
+        return range(slab.first, slab.first + slab.n)
+
+    def _slab_of(self, number: int) -> _Slab:
+        """Slabs but the last are of one size, so the place follows from the number."""
+        return self._slabs[number // self._slabs[0].n]
 
     def _grow(self) -> None:
-        page_bytes: int = self.shape.page_bytes
-        stride = -(-page_bytes // 64) * 64
-        n = min(max(1, SLAB_BYTES // stride), self.max_pages - self.n_pages)
+        slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
         try:
-            slab = aligned_empty(n * stride)
+            slab.memory = aligned_empty(slab.n * self.stride)
         except MemoryError as error:
-            raise KvCacheFullError(f"no memory for {n} more pages of {page_bytes} bytes") from error
-        first = self.n_pages
+            raise KvCacheFullError(f"no memory for {slab.n} more pages of {self.page_bytes} bytes") from error
+        self._live += slab.n
+        self._free += reversed(self._numbers(slab))
+        fresh = slab.memory.ctypes.data + self.stride * np.arange(slab.n, dtype=np.int64)
+        self.addresses[slab.first : slab.first + slab.n] = fresh
+
+    def _new_slab(self) -> _Slab:
+        """Numbers for a slab more, which has no memory yet."""
+        first = len(self._references)
+        slab = _Slab(first, min(max(1, SLAB_BYTES // self.stride), self.max_pages - first), None)
         self._slabs.append(slab)
-        self._references += [0] * n
-        self._free += range(first + n - 1, first - 1, -1)
-        fresh = slab.ctypes.data + stride * np.arange(n, dtype=np.int64)
-        self.addresses = np.concatenate([self.addresses, fresh])
+        self._references += [0] * slab.n
+        self.addresses = np.concatenate([self.addresses, np.zeros(slab.n, np.int64)])
+        return slab

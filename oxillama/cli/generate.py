@@ -145,12 +145,13 @@ def show(generation: Generation) -> bool:
 
 def summary(generation: Generation, interrupted: bool = False) -> str:
     """One line: speeds, why it ended, the seed. The first token's time counts as the prompt's."""
-    parts = []
+    parts, known = [], generation.cached_tokens
     for name, n, seconds in (
-        ("prefill", len(generation.prompt_tokens), generation.prefill_seconds),
+        ("prefill", len(generation.prompt_tokens) - known, generation.prefill_seconds),
         ("decode", max(0, len(generation.tokens) - 1), generation.decode_seconds),
     ):
         speed = f", {n / seconds:.1f} tokens/s" if seconds and n else ""
         parts.append(f"{name} {n} tokens{speed}")
+    parts[0] += f" ({known} known from before)" if known else ""
     reason = "interrupted" if interrupted else generation.finish_reason
     return " | ".join([*parts, f"finish {reason}", f"seed {generation.seed}"])

@@ -71,8 +71,8 @@ MADE_OF: dict[str, Callable[[Any], Any]] = {
 }
 """What a field is made of what was read, where that is something else."""
 
-ELSEWHERE = ("model_path", "sampler")
-"""Fields that are no option: the commands' MODEL, and what the sampling options make."""
+ELSEWHERE = ("model_path", "sampler", "scheduler")
+"""Fields that are no option: the commands' MODEL, what sampling options make, what many requests share."""
 
 SCALARS = (int, float, str, bool)
 

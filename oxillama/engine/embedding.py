@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 
 from oxillama.config import EngineConfig
+from oxillama.engine.core import EngineCore
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
@@ -103,6 +104,7 @@ class Embedder:
     config: EngineConfig
     context_size: int
     runner: Runner
+    core: EngineCore
 
     def embed(self, text: str | Listed[int], *, normalize: bool = False) -> np.ndarray:
         """float32 (n_embd,): the embedding of a text, pooled as the model's file says; else by the mean of
@@ -137,7 +139,8 @@ class Embedder:
         for ids in tokens:
             if len(ids) > self.context_size:
                 raise PromptError(f"text: {len(ids)} tokens do not fit a context of {self.context_size}")
-        return embed_texts(self.runner, tokens, pooling, self.config.prefill_chunk_size, normalize)
+        with self.core.exclusive():
+            return embed_texts(self.runner, tokens, pooling, self.config.prefill_chunk_size, normalize)
 
     def _need_file(self) -> object:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The engine: a model file in, text out. Composes tokenizer, model, pages and sampler."""
+"""The engine: a model file in, text out. Composes tokenizer, model, pages, scheduler and sampler."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import os
 import warnings
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
+from blake3 import blake3
 
 from oxillama import _kernels
-from oxillama.cache.pages import PagePool
+from oxillama.cache.kv import KvCachePool, KvLayout
+from oxillama.cache.prefix import PinnedPrefix, PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, available_cpus
+from oxillama.engine.constraints import Constraints
+from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import Embedder
 from oxillama.engine.generation import Generation
+from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
+from oxillama.engine.request import Request
 from oxillama.engine.runner import Runner
-from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, LoadError, PromptError
+from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.stepwise import Prompt, Stepwise
+from oxillama.errors import ConfigError, KvCacheFullError, LoadError, PromptError
 from oxillama.filetypes import named_format
 from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
@@ -27,11 +34,13 @@ from oxillama.sampling.params import SamplerConfig
 from oxillama.tensor import Loaded, Weights
 from oxillama.tokenizer import TokenizerBridge
 
-Prompt = str | Listed[int] | np.ndarray
+SAMPLE_BYTES = 256  # of a tensor, for its model's key
 
 
-class InferenceEngine(Embedder):
-    """Runs one model.
+class InferenceEngine(Stepwise, Embedder):
+    """Runs one model, for any number of requests at a time and from any thread.
+
+    Threads that generate at the same time share their batches.
 
     Parameters
     ----------
@@ -82,7 +91,7 @@ class InferenceEngine(Embedder):
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             wanted = None if config.quantize is None else named_format(config.quantize, "quantize")
-            weights = Weights(file, self.kernels, self.num_threads, progress, wanted)
+            weights = Weights(file, self.kernels, self.num_threads, progress, wanted, config.compute)
             context = config.context_size or min(spec.context_length, 10**6 - 1)
             model = Decoder(spec, weights, context)
             if progress is not None:
@@ -102,9 +111,16 @@ class InferenceEngine(Embedder):
         if self._file is not None:
             self._file.close()
         self._file, self.spec, self.tokenizer, self.context_size = file, spec, tokenizer, context
-        pool = PagePool(shape, config.page_size, max_pages=2**31 - 1)  # memory is taken as it is needed
+        self._model_key = content_key(file)
+        layout = KvLayout(*model.kv_dims(), config.kv_type)
+        pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
+        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.runner = Runner(model, pool, self.num_threads)
-        self._sequence = Sequence(pool)
+        scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
+        self.metrics = EngineMetrics(self._gauges)
+        self.core = EngineCore(self.runner, scheduler, self.metrics)
+        self.constraints = Constraints(tokenizer)
+        self._new_sequence()
         self.last = None
 
     @property
@@ -122,7 +138,81 @@ class InferenceEngine(Embedder):
             raise ConfigError("model_path: no model is loaded")
         return self._file
 
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """What the engine has done and holds; `metrics` counts it, and writes it as Prometheus text."""
+        self._need_file()
+        return self.metrics.snapshot()
+
+    def _gauges(self) -> dict[str, Any]:
+        pool, prefix, scheduler = self.runner.pool, self.prefix_cache, self.core.scheduler
+        return {
+            "prompt_tokens": prefix.looked_up_tokens,
+            "cached_prompt_tokens": prefix.hit_tokens,
+            "prefix_hits": prefix.hits,
+            "prefix_misses": prefix.misses,
+            "preemptions": scheduler.preemptions,
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "kv_pages_used": pool.n_used,
+            "kv_pages_cached": prefix.n_pages,
+            "kv_memory_bytes": pool.memory_bytes,
+            "kv_usage": (pool.n_used - prefix.n_idle) / pool.max_pages,
+        }
+
+    def check_integrity(self) -> None:
+        """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""
+        with self.core.exclusive():
+            self.core.scheduler.check_integrity([self._sequence.pages])
+
     # --- text -----------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        *,
+        sampler: SamplerConfig | None = None,
+        max_tokens: int = 256,
+        stop: str | Listed[str] = (),
+        priority: int = 0,
+        timeout: float | None = None,
+        salt: str = "",
+        keep_logits: bool = False,
+    ) -> Request:
+        """A request for `core`, with its options checked as `stream` says."""
+        self._need_file()
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
+            raise ConfigError(f"max_tokens: needs an integer from 0 on, got {max_tokens!r}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ConfigError(f"priority: needs an integer, got {priority!r}")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            raise ConfigError(f"timeout: needs seconds above 0, got {timeout!r}")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(s, str) and s for s in stops):
+            raise ConfigError(f"stop: needs strings that are not empty, got {stop!r}")
+        tokens = self._prompt_tokens(prompt)
+        if len(tokens) >= self.context_size:
+            raise PromptError(
+                f"prompt: {len(tokens)} tokens leave no room for more in a context of {self.context_size}"
+            )
+        return Request(
+            self.runner.pool,
+            self.tokenizer,
+            self._sampler(sampler or self.config.sampler),
+            tokens,
+            key=prefix_key(self._model_key, salt=salt),
+            max_tokens=max_tokens,
+            stop=stops,
+            context_size=self.context_size,
+            priority=priority,
+            timeout=timeout,
+            keep_logits=keep_logits,
+        )
+
+    def _sampler(self, config: SamplerConfig) -> Sampler:
+        """A request's own sampler, its grammar with it."""
+        constraint = self.constraints.of(config)
+        seed, tokenizer = self.config.seed, self.tokenizer
+        return Sampler(config, self.kernels, seed, tokenizer=tokenizer, constraint=constraint)
 
     def stream(
         self,
@@ -132,6 +222,9 @@ class InferenceEngine(Embedder):
         max_tokens: int = 256,
         stop: str | Listed[str] = (),
         callback: Callable[[str], object] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        salt: str = "",
     ) -> Generation:
         """Starts a fresh sequence and yields its text piece by piece. Never half a character.
 
@@ -142,35 +235,28 @@ class InferenceEngine(Embedder):
         max_tokens : most tokens to generate.
         stop : strings that end the text; they are not part of it.
         callback : called with each piece; returning False cancels.
+        priority : requests with a higher one go first.
+        timeout : seconds after which it ends, with what there is; None for never.
+        salt : prompts share what was computed of them only with others of the same salt.
 
         Raises
         ------
         PromptError : the prompt is empty, or leaves no room in the context for a token.
         TokenizerError : the text is not valid unicode.
         ConfigError : an option is out of range.
+        Busy : when it is first asked for text, if too many requests are waiting.
+        KvCacheFullError : when it is asked for text, if there is not enough memory for this sequence alone.
         """
-        self._need_file()
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
-            raise ConfigError(f"max_tokens: needs an integer from 0 on, got {max_tokens!r}")
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(isinstance(s, str) and s for s in stops):
-            raise ConfigError(f"stop: needs strings that are not empty, got {stop!r}")
-        tokens = self._prompt_tokens(prompt)
-        if len(tokens) >= self.context_size:
-            raise PromptError(
-                f"prompt: {len(tokens)} tokens leave no room for more in a context of {self.context_size}"
-            )
-        self.last = Generation(
-            self.runner,
-            self.tokenizer,
-            Sampler(sampler or self.config.sampler, self.kernels, self.config.seed),
-            tokens,
+        request = self.prepare(
+            prompt,
+            sampler=sampler,
             max_tokens=max_tokens,
-            stop=stops,
-            context_size=self.context_size,
-            chunk=self.config.prefill_chunk_size,
-            callback=callback,
+            stop=stop,
+            priority=priority,
+            timeout=timeout,
+            salt=salt,
         )
+        self.last = Generation(self.core, request, callback=callback)
         return self.last
 
     def generate(
@@ -181,11 +267,87 @@ class InferenceEngine(Embedder):
         max_tokens: int = 256,
         stop: str | Listed[str] = (),
         callback: Callable[[str], object] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        salt: str = "",
     ) -> str:
         """The whole text that `stream` yields; `finish_reason` then tells why it ended."""
-        return "".join(
-            self.stream(prompt, sampler=sampler, max_tokens=max_tokens, stop=stop, callback=callback)
+        generation = self.stream(
+            prompt,
+            sampler=sampler,
+            max_tokens=max_tokens,
+            stop=stop,
+            callback=callback,
+            priority=priority,
+            timeout=timeout,
+            salt=salt,
         )
+        generation.eager = callback is None
+        return "".join(generation)
+
+    def generate_with_config(self, prompt: Prompt, config: SamplerConfig, **options: Any) -> str:
+        """`generate` with the sampler ``config``."""
+        return self.generate(prompt, sampler=config, **options)
+
+    def generate_with_logits(self, prompt: Prompt, **options: Any) -> tuple[str, np.ndarray]:
+        """The text, and float32 (tokens, vocab): the logits that each token was chosen from."""
+        self.last = generation = Generation(self.core, self.prepare(prompt, keep_logits=True, **options))
+        generation.eager = True
+        text = "".join(generation)
+        rows = generation.logits or []
+        return text, np.array(rows, np.float32).reshape(len(rows), self.spec.n_vocab)
+
+    @overload
+    def generate_batch(
+        self, prompts: Listed[Prompt], *, return_exceptions: Literal[False] = False, **options: Any
+    ) -> list[str]: ...
+
+    @overload
+    def generate_batch(
+        self, prompts: Listed[Prompt], *, return_exceptions: bool, **options: Any
+    ) -> list[str | BaseException]: ...
+
+    def generate_batch(
+        self, prompts: Listed[Prompt], *, return_exceptions: bool = False, **options: Any
+    ) -> list[str | BaseException] | list[str]:
+        """The texts of all prompts, generated together; each is the one `generate` gives.
+
+        Parameters
+        ----------
+        options : as for `stream`, the same for all.
+        return_exceptions : what a prompt raises stands in the place of its text. Otherwise the first error
+            is raised, and the others are cancelled.
+        """
+        requests = [self.prepare(prompt, **options) for prompt in prompts]
+        texts: list[str | BaseException] = []
+        try:
+            for request in requests:
+                request.ahead = float("inf")
+                self.core.submit(request, limited=False)
+            for request in requests:
+                self.core.join(request)
+                if request.error is not None and not return_exceptions:
+                    raise request.error
+                texts.append(request.error or "".join(request.pieces))
+        except BaseException:
+            for request in requests:
+                self.core.cancel(request)
+            raise
+        return texts
+
+    def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:
+        """Runs a prompt that others will begin with, and keeps it until it is released.
+
+        Raises what `stream` raises, and KvCacheFullError if it does not fit into ``prefix_cache_bytes``.
+        """
+        request = self.prepare(prompt, sampler=SamplerConfig.greedy(), max_tokens=1, salt=salt)
+        "".join(Generation(self.core, request))
+        with self.core.exclusive():
+            pinned = self.prefix_cache.pin(request.key, request.prompt)
+        if pinned is None:
+            limit = self.config.prefix_cache_bytes
+            raise KvCacheFullError(f"prefix: {len(request.prompt)} tokens do not fit {limit} bytes of cache")
+        return pinned
 
     @property
     def finish_reason(self) -> str | None:
@@ -207,74 +369,26 @@ class InferenceEngine(Embedder):
         self._need_file()
         return token in self.tokenizer.eog_ids
 
-    def _prompt_tokens(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            if not prompt:
-                raise PromptError("prompt: is empty")
-            return self.tokenizer.encode(prompt)
-        return self._checked_tokens(prompt)
+    def decode_token(self, token: int) -> str:
+        """Text of one token; what is not a whole character becomes U+FFFD."""
+        return self.detokenize([token])
 
-    def _checked_tokens(self, tokens: Listed[int] | np.ndarray) -> list[int]:
-        ids = [int(t) for t in tokens]
-        if not ids:
-            raise PromptError("prompt: has no tokens")
-        wrong = next((t for t in ids if not 0 <= t < self.spec.n_vocab), None)
-        if wrong is not None:
-            raise PromptError(f"prompt: token {wrong} is not in the vocabulary of {self.spec.n_vocab}")
-        return ids
-
-    # --- logits ---------------------------------------------------------------------------------
-
-    def logits(self, tokens: Prompt) -> np.ndarray:
-        """float32 (n, vocab): logits after each token of a fresh sequence. Leaves `prefill`'s alone."""
+    def vocab_bytes(self) -> list[bytes]:
+        """The bytes each token stands for."""
         self._need_file()
-        sequence = Sequence(self.runner.pool, self._prompt_tokens(tokens))
-        try:
-            return self._extend(sequence, all_logits=True)
-        finally:
-            sequence.release()
+        return self.tokenizer.vocab_bytes()
 
-    def prefill(self, tokens: Prompt) -> np.ndarray:
-        """Appends tokens to the engine's own sequence; float32 (vocab,) logits after the last."""
-        self._need_file()
-        fresh = self._prompt_tokens(tokens)
-        self._sequence.tokens += fresh
-        try:
-            logits: np.ndarray = self._extend(self._sequence)[0]
-            return logits
-        except BaseException:
-            self._sequence.truncate(len(self._sequence.tokens) - len(fresh))
-            raise
 
-    def forward_one(self, token: int) -> np.ndarray:
-        """Appends one token to the engine's own sequence; float32 (vocab,) logits after it."""
-        return self.prefill([token])
+def content_key(file: ModelFile) -> bytes:
+    """A hash of a model file's tensors: their names, formats and shapes, and a sample of each one's bytes.
 
-    def truncate(self, n_tokens: int) -> None:
-        """Forgets all but the first ``n_tokens`` tokens of the engine's own sequence."""
-        self._need_file()
-        if isinstance(n_tokens, bool) or not 0 <= n_tokens <= len(self._sequence.tokens):
-            raise ConfigError(f"n_tokens: needs 0 to {len(self._sequence.tokens)}, got {n_tokens!r}")
-        self._sequence.truncate(n_tokens)
-
-    def reset(self) -> None:
-        """Forgets the engine's own sequence."""
-        self._need_file()
-        self._sequence.release()
-
-    @property
-    def kv_cache_seq_len(self) -> int:
-        """Tokens in the engine's own sequence."""
-        return self._sequence.cached_len if self.is_loaded else 0
-
-    def _extend(self, sequence: Sequence, all_logits: bool = False) -> np.ndarray:
-        """Runs what is pending, in chunks; logits of every row, or (1, vocab) of the last."""
-        if len(sequence.tokens) > self.context_size:
-            raise PromptError(
-                f"prompt: {len(sequence.tokens)} tokens do not fit a context of {self.context_size}"
-            )
-        parts = []
-        while sequence.pending:
-            n = min(self.config.prefill_chunk_size, sequence.pending)
-            parts.append(self.runner.forward([(sequence, n)], all_logits))
-        return np.concatenate(parts) if all_logits else parts[-1]
+    It tells models apart without reading them. The pages of a cache never outlive the model they were made
+    with, so nothing hangs on two files that were made to agree in it.
+    """
+    hashed = blake3()
+    for name in sorted(file.tensors):
+        info, data = file.tensors[name], file.data(name)
+        hashed.update(f"{name} {info.format.name} {info.shape}\n".encode())
+        hashed.update(data[:SAMPLE_BYTES].tobytes())
+        hashed.update(data[len(data) // 2 :][:SAMPLE_BYTES].tobytes())
+    return hashed.digest()

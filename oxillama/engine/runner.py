@@ -8,10 +8,12 @@ from collections.abc import Sequence as Listed
 import numpy as np
 
 from oxillama.batch import Batch
+from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
+from oxillama.models.pace import Pace
 
 
 class Runner:
@@ -20,8 +22,9 @@ class Runner:
     def __init__(self, model: Decoder, pool: PagePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
-        self.n_threads = n_threads
+        self.pace = Pace(n_threads)
         self._work = model.workspace()
+        self._tables = BlockTables()
         self._lock = threading.Lock()
 
     def forward(
@@ -44,44 +47,100 @@ class Runner:
         ConfigError : logits of a model whose positions see what comes later.
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
+        schedule(parts)
+        try:
+            rows = self.run([sequence for sequence, _ in parts], all_logits, states)
+        except BaseException:
+            for sequence, _ in parts:
+                sequence.rollback()
+            raise
+        for sequence, _ in parts:
+            sequence.commit()
+        return rows
+
+    def run(
+        self, sequences: Listed[Sequence], wanted: bool | Listed[bool], states: bool = False
+    ) -> np.ndarray:
+        """Runs what is scheduled of some sequences together; it is then for the caller to `commit`.
+
+        Parameters
+        ----------
+        wanted : logits of every row (True), of the last row of each sequence (False), or of the last row of
+            the sequences that are marked.
+        states : hidden states in place of logits.
+
+        Returns
+        -------
+        float32 (wanted, vocab or n_embd).
+
+        Raises
+        ------
+        ConfigError : logits of a model whose positions see what comes later.
+        """
         spec = self.model.spec
         if not states and (self.model.output is None or not spec.causal):
             raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
         with self._lock:
-            self._ensure_pages(parts)
-            batch = self._batch(parts, all_logits)
+            batch = self._batch(sequences, wanted)
             kv = self.model.kernels.attention.PagedBatch(
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
             )
             run = self.model.states if states else self.model.forward
-            rows = run(batch, kv, self._work, self.n_threads)
-            for sequence, n in parts:
-                sequence.advance(n)
-        return rows
+            return run(batch, kv, self._work, self.pace)
 
-    def _ensure_pages(self, parts: Listed[tuple[Sequence, int]]) -> None:
-        """Allocates the pages that the rows need: for all sequences, or for none."""
-        try:
-            for sequence, n in parts:
-                assert 0 < n <= sequence.pending
-                sequence.ensure_pages(sequence.cached_len + n)
-        except KvCacheFullError:
-            for sequence, _ in parts:  # those before it give back what they took
-                sequence.truncate(len(sequence.tokens))
-            raise
-
-    def _batch(self, parts: Listed[tuple[Sequence, int]], all_logits: bool) -> Batch:
-        counts = [n for _, n in parts]
-        row_start = np.zeros(len(parts) + 1, np.int32)
-        np.cumsum(counts, out=row_start[1:])
-        tables = np.zeros((len(parts), max(len(s.pages) for s, _ in parts)), np.int32)
-        for i, (sequence, _) in enumerate(parts):
-            tables[i, : len(sequence.pages)] = sequence.pages
-        spans = [(s, s.cached_len, s.cached_len + n) for s, n in parts]
+    def _batch(self, sequences: Listed[Sequence], wanted: bool | Listed[bool]) -> Batch:
+        row_start = np.zeros(len(sequences) + 1, np.int32)
+        np.cumsum([s.scheduled_len - s.cached_len for s in sequences], out=row_start[1:])
+        tokens: list[int] = []
+        positions: list[int] = []
+        for s in sequences:
+            tokens += s.tokens[s.cached_len : s.scheduled_len]
+            positions += range(s.cached_len, s.scheduled_len)
+        last = row_start[1:].astype(np.int64) - 1
+        if isinstance(wanted, bool):
+            rows = np.arange(row_start[-1], dtype=np.int64) if wanted else last
+        else:
+            rows = last[np.asarray(wanted, bool)]
         return Batch(
-            tokens=np.concatenate([np.array(s.tokens[a:b], np.int32) for s, a, b in spans]),
-            positions=np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in spans]),
+            tokens=np.array(tokens, np.int32),
+            positions=np.array(positions, np.int32),
             row_start=row_start,
-            tables=tables,
-            wanted=np.arange(row_start[-1]) if all_logits else row_start[1:].astype(np.int64) - 1,
+            tables=self._tables.of([s.kv for s in sequences]),
+            wanted=rows,
         )
+
+
+def schedule(parts: Listed[tuple[Sequence, int]]) -> None:
+    """Makes place for the rows of all sequences, or of none. Raises KvCacheFullError."""
+    done = []
+    try:
+        for sequence, n in parts:
+            sequence.schedule(n)
+            done.append(sequence)
+    except KvCacheFullError:
+        for sequence in done:
+            sequence.rollback()
+        raise
+
+
+class BlockTables:
+    """The block tables of a batch as one array, of which a row is written only when it changes."""
+
+    def __init__(self) -> None:
+        self._array = np.zeros((0, 0), np.int32)
+        self._rows: list[tuple[PagedKvCache, int]] = []
+
+    def of(self, caches: Listed[PagedKvCache]) -> np.ndarray:
+        """int32 (caches, width), valid until the next call."""
+        width = max(len(kv.pages) for kv in caches)
+        n_rows, n_columns = self._array.shape
+        if len(caches) > n_rows or width > n_columns:
+            shape = (max(len(caches), n_rows), max(width + width // 2, n_columns))
+            self._array, self._rows = np.zeros(shape, np.int32), []
+        del self._rows[len(caches) :]
+        for i, kv in enumerate(caches):
+            if i < len(self._rows) and self._rows[i][0] is kv and self._rows[i][1] == kv.version:
+                continue
+            self._array[i, : len(kv.pages)] = kv.pages
+            self._rows[i : i + 1] = [(kv, kv.version)]
+        return self._array[: len(caches)]

@@ -16,6 +16,7 @@ from oxillama.batch import Batch
 from oxillama.errors import LoadError
 from oxillama.models.layer import Layer, load_layer
 from oxillama.models.norm import Norm, load_norm
+from oxillama.models.pace import Pace
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, Workspace, merge_widths
@@ -59,16 +60,19 @@ class Decoder:
         own = {"x": d, "h": d, "h2": d, "y": d}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.matrices())
 
+    def kv_dims(self) -> tuple[int, int, int, int]:
+        """Layers, heads, and the widths of a key and a value, of what is cached."""
+        spec = self.spec
+        if spec.latent is not None:
+            rank = spec.latent.kv_rank
+            return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
+        return spec.n_layers, spec.n_kv_heads, spec.key_dim, spec.value_dim
+
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
         """The layout of a page that holds this model's keys and values."""
-        spec = self.spec
-        heads, key_dim, value_dim = spec.n_kv_heads, spec.key_dim, spec.value_dim
-        if spec.latent is not None:
-            heads, value_dim = 1, spec.latent.kv_rank
-            key_dim = value_dim + spec.ropes[0].n_rot
-        return self.kernels.attention.KvShape(spec.n_layers, heads, key_dim, value_dim, kv_type, page_size)
+        return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
-    def states(self, batch: Batch, kv: Any, work: Workspace, n_threads: int) -> np.ndarray:
+    def states(self, batch: Batch, kv: Any, work: Workspace, pace: Pace) -> np.ndarray:
         """Runs a batch.
 
         Parameters
@@ -76,35 +80,37 @@ class Decoder:
         batch : the rows.
         kv : the kernels' `PagedBatch` over the same rows; their keys and values are stored in it.
         work : buffers, overwritten.
+        pace : chooses the threads, layer by layer.
 
         Returns
         -------
         float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in fresh memory.
         """
         spec, n = self.spec, len(batch)
-        work.reserve(n, kv.scratch_bytes(n_threads))
+        work.reserve(n, kv.scratch_bytes(pace.most))
         tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
-        step = Step(batch, kv, work, n_threads, tables, self._temperatures(batch.positions))
+        step = Step(batch, kv, work, pace.n_threads, tables, self._temperatures(batch.positions))
         x = work.rows("x", n, spec.n_embd)
-        self.inputs.look_up(batch, x, n_threads)
+        self.inputs.look_up(batch, x, pace.n_threads)
         for layer in self.layers:
-            layer.run(x, step)
+            with pace.layer(n) as step.n_threads:
+                layer.run(x, step)
         rows: np.ndarray = x[batch.wanted]
         if self.output_norm is not None and len(rows):
-            self.output_norm.apply(rows, rows, n_threads)
+            self.output_norm.apply(rows, rows, pace.n_threads)
         return rows
 
-    def forward(self, batch: Batch, kv: Any, work: Workspace, n_threads: int) -> np.ndarray:
+    def forward(self, batch: Batch, kv: Any, work: Workspace, pace: Pace) -> np.ndarray:
         """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
         assert self.output is not None, "an encoder has no logits"
-        rows = self.states(batch, kv, work, n_threads)
+        rows = self.states(batch, kv, work, pace)
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            self.output.apply(rows, out, work.scratch, n_threads)
+            self.output.apply(rows, out, work.scratch, pace.n_threads)
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
-                self.kernels.vector.soft_cap(out, spec.final_soft_cap, n_threads)
+                self.kernels.vector.soft_cap(out, spec.final_soft_cap, pace.n_threads)
         return out
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:

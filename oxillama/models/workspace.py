@@ -52,7 +52,7 @@ class Workspace:
         return self._views[key]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """One forward pass under way.
 

@@ -1,0 +1,227 @@
+"""Many requests at once: batched decoding beside llama.cpp's, shared prefixes, streams beside a long prompt.
+
+Batched decoding takes turns with the peer as everything else here does. A turn decodes N sequences
+together behind short prompts of their own; ours go through the engine as users' requests do, scheduler and
+sampler included, the peer's through its batch interface with fixed tokens and nothing around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers import LlamaCpp
+from benchmarks.timing import Metric, Row, align, alternate, rows, table
+from oxillama.benchmark import Summary, describe_machine, fixed_tokens
+from oxillama.config import available_cpus
+from oxillama.errors import PromptError
+
+PROMPT = 16  # tokens of each sequence's prompt
+GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `serving`."""
+    command.add_argument("--model", type=Path, required=True, help="GGUF file")
+    command.add_argument("--peer", choices=[LlamaCpp.name], help="an engine to compare decoding with")
+    command.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
+    command.add_argument("--rounds", type=int, default=5, help="turns per engine (default: %(default)s)")
+    command.add_argument(
+        "--sequences", type=int, nargs="*", default=[1, 8, 32], help="sequences at once (default: 1 8 32)"
+    )
+    command.add_argument("--new", type=int, default=16, help="tokens of each (default: %(default)s)")
+    command.add_argument(
+        "--prefix",
+        type=int,
+        default=1024,
+        help="tokens of the shared prefix; 0 leaves it out (default: 1024)",
+    )
+    command.add_argument(
+        "--long", type=int, default=0, help="tokens of a long prompt beside a stream (default: leave it out)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """`serving`: prints what was asked for."""
+    machine = describe_machine()
+    print(f"{machine['cpu']}, {args.threads} of {machine['available_cores']} cores; {args.model.stem}")
+    context = max(args.prefix + 128, args.long + 1024, 512)
+    engine = make_engine(args.model, args.threads, context)
+    results: list[Row] = []
+    if args.sequences:
+        peer = BatchedLlamaCpp(args.model, args.threads, 32 * 64) if args.peer else None
+        if peer is not None:
+            peer.load()
+        for n in args.sequences:
+            results += measure_decoding(engine, peer, n, args.new, args.rounds)
+        if peer is not None:
+            peer.close()
+        print(table(results))
+        print(align([["sequences", "outside of the model, of a step"], *overheads(engine, args)]))
+    if args.prefix:
+        print(align(first_tokens(engine, args.prefix)))
+    if args.long:
+        print(align(worst_gap(engine, args.long)))
+    return 0
+
+
+def make_engine(model: Path, threads: int, context: int) -> Any:
+    """An engine for the model, with everything in memory."""
+    from oxillama import InferenceEngine
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the context may be longer than the model was trained with
+        engine = InferenceEngine.from_gguf(
+            model, num_threads=threads, context_size=context, prefix_cache_bytes=4 << 30
+        )
+    engine.logits(fixed_tokens(8, 1000))
+    return engine
+
+
+class BatchedLlamaCpp(LlamaCpp):
+    """llama.cpp with many sequences in one context, through its own batches."""
+
+    n_seq_max = 64
+
+    def prefill_all(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Empties the context and runs a prompt for each sequence, a few at a time."""
+        self._clear()
+        for i, prompt in enumerate(prompts):
+            self._decode([(token, at, i) for at, token in enumerate(prompt)])
+
+    def decode_all(self, n_sequences: int, start: int, n: int) -> float:
+        """Seconds to append ``n`` fixed tokens to each sequence, one of each at a time, logits included."""
+        tokens = fixed_tokens(n, self.n_vocab)
+        begun = time.perf_counter()
+        for at, token in enumerate(tokens):
+            self._decode([(token, start + at, i) for i in range(n_sequences)])
+            for i in range(n_sequences):
+                self._api.llama_get_logits_ith(self._context, i)
+        return time.perf_counter() - begun
+
+    def _decode(self, cells: Sequence[tuple[int, int, int]]) -> None:
+        """One batch of (token, position, sequence), all with logits."""
+        batch = self._api.llama_batch_init(len(cells), 0, 1)
+        batch.n_tokens = len(cells)
+        for i, (token, position, sequence) in enumerate(cells):
+            batch.token[i], batch.pos[i] = token, position
+            batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, sequence, 1
+        status = self._api.llama_decode(self._context, batch)
+        self._api.llama_batch_free(batch)
+        if status != 0:
+            raise PromptError(f"{self.model}: llama_decode of {len(cells)} tokens returned {status}")
+
+
+def prompts_of(n: int, n_vocab: int, length: int = PROMPT) -> list[list[int]]:
+    """Prompts that share nothing."""
+    rng = np.random.default_rng()
+    return [rng.integers(3, n_vocab, length).tolist() for _ in range(n)]
+
+
+def measure_decoding(engine: Any, peer: Any, n: int, new: int, rounds: int) -> list[Row]:
+    """Tokens per second of ``n`` sequences together."""
+    metric = Metric(f"decode, {n} sequences", "tok/s", higher_is_better=True)
+
+    def ours() -> dict[str, float]:
+        before = engine.metrics_snapshot()
+        generate(engine, prompts_of(n, engine.spec.n_vocab), new + 1)  # the first token is the prompt's
+        after = engine.metrics_snapshot()
+        tokens = after.generation_tokens - before.generation_tokens - n
+        return {metric.name: tokens / (after.decode_seconds - before.decode_seconds)}
+
+    def theirs() -> dict[str, float]:
+        peer.prefill_all(prompts_of(n, peer.n_vocab))
+        return {metric.name: n * new / peer.decode_all(n, PROMPT, new)}
+
+    subjects: dict[str, Callable[[], dict[str, float]]] = {"oxillama": ours}
+    if peer is not None:
+        subjects[peer.name] = theirs
+    return rows("", alternate(subjects, rounds=rounds), [metric])
+
+
+def generate(engine: Any, prompts: Sequence[Sequence[int]], n: int) -> None:
+    """Runs all prompts together, ``n`` greedy tokens each."""
+    from oxillama import SamplerConfig
+
+    engine.generate_batch(prompts, max_tokens=n, sampler=SamplerConfig(**GREEDY))
+
+
+def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
+    """Share of the time that is not spent in the model: scheduling, sampling, decoding of text."""
+    found = []
+    for n in args.sequences:
+        inside, real = [0.0], engine.runner.run
+
+        def timed(*given: Any, real: Any = real, inside: list[float] = inside) -> Any:
+            begun = time.perf_counter()
+            try:
+                return real(*given)
+            finally:
+                inside[0] += time.perf_counter() - begun
+
+        engine.runner.run = timed
+        begun = time.perf_counter()
+        generate(engine, prompts_of(n, engine.spec.n_vocab), args.new)
+        total = time.perf_counter() - begun
+        engine.runner.run = real
+        found.append([str(n), f"{1 - inside[0] / total:.2%}"])
+    return found
+
+
+def first_tokens(engine: Any, length: int, n: int = 16) -> list[list[str]]:
+    """Time to the first token of requests, one after the other, that begin with the same tokens."""
+    prefix = prompts_of(1, engine.spec.n_vocab, length)[0]
+    seconds = []
+    for tail in prompts_of(n, engine.spec.n_vocab, 8):
+        begun = time.perf_counter()
+        generate(engine, [prefix + tail], 1)
+        seconds.append(time.perf_counter() - begun)
+    rest = Summary.of(seconds[1:])
+    lines = [
+        ["shared prefix", "first request, s", f"the {n - 1} others, median s", "worst s", "others / first"]
+    ]
+    share = f"{rest.median / seconds[0]:.1%}, worst {rest.max / seconds[0]:.1%}"
+    return [*lines, [str(length), f"{seconds[0]:.3f}", f"{rest.median:.4f}", f"{rest.max:.4f}", share]]
+
+
+def worst_gap(engine: Any, length: int) -> list[list[str]]:
+    """The longest that a running stream waits for a token while a long prompt is run beside it."""
+    steps: list[tuple[float, int]] = []  # seconds and rows of prompts
+    tell = engine.metrics.step
+
+    def step(batch: Any, seconds: float) -> None:
+        steps.append((seconds, batch.n_prefill))
+        tell(batch, seconds)
+
+    engine.metrics.step = step
+    (long,) = prompts_of(1, engine.spec.n_vocab, length)
+    stream = engine.stream(prompts_of(1, engine.spec.n_vocab)[0], max_tokens=10**6)
+    stream.eager = True
+    for _ in range(4):
+        next(stream)
+    begun = time.perf_counter()
+    other = threading.Thread(target=generate, args=(engine, [long], 1))
+    other.start()
+    times = []
+    while other.is_alive() and next(stream, None) is not None:
+        times.append(time.perf_counter())
+    other.join()
+    total = time.perf_counter() - begun
+    stream.close()
+    engine.metrics.step = tell
+    mixed = [(seconds, n) for seconds, n in steps if n and seconds < total / 2][1:]
+    step_seconds = Summary.of([seconds for seconds, _ in mixed])
+    gaps = np.diff(times)
+    head = ["long prompt", "total s", "stream's tokens", "chunk, median", "step, median s", "step, worst s"]
+    row = [str(length), f"{total:.1f}", str(len(times)), f"{np.median([n for _, n in mixed]):.0f}"]
+    row += [f"{step_seconds.median:.3f}", f"{step_seconds.max:.3f}"]
+    head += ["gap, median s", "gap, worst s", "worst gap / median step"]
+    row += [f"{np.median(gaps):.3f}", f"{gaps.max():.3f}", f"{gaps.max() / step_seconds.median:.2f}"]
+    return [list(pair) for pair in zip(head, row)]

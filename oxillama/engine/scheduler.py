@@ -1,0 +1,353 @@
+"""Decides what runs in each step: running streams first, then prompts, in chunks, under a budget.
+
+Continuous batching (Yu et al., Orca, 2022) over paged keys and values (Kwon et al., vLLM, 2023) with
+chunked prefill (Agrawal et al., Sarathi-Serve, 2024): a step holds one token of every running stream and,
+with the rows that are left of the budget, the next chunk of a prompt. A request is admitted when there
+are pages for its whole prompt; when pages run out, the request that can best wait drops its own and
+later computes them again, which changes no bit of what it says.
+
+What a request's reader does not ask for is not run: it pauses, keeps its pages while nobody else
+needs them, and is the first to lose them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from oxillama.cache.pages import PagePool
+from oxillama.cache.prefix import PrefixKvCache
+from oxillama.config import SchedulerConfig
+from oxillama.engine.request import Request
+from oxillama.engine.sequence import SeqState, Sequence
+from oxillama.errors import Busy, KvCacheFullError
+
+MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
+RETURNS = 1.0  # seconds for which a reader that does not ask for more counts as one that will
+SMOOTHING = 0.3  # weight of the newest step in the measured speed
+
+
+@dataclass
+class ScheduledBatch:
+    """What one step runs.
+
+    Attributes
+    ----------
+    requests : whose sequences are scheduled, in order.
+    wanted : for each, whether its last row's logits are needed.
+    n_decode, n_prefill : rows of streams, and of prompts.
+    """
+
+    requests: list[Request] = field(default_factory=list)
+    wanted: list[bool] = field(default_factory=list)
+    n_decode: int = 0
+    n_prefill: int = 0
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Those of the requests."""
+        return [request.sequence for request in self.requests]
+
+    def add(self, request: Request, n: int) -> None:
+        """Schedules ``n`` tokens of a request. Raises KvCacheFullError."""
+        sequence = request.sequence
+        sequence.schedule(n)
+        self.requests.append(request)
+        self.wanted.append(sequence.scheduled_len == sequence.total_len)
+        if sequence.state is SeqState.DECODING:
+            self.n_decode += n
+        else:
+            self.n_prefill += n
+
+
+class Scheduler:
+    """Requests that wait and requests that run. One thread at a time may use it.
+
+    Parameters
+    ----------
+    config : its options.
+    pool : the pages.
+    prefix : where prompts' beginnings are looked up and kept; None for nowhere.
+    chunk : most tokens of prompts in a step, streams' tokens included.
+    clock : seconds, as `time.monotonic`.
+
+    Attributes
+    ----------
+    waiting : Waiting or Preempted. running : Prefilling or Decoding.
+    preemptions : so far.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        pool: PagePool,
+        prefix: PrefixKvCache | None,
+        chunk: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.pool = pool
+        self.prefix = prefix
+        self.chunk = chunk
+        self.clock = clock
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.preemptions = 0
+        self._finished: list[Request] = []
+        self._arrivals = 0
+        self._row_seconds = 0.0
+        self._claim: Request | None = None  # one of higher priority, to be admitted at others' cost
+
+    def add(self, request: Request) -> None:
+        """Queues a request."""
+        self._arrivals += 1
+        request.arrival = self._arrivals
+        if request.limit is not None:
+            self.finish(request, request.limit)
+        else:
+            self.waiting.append(request)
+
+    def check_room(self, n_more: int) -> None:
+        """Raises Busy if, beside ``n_more``, there is no room in the queue."""
+        n = len(self.waiting) + n_more
+        if n >= self.config.max_waiting:
+            raise Busy(f"{n} requests are waiting, at most {self.config.max_waiting} may")
+
+    def schedule(self) -> ScheduledBatch:
+        """What to run now, if anything. Ends what was cancelled or is too late."""
+        now = self.clock()
+        self.reap(now)
+        self._recover()
+        batch = ScheduledBatch()
+        self._meet_claim(batch, now)
+        self._add_streams(batch)
+        self._add_prompts(batch, now)
+        return batch
+
+    def observe(self, batch: ScheduledBatch, seconds: float) -> None:
+        """Notes how long a batch took, from which the size of later chunks follows."""
+        if batch.n_prefill >= MIN_CHUNK:
+            measured = seconds / (batch.n_prefill + batch.n_decode)
+            known = self._row_seconds or measured
+            self._row_seconds = known + SMOOTHING * (measured - known)
+
+    def ran(self, request: Request) -> None:
+        """Notes that what was scheduled of a request has been run."""
+        sequence = request.sequence
+        sequence.commit()
+        if sequence.state is SeqState.PREFILLING:
+            self._remember(request, whole_pages=True)
+            if not sequence.pending:
+                sequence.state = SeqState.DECODING
+
+    def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
+        """Ends a request and frees its pages; what it has run is kept for others that begin alike."""
+        if request.finish_reason is not None:
+            return
+        self._remember(request)
+        request.sequence.forget()
+        request.sequence.state = SeqState.FINISHED
+        for queue in (self.waiting, self.running):
+            if request in queue:
+                queue.remove(request)
+        request.finish(reason, error)
+        self._finished.append(request)
+
+    def drain_finished(self) -> list[Request]:
+        """The requests that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def reap(self, now: float | None = None) -> None:
+        """Ends what was cancelled or is past its deadline."""
+        now = self.clock() if now is None else now
+        for request in [*self.waiting, *self.running]:
+            if request.cancelled:
+                self.finish(request, "cancelled")
+            elif now >= request.deadline:
+                self.finish(request, "timeout")
+
+    def check_integrity(self, others: list[list[int]] | None = None) -> None:
+        """Asserts that free + cached + owned pages are all there are; ``others`` hold pages too."""
+        holders = [request.sequence.pages for request in (*self.waiting, *self.running)]
+        if self.prefix is not None:
+            self.prefix.check_integrity()
+            holders.append(self.prefix.pages())
+        self.pool.check_integrity([*holders, *(others or [])])
+        for request in self.waiting:
+            assert request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED)
+            assert not request.sequence.pages
+        for request in self.running:
+            assert request.sequence.state in (SeqState.PREFILLING, SeqState.DECODING)
+            request.sequence.check()
+
+    # --- what comes next ------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Takes back what an interrupted step has left half done."""
+        for request in self.running:
+            if request.sequence.scheduled_len > request.sequence.cached_len:
+                request.sequence.rollback()
+        for request in self.waiting:
+            if request.sequence.pages:
+                request.sequence.forget()
+
+    def _meet_claim(self, batch: ScheduledBatch, now: float) -> None:
+        """Admits who could not come in before, because lesser requests had been scheduled already."""
+        claim, self._claim = self._claim, None
+        if claim in self.waiting and claim.wanted:
+            self._admit(claim, batch, now)
+
+    def _add_streams(self, batch: ScheduledBatch) -> None:
+        for request in sorted(self.running, key=_rank):
+            if request.sequence.state is SeqState.DECODING and request.wanted:
+                self._run(request, 1, batch)
+
+    def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
+        budget = self._prefill_budget(batch.n_decode, now)
+        n_active = sum(request.wanted for request in self.running)
+        admits = True
+        for request in self._prompts(now):
+            if request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED):
+                # nobody overtakes one for whom there is no room yet, or it might never come in
+                if not admits or self._is_run_by_another(request, batch):
+                    continue
+                admits = n_active < self.config.max_sequences and self._admit(request, batch, now)
+                if not admits:
+                    continue
+                n_active += 1
+            budget -= self._run(request, min(budget, request.sequence.pending), batch)
+            if budget <= 0:
+                break
+
+    def _prefill_budget(self, n_decode: int, now: float) -> int:
+        """Rows for prompts in a step that also runs ``n_decode`` streams."""
+        # a reader that has just got a token is likely to come back while the step is run
+        streams = n_decode or any(now - request.last_token_at < RETURNS for request in self.running)
+        if not streams or not self._row_seconds:
+            return self.chunk
+        rows = int(self.config.max_decode_wait_ms / 1000 / self._row_seconds)
+        return max(min(MIN_CHUNK, self.chunk), min(rows, self.chunk) - n_decode)
+
+    def _prompts(self, now: float) -> list[Request]:
+        """Requests with a prompt to run: by priority, the shortest rest first, but nobody waits for ever."""
+        patience = self.config.promote_seconds
+
+        def urgency(request: Request) -> tuple[float, int, int]:
+            waited = (now - request.submitted_at) // patience
+            return -(request.priority + waited), request.sequence.pending, request.arrival
+
+        started = [r for r in self.running if r.sequence.state is SeqState.PREFILLING]
+        return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
+
+    def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
+        """Whether a page that this prompt begins with is computed in this very step: it waits for it."""
+        if self.prefix is None:
+            return False
+        tokens, size = request.sequence.tokens, self.pool.page_size
+        for other in batch.requests:
+            first = other.sequence
+            end = (first.cached_len // size + 1) * size
+            fits = other.key == request.key and end <= min(first.scheduled_len, len(tokens) - 1)
+            if fits and first.state is SeqState.PREFILLING and first.tokens[:end] == tokens[:end]:
+                return True
+        return False
+
+    def _admit(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
+        """Gives a waiting request what is known of its prompt, if there are pages for all of the rest."""
+        sequence = request.sequence
+        n_known = self._reuse(request)
+        # what those that run will need: the rest of their prompts, a page for each stream to go on with
+        promised = sum(other.sequence.shortage(other.sequence.pending) + 1 for other in self.running)
+        while not self.pool.can_allocate(sequence.shortage(sequence.pending) + promised):
+            lesser = [r for r in self.running if not r.wanted or r.priority < request.priority]
+            victim = self._victim([r for r in lesser if r not in batch.requests])
+            if victim is None:
+                sequence.forget()
+                if lesser:
+                    self._claim = request  # they run in this step already: before the next, then
+                if self.running:
+                    return False
+                n_known = 0  # the page that it would have shared and copied may be the one too many
+                if self.pool.can_allocate(sequence.shortage(sequence.pending)):
+                    break
+                self._fail(request)
+                return False
+            promised -= victim.sequence.shortage(victim.sequence.pending) + 1
+            self._preempt(victim)
+        if self.prefix is not None and sequence.state is SeqState.WAITING:
+            self.prefix.count(len(request.prompt), n_known)
+            request.n_cached = n_known
+        sequence.state = SeqState.PREFILLING
+        request.admitted_at = now
+        self.waiting.remove(request)
+        self.running.append(request)
+        return True
+
+    def _reuse(self, request: Request) -> int:
+        """Takes over the pages that hold the beginning of a prompt; how many of its tokens they hold."""
+        if self.prefix is None:
+            return 0
+        sequence = request.sequence
+        pages, n = self.prefix.match(request.key, sequence.tokens)
+        n = min(n, sequence.total_len - 1)  # the last must be run: its logits are wanted
+        kept = self.pool.pages_for(n)
+        self.pool.release(pages[kept:])
+        sequence.adopt(pages[:kept], n)
+        return n
+
+    def _remember(self, request: Request, whole_pages: bool = False) -> None:
+        """Keeps what a request has run for others."""
+        sequence = request.sequence
+        n = sequence.cached_len - (sequence.cached_len % self.pool.page_size if whole_pages else 0)
+        if self.prefix is not None and n:
+            request.node = self.prefix.insert(request.key, sequence.tokens[:n], sequence.pages, request.node)
+
+    # --- when pages run out ---------------------------------------------------------------------
+
+    def _run(self, request: Request, n: int, batch: ScheduledBatch) -> int:
+        """Schedules ``n`` tokens of a running request; how many were.
+
+        Others may have to give their pages for it, or it may itself be the one that has to go; when nobody
+        else has anything to give, it fails.
+        """
+        if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
+            return 0  # it had to go for another
+        while not self.pool.can_allocate(request.sequence.shortage(n)):
+            victim = self._victim([r for r in self.running if r not in batch.requests])
+            assert victim is not None
+            if victim is request and len(self.running) == 1:
+                self._fail(request)
+            else:
+                self._preempt(victim)
+            if victim is request:
+                return 0
+        try:
+            batch.add(request, n)
+        except KvCacheFullError as error:  # the system has no memory, whatever the pool may take
+            self.finish(request, "error", error)
+            return 0
+        return n
+
+    def _victim(self, candidates: list[Request]) -> Request | None:
+        """Who can best wait: a reader that pauses, then the lowest priority, then the latest."""
+        return max(candidates, key=lambda r: (not r.wanted, _rank(r)), default=None)
+
+    def _preempt(self, request: Request) -> None:
+        self._remember(request)
+        request.sequence.forget()
+        request.sequence.state = SeqState.PREEMPTED
+        self.running.remove(request)
+        self.waiting.append(request)
+        self.preemptions += 1
+
+    def _fail(self, request: Request) -> None:
+        needed, most = self.pool.pages_for(request.sequence.total_len + 1), self.pool.n_available
+        message = f"prompt: {needed} pages of {self.pool.page_size} tokens needed, {most} available"
+        self.finish(request, "error", KvCacheFullError(message))
+
+
+def _rank(request: Request) -> tuple[int, int]:
+    """The best first: by priority, then by arrival."""
+    return -request.priority, request.arrival

@@ -1,0 +1,35 @@
+"""Stop strings, wherever tokens end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listed
+
+
+class StopText:
+    """Holds text back while it may be the beginning of a stop string."""
+
+    def __init__(self, stops: Listed[str]) -> None:
+        self.stops = tuple(stops)
+        self.held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
+        self.held += text
+        found = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
+        if found:
+            shown, self.held = self.held[: min(found)], ""
+            return shown, True
+        keep = max((self._overlap(stop) for stop in self.stops), default=0)
+        cut = len(self.held) - keep
+        shown, self.held = self.held[:cut], self.held[cut:]
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back, when nothing more comes."""
+        shown, self.held = self.held, ""
+        return shown
+
+    def _overlap(self, stop: str) -> int:
+        """How many characters at the end of the text begin ``stop``."""
+        longest = min(len(stop) - 1, len(self.held))
+        return next((n for n in range(longest, 0, -1) if self.held.endswith(stop[:n])), 0)

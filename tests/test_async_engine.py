@@ -1,0 +1,258 @@
+"""Many requests at once from asyncio: same text as alone, cancellation, backpressure, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from oxillama import AsyncEngine, Busy, ConfigError, InferenceEngine, SamplerConfig, SchedulerConfig, demo
+from oxillama.engine.core import EngineCore
+from oxillama.sampling.chain import Sampler
+
+GREEDY = SamplerConfig.greedy()
+PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox", "One day", "A boat"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
+
+
+@pytest.fixture(autouse=True)
+def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
+    """After every test no thread of ours is left, and no page is held but by the prefix cache."""
+    yield
+    gc.collect()
+    assert not [thread for thread in threading.enumerate() if thread.name == "oxillama"]
+    engine.check_integrity()
+    assert not engine.core.scheduler.running
+    engine.prefix_cache.clear()
+    assert engine.runner.pool.n_used == 0
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A coroutine, in a minute or not at all."""
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_many_requests_share_batches_and_each_gets_its_own_text(engine: InferenceEngine) -> None:
+    samplers = [GREEDY, SamplerConfig(temperature=1.3, top_k=0, seed=5)]
+    jobs = [(prompt, sampler) for prompt in PROMPTS for sampler in samplers]
+    expected = [engine.generate(p, sampler=s, max_tokens=30) for p, s in jobs]
+    before = engine.metrics_snapshot().steps
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            tasks = [many.generate(p, sampler=s, max_tokens=30) for p, s in jobs]
+            assert await asyncio.gather(*tasks) == expected
+
+    run(main)
+    assert engine.metrics_snapshot().steps - before < 100  # and not 12 times 30
+
+
+def test_streams_yield_pieces_as_they_come(engine: InferenceEngine) -> None:
+    expected = engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=20)
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            generation = many.submit(PROMPTS[0], sampler=GREEDY, max_tokens=20)
+            pieces = [piece async for piece in generation]
+            assert len(pieces) > 5
+            assert "".join(pieces) == expected == generation.text
+            assert generation.finish_reason == "length"
+            assert [piece async for piece in many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=20)] == pieces
+
+    run(main)
+
+
+def test_closing_the_generator_cancels(engine: InferenceEngine) -> None:
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            stream = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=400)
+            await stream.__anext__()
+            await stream.aclose()
+            generation = many.submit(PROMPTS[1], sampler=GREEDY, max_tokens=400)
+            await generation.__anext__()
+            await generation.aclose()
+            assert generation.finish_reason == "cancelled"
+            assert len(generation.tokens) < 40
+            task = asyncio.create_task(many.generate(PROMPTS[2], max_tokens=400))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while engine.core.scheduler.running:
+                await asyncio.sleep(0.001)
+
+    run(main)
+
+
+def test_a_dropped_generation_is_cancelled(engine: InferenceEngine) -> None:
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            generation = many.submit(PROMPTS[0], max_tokens=400)
+            await generation.__anext__()
+            del generation
+            gc.collect()
+            await many.generate(PROMPTS[1], max_tokens=3)
+            while engine.core.scheduler.running:
+                await asyncio.sleep(0.001)
+
+    run(main)
+
+
+def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> None:
+    expected = engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=60)
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            slow = many.submit(PROMPTS[0], sampler=GREEDY, max_tokens=60, ahead=3)
+            await many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=100)
+            assert len(slow.tokens) < 12  # three pieces, and tokens that show nothing yet
+            assert await slow.read() == expected
+
+    run(main)
+
+
+def test_another_model_needs_another_async_engine() -> None:
+    other = InferenceEngine.from_gguf(demo.DRAFT)
+
+    async def main() -> None:
+        async with AsyncEngine(other) as many:
+            other.load_model(demo.STORY)
+            with pytest.raises(ConfigError, match="another model"):
+                many.submit(PROMPTS[0])
+        with pytest.raises(ConfigError, match="no model"):
+            AsyncEngine(InferenceEngine())
+
+    run(main)
+
+
+def test_a_full_queue_is_said(engine: InferenceEngine) -> None:
+    config = SchedulerConfig(max_sequences=1, max_waiting=2)
+    small = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
+
+    async def main() -> None:
+        async with AsyncEngine(small) as many:
+            first = many.submit(PROMPTS[0], max_tokens=300)
+            await first.__anext__()
+            others = [many.submit(p, max_tokens=2) for p in PROMPTS[1:3]]
+            with pytest.raises(Busy, match="2 requests are waiting"):
+                many.submit(PROMPTS[3])
+            await first.aclose()
+            for other in others:
+                await other.read()
+            await many.generate(PROMPTS[3], max_tokens=1)
+
+    run(main)
+
+
+def test_what_one_request_raises_ends_it_alone(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = engine.generate(PROMPTS[1], sampler=GREEDY, max_tokens=30)
+    real = Sampler.sample
+
+    def sample(self: Sampler, logits: Any, history: Any) -> int:
+        if self.config.seed == 666 and len(history) > 8:
+            raise RuntimeError("a stage of the user's")
+        return real(self, logits, history)
+
+    monkeypatch.setattr(Sampler, "sample", sample)
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            bad = many.generate(PROMPTS[0], sampler=SamplerConfig(seed=666), max_tokens=30)
+            good = many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=30)
+            results = await asyncio.gather(bad, good, return_exceptions=True)
+            assert isinstance(results[0], RuntimeError)
+            assert results[1] == expected
+
+    run(main)
+
+
+def test_when_the_thread_dies_every_caller_is_told(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(self: EngineCore) -> bool:
+        self._receive()
+        raise SystemError("the end")
+
+    async def main() -> None:
+        many = AsyncEngine(engine)
+        monkeypatch.setattr(EngineCore, "step", step)
+        tasks = [many.generate(prompt) for prompt in PROMPTS]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(result) for result in results} <= {SystemError, ConfigError}
+        assert SystemError in {type(result) for result in results}
+        with pytest.raises(ConfigError, match="the end"):
+            many.submit(PROMPTS[0])
+        monkeypatch.undo()
+        await many.aclose()
+
+    run(main)
+    assert engine.generate(PROMPTS[0], max_tokens=2)
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_closing_the_engine_cancels_or_finishes(engine: InferenceEngine, finish: bool) -> None:
+    async def main() -> None:
+        many = AsyncEngine(engine)
+        generations = [many.submit(p, sampler=GREEDY, max_tokens=60, ahead=2) for p in PROMPTS]
+        await generations[0].__anext__()
+        await many.aclose(finish=finish)
+        reasons = {generation._request.finish_reason for generation in generations}
+        assert reasons <= ({"length", "stop"} if finish else {"cancelled"})
+        for generation in generations:
+            await generation.read()
+        with pytest.raises(ConfigError, match="closed"):
+            many.submit(PROMPTS[0])
+
+    run(main)
+
+
+def test_threads_and_coroutines_share_an_engine(engine: InferenceEngine) -> None:
+    expected = [engine.generate(p, sampler=GREEDY, max_tokens=40) for p in PROMPTS]
+    texts: dict[int, str] = {}
+
+    def work(i: int) -> None:
+        texts[i] = engine.generate(PROMPTS[i], sampler=GREEDY, max_tokens=40)
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+            for thread in threads:
+                thread.start()
+            found = await asyncio.gather(*(many.generate(p, sampler=GREEDY, max_tokens=40) for p in PROMPTS))
+            assert found == expected
+            for thread in threads:
+                await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    run(main)
+    assert [texts[i] for i in range(3)] == expected[:3]
+
+
+@pytest.mark.parametrize("ending", ["", "import os; raise SystemExit(3)", "raise KeyError('user')"])
+def test_the_interpreter_exits_while_requests_run(ending: str) -> None:
+    program = f"""
+import asyncio
+from oxillama import AsyncEngine, demo
+async def main():
+    engine = AsyncEngine.from_gguf(demo.STORY)
+    keep.append([engine.submit("Once upon a time", max_tokens=400, ahead=10**6) for _ in range(4)])
+    await keep[0][0].__anext__()
+    {ending or "pass"}
+keep = []
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True)
+    assert done.returncode == (3 if "SystemExit" in ending else 1 if ending else 0)
+    assert "oxillama" not in done.stderr.replace("user", "") or "KeyError" in done.stderr
+    assert "Fatal" not in done.stderr
