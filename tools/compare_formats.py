@@ -4,8 +4,8 @@
 
 makes a small random model wholly in each format, runs it token by token with both engines (float16 keys
 and values), and prints mean KL divergences over the tokens: of each engine from the same model in float64
-(tests/twins/), and of this library from llama.cpp. An error in a block's layout or scale makes the last as large
-as the entropy; rounding of activations keeps it below the sum of the other two.
+(tests/twins/), and of this library from llama.cpp. Were a block misread, the last would be as large as the
+entropy; where only the rounding of activations differs it stays near the other two.
 
 Needs the packages gguf and llama-cpp-python. llama.cpp multiplies no weights in Q8_1 and Q8_K.
 """
@@ -64,7 +64,8 @@ def divergence(reference: np.ndarray, found: np.ndarray) -> float:
 
 def main(names: list[str]) -> None:
     tokens = list(fixed_tokens(N_TOKENS, SHAPE.n_vocab))
-    print("| format | KL(exact, oxillama) | KL(exact, llama.cpp) | KL(llama.cpp, oxillama) |\n|---|---|---|---|")
+    print("| format | KL(exact, oxillama) | KL(exact, llama.cpp) | KL(llama.cpp, oxillama) |")
+    print("|---|---|---|---|")
     for name in names or RANDOM_FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.gguf")
