@@ -28,7 +28,7 @@ cdef struct Codec:
     Py_ssize_t block_len, block_bytes
 
 
-def fill_grids():
+cdef fill_grids():
     """The grids of IQ1 and IQ2 have 2 bits a code, those of IQ3, which follow them, 4 (see tools/make_grids.py)."""
     cdef cnp.ndarray words
     data = np.frombuffer(Path(__file__).with_name("grids.bin").read_bytes(), np.uint8)
