@@ -21,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
 PER_TARGET = ("linear", "attention", "quantize", "vector", "routing", "sampling", "roofline")
-ONCE = ("cpu", "pack")
+ONCE = ("cpu", "pack", "trie", "configurations", "grammar")
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
 # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a stack

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import attention, end_to_end, kernels, loading, make_model, quantizers, sampling, serving
+from benchmarks import (
+    attention,
+    end_to_end,
+    grammar,
+    kernels,
+    loading,
+    make_model,
+    quantizers,
+    sampling,
+    serving,
+)
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
 from oxillama.benchmark import describe_machine
@@ -43,6 +53,10 @@ def parser() -> argparse.ArgumentParser:
     alone = commands.add_parser("kernels", help="speed of the matrix products alone, by format and tokens")
     kernels.add_arguments(alone)
     alone.set_defaults(run=kernels.run)
+
+    masks = commands.add_parser("grammar", help="compiling grammars and finding the tokens they allow")
+    grammar.add_arguments(masks)
+    masks.set_defaults(run=grammar.run)
 
     attending = commands.add_parser(
         "attention", help="attention alone, decoding and prefill, beside a roofline"

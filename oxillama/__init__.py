@@ -12,6 +12,7 @@ from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
     GGUFError,
+    GrammarError,
     KvCacheFullError,
     LoadError,
     ModelFileError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
+    from oxillama.grammar import Grammar, GrammarState
     from oxillama.imatrix import ImportanceMatrix
     from oxillama.quantize import Quantization, quantize_model
     from oxillama.sampling.batch import sample, sample_batch
@@ -53,6 +55,9 @@ __all__ = [
     "EngineMetrics",
     "GGUFError",
     "Generation",
+    "Grammar",
+    "GrammarError",
+    "GrammarState",
     "ImportanceMatrix",
     "InferenceEngine",
     "KvCache",
@@ -97,6 +102,8 @@ _LATER = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "EngineMetrics": "oxillama.engine.metrics",
     "Generation": "oxillama.engine.generation",
+    "Grammar": "oxillama.grammar",
+    "GrammarState": "oxillama.grammar",
     "ImportanceMatrix": "oxillama.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
     "KvCache": "oxillama.cache.kv",

@@ -14,6 +14,9 @@ from oxillama.sampling.params import SamplerConfig
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
 
+COMPUTE = ("int8", "bf16", "f32")
+"""How quantized matrices are multiplied."""
+
 MAX_DECODE_WAIT_MS = 100
 """Milliseconds that a step may make a running stream wait while prompts are run beside it."""
 
@@ -84,6 +87,9 @@ class EngineConfig:
         "Q4_K"; what runs is what a file quantized so (``--pure``) would. Where rows are no multiple of 256,
         K-quants fall back to Q4_0, Q5_0, Q5_1 or Q8_0; where they are none of 32, all do to F16. None for
         what the file has.
+    compute : "int8" multiplies quantized matrices with activations quantized to int8, as fast as can be;
+        "f32" with what their codes stand for, to check against a reference; "bf16" the same in half the
+        memory, rounded. Matrices of floats are multiplied in float32 always.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys and values, of sequences and cached prefixes together; None for no
         limit. Memory is taken as it is needed either way.
@@ -104,6 +110,7 @@ class EngineConfig:
     kv_type: str = "f16"
     page_size: int = 16
     quantize: str | None = None
+    compute: str = "int8"
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
@@ -131,6 +138,10 @@ class EngineConfig:
             raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
         if self.quantize is not None:
             named_format(self.quantize, "quantize")
+        if self.compute not in COMPUTE:
+            raise ConfigError(f"compute: needs one of {', '.join(COMPUTE)}, got {self.compute!r}")
+        if self.quantize is not None and self.compute != "int8":
+            raise ConfigError(f"compute: {self.compute} cannot be combined with quantize, which runs in int8")
         if not isinstance(self.sampler, SamplerConfig):
             raise ConfigError(f"sampler: needs a SamplerConfig, got {type(self.sampler).__name__}")
         if not isinstance(self.scheduler, SchedulerConfig):

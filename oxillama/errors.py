@@ -64,3 +64,19 @@ class SamplingError(OxiLlamaError, ValueError):
 
 class Busy(OxiLlamaError, RuntimeError):
     """The queue of requests is full; the caller may try again later."""
+
+
+class GrammarError(OxiLlamaError, ValueError):
+    """A grammar is malformed, beyond a stated limit, or cannot be followed any further.
+
+    Attributes
+    ----------
+    line, column : int or None
+        Where in the grammar's text the fault was found, counted from 1, where there is a text.
+    """
+
+    def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
+        self.line = line
+        self.column = column
+        place = f"line {line}, column {column}: " if line is not None else ""
+        super().__init__(place + message)

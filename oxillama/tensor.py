@@ -46,6 +46,8 @@ class Weights:
     loaded : told of every tensor taken, for a progress bar.
     quantize : format that matrices of floats are quantized to as `quantize_model` does with ``pure``: norms,
         routers and the like stay as they are, rows that do not fit get `filetypes.FALLBACK`. None: never.
+    compute : "int8" multiplies codes with int8 activations; "f32" and "bf16" hold what codes stand for as
+        such numbers and multiply in float32. Matrices of floats are multiplied as they are, either way.
 
     All methods raise LoadError naming the tensor when it is missing, has another shape, or a format
     without kernels.
@@ -58,12 +60,14 @@ class Weights:
         n_threads: int,
         loaded: Loaded | None = None,
         quantize: Format | None = None,
+        compute: str = "int8",
     ) -> None:
         self.file = file
         self.kernels = kernels
         self.n_threads = n_threads
         self.loaded = loaded or (lambda name, n_bytes: None)
         self.quantize = quantize
+        self.compute = compute
         self.taken: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -92,6 +96,12 @@ class Weights:
 
     def _format(self, info: TensorInfo) -> Format:
         """What a matrix is held in."""
+        if self.compute != "int8" and info.format.name not in FLOATS:
+            return FORMATS[self.compute.upper()]
+        return self._quantized(info)
+
+    def _quantized(self, info: TensorInfo) -> Format:
+        """The same, as far as `quantize` goes."""
         floats = info.format.name in FLOATS and is_quantized(info.name, len(info.shape))
         return info.format if self.quantize is None or not floats else fitting(self.quantize, info.shape[0])
 
@@ -169,7 +179,7 @@ class Weights:
         """A table whose rows are looked up in the file itself: only the pages touched are read."""
         info = self._info(name, (cols, rows))
         self.loaded(name, info.nbytes)
-        fmt = self._format(info)
+        fmt = self._quantized(info)
         requantize = None if fmt is info.format else fmt
         return Embedding(
             self.file.data(name).reshape(rows, -1), info.format.id, cols, self.kernels, requantize

@@ -23,6 +23,7 @@ def other_value(cls: type, name: str) -> Any:
     special = {
         "kv_type": "f32",
         "quantize": "Q8_0",
+        "compute": "f32",
         "tokenizer_path": "tokenizer.json",
         "mirostat": 2,
         "dry_base": 2.0,

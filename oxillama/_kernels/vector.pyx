@@ -7,6 +7,8 @@ elements i, i + 16, ...), then in the fixed tree of `f32_sum`.
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.math cimport sqrt
+from libc.stdint cimport uint32_t
+from libc.string cimport memcpy
 
 from arrays cimport f32_data, i32_data, checked
 from mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
@@ -412,3 +414,31 @@ def softmax(cnp.ndarray x, cnp.ndarray out):
     with nogil:
         total = softmax_row(xp, d, op)
     return total >= 1.0 and total - total == 0.0
+
+
+def apply_mask(cnp.ndarray logits, cnp.ndarray mask):
+    """Sets the logits to -inf whose bit is not set.
+
+    Parameters
+    ----------
+    logits : float32 (n,)
+    mask : uint32 (at least n / 32,); bit t % 32 of word t / 32 stands for logit t
+    """
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(logits), words = n >> 5, i
+    cdef float* x = f32_data(logits, n, "logits")
+    cdef const uint32_t* bits = <const uint32_t*>checked(mask, cnp.NPY_UINT32, (n + 31) // 32, "mask")
+    cdef float minus = -float("inf")
+    cdef uint32_t word
+    cdef int b
+    with nogil:
+        for i in range(words):
+            word = bits[i]
+            if word == 0:
+                for b in range(32):
+                    x[b] = minus
+            elif word != <uint32_t>0xFFFFFFFF:
+                for b in range(32):
+                    x[b] = x[b] if (word >> b) & 1 else minus
+            x += 32
+        for b in range(<int>(n & 31)):
+            x[b] = x[b] if (bits[words] >> b) & 1 else minus

@@ -15,6 +15,7 @@ from oxillama import _kernels
 from oxillama.cache.kv import KvCachePool, KvLayout
 from oxillama.cache.prefix import PinnedPrefix, PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, available_cpus
+from oxillama.engine.constraints import Constraints
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import Embedder
 from oxillama.engine.generation import Generation
@@ -90,7 +91,7 @@ class InferenceEngine(Stepwise, Embedder):
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             wanted = None if config.quantize is None else named_format(config.quantize, "quantize")
-            weights = Weights(file, self.kernels, self.num_threads, progress, wanted)
+            weights = Weights(file, self.kernels, self.num_threads, progress, wanted, config.compute)
             context = config.context_size or min(spec.context_length, 10**6 - 1)
             model = Decoder(spec, weights, context)
             if progress is not None:
@@ -118,6 +119,7 @@ class InferenceEngine(Stepwise, Embedder):
         scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         self.metrics = EngineMetrics(self._gauges)
         self.core = EngineCore(self.runner, scheduler, self.metrics)
+        self.constraints = Constraints(tokenizer)
         self._new_sequence()
         self.last = None
 
@@ -196,7 +198,7 @@ class InferenceEngine(Stepwise, Embedder):
         return Request(
             self.runner.pool,
             self.tokenizer,
-            Sampler(sampler or self.config.sampler, self.kernels, self.config.seed, tokenizer=self.tokenizer),
+            self._sampler(sampler or self.config.sampler),
             tokens,
             key=prefix_key(self._model_key, salt=salt),
             max_tokens=max_tokens,
@@ -206,6 +208,12 @@ class InferenceEngine(Stepwise, Embedder):
             timeout=timeout,
             keep_logits=keep_logits,
         )
+
+    def _sampler(self, config: SamplerConfig) -> Sampler:
+        """A request's own sampler, its grammar with it."""
+        constraint = self.constraints.of(config)
+        seed, tokenizer = self.config.seed, self.tokenizer
+        return Sampler(config, self.kernels, seed, tokenizer=tokenizer, constraint=constraint)
 
     def stream(
         self,

@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-TRIAL = 4
+TRIAL = 6
 """Layers that are run with another number of threads before it is judged."""
 SOONEST, LATEST = 64, 2048
 """Layers between two trials, fewest and most; it doubles with each that changes nothing."""
 SLOW = 2.0
 """A layer that takes so many times the usual calls for a trial."""
-GAIN = 0.95
+GAIN = 0.9
 """Another number of threads stays if it takes at most this share of the time."""
 
 
 class Pace:
-    """Counts, times and chooses.
+    """Counts, times and chooses, for batches of each size by itself: what is best for one token, which waits
+    for the memory, says nothing about a prompt.
 
     Parameters
     ----------
@@ -32,56 +33,70 @@ class Pace:
 
     Attributes
     ----------
-    n_threads : that the next layer uses.
+    n_threads : that the layer under way uses, or the last one.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.most = most
         self.n_threads = most
         self._clock = clock
-        self._steady = most  # what is used between trials
-        self._usual: list[float] = []  # seconds of the last layers with that
-        self._trial: list[float] = []
-        self._since = 0  # layers since the last trial
-        self._interval = SOONEST
-        self._trials = -1
-        self._rows = 0  # of the layers in `_usual`
+        self._sizes: dict[int, Size] = {}
 
     @contextmanager
     def layer(self, rows: int) -> Iterator[int]:
         """Around one layer over so many rows; gives the threads it is to use."""
+        if self.most == 1:
+            yield 1
+            return
+        size = self._sizes.setdefault(rows.bit_length(), Size(self.most))
+        self.n_threads = size.n_threads
         start = self._clock()
         yield self.n_threads
-        if self.most > 1:
-            self._took(self._clock() - start, rows)
+        size.took(self._clock() - start, rows)
 
-    def _took(self, seconds: float, rows: int) -> None:
-        if rows != self._rows:  # other work: what was measured before says nothing about it
-            self._rows, self._usual, self._trial = rows, [], []
-            self.n_threads = self._steady
-            return
-        if self.n_threads != self._steady:
-            self._trial.append(seconds)
-            if len(self._trial) == TRIAL:
-                self._judge()
-            return
-        slow = len(self._usual) == TRIAL and seconds > SLOW * min(self._usual)
-        self._usual = [*self._usual[1 - TRIAL :], seconds]
-        self._since += 1
-        if len(self._usual) == TRIAL and (self._since >= self._interval or (slow and self._since > TRIAL)):
-            self.n_threads = self._other()
-            self._since = 0
 
-    def _other(self) -> int:
-        """The number to try: in turn one more, one fewer, and half, for when several cores are held."""
-        n = self._steady
-        numbers = sorted({m for m in (n + 1, n - 1, n // 2) if 1 <= m <= self.most}, reverse=True)
-        self._trials += 1
-        return numbers[self._trials % len(numbers)]
+class Size:
+    """What is known about batches of about one size: from 2^n to 2^(n + 1) - 1 rows."""
 
-    def _judge(self) -> None:
-        if sum(self._trial) < GAIN * sum(self._usual):
-            self._steady, self._interval, self._usual = self.n_threads, SOONEST, []
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.n_threads = most  # for the next layer
+        self.steady = most  # what is used between trials
+        self.usual: list[float] = []  # seconds of the last layers with that
+        self.trial: list[float] = []
+        self.since = 0  # layers since the last trial
+        self.interval = SOONEST
+        self.trials = -1
+        self.rows = 0  # of the layers in `usual`
+
+    def took(self, seconds: float, rows: int) -> None:
+        """A layer with `n_threads` took so long."""
+        if rows != self.rows:  # other work: what was measured before says nothing about it
+            self.rows, self.usual, self.trial = rows, [], []
+            self.n_threads = self.steady
+        elif self.n_threads != self.steady:
+            self.trial.append(seconds)
+            if len(self.trial) == TRIAL:
+                self.judge()
         else:
-            self._interval = min(2 * self._interval, LATEST)
-        self.n_threads, self._trial = self._steady, []
+            slow = len(self.usual) == TRIAL and seconds > SLOW * min(self.usual)
+            self.usual = [*self.usual[1 - TRIAL :], seconds]
+            self.since += 1
+            due = self.since >= self.interval or (slow and self.since > TRIAL)
+            if due and len(self.usual) == TRIAL:
+                self.n_threads, self.since = self.other(), 0
+
+    def other(self) -> int:
+        """The number to try: in turn one more, one fewer, and half, for when several cores are held."""
+        n = self.steady
+        numbers = sorted({m for m in (n + 1, n - 1, n // 2) if 1 <= m <= self.most}, reverse=True)
+        self.trials += 1
+        return numbers[self.trials % len(numbers)]
+
+    def judge(self) -> None:
+        """Keeps the faster number."""
+        if sum(self.trial) < GAIN * sum(self.usual):
+            self.steady, self.interval, self.usual = self.n_threads, SOONEST, []
+        else:
+            self.interval = min(2 * self.interval, LATEST)
+        self.n_threads, self.trial = self.steady, []

@@ -1,0 +1,211 @@
+"""Grammars: time to compile, to find a mask the first time and again, beside llguidance and XGrammar.
+
+A document is replayed token by token. Every round starts with nothing kept: a new vocabulary, a new grammar.
+A mask's time is the least over the rounds, position by position; of these the mean and the 99th
+percentile are shown. "Again" is the same document once more with the same compiled grammar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.grammar_texts import CASES, Case
+from benchmarks.timing import align
+from oxillama.errors import ConfigError
+from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.tokenizer import TokenizerBridge
+
+
+@dataclass
+class Times:
+    """Seconds: of each compilation; of each mask by round and position, first and again."""
+
+    compile: list[float] = field(default_factory=list)
+    first: list[list[float]] = field(default_factory=list)
+    again: list[list[float]] = field(default_factory=list)
+
+
+class Engine:
+    """One engine over one vocabulary. ``masks`` yields the seconds of each mask along the tokens."""
+
+    def __init__(self, tokenizer: TokenizerBridge) -> None:
+        self.tokenizer = tokenizer
+
+    def compile(self, case: Case) -> Any:
+        raise NotImplementedError
+
+    def masks(self, compiled: Any, tokens: list[int]) -> Iterator[float]:
+        raise NotImplementedError
+
+
+class Oxillama(Engine):
+    def __init__(self, tokenizer: TokenizerBridge) -> None:
+        super().__init__(tokenizer)
+        self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
+
+    def compile(self, case: Case) -> Grammar:
+        grammar = Grammar.parse(case.gbnf)
+        grammar.constraint(self.vocabulary)
+        return grammar
+
+    def masks(self, compiled: Grammar, tokens: list[int]) -> Iterator[float]:
+        state = GrammarState(compiled, self.vocabulary)
+        for token in tokens:
+            start = time.perf_counter()
+            state.mask()
+            yield time.perf_counter() - start
+            state.advance(token)
+
+
+class LlGuidance(Engine):
+    def __init__(self, tokenizer: TokenizerBridge) -> None:
+        import llguidance
+
+        super().__init__(tokenizer)
+        self.library = llguidance
+
+        def encode(text: bytes) -> list[int]:
+            return tokenizer.encode(text.decode("utf-8", "replace"), add_special=False)
+
+        encode.eos_token_id = tokenizer.eos_id  # type: ignore[attr-defined]
+        encode.bos_token_id = tokenizer.bos_id  # type: ignore[attr-defined]
+        encode.tokens = tokenizer.vocab_bytes()  # type: ignore[attr-defined]
+        control = [id for id in range(tokenizer.n_vocab) if tokenizer.is_control(id)]
+        encode.special_token_ids = control  # type: ignore[attr-defined]
+        self.tokens = llguidance.LLTokenizer(llguidance.TokenizerWrapper(encode))
+        self.words = np.zeros((tokenizer.n_vocab + 31) // 32, np.int32)
+
+    def compile(self, case: Case) -> Any:
+        if case.schema is not None:
+            text = self.library.LLMatcher.grammar_from_json_schema(json.dumps(case.schema))
+        else:
+            text = self.library.grammar_from("gbnf", case.gbnf)
+        return self.library.LLMatcher(self.tokens, text)
+
+    def masks(self, compiled: Any, tokens: list[int]) -> Iterator[float]:
+        matcher = compiled.deep_copy()
+        for token in tokens:
+            start = time.perf_counter()
+            matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
+            yield time.perf_counter() - start
+            if not matcher.consume_token(token):
+                raise ConfigError(f"llguidance: {matcher.get_error()}")
+
+
+class XGrammar(Engine):
+    def __init__(self, tokenizer: TokenizerBridge) -> None:
+        import xgrammar
+
+        super().__init__(tokenizer)
+        self.library = xgrammar
+        self.info = xgrammar.TokenizerInfo(
+            tokenizer.vocab_bytes(), xgrammar.VocabType.RAW, stop_token_ids=sorted(tokenizer.eog_ids)
+        )
+        self.bits = xgrammar.allocate_token_bitmask(1, tokenizer.n_vocab)
+
+    def compile(self, case: Case) -> Any:
+        compiler = self.library.GrammarCompiler(self.info, max_threads=1, cache_enabled=False)
+        if case.schema is not None:
+            return compiler.compile_json_schema(json.dumps(case.schema))
+        return (
+            compiler.compile_builtin_json_grammar() if case.is_json else compiler.compile_grammar(case.gbnf)
+        )
+
+    def masks(self, compiled: Any, tokens: list[int]) -> Iterator[float]:
+        matcher = self.library.GrammarMatcher(compiled)
+        for token in tokens:
+            start = time.perf_counter()
+            matcher.fill_next_token_bitmask(self.bits)
+            yield time.perf_counter() - start
+            if not matcher.accept_token(token):
+                raise ConfigError("XGrammar: refuses the document")
+
+
+ENGINES: dict[str, Callable[[TokenizerBridge], Engine]] = {
+    "oxillama": Oxillama,
+    "llguidance": LlGuidance,
+    "xgrammar": XGrammar,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vocab", type=Path, required=True, help="GGUF file with a vocabulary")
+    parser.add_argument("--peer", choices=[*ENGINES][1:], action="append", default=[], help="repeatable")
+    parser.add_argument("--case", choices=[case.name for case in CASES], action="append", help="default: all")
+    parser.add_argument("--rounds", type=int, default=4, help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints one line per grammar and engine, then what does not depend on a grammar."""
+    if args.rounds < 1:
+        raise ConfigError(f"--rounds: expected at least 1, got {args.rounds}")
+    tokenizer = TokenizerBridge.from_gguf(args.vocab)
+    tokenizer.vocab_bytes()
+    cases = [case for case in CASES if not args.case or case.name in args.case]
+    names = ["oxillama", *args.peer]
+    times = {(case.name, name): Times() for case in cases for name in names}
+    peers = {name: ENGINES[name](tokenizer) for name in args.peer}
+    for _ in range(args.rounds):
+        for case in cases:
+            for name in names:
+                engine = peers.get(name) or Oxillama(tokenizer)
+                measure(engine, case, times[case.name, name])
+    lines = [["grammar", "engine", "tokens", "compile, ms (worst)", "mask, us: mean", "p99", "again", "p99"]]
+    for (case_name, name), found in times.items():
+        lines.append([case_name, name, str(len(found.first[0])), *shown(found)])
+    print(f"{args.vocab.stem}: {tokenizer.n_vocab} tokens, {args.rounds} rounds, one thread")
+    print(align(lines))
+    print_constants(tokenizer)
+    return 0
+
+
+def measure(engine: Engine, case: Case, times: Times) -> None:
+    """One round of one engine."""
+    tokens = engine.tokenizer.encode(case.document, add_special=False)
+    gc.collect()
+    start = time.perf_counter()
+    compiled = engine.compile(case)
+    times.compile.append(time.perf_counter() - start)
+    times.first.append(list(engine.masks(compiled, tokens)))
+    times.again.append(list(engine.masks(compiled, tokens)))
+
+
+def shown(times: Times) -> list[str]:
+    first, again = np.min(times.first, axis=0) * 1e6, np.min(times.again, axis=0) * 1e6
+    compiled = np.array(times.compile) * 1e3
+    return [
+        f"{np.median(compiled):.1f} ({compiled.max():.1f})",
+        f"{first.mean():.2f}",
+        f"{np.percentile(first, 99):.1f}",
+        f"{again.mean():.2f}",
+        f"{np.percentile(again, 99):.1f}",
+    ]
+
+
+def print_constants(tokenizer: TokenizerBridge) -> None:
+    """Time and memory of a vocabulary, time to apply masks."""
+    best = np.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        vocabulary = Vocabulary.from_tokenizer(tokenizer)
+        best = min(best, time.perf_counter() - start)
+    print(f"vocabulary: {best * 1e3:.0f} ms, {vocabulary.n_bytes / 1e6:.1f} MB")
+    rng = np.random.default_rng(0)
+    for share in (0.0, 0.01, 0.5, 0.97):
+        mask = np.packbits(rng.random(32 * vocabulary.n_words) < share, bitorder="little").view(np.uint32)
+        logits = np.zeros(vocabulary.n_vocab, np.float32)
+        apply_times = []
+        for _ in range(200):
+            start = time.perf_counter()
+            apply_grammar_mask(logits, mask)
+            apply_times.append(time.perf_counter() - start)
+        print(f"apply a mask of {share:.0%}: {np.median(apply_times) * 1e6:.1f} us")

@@ -1,0 +1,73 @@
+"""Grammars for requests: compiled once for an engine, one small state for each request."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import Lock
+
+from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.rules import Alt, Rules, Text
+from oxillama.grammar.vocabulary import Vocabulary
+from oxillama.sampling.params import SamplerConfig
+from oxillama.tokenizer import TokenizerBridge
+
+MOST_GRAMMARS = 32
+"""Grammars that are kept; what is asked for again is not compiled again."""
+
+
+class Constraints:
+    """Makes the constraints that sampler options ask for, over one model's vocabulary.
+
+    Thread-safe. The vocabulary is prepared when the first is asked for.
+    """
+
+    def __init__(self, tokenizer: TokenizerBridge) -> None:
+        self.tokenizer = tokenizer
+        self._vocabulary: Vocabulary | None = None
+        self._grammars: OrderedDict[tuple[str, object], Grammar] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, config: SamplerConfig) -> GrammarState | None:
+        """A fresh state of the grammar, schema, pattern or choices that ``config`` names; None without one.
+
+        Raises
+        ------
+        GrammarError : it is malformed, matches nothing, or is over a limit.
+        """
+        if config.constraint is None:
+            return None
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
+            return GrammarState(self._grammar(config), self._vocabulary)
+
+    def _grammar(self, config: SamplerConfig) -> Grammar:
+        if isinstance(config.grammar, Grammar):
+            return config.grammar
+        key = key_of(config)
+        if key not in self._grammars:
+            self._grammars[key] = compiled(config, self.tokenizer)
+            if len(self._grammars) > MOST_GRAMMARS:
+                self._grammars.popitem(last=False)
+        self._grammars.move_to_end(key)
+        return self._grammars[key]
+
+
+def key_of(config: SamplerConfig) -> tuple[str, object]:
+    """What a grammar is kept under: the field, and its value as something that can be hashed."""
+    name = config.constraint or ""
+    value = getattr(config, name)
+    return name, json.dumps(value, default=repr) if isinstance(value, Mapping) else value
+
+
+def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
+    """The grammar of a configuration that has one."""
+    if config.choices is not None:
+        return Grammar.from_rules(Rules("root", {"root": Alt(tuple(Text(text) for text in config.choices))}))
+    if config.regex is not None:
+        return Grammar.from_regex(config.regex)
+    if config.json_schema is not None:
+        return Grammar.from_json_schema(config.json_schema)
+    return Grammar.parse(str(config.grammar), tokenizer=tokenizer)

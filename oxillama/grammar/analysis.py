@@ -1,0 +1,234 @@
+"""What must be known of rules before they are built: what can match, what is empty, what calls itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+
+MAX_NODE_DEPTH = 200
+INLINE_SIZE = 16  # a rule used more than once and larger than this is called, not copied
+SURROGATES = 0xD800, 0xDFFF
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes that a node is made of."""
+    if isinstance(node, (Seq, Alt)):
+        return node.items
+    return (node.item,) if isinstance(node, Repeat) else ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and all below it."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += children(node)
+
+
+def check(rules: Rules) -> None:
+    """Raise GrammarError where a front end gave something that is no grammar."""
+    if rules.root not in rules.rules:
+        raise GrammarError(f"grammar: expected a rule {rules.root!r} for its root, found none")
+    for name, rule in rules.rules.items():
+        level: list[Node] = [rule]
+        for _ in range(MAX_NODE_DEPTH):
+            level = [below for node in level for below in children(node)]
+            if not level:
+                break
+        else:
+            raise GrammarError(f"rule {name}: expected at most {MAX_NODE_DEPTH} nodes inside each other")
+        for node in walk(rule):
+            if isinstance(node, Ref) and node.name not in rules.rules:
+                raise GrammarError(f"rule {name}: refers to {node.name!r}, which is not defined")
+            if isinstance(node, Repeat) and not 0 <= node.least <= (
+                node.least if node.most is None else node.most
+            ):
+                raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
+
+
+def prune(rules: Rules) -> Rules:
+    """The same language from the rules that the root needs, without any part that can match nothing.
+
+    Raises
+    ------
+    GrammarError
+        Nothing at all matches the root.
+    """
+    productive = _least_fixpoint(rules, _is_productive)
+    if rules.root not in productive:
+        raise GrammarError(f"grammar: no text matches the rule {rules.root}")
+    kept: dict[str, Node] = {}
+    todo = [rules.root]
+    while todo:
+        name = todo.pop()
+        if name not in kept:
+            kept[name] = _pruned(rules.rules[name], productive)
+            todo += [node.name for node in walk(kept[name]) if isinstance(node, Ref)]
+    return Rules(rules.root, kept)
+
+
+def nullable_rules(rules: Rules) -> set[str]:
+    """The rules that match the empty string."""
+    return _least_fixpoint(rules, is_nullable)
+
+
+def _least_fixpoint(rules: Rules, test: Callable[[Node, set[str]], bool]) -> set[str]:
+    """The least set of rules that satisfy ``test`` of their node and of the set itself."""
+    users: dict[str, list[str]] = {name: [] for name in rules.rules}
+    for name, rule in rules.rules.items():
+        for node in walk(rule):
+            if isinstance(node, Ref):
+                users[node.name].append(name)
+    found: set[str] = set()
+    todo = list(rules.rules)
+    while todo:
+        name = todo.pop()
+        if name not in found and test(rules.rules[name], found):
+            found.add(name)
+            todo += users[name]
+    return found
+
+
+def is_nullable(node: Node, rules: set[str]) -> bool:
+    """Whether a node matches the empty string, given the rules that do."""
+    if isinstance(node, Text):
+        return not node.text
+    if isinstance(node, Dfa):
+        return 0 in node.accepting
+    if isinstance(node, Ref):
+        return node.name in rules
+    if isinstance(node, Seq):
+        return all(is_nullable(item, rules) for item in node.items)
+    if isinstance(node, Alt):
+        return any(is_nullable(item, rules) for item in node.items)
+    if isinstance(node, Repeat):
+        return node.least == 0 or is_nullable(node.item, rules)
+    return False
+
+
+def _is_productive(node: Node, rules: set[str]) -> bool:
+    if isinstance(node, Text):
+        return not any(SURROGATES[0] <= ord(char) <= SURROGATES[1] for char in node.text)
+    if isinstance(node, Chars):
+        return any(_has_characters(first, last) for first, last in node.ranges)
+    if isinstance(node, Tokens):
+        return node.negated or bool(node.ids)
+    if isinstance(node, Dfa):
+        return 0 in _live_states(node)
+    if isinstance(node, Ref):
+        return node.name in rules
+    if isinstance(node, Seq):
+        return all(_is_productive(item, rules) for item in node.items)
+    if isinstance(node, Alt):
+        return any(_is_productive(item, rules) for item in node.items)
+    return node.least == 0 or _is_productive(node.item, rules)
+
+
+def _has_characters(first: int, last: int) -> bool:
+    return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
+
+
+def _live_states(dfa: Dfa) -> set[int]:
+    """States from which the string can end."""
+    sources: dict[int, list[int]] = {}
+    for state, edges in enumerate(dfa.edges):
+        for first, last, target in edges:
+            if _has_characters(first, last):
+                sources.setdefault(target, []).append(state)
+    live: set[int] = set()
+    todo = list(dfa.accepting)
+    while todo:
+        state = todo.pop()
+        if state not in live:
+            live.add(state)
+            todo += sources.get(state, ())
+    return live
+
+
+def _pruned(node: Node, rules: set[str]) -> Node:
+    """A productive node without its unproductive parts."""
+    if isinstance(node, Seq):
+        return Seq(tuple([_pruned(item, rules) for item in node.items]))
+    if isinstance(node, Alt):
+        return Alt(tuple([_pruned(item, rules) for item in node.items if _is_productive(item, rules)]))
+    if isinstance(node, Repeat):
+        if not _is_productive(node.item, rules):
+            return Seq(())
+        return Repeat(_pruned(node.item, rules), node.least, node.most)
+    if isinstance(node, Dfa):
+        live = _live_states(node)
+        edges = [tuple([e for e in edges if e[2] in live]) for edges in node.edges]
+        return Dfa(tuple(edges), node.accepting)
+    return node
+
+
+# --------------------------------------------------------------------------- what is called
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Which rules are called and which are copied in place of their name.
+
+    Attributes
+    ----------
+    frames : rules that are called: enough of the recursive ones to cut every circle, the large ones that
+        are used more than once, and the root.
+    sizes : roughly how many states each rule makes, copies included.
+    """
+
+    frames: set[str]
+    sizes: dict[str, int]
+
+
+def find_calls(rules: Rules) -> Calls:
+    """Decide by a depth-first search from the root: a rule met again on the way to itself is called."""
+    uses = dict.fromkeys(rules.rules, 0)
+    refs: dict[str, list[str]] = {}
+    for name, rule in rules.rules.items():
+        refs[name] = [node.name for node in walk(rule) if isinstance(node, Ref)]
+        for used in refs[name]:
+            uses[used] += 1
+    frames, open_rules = {rules.root}, {rules.root}
+    sizes: dict[str, int] = {}
+    path = [(rules.root, iter(refs[rules.root]))]
+    while path:
+        name, rest = path[-1]
+        below = next(rest, None)
+        if below is None:
+            path.pop()
+            open_rules.discard(name)
+            sizes[name] = size(rules.rules[name], frames, sizes)
+            if uses[name] > 1 and sizes[name] > INLINE_SIZE:
+                frames.add(name)
+        elif below in open_rules:
+            frames.add(below)
+        elif below not in sizes:
+            open_rules.add(below)
+            path.append((below, iter(refs[below])))
+    return Calls(frames, sizes)
+
+
+def size(node: Node, frames: set[str], sizes: dict[str, int]) -> int:
+    """Roughly how many states a node makes."""
+    if isinstance(node, Text):
+        return len(node.text.encode("utf-8", "surrogatepass"))
+    if isinstance(node, Chars):
+        return 1 if not node.ranges or node.ranges[-1][1] < 0x80 else 8
+    if isinstance(node, Dfa):
+        return sum([1 if not edges or edges[-1][1] < 0x80 else 8 for edges in node.edges])
+    if isinstance(node, Ref):
+        return 1 if node.name in frames else sizes.get(node.name, 1)
+    if isinstance(node, Repeat):
+        one = size(node.item, frames, sizes)
+        return (repeat_copies(node, one) or 1) * one
+    return sum([size(item, frames, sizes) for item in children(node)])
+
+
+def repeat_copies(node: Repeat, item_size: int) -> int | None:
+    """How many copies of the item a repetition is built of; None where it counts instead."""
+    copies = max(node.least, 1) if node.most is None else node.most
+    return copies if copies <= 1 or copies * max(1, item_size) <= INLINE_SIZE else None

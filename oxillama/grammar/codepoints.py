@@ -1,0 +1,161 @@
+"""Sets of code points as ascending disjoint ranges (first, last), and those that expressions name.
+
+Categories come from the interpreter's `unicodedata`; the planes that hold no assigned character are not
+looked at one by one.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+
+from oxillama.grammar.rules import LAST_CODE_POINT
+
+Ranges = tuple[tuple[int, int], ...]
+
+NOTHING: Ranges = ()
+EVERYTHING: Ranges = ((0, LAST_CODE_POINT),)
+DIGITS: Ranges = ((0x30, 0x39),)
+WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+LINE_ENDS: Ranges = ((0xA, 0xA), (0xD, 0xD), (0x2028, 0x2029))
+# ECMA-262, WhiteSpace and LineTerminator
+SPACES: Ranges = (
+    (0x9, 0xD),
+    (0x20, 0x20),
+    (0xA0, 0xA0),
+    (0x1680, 0x1680),
+    (0x2000, 0x200A),
+    (0x2028, 0x2029),
+    (0x202F, 0x202F),
+    (0x205F, 0x205F),
+    (0x3000, 0x3000),
+    (0xFEFF, 0xFEFF),
+)
+SURROGATES: Ranges = ((0xD800, 0xDFFF),)
+
+CATEGORY_NAMES = {
+    "letter": "L",
+    "cased_letter": "LC",
+    "uppercase_letter": "Lu",
+    "lowercase_letter": "Ll",
+    "titlecase_letter": "Lt",
+    "modifier_letter": "Lm",
+    "other_letter": "Lo",
+    "mark": "M",
+    "combining_mark": "M",
+    "nonspacing_mark": "Mn",
+    "spacing_mark": "Mc",
+    "enclosing_mark": "Me",
+    "number": "N",
+    "decimal_number": "Nd",
+    "digit": "Nd",
+    "letter_number": "Nl",
+    "other_number": "No",
+    "punctuation": "P",
+    "punct": "P",
+    "connector_punctuation": "Pc",
+    "dash_punctuation": "Pd",
+    "open_punctuation": "Ps",
+    "close_punctuation": "Pe",
+    "initial_punctuation": "Pi",
+    "final_punctuation": "Pf",
+    "other_punctuation": "Po",
+    "symbol": "S",
+    "math_symbol": "Sm",
+    "currency_symbol": "Sc",
+    "modifier_symbol": "Sk",
+    "other_symbol": "So",
+    "separator": "Z",
+    "space_separator": "Zs",
+    "line_separator": "Zl",
+    "paragraph_separator": "Zp",
+    "other": "C",
+    "control": "Cc",
+    "cntrl": "Cc",
+    "format": "Cf",
+    "surrogate": "Cs",
+    "private_use": "Co",
+    "unassigned": "Cn",
+}
+CATEGORIES = frozenset(CATEGORY_NAMES.values())
+
+
+def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
+    """The code points in any of these; the ranges given may overlap and come in any order."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(pair for ranges in sets for pair in ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """The code points that are not in ``ranges``."""
+    found, start = [], 0
+    for first, last in ranges:
+        if start < first:
+            found.append((start, first - 1))
+        start = last + 1
+    if start <= LAST_CODE_POINT:
+        found.append((start, LAST_CODE_POINT))
+    return tuple(found)
+
+
+def intersection(a: Ranges, b: Ranges) -> Ranges:
+    """The code points in both."""
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        first, last = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if first <= last:
+            found.append((first, last))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(found)
+
+
+def difference(a: Ranges, b: Ranges) -> Ranges:
+    """The code points in ``a`` that are not in ``b``."""
+    return intersection(a, complement(b))
+
+
+def contains(ranges: Ranges, point: int) -> bool:
+    """Whether ``point`` is one of them."""
+    i = bisect_right(ranges, (point, LAST_CODE_POINT)) - 1
+    return i >= 0 and ranges[i][1] >= point
+
+
+def category(name: str) -> Ranges | None:
+    """The code points of a general category by its short or long name ("Nd", "Letter"); None if unknown."""
+    short = CATEGORY_NAMES.get(name.lower().replace(" ", "_").replace("-", "_"), name)
+    if short not in CATEGORIES:
+        return None
+    if short == "LC":
+        return union(*(_by_category().get(c, ()) for c in ("Lu", "Ll", "Lt")))
+    return union(*(ranges for c, ranges in _by_category().items() if c.startswith(short)))
+
+
+@lru_cache(maxsize=1)
+def _by_category() -> dict[str, Ranges]:
+    # Planes 4 to 13 are unassigned, 15 and 16 for private use (but for the last two points of every plane).
+    runs: dict[str, list[tuple[int, int]]] = {}
+    blocks = ((0, 0x3FFFF), (0xE0000, 0xE0FFF))
+    seen: list[tuple[int, int]] = []
+    for low, high in blocks:
+        start, current = low, unicodedata.category(chr(low))
+        for point in range(low + 1, high + 1):
+            found = unicodedata.category(chr(point))
+            if found != current:
+                runs.setdefault(current, []).append((start, point - 1))
+                start, current = point, found
+        runs.setdefault(current, []).append((start, high))
+        seen.append((low, high))
+    private = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
+    runs.setdefault("Co", []).extend(private)
+    runs.setdefault("Cn", []).extend(complement(union(seen, private)))
+    return {name: union(ranges) for name, ranges in runs.items()}

@@ -1,0 +1,137 @@
+"""A grammar over a vocabulary: what every sequence that follows it shares.
+
+Configurations and masks are found as they are needed and kept. Both have a limit of memory: masks are
+dropped oldest first, and tables of configurations that have grown too large are replaced by new ones, into
+which each sequence carries its own configuration when it next moves.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import numpy as np
+
+from oxillama._kernels.configurations import Configurations
+from oxillama._kernels.grammar import Matcher
+from oxillama.errors import GrammarError
+from oxillama.grammar.program import Program
+from oxillama.grammar.vocabulary import Vocabulary
+
+TABLE_BYTES = 48 << 20  # of configurations, before the tables are replaced
+HARD_BYTES = 256 << 20  # ... and what one operation may make them grow to
+MASK_BYTES = 32 << 20
+PREPARE_SECONDS = 0.015  # spent on each new grammar and vocabulary, so that no first mask is slow
+
+DEAD = 0
+
+
+class Tables:
+    """Configurations, and the masks of some of them."""
+
+    def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
+        self.configs = Configurations(program, HARD_BYTES)
+        self.matcher = Matcher(vocabulary.trie, self.configs)
+        self.matcher.prepare(PREPARE_SECONDS)
+        self.start = self.configs.start()
+        self.masks: dict[int, np.ndarray] = {}
+        self.carried = 0  # bytes that were carried in
+
+    def carry(self, config: int, old: Tables) -> int:
+        """The number here of a configuration of ``old``."""
+        before = self.configs.n_bytes
+        new = old.configs.carry(config, self.configs)
+        self.carried += self.configs.n_bytes - before
+        return new
+
+
+class Constraint:
+    """A grammar's program over a vocabulary. Threads may share one.
+
+    Raises
+    ------
+    GrammarError
+        The grammar names a token that the vocabulary does not have.
+    """
+
+    def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
+        self.program, self.vocabulary = program, vocabulary
+        self._lock = Lock()
+        self._most_masks = max(16, MASK_BYTES // (4 * vocabulary.n_words))
+        self._token_masks = [self._token_mask(i) for i in range(len(program.token_sets))]
+        self._tables = Tables(program, vocabulary)
+
+    def _token_mask(self, index: int) -> np.ndarray:
+        """The tokens that a token terminal takes, ends of generation left out: bool (n_words * 32,)."""
+        terminal, n = self.program.token_sets[index], self.vocabulary.n_vocab
+        for id in terminal.ids:
+            if id >= n:
+                raise GrammarError(f"grammar: names token {id}, the vocabulary has {n} tokens")
+        bits = np.zeros(32 * self.vocabulary.n_words, bool)
+        if terminal.negated:
+            bits[:n] = [self.vocabulary.is_text(id) for id in range(n)]
+        bits[list(terminal.ids)] = not terminal.negated
+        bits[list(self.vocabulary.end_ids)] = False
+        packed: np.ndarray = np.packbits(bits, bitorder="little").view(np.uint32)
+        return packed
+
+    # ------------------------------------------------------------------ tables
+
+    def tables(self) -> Tables:
+        """The tables to use now."""
+        tables = self._tables
+        if tables.configs.n_bytes - tables.carried > TABLE_BYTES:
+            with self._lock:
+                if self._tables is tables:
+                    self._tables = Tables(self.program, self.vocabulary)
+                tables = self._tables
+        return tables
+
+    # ------------------------------------------------------------------ steps
+
+    def advance(self, tables: Tables, config: int, token: int) -> int | None:
+        """The configuration after a token, None where it is not allowed; DEAD after an end of generation."""
+        if token in self.vocabulary.end_ids:
+            return DEAD if self._may_end(tables, config, token) else None
+        after: int = tables.matcher.advance(config, token)
+        if self.program.token_sets:
+            hits = self._hits(token, self.vocabulary.is_text(token))
+            after = tables.configs.advance_token(config, after, hits)
+        return after or None
+
+    def _hits(self, token: int, is_text: bool) -> bytes:
+        """For each token terminal, whether it takes this token."""
+        return bytes(
+            [token not in t.ids and is_text if t.negated else token in t.ids for t in self.program.token_sets]
+        )
+
+    def _may_end(self, tables: Tables, config: int, token: int) -> bool:
+        """Whether generation may end with this token: the grammar may end before it or, if named, after."""
+        if tables.configs.accepts(config):
+            return True
+        hits = self._hits(token, False)
+        if not any(hits):
+            return False
+        return tables.configs.accepts(tables.configs.advance_token(config, DEAD, hits))
+
+    # ------------------------------------------------------------------ masks
+
+    def mask(self, tables: Tables, config: int) -> np.ndarray:
+        """The tokens that may follow: uint32 (n_words,), shared, read-only."""
+        mask = tables.masks.get(config)
+        return self._new_mask(tables, config) if mask is None else mask
+
+    def _new_mask(self, tables: Tables, config: int) -> np.ndarray:
+        mask = self.vocabulary.empty_mask()
+        tables.matcher.fill(config, mask)
+        if self._token_masks:
+            for i in tables.configs.token_sets(config):
+                mask |= self._token_masks[i]
+        for id in self.vocabulary.end_ids:
+            if self._may_end(tables, config, id):
+                mask[id >> 5] |= np.uint32(1 << (id & 31))
+        mask.flags.writeable = False
+        with self._lock:
+            while len(tables.masks) >= self._most_masks:
+                del tables.masks[next(iter(tables.masks))]
+            tables.masks[config] = mask
+        return mask

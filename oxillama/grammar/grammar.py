@@ -1,0 +1,165 @@
+"""`Grammar`: the language that a text must belong to, compiled."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from oxillama._kernels.configurations import Configurations
+from oxillama.errors import GrammarError
+from oxillama.grammar.constraint import DEAD, HARD_BYTES, TABLE_BYTES, Constraint
+from oxillama.grammar.gbnf import parse_gbnf, print_gbnf
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.program import compile_rules
+from oxillama.grammar.regex import from_regex
+from oxillama.grammar.rules import Rules
+from oxillama.grammar.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from oxillama.tokenizer import TokenizerBridge
+
+MOST_CONSTRAINTS = 4  # vocabularies for which a grammar keeps what it has found out
+CHUNK = 1 << 14  # bytes matched before the size of the tables is looked at
+
+# RFC 8259, to the letter: the grammar of a JSON text.
+_JSON = r"""
+root   ::= ws value ws
+value  ::= object | array | string | number | "true" | "false" | "null"
+object ::= "{" ws (member (ws "," ws member)* ws)? "}"
+member ::= string ws ":" ws value
+array  ::= "[" ws (value (ws "," ws value)* ws)? "]"
+string ::= "\"" ([^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))* "\""
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [+-]? [0-9]+)?
+ws     ::= [ \t\n\r]*
+"""
+
+
+class Grammar:
+    """A compiled grammar. Immutable: sequences, models and threads may share one.
+
+    Made by `parse`, `from_json_schema`, `from_regex`, `from_rules` or `json`; follow it with `GrammarState`.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.program = compile_rules(rules)
+        self._lock = Lock()
+        self._constraints: dict[Vocabulary, Constraint] = {}
+
+    @classmethod
+    def parse(cls, text: str, root: str = "root", tokenizer: TokenizerBridge | None = None) -> Grammar:
+        """Compile a grammar in GBNF.
+
+        Parameters
+        ----------
+        text : str
+            The grammar, in the notation of llama.cpp.
+        root : str
+            The rule that the whole output must match.
+        tokenizer : TokenizerBridge, optional
+            Needed where the grammar names tokens by their text: `<|im_end|>`.
+
+        Raises
+        ------
+        GrammarError
+            The text is no grammar (with line and column), no text matches it, or it is too large.
+        """
+
+        def token_ids(spelled: str) -> list[int]:
+            assert tokenizer is not None
+            return tokenizer.encode(spelled, add_special=False, parse_special=True)
+
+        return cls(parse_gbnf(text, root, token_ids if tokenizer is not None else None))
+
+    @classmethod
+    def from_rules(cls, rules: Rules) -> Grammar:
+        """Compile a grammar that another front end made; raises GrammarError as `parse` does."""
+        return cls(rules)
+
+    @classmethod
+    def from_regex(cls, pattern: str) -> Grammar:
+        """The texts that a regular expression (ECMA-262, as in JSON Schema) matches from end to end.
+
+        Raises
+        ------
+        GrammarError
+            The pattern is malformed, not regular (with the position), over a limit, or matches nothing.
+        """
+        return cls(from_regex(pattern))
+
+    @classmethod
+    def from_json_schema(
+        cls, schema: object, *, strict: bool = True, compiler: JsonSchemaCompiler | None = None
+    ) -> Grammar:
+        """The JSON texts whose values meet a schema.
+
+        Parameters
+        ----------
+        schema : bool, mapping, str or type
+            A JSON Schema, its text, or a type: a dataclass, a `TypedDict`, a pydantic model.
+        strict : bool
+            What cannot be enforced is an error; if False it is left out.
+        compiler : JsonSchemaCompiler, optional
+            Holds options other than the defaults; lists what was left out.
+
+        Raises
+        ------
+        GrammarError
+            The schema is malformed, cannot be enforced or met, or is over a limit.
+        """
+        return cls((compiler or JsonSchemaCompiler()).compile(schema, strict))
+
+    @classmethod
+    def json(cls) -> Grammar:
+        """Any JSON text (RFC 8259), blanks around it included."""
+        return _json()
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the compiled grammar; grammars of the same digest behave the same."""
+        return self.program.digest
+
+    def to_gbnf(self) -> str:
+        """The grammar as GBNF text, for people to read."""
+        return print_gbnf(self.rules)
+
+    def matches(self, text: str | bytes) -> bool:
+        """Whether a whole text belongs to the language.
+
+        Raises
+        ------
+        GrammarError
+            The grammar names tokens, so that text alone cannot tell; or a limit of memory was met.
+        """
+        if self.program.token_sets:
+            raise GrammarError("grammar: names tokens, so whether it matches depends on a vocabulary")
+        try:
+            data = text.encode() if isinstance(text, str) else text
+        except UnicodeEncodeError:
+            return False  # lone surrogates are in no text
+        configs = Configurations(self.program, HARD_BYTES)
+        config, carried = configs.start(), 0
+        for begin in range(0, len(data), CHUNK):
+            config = configs.advance(config, data[begin : begin + CHUNK])
+            if config == DEAD:
+                return False
+            if configs.n_bytes - carried > TABLE_BYTES:
+                new = Configurations(self.program, HARD_BYTES)
+                config = configs.carry(config, new)
+                configs, carried = new, new.n_bytes
+        return configs.accepts(config)
+
+    def constraint(self, vocabulary: Vocabulary) -> Constraint:
+        """What sequences over this vocabulary share; kept for the `MOST_CONSTRAINTS` used last."""
+        with self._lock:
+            found = self._constraints.pop(vocabulary, None) or Constraint(self.program, vocabulary)
+            self._constraints[vocabulary] = found
+            if len(self._constraints) > MOST_CONSTRAINTS:
+                del self._constraints[next(iter(self._constraints))]
+        return found
+
+
+@lru_cache(maxsize=1)
+def _json() -> Grammar:
+    return Grammar.parse(_JSON)

@@ -1,0 +1,131 @@
+"""JSON Schema to the rules of a grammar: every text of the grammar is a JSON value that the schema allows.
+
+The schema is read into conditions, these into unions of boxes for each type of values, and each state (a set
+of conditions on one value) becomes one rule; see the modules of `schema`. docs/json-schema.md lists the
+keywords, what is enforced, and the limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.python_types import schema_of_type
+from oxillama.grammar.rules import Rules
+from oxillama.grammar.schema.conditions import Condition, of_schema, state_of
+from oxillama.grammar.schema.formulas import Expander, Formula
+from oxillama.grammar.schema.json_text import WHITESPACE, Layout
+from oxillama.grammar.schema.keywords import Keywords, Place
+from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
+from oxillama.grammar.schema.unevaluated import Unevaluated
+from oxillama.grammar.schema.writer import Writer
+
+ANY_ORDER = 6  # objects of at most this many known names accept them in any order
+MAX_TEXT = 4_000_000  # characters of a schema given as text
+
+
+@dataclass(slots=True)
+class JsonSchemaCompiler:
+    """Compiles JSON Schema (drafts 4, 6, 7, 2019-09, 2020-12; `$schema` selects).
+
+    Attributes
+    ----------
+    registry : documents that `$ref` may name by their address: a mapping, or a function that returns None
+        for what it does not have. Nothing is ever fetched.
+    default_schema : what schemas without `$schema` are taken to declare there; "": nothing.
+    formats : whether `format` is enforced. None: as the schema's draft says, which is no for schemas that
+        declare 2019-09 or 2020-12, and yes for all others.
+    whitespace : "single" (at most one space after a comma or colon), "compact" (none) or "flexible" (also new
+        lines and indentation).
+    any_order : objects of at most this many known names accept their properties in any order; larger ones in
+        the order of the schema. 0: always the order of the schema.
+    open_objects : what an object that lists properties, and says nothing of others, does with others: accept
+        them, as the specification has it, or not.
+    plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on.
+    unenforced : what the last compilation with ``strict=False`` had to let go, as "path: reason".
+
+    Raises
+    ------
+    ConfigError : an option is none of its values.
+    """
+
+    registry: Registry | None = None
+    default_schema: str = ""
+    formats: bool | None = None
+    whitespace: str = "single"
+    any_order: int = ANY_ORDER
+    open_objects: bool = True
+    plain_integers: bool = False
+    unenforced: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        if self.whitespace not in WHITESPACE:
+            raise ConfigError(
+                f"whitespace: expected one of {', '.join(WHITESPACE)}, found {self.whitespace!r}"
+            )
+        if not 0 <= self.any_order <= 10:
+            raise ConfigError(f"any_order: expected 0 to 10, found {self.any_order}")
+
+    def compile(self, schema: object, strict: bool = True) -> Rules:
+        """The grammar of the JSON texts whose values meet a schema.
+
+        Parameters
+        ----------
+        schema : bool, mapping, str or type
+            The schema, its JSON text, or a type that has one: a dataclass, a `TypedDict`, an enumeration, any
+            annotation of these and of the builtin types, or a class with ``model_json_schema()`` (pydantic).
+        strict : bool
+            What cannot be enforced is an error; if False it is left out and listed in `unenforced`.
+
+        Raises
+        ------
+        GrammarError
+            The schema is malformed, cannot be enforced, or is over a limit; the JSON path is named.
+        """
+        self.unenforced = []
+
+        def unenforced(path: str, reason: str) -> None:
+            if strict:
+                raise GrammarError(f"{path}: cannot be enforced: {reason}")
+            if f"{path}: {reason}" not in self.unenforced:
+                self.unenforced.append(f"{path}: {reason}")
+
+        try:
+            references = References(_loaded(schema), self.registry, self.default_schema)
+            keywords = Keywords(references, self.formats, self.plain_integers, unenforced)
+            unevaluated = Unevaluated(keywords)
+
+            def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
+                assert isinstance(condition.what, Schema)
+                place = Place(condition.what, condition.scope)
+                yield from keywords.formulas(place, kind)
+                yield from unevaluated.formulas(place, kind)
+
+            expander = Expander(formulas, unenforced)
+            layout = Layout.of(self.whitespace)
+            followed = keywords.followed
+            writer = Writer(expander, followed, layout, self.any_order, self.open_objects, unenforced)
+            return writer.write(state_of(of_schema(references.root, NO_SCOPE)))
+        except RecursionError:
+            raise GrammarError("schema: nested too deeply") from None
+
+
+def _loaded(schema: object) -> object:
+    """The schema as JSON values."""
+    if isinstance(schema, (str, bytes)):
+        return _parsed(schema)
+    if isinstance(schema, (bool, Mapping)):
+        return schema
+    return schema_of_type(schema)
+
+
+def _parsed(text: str | bytes) -> object:
+    if len(text) > MAX_TEXT:
+        raise GrammarError(f"schema: expected at most {MAX_TEXT} characters, found {len(text)}")
+    try:
+        return json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError, ArithmeticError) as error:
+        raise GrammarError(f"schema: is not JSON: {error}") from None

@@ -1,0 +1,95 @@
+"""What a grammar is made of, whatever it was written in: GBNF, a regular expression, a JSON schema.
+
+A grammar is a mapping from rule names to nodes and the name of its root. Every front end produces these
+nodes, and the automaton reads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+LAST_CODE_POINT = 0x10FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """These characters, one after another; the empty text matches the empty string."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character out of ranges of code points (first, last), ascending and disjoint; none match none."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One token of the vocabulary, whatever its text: one of ``ids``, or any but these."""
+
+    ids: tuple[int, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dfa:
+    """A string of a regular language, given as a deterministic automaton over code points. State 0 starts.
+
+    Attributes
+    ----------
+    edges : for each state its (first, last, target), ascending and disjoint.
+    accepting : states in which the string may end.
+    """
+
+    edges: tuple[tuple[tuple[int, int, int], ...], ...]
+    accepting: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What the rule of this name matches."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """These one after another; none match the empty string."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alt:
+    """Any one of these; none match nothing."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """``item`` from ``least`` to ``most`` times; None for any number."""
+
+    item: Node
+    least: int
+    most: int | None
+
+
+Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A whole grammar.
+
+    Attributes
+    ----------
+    root : name of the rule that matches the whole text.
+    rules : every rule by its name; each `Ref` names one of them.
+    """
+
+    root: str
+    rules: Mapping[str, Node] = field(default_factory=dict)

@@ -1,0 +1,86 @@
+"""Sets of arrays: what stands at each place, how many items there are, how many of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
+
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
+
+
+class Contains(NamedTuple):
+    """Between ``least`` and ``most`` of the items from index ``start`` on meet the state."""
+
+    state: State
+    start: int
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """The arrays that meet all of these.
+
+    Attributes
+    ----------
+    prefix, rest : what the first items meet, and every other one.
+    least, most : bounds of the number of items; None for no upper bound.
+    contains : numbers of items of a kind.
+    unique : no two items are equal.
+    """
+
+    prefix: tuple[State, ...] = ()
+    rest: State = ANYTHING
+    least: int = 0
+    most: int | None = None
+    contains: tuple[Contains, ...] = ()
+    unique: bool = False
+
+    def meet(self, other: Arrays) -> Arrays | None:
+        """Both; None where the lengths exclude each other."""
+        pairs = zip_longest(self.prefix, other.prefix)
+        prefix = [both(self.rest if a is None else a, other.rest if b is None else b) for a, b in pairs]
+        mosts = [most for most in (self.most, other.most) if most is not None]
+        return Arrays(
+            tuple(prefix),
+            both(self.rest, other.rest),
+            max(self.least, other.least),
+            min(mosts) if mosts else None,
+            tuple(dict.fromkeys(self.contains + other.contains)),
+            self.unique or other.unique,
+        ).settled()
+
+    def settled(self) -> Arrays | None:
+        """With ``most`` and ``prefix`` cut where no item can stand; None where that leaves too few."""
+        most = self.most
+        for i, state in enumerate((*self.prefix, self.rest)):
+            if state == NOTHING and (most is None or i < most):
+                most = i
+        if most is not None and self.least > most:
+            return None
+        prefix = self.prefix if most is None else self.prefix[:most]
+        return Arrays(prefix, self.rest, self.least, most, self.contains, self.unique)
+
+    def required(self) -> Iterator[State]:
+        """The states of the items that there must be."""
+        for i in range(min(self.least, len(self.prefix) + 1)):
+            yield self.prefix[i] if i < len(self.prefix) else self.rest
+
+    def negated(self) -> Iterator[Arrays]:
+        """The arrays that miss at least one condition (``unique`` apart, which has no such form)."""
+        for i, state in enumerate(self.prefix):
+            if state:
+                yield Arrays((ANYTHING,) * i + (not_all(state),), least=i + 1)
+        if self.rest:
+            yield Arrays(contains=(Contains(not_all(self.rest), len(self.prefix), 1, None),))
+        if self.least:
+            yield Arrays(most=self.least - 1)
+        if self.most is not None:
+            yield Arrays(least=self.most + 1)
+        for state, start, least, most in self.contains:
+            if least:
+                yield Arrays(contains=(Contains(state, start, 0, least - 1),))
+            if most is not None:
+                yield Arrays(contains=(Contains(state, start, most + 1, None),))

@@ -1,0 +1,130 @@
+"""The drafts of JSON Schema: which keywords each has, and how `$schema` names them.
+
+A schema without `$schema` is read as 2020-12, and what older drafts wrote otherwise (an array of `items`,
+a boolean `exclusiveMinimum`, `dependencies`, `$recursiveRef`) is understood too where 2020-12 gives it no
+meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from oxillama.errors import GrammarError
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Keywords by what stands under them: one schema, a list of schemas, schemas by name.
+ONE = _words(
+    """additionalItems additionalProperties contains contentSchema else if items not propertyNames then
+    unevaluatedItems unevaluatedProperties"""
+)
+LIST = _words("allOf anyOf items oneOf prefixItems")
+NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
+
+_DRAFT_4 = frozenset(
+    _words(
+        """$ref additionalItems additionalProperties allOf anyOf definitions dependencies enum
+        exclusiveMaximum exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems
+        minLength minProperties minimum multipleOf not oneOf pattern patternProperties properties required
+        type uniqueItems"""
+    )
+)
+_DRAFT_6 = _DRAFT_4 | {"const", "contains", "propertyNames"}
+_DRAFT_7 = _DRAFT_6 | {"else", "if", "then"}
+# `dependencies` was split in 2019-09 but may be understood still, for compatibility.
+_2019 = _DRAFT_7 | frozenset(
+    _words(
+        """$defs $recursiveRef dependentRequired dependentSchemas maxContains minContains unevaluatedItems
+        unevaluatedProperties"""
+    )
+)
+_2020 = (_2019 - {"$recursiveRef", "additionalItems"}) | {"$dynamicRef", "prefixItems"}
+
+# The assertions of the vocabulary "validation" (2019-09 and 2020-12).
+_VALIDATION = frozenset(
+    _words(
+        """const dependentRequired enum exclusiveMaximum exclusiveMinimum maxContains maxItems maxLength
+        maxProperties maximum minContains minItems minLength minProperties minimum multipleOf pattern required
+        type uniqueItems"""
+    )
+)
+_KNOWN_VOCABULARIES = _words(
+    """core applicator unevaluated validation meta-data format format-annotation format-assertion content"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a schema's keywords mean.
+
+    Attributes
+    ----------
+    draft : 4, 6, 7, 2019 or 2020.
+    keywords : those that have a meaning; the others are annotations.
+    declared : whether `$schema` chose it.
+    asserts_formats : whether `format` is enforced unless an option says otherwise.
+    """
+
+    draft: int
+    keywords: frozenset[str]
+    declared: bool = True
+    asserts_formats: bool = True
+
+    @property
+    def id_keyword(self) -> str:
+        return "id" if self.draft == 4 else "$id"
+
+    @property
+    def ref_hides_siblings(self) -> bool:
+        """Up to draft 7 the keywords beside `$ref` have no meaning."""
+        return self.draft <= 7
+
+
+_BY_NAME = {
+    "draft-04": Dialect(4, _DRAFT_4),
+    "draft-06": Dialect(6, _DRAFT_6),
+    "draft-07": Dialect(7, _DRAFT_7),
+    "draft/2019-09": Dialect(2019, _2019, asserts_formats=False),
+    "draft/2020-12": Dialect(2020, _2020, asserts_formats=False),
+}
+UNDECLARED = Dialect(2020, _2019 | _2020, declared=False)
+
+
+def standard_dialect(uri: str) -> Dialect | None:
+    """The dialect of a meta-schema of the specifications; None for another address."""
+    scheme, _, rest = uri.rstrip("#").partition("://json-schema.org/")
+    if scheme not in ("http", "https"):
+        return None
+    return _BY_NAME.get(rest.removesuffix("/schema")) if rest != "schema" else _BY_NAME["draft/2020-12"]
+
+
+def custom_dialect(uri: str, meta: object) -> Dialect:
+    """The dialect of a meta-schema of the user's: that of its own `$schema`, less what it leaves out.
+
+    Raises
+    ------
+    GrammarError : the meta-schema has no known `$schema`, or requires an unknown vocabulary.
+    """
+    base = standard_dialect(str(meta.get("$schema", ""))) if isinstance(meta, Mapping) else None
+    if base is None:
+        raise GrammarError(f"$schema: {uri!r} is not the meta-schema of a known draft")
+    assert isinstance(meta, Mapping)
+    vocabularies = meta.get("$vocabulary")
+    if not isinstance(vocabularies, Mapping):
+        return base
+    names = {str(name).rpartition("/vocab/")[2] for name in vocabularies}
+    for name, required in vocabularies.items():
+        if required and str(name).rpartition("/vocab/")[2] not in _KNOWN_VOCABULARIES:
+            raise GrammarError(f"$schema: {uri!r} requires the unknown vocabulary {name!r}")
+    keywords = base.keywords
+    if "validation" not in names:
+        keywords -= _VALIDATION
+    if "applicator" not in names:
+        keywords -= frozenset((*ONE, *LIST, *NAMED)) - {"$defs", "unevaluatedItems", "unevaluatedProperties"}
+    if base.draft == 2020 and "unevaluated" not in names:
+        keywords -= {"unevaluatedItems", "unevaluatedProperties"}
+    return replace(base, keywords=keywords, asserts_formats="format-assertion" in names)

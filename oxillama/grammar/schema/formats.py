@@ -1,0 +1,137 @@
+"""The formats of JSON Schema that are regular, as ECMA-262 patterns of whole strings.
+
+Where a format's definition is not regular (a leap second is one only at 23:59 UTC, `xn--` labels must
+decode), the pattern takes the regular part of it: what it matches is always of the format.
+
+Sources: RFC 3339 (date-time, date, time, duration), RFC 5321 and 6531 (email), RFC 1123 (hostname), RFC 2673
+and 4291 (ipv4, ipv6), RFC 3986 and 3987 (uri, iri), RFC 4122 (uuid), RFC 6901 (json-pointer),
+draft-handrews-relative-json-pointer-01, RFC 6570 (uri-template).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Node
+
+_YEAR_MONTH_DAY = (
+    r"\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    r"|02-(?:0[1-9]|1\d|2[0-8]))"
+)
+_LEAP_DAY = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
+_DATE = f"(?:{_YEAR_MONTH_DAY}|{_LEAP_DAY})"
+_TIME = (
+    r"(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+    r"|23:59:60(?:\.\d+)?(?:[Zz]|[+-]00:00))"
+)
+_CLOCK = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
+_DURATION = rf"P(?:\d+W|{_CLOCK}|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?:{_CLOCK})?)"
+
+# A label without "--" as its third and fourth character, where encoded labels (xn--) are marked.
+_ALNUM = "[a-zA-Z0-9]"
+_INNER = "[a-zA-Z0-9-]"
+
+
+def _label(most: int) -> str:
+    """A label of at most ``most`` characters."""
+    return (
+        f"(?:{_ALNUM}{{1,2}}|{_ALNUM}{_INNER}{_ALNUM}(?:{_INNER}{{0,{most - 4}}}{_ALNUM})?"
+        f"|{_ALNUM}{_INNER}-{_ALNUM}(?:{_INNER}{{0,{most - 5}}}{_ALNUM})?)"
+    )
+
+
+# The whole has at most 253 characters: three long labels have, and so have eight shorter ones.
+_HOSTNAME = rf"(?:{_label(63)}(?:\.{_label(63)}){{0,2}}|{_label(30)}(?:\.{_label(30)}){{3,7}})"
+
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
+_H16 = "[0-9a-fA-F]{1,4}"
+_LS32 = f"(?:{_H16}:{_H16}|{_IPV4})"
+_IPV6 = (
+    "(?:"
+    + "|".join(
+        [
+            f"(?:{_H16}:){{6}}{_LS32}",
+            f"::(?:{_H16}:){{5}}{_LS32}",
+            f"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
+            *(f"(?:{_H16}(?::{_H16}){{0,{n}}})?::(?:{_H16}:){{{4 - n}}}{_LS32}" for n in range(1, 5)),
+            f"(?:{_H16}(?::{_H16}){{0,5}})?::{_H16}",
+            f"(?:{_H16}(?::{_H16}){{0,6}})?::",
+        ]
+    )
+    + ")"
+)
+
+_ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_DOMAIN = rf"{_label(63)}(?:\.{_label(63)}){{0,2}}"
+_ADDRESS = rf"(?:{_DOMAIN}|\[{_IPV4}\]|\[IPv6:{_IPV6}\])"
+_UTF8_ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~\u{80}-\u{10ffff}-]+"
+_UTF8_QUOTED = r'"(?:[ !#-\[\]-~\u{80}-\u{10ffff}]|\\[ -~])*"'
+_UTF8_LABEL = r"[a-zA-Z0-9\u{a1}-\u{167f}\u{3040}-\u{d7ff}]+"
+
+_UCS = (
+    r"\u{a0}-\u{d7ff}\u{f900}-\u{fdcf}\u{fdf0}-\u{ffef}"
+    + "".join(rf"\u{{{plane:x}0000}}-\u{{{plane:x}fffd}}" for plane in range(1, 14))
+    + r"\u{e1000}-\u{efffd}"
+)
+
+
+def _references(ucs: str, private: str) -> tuple[str, str]:
+    """The patterns of a URI (IRI) and of a reference, given what it may hold beyond ASCII."""
+    percent = "%[0-9a-fA-F]{2}"
+    name = rf"[a-zA-Z0-9._~!$&'()*+,;={ucs}-]"
+    pchar = rf"(?:[a-zA-Z0-9._~!$&'()*+,;=:@{ucs}-]|{percent})"
+    no_colon = rf"(?:[a-zA-Z0-9._~!$&'()*+,;=@{ucs}-]|{percent})"
+    future = r"[vV][0-9a-fA-F]+\.[a-zA-Z0-9._~!$&'()*+,;=:-]+"
+    host = rf"(?:\[(?:{_IPV6}|{future})\]|(?:{name}|{percent})*)"
+    user = rf"(?:[a-zA-Z0-9._~!$&'()*+,;=:{ucs}-]|{percent})*"
+    authority = rf"//(?:{user}@)?{host}(?::\d*)?"
+    tail = rf"(?:\?(?:{pchar}|[/?{private}])*)?(?:#(?:{pchar}|[/?])*)?"
+    rooted = rf"/(?:{pchar}+(?:/{pchar}*)*)?"
+    hierarchy = rf"(?:{authority}(?:/{pchar}*)*|{rooted}|{pchar}+(?:/{pchar}*)*|)"
+    absolute = rf"[a-zA-Z][a-zA-Z0-9+.-]*:{hierarchy}{tail}"
+    relative = rf"(?:{authority}(?:/{pchar}*)*|{rooted}|{no_colon}+(?:/{pchar}*)*|){tail}"
+    return absolute, rf"(?:{absolute}|{relative})"
+
+
+_URI, _URI_REFERENCE = _references("", "")
+_IRI, _IRI_REFERENCE = _references(_UCS, r"\u{e000}-\u{f8ff}\u{f0000}-\u{ffffd}\u{100000}-\u{10fffd}")
+
+_POINTER = r"(?:/(?:[^~/]|~[01])*)*"
+_VARCHAR = "(?:[a-zA-Z0-9_]|%[0-9a-fA-F]{2})"
+_VARIABLE = rf"{_VARCHAR}(?:\.?{_VARCHAR})*(?:\*|:[1-9]\d{{0,3}})?"
+_TEMPLATE = (
+    rf"(?:[!#$&-;=?-\[\]_a-z~{_UCS}\u{{e000}}-\u{{f8ff}}]|%[0-9a-fA-F]{{2}}"
+    rf"|\{{[+#./;?&]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
+)
+
+PATTERNS = {
+    "date-time": f"{_DATE}[Tt]{_TIME}",
+    "date": _DATE,
+    "time": _TIME,
+    "duration": _DURATION,
+    "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@{_ADDRESS}",
+    "idn-email": rf"(?:{_UTF8_ATOM}(?:\.{_UTF8_ATOM})*|{_UTF8_QUOTED})"
+    rf"@(?:{_ADDRESS}|{_UTF8_LABEL}(?:\.{_UTF8_LABEL})*)",
+    "hostname": _HOSTNAME,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
+    "uri": _URI,
+    "uri-reference": _URI_REFERENCE,
+    "iri": _IRI,
+    "iri-reference": _IRI_REFERENCE,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
+    "uri-template": _TEMPLATE,
+}
+# Formats of the specifications that no pattern here covers.
+UNENFORCEABLE = frozenset({"idn-hostname", "regex"})
+
+
+@lru_cache(maxsize=64)
+def format_node(name: str) -> Node:
+    """The strings of a format in `PATTERNS`, as an expression over characters."""
+    return parse_regex(PATTERNS[name], search=False)

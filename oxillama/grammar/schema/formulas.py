@@ -1,0 +1,248 @@
+"""What a keyword means for values of one type: limits and conditions, combined by all, any, not, exactly one.
+
+A formula is brought into a union of boxes by `Expander`; a box is one conjunction of limits (`Strings`,
+`Numbers`, `Arrays`, `Objects`, `Constants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.schema.arrays import Arrays
+from oxillama.grammar.schema.conditions import NOTHING, Choice, Condition, State, ordered
+from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.objects import Objects
+from oxillama.grammar.schema.references import Schema
+from oxillama.grammar.schema.strings import Strings
+
+Box = Constants | Numbers | Strings | Arrays | Objects
+Boxes = tuple[Box, ...]
+TOP: dict[str, Box] = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "number": Numbers(),
+    "string": Strings(),
+    "array": Arrays(),
+    "object": Objects(),
+}
+MAX_BOXES = 2_000  # of one schema for one type
+MAX_MEETS = 200_000  # in a whole compilation
+MAX_DEPTH = 60  # schemas applied to one value within each other
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """Limits; ``path`` is where they are stated."""
+
+    box: Box
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Is:
+    """A condition on the same value."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """All of these; of none: true."""
+
+    items: tuple[Formula, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """At least one of these; of none: false."""
+
+    items: tuple[Formula, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite."""
+
+    item: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """Exactly one of these conditions."""
+
+    items: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What could not be enforced and was let go: true, negated or not."""
+
+
+Formula = Atom | Is | All | Any | Not | One | Unknown
+TRUE, FALSE = All(), Any()
+
+
+class Expander:
+    """Brings conditions and states into boxes, and keeps what it has found.
+
+    Parameters
+    ----------
+    formulas : the meaning of a schema, in a scope, for a type of values.
+    unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
+        error.
+    """
+
+    def __init__(
+        self,
+        formulas: Callable[[Condition, str], Iterable[Formula]],
+        unenforced: Callable[[str, str], None],
+    ) -> None:
+        self.formulas = formulas
+        self.unenforced = unenforced
+        self.known: dict[tuple[Condition, str], Boxes | None] = {}
+        self.states: dict[tuple[State, str], Boxes] = {}
+        self.impossible_states: dict[State, bool] = {}
+        self.depth = 0
+        self.meets = 0
+
+    def of_state(self, state: State, kind: str) -> Boxes:
+        """The boxes of the values of a type that meet a state."""
+        key = state, kind
+        if key not in self.states:
+            found: Boxes = (TOP[kind],)
+            for condition in ordered(state):
+                found = self.conjunction(found, self.of_condition(condition, kind), condition)
+            self.states[key] = found
+        return self.states[key]
+
+    def of_condition(self, condition: Condition, kind: str) -> Boxes:
+        """The boxes of the values of a type that meet a condition."""
+        key = condition, kind
+        if key not in self.known:
+            path = condition.what.path if isinstance(condition.what, Schema) else "#"
+            self.known[key] = None
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise GrammarError(f"{path}: at most {MAX_DEPTH} schemas may apply to one value")
+            self.known[key] = self.evaluate(self.meaning(condition, kind), condition.positive, kind)
+            self.depth -= 1
+        found = self.known[key]
+        if found is None:
+            path = condition.what.path if isinstance(condition.what, Schema) else "#"
+            raise GrammarError(f"{path}: the schema applies itself to the same value for ever")
+        return found
+
+    def meaning(self, condition: Condition, kind: str) -> Formula:
+        """The condition's schema or choice as a formula."""
+        if isinstance(condition.what, Choice):
+            return Any(tuple(map(Is, condition.what.options)))
+        value = condition.what.value
+        if isinstance(value, bool):
+            return TRUE if value else FALSE
+        return All(tuple(self.formulas(condition, kind)))
+
+    def evaluate(self, formula: Formula, positive: bool, kind: str) -> Boxes:
+        """The boxes of the values for which a formula holds, or does not."""
+        if isinstance(formula, Unknown):
+            return (TOP[kind],)
+        if isinstance(formula, Not):
+            return self.evaluate(formula.item, not positive, kind)
+        if isinstance(formula, Is):
+            condition = formula.condition
+            return self.of_condition(condition if positive else condition.negated(), kind)
+        if isinstance(formula, Atom):
+            return (formula.box,) if positive else self.negated(formula, kind)
+        if isinstance(formula, One):
+            if positive:
+                return self.exactly_one(formula.items, kind)
+            return self.evaluate(_none_or_two(formula.items), True, kind)
+        if isinstance(formula, All) == positive:
+            found: Boxes = (TOP[kind],)
+            for item in formula.items:
+                if not found:
+                    break
+                found = self.conjunction(found, self.evaluate(item, positive, kind))
+            return found
+        return self.union(kind, (self.evaluate(item, positive, kind) for item in formula.items))
+
+    def negated(self, atom: Atom, kind: str) -> Boxes:
+        if isinstance(atom.box, Arrays) and atom.box.unique:
+            self.unenforced(atom.path, "that some items are equal")
+            return (TOP[kind],)
+        return tuple(atom.box.negated())
+
+    def union(self, kind: str, parts: Iterable[Boxes]) -> Boxes:
+        """All boxes, without repeats; only the top if it is among them."""
+        found: dict[Box, None] = {}
+        for part in parts:
+            found |= dict.fromkeys(part)
+            if TOP[kind] in found:
+                return (TOP[kind],)
+        self.check_number(len(found))
+        return tuple(found)
+
+    def conjunction(self, a: Boxes, b: Boxes, condition: Condition | None = None) -> Boxes:
+        """The boxes of what is in a box of both."""
+        if len(a) == 1 and a[0] in TOP.values():
+            return b
+        if len(b) == 1 and b[0] in TOP.values():
+            return a
+        found: dict[Box, None] = {}
+        for one in a:
+            for other in b:
+                both = self.meet(one, other)
+                if both is not None:
+                    found[both] = None
+            self.check_number(len(found))
+        return tuple(found)
+
+    def check_number(self, count: int) -> None:
+        if count > MAX_BOXES:
+            raise GrammarError(f"schema: more than {MAX_BOXES} combinations of alternatives")
+
+    def meet(self, a: Box, b: Box) -> Box | None:
+        """Both boxes; None where that is seen to be empty."""
+        self.meets += 1
+        if self.meets > MAX_MEETS:
+            raise GrammarError(f"schema: more than {MAX_MEETS} combinations of alternatives")
+        both = a.meet(b)  # type: ignore[arg-type]
+        if isinstance(both, Arrays) and any(map(self.impossible, both.required())):
+            return None
+        if isinstance(both, Objects):
+            states = dict(both.properties)
+            if any(self.impossible(states[name]) for name in both.required if name in states):
+                return None
+        return both
+
+    def impossible(self, state: State) -> bool:
+        """Whether no value is seen to meet a state of several conditions."""
+        if len(state) < 2:
+            return state == NOTHING
+        if state not in self.impossible_states:
+            self.impossible_states[state] = False  # as long as it is being looked at
+            self.depth += 1
+            if self.depth <= MAX_DEPTH:
+                self.impossible_states[state] = not any(self.of_state(state, kind) for kind in TOP)
+            self.depth -= 1
+        return self.impossible_states[state]
+
+    def exactly_one(self, items: Sequence[Condition], kind: str) -> Boxes:
+        """Each alternative less those of the others that overlap with it."""
+        parts = [self.of_condition(item, kind) for item in items]
+        found: list[Boxes] = []
+        for i, part in enumerate(parts):
+            for box in part:
+                rest: Boxes = (box,)
+                for j, other in enumerate(parts):
+                    if j != i and any(self.meet(box, one) is not None for one in other):
+                        rest = self.conjunction(rest, self.of_condition(items[j].negated(), kind))
+                found.append(rest)
+        return self.union(kind, found)
+
+
+def _none_or_two(items: Sequence[Condition]) -> Formula:
+    pairs = [All((Is(a), Is(b))) for i, a in enumerate(items) for b in items[i + 1 :]]
+    return Any((All(tuple(Not(Is(item)) for item in items)), *pairs))

@@ -1,0 +1,388 @@
+"""The keywords of JSON Schema as formulas.
+
+Each keyword is a function from a schema and the type of values in question to a formula; keywords that say
+nothing about the type are true. Values of keywords are checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Node
+from oxillama.grammar.schema.arrays import Arrays, Contains
+from oxillama.grammar.schema.conditions import (
+    TYPES,
+    Condition,
+    State,
+    canonical,
+    exact,
+    json_type,
+    of_schema,
+    state_of,
+)
+from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
+from oxillama.grammar.schema.formats import PATTERNS, UNENFORCEABLE, format_node
+from oxillama.grammar.schema.formulas import FALSE, TRUE, All, Any, Atom, Formula, Is, Not, One, Unknown
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.objects import Names, Objects, Rule, exactly, forbidden
+from oxillama.grammar.schema.references import NO_SCOPE, References, Schema, Scope
+from oxillama.grammar.schema.strings import Strings
+
+MAX_COUNT = 1_000_000_000  # the largest bound of a length or a number of items or properties
+MAX_CHAIN = 60  # references to references
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A schema in its scope: what a keyword is read from."""
+
+    schema: Schema
+    scope: Scope
+
+    @property
+    def path(self) -> str:
+        return self.schema.path
+
+    def has(self, keyword: str) -> bool:
+        """Whether the schema has the keyword, and its draft knows it."""
+        return self.schema.has(keyword)
+
+    def get(self, keyword: str) -> object:
+        """The keyword's value."""
+        assert isinstance(self.schema.value, Mapping)
+        return self.schema.value[keyword]
+
+    def at(self, keyword: str) -> str:
+        return f"{self.schema.path}/{keyword}"
+
+    def sub(self, *keys: object) -> Condition:
+        """That the schema under a keyword holds."""
+        if tuple(map(str, keys)) not in self.schema.below:
+            value = self.get(str(keys[0]))
+            raise GrammarError(f"{self.at(str(keys[0]))}: expected a schema, found {value!r:.80}")
+        return of_schema(self.schema.child(*keys), self.scope)
+
+    def state(self, *keys: object) -> State:
+        return state_of(self.sub(*keys))
+
+    def subs(self, keyword: str) -> list[Condition]:
+        """The schemas of a list."""
+        value = self.get(keyword)
+        if not isinstance(value, (list, tuple)) or not value:
+            raise GrammarError(f"{self.at(keyword)}: expected a list of schemas, found {value!r:.80}")
+        return [self.sub(keyword, i) for i in range(len(value))]
+
+    def mapping(self, keyword: str) -> Mapping[str, object]:
+        """The value of a keyword that holds something by names; empty if there is none."""
+        value = self.get(keyword) if self.has(keyword) else {}
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise GrammarError(f"{self.at(keyword)}: expected an object, found {value!r:.80}")
+        return value
+
+    def count(self, keyword: str) -> int:
+        """The value of a keyword that counts."""
+        number = exact(self.get(keyword), self.at(keyword))
+        if number.denominator != 1 or not number >= 0:
+            raise GrammarError(f"{self.at(keyword)}: expected a count, found {self.get(keyword)!r:.80}")
+        if number > MAX_COUNT:
+            raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, found {number}")
+        return int(number)
+
+    def strings(self, keyword: str, value: object) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+            raise GrammarError(f"{self.at(keyword)}: expected a list of strings, found {value!r:.80}")
+        return tuple(value)
+
+    def is_true(self, keyword: str) -> bool:
+        value = self.get(keyword)
+        if not isinstance(value, bool):
+            raise GrammarError(f"{self.at(keyword)}: expected true or false, found {value!r:.80}")
+        return value
+
+
+class Keywords:
+    """The meaning of schemas.
+
+    Parameters
+    ----------
+    references : the documents.
+    formats : whether `format` is enforced; None: as the dialect says.
+    plain_integers : integers are written without ".0".
+    unenforced : called with a path and a reason where a keyword cannot be enforced; raises if that is an
+        error.
+    """
+
+    def __init__(
+        self,
+        references: References,
+        formats: bool | None,
+        plain_integers: bool,
+        unenforced: Callable[[str, str], None],
+    ) -> None:
+        self.references = references
+        self.formats = formats
+        self.plain_integers = plain_integers
+        self.unenforced = unenforced
+        self.constants: dict[str, Schema] = {}
+
+    def formulas(self, place: Place, kind: str) -> Iterator[Formula]:
+        """What all keywords but `unevaluated*` of a schema mean for values of a type."""
+        for keyword in REFERENCES:
+            if place.has(keyword):
+                yield Is(self.target(place, keyword))
+                if keyword == "$ref" and place.schema.dialect.ref_hides_siblings:
+                    return
+        yield from self.values(place, kind)
+        yield from self.combinations(place, kind)
+        by_kind = {
+            "number": self.numbers,
+            "string": self.strings,
+            "array": self.arrays,
+            "object": self.objects,
+        }
+        if kind in by_kind:
+            yield from by_kind[kind](place)
+
+    def target(self, place: Place, keyword: str) -> Condition:
+        """The schema that a reference means."""
+        return of_schema(self.references.target(place.schema, keyword, place.scope), place.scope)
+
+    def followed(self, condition: Condition) -> Condition:
+        """The condition that one on nothing but a reference stands for, so that both are one rule."""
+        for _ in range(MAX_CHAIN):
+            schema = condition.what
+            if not isinstance(schema, Schema) or not schema.has("$ref"):
+                break
+            assert isinstance(schema.value, Mapping)
+            alone = schema.dialect.ref_hides_siblings or not any(
+                keyword != "$ref" and schema.has(keyword) for keyword in schema.value
+            )
+            if not alone:
+                break
+            found = self.target(Place(schema, condition.scope), "$ref")
+            condition = found if condition.positive else found.negated()
+        return condition
+
+    # ----------------------------------------------------------------- any type
+
+    def values(self, place: Place, kind: str) -> Iterator[Formula]:
+        if place.has("type"):
+            yield self.types(place, kind)
+        if place.has("const"):
+            yield self.equals(place.get("const"), kind, place.at("const"))
+        if place.has("enum"):
+            values = place.get("enum")
+            if not isinstance(values, (list, tuple)):
+                raise GrammarError(f"{place.at('enum')}: expected a list of values, found {values!r:.80}")
+            yield self.one_of_values(values, kind, place.at("enum"))
+
+    def types(self, place: Place, kind: str) -> Formula:
+        value = place.get("type")
+        names = (value,) if isinstance(value, str) else value
+        if (
+            not isinstance(names, (list, tuple))
+            or not names
+            or not all(n in (*TYPES, "integer") for n in names)
+        ):
+            raise GrammarError(f"{place.at('type')}: expected names of types, found {value!r:.80}")
+        if kind in names:
+            return TRUE
+        if kind == "number" and "integer" in names:
+            plain = self.plain_integers or place.schema.dialect.draft == 4
+            return Atom(Numbers(step=Fraction(1), plain=plain), place.at("type"))
+        return FALSE
+
+    def one_of_values(self, values: Sequence[object], kind: str, path: str) -> Formula:
+        """Any of some values; numbers and strings are one box."""
+        found = [value for value in values if json_type(value, path) == kind]
+        if not found:
+            return FALSE
+        if kind == "string":
+            return Atom(Strings(values=frozenset(map(str, found))), path)
+        if kind == "number":
+            return Atom(Numbers(values=frozenset(exact(value, path) for value in found)), path)
+        return Any(tuple(self.equals(value, kind, path) for value in found))
+
+    def equals(self, value: object, kind: str, path: str) -> Formula:
+        """Equal to a JSON value."""
+        if json_type(value, path) != kind:
+            return FALSE
+        if kind in ("null", "boolean"):
+            every = NULL.every if kind == "null" else BOOLEAN.every
+            text = "null" if value is None else "true" if value else "false"
+            return Atom(Constants((text,), every), path)
+        if isinstance(value, (list, tuple)):
+            items = tuple(state_of(self.constant(one, path)) for one in value)
+            return Atom(Arrays(items, least=len(items), most=len(items)), path)
+        if isinstance(value, Mapping):
+            states = {str(name): state_of(self.constant(one, path)) for name, one in value.items()}
+            return Atom(exactly(states), path)
+        return self.one_of_values([value], kind, path)
+
+    def constant(self, value: object, path: str) -> Condition:
+        """That a value equals this one."""
+        key = canonical(value, path)
+        if key not in self.constants:
+            self.constants[key] = self.references.constant(value, path)
+        return of_schema(self.constants[key], NO_SCOPE)
+
+    def combinations(self, place: Place, kind: str) -> Iterator[Formula]:
+        if place.has("allOf"):
+            yield from map(Is, place.subs("allOf"))
+        if place.has("anyOf"):
+            yield Any(tuple(map(Is, place.subs("anyOf"))))
+        if place.has("oneOf"):
+            yield One(tuple(place.subs("oneOf")))
+        if place.has("not"):
+            yield Not(Is(place.sub("not")))
+        if place.has("if") and (place.has("then") or place.has("else")):
+            test = Is(place.sub("if"))
+            then = Is(place.sub("then")) if place.has("then") else TRUE
+            other = Is(place.sub("else")) if place.has("else") else TRUE
+            yield Any((All((test, then)), All((Not(test), other))))
+
+    # ----------------------------------------------------------------- numbers and strings
+
+    def numbers(self, place: Place) -> Iterator[Formula]:
+        for end, other in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            excluded = place.has(other) and place.get(other)
+            if place.has(end):
+                bound = exact(place.get(end), place.at(end))
+                yield Atom(_bounded(end, bound, excluded is True), place.at(end))
+            if place.has(other) and not isinstance(excluded, bool):
+                bound = exact(excluded, place.at(other))
+                yield Atom(_bounded(end, bound, True), place.at(other))
+        if place.has("multipleOf"):
+            step = exact(place.get("multipleOf"), place.at("multipleOf"))
+            if step <= 0:
+                raise GrammarError(f"{place.at('multipleOf')}: expected more than 0, found {step}")
+            yield Atom(Numbers(step=step), place.at("multipleOf"))
+
+    def strings(self, place: Place) -> Iterator[Formula]:
+        if place.has("minLength"):
+            yield Atom(Strings(least=place.count("minLength")), place.at("minLength"))
+        if place.has("maxLength"):
+            yield Atom(Strings(most=place.count("maxLength")), place.at("maxLength"))
+        if place.has("pattern"):
+            node = self.pattern(place.get("pattern"), place.at("pattern"))
+            yield (
+                Unknown() if node is None else Atom(Strings(patterns=frozenset({node})), place.at("pattern"))
+            )
+        if place.has("format"):
+            yield self.format(place)
+
+    def pattern(self, value: object, path: str) -> Node | None:
+        """The strings that a pattern is found in; None where that was let go."""
+        if not isinstance(value, str):
+            raise GrammarError(f"{path}: expected a regular expression, found {value!r:.80}")
+        try:
+            return parse_regex(value, search=True)
+        except GrammarError as error:
+            self.unenforced(path, str(error))
+            return None
+
+    def format(self, place: Place) -> Formula:
+        name = place.get("format")
+        if not isinstance(name, str):
+            raise GrammarError(f"{place.at('format')}: expected a name, found {name!r:.80}")
+        if not (place.schema.dialect.asserts_formats if self.formats is None else self.formats):
+            return TRUE
+        if name in UNENFORCEABLE:
+            self.unenforced(place.at("format"), f"the format {name!r} is not regular")
+            return Unknown()
+        if name not in PATTERNS:
+            return TRUE  # the specification has formats nobody knows ignored
+        return Atom(Strings(patterns=frozenset({format_node(name)})), place.at("format"))
+
+    # ----------------------------------------------------------------- arrays
+
+    def arrays(self, place: Place) -> Iterator[Formula]:
+        prefix, rest = array_items(place)
+        for i, state in enumerate(prefix):
+            yield Atom(Arrays((frozenset(),) * i + (state,)), place.path)
+        if rest is not None:
+            yield Atom(Arrays((frozenset(),) * len(prefix), rest), place.path)
+        if place.has("minItems"):
+            yield Atom(Arrays(least=place.count("minItems")), place.at("minItems"))
+        if place.has("maxItems"):
+            yield Atom(Arrays(most=place.count("maxItems")), place.at("maxItems"))
+        if place.has("uniqueItems") and place.is_true("uniqueItems"):
+            yield Atom(Arrays(unique=True), place.at("uniqueItems"))
+        if place.has("contains"):
+            least = place.count("minContains") if place.has("minContains") else 1
+            most = place.count("maxContains") if place.has("maxContains") else None
+            if least or most is not None:
+                contains = Contains(place.state("contains"), 0, least, most)
+                yield Atom(Arrays(contains=(contains,)), place.at("contains"))
+
+    # ----------------------------------------------------------------- objects
+
+    def objects(self, place: Place) -> Iterator[Formula]:
+        names = list(place.mapping("properties"))
+        if names:
+            states = tuple((name, place.state("properties", name)) for name in names)
+            yield Atom(Objects(states), place.at("properties"))
+        patterns: list[Node] | None = []
+        for text in place.mapping("patternProperties"):
+            path = f"{place.at('patternProperties')}/{text}"
+            node = self.pattern(text, path)
+            if node is None or patterns is None:
+                patterns = None  # which names are additional is not known any more
+                break
+            patterns = [*patterns, node]
+            state = place.state("patternProperties", text)
+            yield Atom(Objects(rules=(Rule(Names(patterns=(node,)), state),)), path)
+        if place.has("additionalProperties") and patterns is None:
+            yield Unknown()
+        elif place.has("additionalProperties"):
+            rule = Rule(
+                Names(frozenset(names), (), tuple(patterns or ())), place.state("additionalProperties")
+            )
+            yield Atom(Objects(rules=(rule,)), place.at("additionalProperties"))
+        if place.has("propertyNames"):
+            yield Atom(Objects(names=place.state("propertyNames")), place.at("propertyNames"))
+        if place.has("required"):
+            required = place.strings("required", place.get("required"))
+            yield Atom(Objects(required=required), place.at("required"))
+        if place.has("minProperties"):
+            yield Atom(Objects(least=place.count("minProperties")), place.at("minProperties"))
+        if place.has("maxProperties"):
+            yield Atom(Objects(most=place.count("maxProperties")), place.at("maxProperties"))
+        for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+            for name, value in place.mapping(keyword).items():
+                yield self.dependency(place, keyword, name, value)
+
+    def dependency(self, place: Place, keyword: str, name: str, value: object) -> Formula:
+        """What must hold if there is a property of this name."""
+        path = place.at(keyword)
+        absent = Atom(forbidden(name), path)
+        if isinstance(value, (bool, Mapping)):
+            present = Atom(Objects(required=(name,)), path)
+            return Any((absent, All((present, Is(place.sub(keyword, name))))))
+        others = (value,) if isinstance(value, str) else place.strings(keyword, value)
+        return Any((absent, Atom(Objects(required=(name, *others)), path)))
+
+
+def array_items(place: Place) -> tuple[list[State], State | None]:
+    """What the first items and the others meet, in the words of the schema's draft; None: nothing said."""
+    items = place.get("items") if place.has("items") else None
+    if place.has("prefixItems"):
+        prefix = [state_of(sub) for sub in place.subs("prefixItems")]
+        return prefix, None if items is None else place.state("items")
+    if isinstance(items, (list, tuple)) and (
+        place.schema.dialect.draft < 2020 or not place.schema.dialect.declared
+    ):
+        prefix = [place.state("items", i) for i in range(len(items))]
+        return prefix, place.state("additionalItems") if place.has("additionalItems") else None
+    return [], None if items is None else place.state("items")
+
+
+def _bounded(end: str, bound: Fraction, is_open: bool) -> Numbers:
+    if end == "minimum":
+        return Numbers(low=bound, low_open=is_open)
+    return Numbers(high=bound, high_open=is_open)

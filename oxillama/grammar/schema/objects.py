@@ -1,0 +1,114 @@
+"""Sets of objects: what each property must meet by its name, which must be there, how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from oxillama.grammar.rules import Node
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both, not_all
+
+
+class Names(NamedTuple):
+    """The names not in ``but`` that match all ``patterns`` and none of ``absent``, and meet ``state``."""
+
+    but: frozenset[str] = frozenset()
+    patterns: tuple[Node, ...] = ()
+    absent: tuple[Node, ...] = ()
+    state: State = ANYTHING
+
+
+class Rule(NamedTuple):
+    """A kind of properties, and what the value of each of them must meet."""
+
+    names: Names
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects that meet all of these.
+
+    Attributes
+    ----------
+    properties : what the values of some names must meet, in the order of the schema.
+    rules : what the values of all names of a kind must meet.
+    names : what every name must meet.
+    required : names that there must be.
+    least, most : bounds of the number of properties; None for no upper bound.
+    exists : for each, at least one property whose name is of the kind and whose value meets the state.
+    """
+
+    properties: tuple[tuple[str, State], ...] = ()
+    rules: tuple[Rule, ...] = ()
+    names: State = ANYTHING
+    required: tuple[str, ...] = ()
+    least: int = 0
+    most: int | None = None
+    exists: tuple[Rule, ...] = ()
+
+    def meet(self, other: Objects) -> Objects | None:
+        """Both; None where a property is required and impossible, or the counts exclude each other."""
+        properties = dict(self.properties)
+        for name, state in other.properties:
+            properties[name] = both(properties.get(name, ANYTHING), state)
+        mosts = [most for most in (self.most, other.most) if most is not None]
+        return Objects(
+            tuple(properties.items()),
+            tuple(dict.fromkeys(self.rules + other.rules)),
+            both(self.names, other.names),
+            tuple(dict.fromkeys(self.required + other.required)),
+            max(self.least, other.least),
+            min(mosts) if mosts else None,
+            tuple(dict.fromkeys(self.exists + other.exists)),
+        ).settled()
+
+    def settled(self) -> Objects | None:
+        """The same; None where it is seen to be empty."""
+        properties = dict(self.properties)
+        if any(properties.get(name) == NOTHING for name in self.required):
+            return None
+        for names, state in self.rules:
+            closed = state == NOTHING and not (names.patterns or names.absent or names.state)
+            if closed and any(name not in names.but for name in self.required):
+                return None
+        if self.most is not None and max(self.least, len(self.required)) > self.most:
+            return None
+        return self
+
+    def known_names(self) -> list[str]:
+        """Every name that is mentioned, those with values first."""
+        names = dict.fromkeys([name for name, _ in self.properties])
+        names |= dict.fromkeys(self.required)
+        for kind, _ in (*self.rules, *self.exists):
+            names |= dict.fromkeys(sorted(kind.but))
+        return list(names)
+
+    def negated(self) -> Iterator[Objects]:
+        """The objects that miss at least one condition (``exists`` apart, which only negation makes)."""
+        for name, state in self.properties:
+            if state:
+                yield Objects(properties=((name, not_all(state)),), required=(name,))
+        for names, state in self.rules:
+            if state:
+                yield Objects(exists=(Rule(names, not_all(state)),))
+        if self.names:
+            yield Objects(exists=(Rule(Names(state=not_all(self.names)), ANYTHING),))
+        for name in self.required:
+            yield Objects(properties=((name, NOTHING),))
+        if self.least:
+            yield Objects(most=self.least - 1)
+        if self.most is not None:
+            yield Objects(least=self.most + 1)
+
+
+def forbidden(name: str) -> Objects:
+    """The objects without a property of this name."""
+    return Objects(properties=((name, NOTHING),))
+
+
+def exactly(properties: dict[str, State]) -> Objects:
+    """The objects with these properties, all of them and no other."""
+    closed = Rule(Names(but=frozenset(properties)), NOTHING)
+    return Objects(tuple(properties.items()), (closed,), required=tuple(properties))

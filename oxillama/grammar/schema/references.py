@@ -1,0 +1,265 @@
+"""Schemas and how they refer to each other: identifiers, anchors, pointers, dynamic scopes.
+
+A document is walked once: every subschema becomes a `Schema` that knows its dialect and the
+`Resource` (the nearest schema with an identifier) it belongs to. Other documents come from the user's
+registry and are never fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urljoin
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.schema.dialects import (
+    LIST,
+    NAMED,
+    ONE,
+    UNDECLARED,
+    Dialect,
+    custom_dialect,
+    standard_dialect,
+)
+
+Registry = Mapping[str, object] | Callable[[str], object]
+MAX_SCHEMAS = 20_000  # subschemas in all documents
+MAX_NESTING = 200  # of subschemas in each other
+RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
+
+
+@dataclass(eq=False, slots=True)
+class Resource:
+    """A schema with an identifier of its own, and the anchors inside it."""
+
+    uri: str
+    anchors: dict[str, Schema] = field(default_factory=dict)
+    dynamic: dict[str, Schema] = field(default_factory=dict)
+    root: Schema = None  # type: ignore[assignment]  # set as soon as it is made
+
+
+@dataclass(eq=False, slots=True)
+class Schema:
+    """One subschema of a document, compared by identity.
+
+    Attributes
+    ----------
+    value : the schema itself: a boolean or a mapping.
+    path : where it stands, for messages: "#/properties/name".
+    serial : numbers the schemas in the order in which they were met.
+    """
+
+    value: object
+    path: str
+    resource: Resource
+    dialect: Dialect
+    serial: int
+    below: dict[tuple[str, ...], Schema] = field(default_factory=dict)
+
+    def child(self, *keys: object) -> Schema:
+        """The subschema under a keyword (and a name or an index)."""
+        return self.below[tuple(map(str, keys))]
+
+    def has(self, keyword: str) -> bool:
+        """Whether the schema has the keyword and its dialect gives it a meaning."""
+        return isinstance(self.value, Mapping) and keyword in self.value and keyword in self.dialect.keywords
+
+
+# The outermost schema of each dynamic anchor on the way to a schema.
+Scope = frozenset[tuple[str, Schema]]
+NO_SCOPE: Scope = frozenset()
+
+
+def entered(scope: Scope, schema: Schema) -> Scope:
+    """The scope inside a schema: anchors of its resource that were not met before are added."""
+    if not schema.resource.dynamic:
+        return scope
+    known = {name for name, _ in scope}
+    return scope | {(name, s) for name, s in schema.resource.dynamic.items() if name not in known}
+
+
+class References:
+    """All documents of a compilation."""
+
+    def __init__(self, root: object, registry: Registry | None, default_schema: str) -> None:
+        self.registry = registry
+        self.default = UNDECLARED
+        if default_schema:
+            self.default = self.dialect(default_schema, "#")
+        self.resources: dict[str, Resource] = {}
+        self.constants = Resource("oxillama:constants")
+        self.n_schemas = 0
+        self.root = self.load("", root, self.default)
+
+    def load(self, uri: str, value: object, dialect: Dialect) -> Schema:
+        """Take a document in under the address it has; its schemas become known by their identifiers."""
+        resource = Resource(uri)
+        schema = self.schema(value, f"{uri}#", resource, dialect, depth=0)
+        self.resources.setdefault(uri, schema.resource)
+        return schema
+
+    def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
+        """Make a schema and all below it."""
+        if not isinstance(value, (bool, Mapping)):
+            raise GrammarError(f"{path}: expected a schema (an object or a boolean), found {value!r:.80}")
+        self.n_schemas += 1
+        if self.n_schemas > MAX_SCHEMAS or depth > MAX_NESTING:
+            raise GrammarError(
+                f"{path}: at most {MAX_SCHEMAS} subschemas, {MAX_NESTING} within each other, are read"
+            )
+        fresh = resource.root is None
+        if isinstance(value, Mapping):
+            declared = value.get("$schema")
+            if isinstance(declared, str):
+                dialect = self.dialect(declared, path)
+            resource, fresh = self.identified(value, resource, dialect, fresh)
+        made = Schema(value, path, resource, dialect, self.n_schemas)
+        if fresh:
+            resource.root = made
+            self.resources.setdefault(resource.uri, resource)
+        if isinstance(value, Mapping):
+            self.take_anchors(made, value)
+            for keys, below in _subschemas(value):
+                at = path + "".join("/" + _escaped(key) for key in keys)
+                made.below[keys] = self.schema(below, at, resource, dialect, depth + 1)
+        return made
+
+    def constant(self, value: object, path: str) -> Schema:
+        """A schema beside the documents that only this value meets."""
+        self.n_schemas += 1
+        if self.n_schemas > MAX_SCHEMAS:
+            raise GrammarError(f"{path}: more than {MAX_SCHEMAS} values and subschemas")
+        return Schema({"const": value}, path, self.constants, UNDECLARED, self.n_schemas)
+
+    def dialect(self, uri: str, path: str) -> Dialect:
+        found = standard_dialect(uri)
+        if found is not None:
+            return found
+        meta = self.retrieve(uri.rstrip("#"))
+        if meta is None:
+            raise GrammarError(f"{path}/$schema: {uri!r} is neither a known draft nor in the registry")
+        return custom_dialect(uri, meta)
+
+    def identified(
+        self, value: Mapping[str, object], resource: Resource, dialect: Dialect, fresh: bool
+    ) -> tuple[Resource, bool]:
+        """The resource that a schema belongs to, and whether the schema is its root."""
+        identifier = value.get(dialect.id_keyword)
+        if not isinstance(identifier, str) or ("$ref" in value and dialect.ref_hides_siblings):
+            return resource, fresh
+        uri, _, fragment = identifier.partition("#")
+        if fragment and not uri:
+            return resource, fresh  # an anchor, see take_anchors
+        return Resource(join(resource.uri, uri)), True
+
+    def take_anchors(self, schema: Schema, value: Mapping[str, object]) -> None:
+        anchors, dynamic = schema.resource.anchors, schema.resource.dynamic
+        identifier = value.get(schema.dialect.id_keyword)
+        hidden = "$ref" in value and schema.dialect.ref_hides_siblings
+        if isinstance(identifier, str) and "#" in identifier[:-1] and not hidden:
+            anchors.setdefault(identifier.partition("#")[2], schema)
+        if schema.dialect.draft <= 7:
+            return
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            name = value.get(keyword)
+            if isinstance(name, str):
+                anchors.setdefault(name, schema)
+                if keyword == "$dynamicAnchor":
+                    dynamic.setdefault(name, schema)
+        if value.get(RECURSIVE) is True and schema.resource.root is schema:
+            dynamic.setdefault(RECURSIVE, schema)
+
+    def retrieve(self, uri: str) -> object | None:
+        """A document of the user's registry; None if it has none of this address."""
+        if self.registry is None:
+            return None
+        if callable(self.registry):
+            return self.registry(uri)
+        for key in (uri, uri + "#"):
+            if key in self.registry:
+                return self.registry[key]
+        return None
+
+    def resolve(self, schema: Schema, reference: object, keyword: str) -> Schema:
+        """The schema that a reference of ``schema`` means, by its text alone."""
+        at = f"{schema.path}/{keyword}"
+        if not isinstance(reference, str):
+            raise GrammarError(f"{at}: expected a reference (a string), found {reference!r:.80}")
+        uri, _, fragment = join(schema.resource.uri, reference).partition("#")
+        resource = self.resources.get(uri)
+        if resource is None:
+            document = self.retrieve(uri)
+            if document is None:
+                raise GrammarError(f"{at}: {uri!r} is neither in the schema nor in the registry")
+            self.load(uri, document, schema.dialect if schema.dialect.declared else self.default)
+            resource = self.resources[uri]
+        fragment = unquote(fragment)
+        if not fragment:
+            return resource.root
+        if fragment.startswith("/"):
+            return self.pointed(resource.root, fragment, at)
+        if fragment not in resource.anchors:
+            raise GrammarError(f"{at}: there is no anchor {fragment!r} in {uri or 'the schema'}")
+        return resource.anchors[fragment]
+
+    def pointed(self, schema: Schema, pointer: str, at: str) -> Schema:
+        """The schema at a JSON pointer, also where no keyword puts a schema."""
+        value: object = schema.value
+        keys: tuple[str, ...] = ()  # from `schema` to `value`
+        for token in pointer.split("/")[1:]:
+            key = token.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, Mapping) and key in value:
+                value = value[key]
+            elif (
+                isinstance(value, (list, tuple))
+                and re.fullmatch("0|[1-9][0-9]{0,8}", key)
+                and int(key) < len(value)
+            ):
+                value = value[int(key)]
+            else:
+                raise GrammarError(f"{at}: there is no {pointer!r} in {schema.path}")
+            keys += (key,)
+            if keys in schema.below:
+                schema, keys = schema.below[keys], ()
+        if keys:
+            path = schema.path + "".join("/" + _escaped(key) for key in keys)
+            schema.below[keys] = self.schema(value, path, schema.resource, schema.dialect, 0)
+            schema = schema.below[keys]
+        return schema
+
+    def target(self, schema: Schema, keyword: str, scope: Scope) -> Schema:
+        """The schema that `$ref`, `$dynamicRef` or `$recursiveRef` means in a dynamic scope."""
+        assert isinstance(schema.value, Mapping)
+        reference = schema.value[keyword]
+        found = self.resolve(schema, reference, keyword)
+        if keyword == "$recursiveRef" and RECURSIVE in found.resource.dynamic:
+            return dict(scope).get(RECURSIVE, found)
+        if keyword == "$dynamicRef":
+            name = unquote(str(reference).partition("#")[2])
+            if name and found.resource.dynamic.get(name) is found:
+                return dict(scope).get(name, found)
+        return found
+
+
+def join(base: str, reference: str) -> str:
+    """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5)."""
+    if not reference or reference.startswith("#"):
+        return base.partition("#")[0] + reference
+    return urljoin(base, reference)
+
+
+def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
+    for keyword, below in value.items():
+        if keyword in ONE and isinstance(below, (bool, Mapping)):
+            yield (keyword,), below
+        elif keyword in LIST and isinstance(below, (list, tuple)):
+            yield from (((keyword, str(i)), one) for i, one in enumerate(below))
+        elif keyword in NAMED and isinstance(below, Mapping):
+            for name, one in below.items():
+                if keyword != "dependencies" or isinstance(one, (bool, Mapping)):
+                    yield (keyword, name), one
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

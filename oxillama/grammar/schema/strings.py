@@ -1,0 +1,195 @@
+"""Sets of strings: bounds of length, patterns to match and not to match, values to be and not to be.
+
+A `Strings` is one conjunction of these; a schema's strings are a union of them. Values are sets of code
+points, lengths count code points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
+from oxillama.grammar.regex import ANYTHING, alternatives, sequence
+from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.schema.json_text import (
+    ANY_CHAR,
+    ANY_NAME,
+    ANY_STRING,
+    literal,
+    quoted,
+    spell,
+    spelled_expression,
+)
+
+MANY_VALUES = 16  # from here on they are written as an automaton
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """The strings that meet all of these.
+
+    Attributes
+    ----------
+    least, most : bounds of the number of code points; None for no upper bound.
+    patterns, absent : expressions whose languages hold the string, or do not.
+    values : the strings it may be; None for any.
+    excluded : the strings it must not be.
+    """
+
+    least: int = 0
+    most: int | None = None
+    patterns: frozenset[Node] = frozenset()
+    absent: frozenset[Node] = frozenset()
+    values: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    def meet(self, other: Strings) -> Strings | None:
+        """Both; None where no string meets both (as far as can be seen without automata)."""
+        values = self.values if other.values is None else other.values
+        if self.values is not None and other.values is not None:
+            values = self.values & other.values
+        mosts = [most for most in (self.most, other.most) if most is not None]
+        both = Strings(
+            max(self.least, other.least),
+            min(mosts) if mosts else None,
+            self.patterns | other.patterns,
+            self.absent | other.absent,
+            values,
+            self.excluded | other.excluded,
+        )
+        return both.settled()
+
+    def settled(self) -> Strings | None:
+        """Without conditions that the others imply; None if it is seen to be empty."""
+        if self.values is not None:
+            free = replace(self, values=None)
+            kept = frozenset(value for value in self.values if free.accepts(value))
+            return Strings(values=kept) if kept else None
+        if (self.most is not None and self.least > self.most) or self.patterns & self.absent:
+            return None
+        return self
+
+    def accepts(self, text: str) -> bool:
+        """Whether a string meets all conditions."""
+        return (
+            self.least <= len(text)
+            and (self.most is None or len(text) <= self.most)
+            and (self.values is None or text in self.values)
+            and text not in self.excluded
+            and all(language(node).accepts(text) for node in self.patterns)
+            and not any(language(node).accepts(text) for node in self.absent)
+        )
+
+    def negated(self) -> Iterator[Strings]:
+        """The strings that miss at least one condition."""
+        if self.least:
+            yield Strings(most=self.least - 1)
+        if self.most is not None:
+            yield Strings(least=self.most + 1)
+        for node in self.patterns:
+            yield Strings(absent=frozenset({node}))
+        for node in self.absent:
+            yield Strings(patterns=frozenset({node}))
+        if self.values is not None:
+            yield Strings(excluded=self.values)
+        if self.excluded:
+            yield Strings(values=self.excluded)
+
+    def without(self, names: frozenset[str]) -> Strings | None:
+        """These strings less some."""
+        relevant = frozenset(name for name in names if self.accepts(name))
+        return replace(self, excluded=self.excluded | relevant).settled() if relevant else self
+
+    def automaton(self) -> Dfa:
+        """The strings as an automaton over their characters."""
+        if self.values is not None:
+            return only(sorted(self.values))
+        if self == Strings(excluded=self.excluded):
+            return all_but(sorted(self.excluded))
+        wanted, unwanted = list(self.patterns), list(self.absent)
+        if self.excluded:
+            unwanted.append(alternatives([Text(text) for text in sorted(self.excluded)]))
+        nodes = [*(wanted or [ANYTHING]), *unwanted]
+        n_wanted = len(wanted) or 1
+        return determinise(
+            [language(node) for node in nodes],
+            lambda verdicts: all(verdicts[:n_wanted]) and not any(verdicts[n_wanted:]),
+            self.least,
+            self.most,
+        )
+
+    def is_empty(self) -> bool:
+        """Whether no string meets all conditions."""
+        return bool(self.patterns or self.excluded or self.absent) and self.automaton() == NEVER
+
+    def name_node(self) -> Node:
+        """The JSON texts of these strings as names of properties."""
+        return ANY_NAME if self == Strings() else self.node()
+
+    def node(self) -> Node:
+        """The JSON texts of these strings."""
+        if self.values is not None and len(self.values) > MANY_VALUES:
+            return quoted(spell(self.automaton()))
+        if self.values is not None:
+            return Alt(tuple([quoted(literal(value)) for value in sorted(self.values)]))
+        if not (self.absent or self.excluded) and len(self.patterns) <= 1:
+            if not self.patterns:
+                bounds = self.least, self.most
+                return ANY_STRING if bounds == (0, None) else quoted(Repeat(ANY_CHAR, *bounds))
+            expression = next(iter(self.patterns))
+            bounded = _bounded(expression, self.least, self.most)
+            if bounded is not None:
+                return quoted(spelled_expression(bounded))
+        return quoted(spell(self.automaton()))
+
+
+def _bounded(node: Node, least: int, most: int | None) -> Node | None:
+    """The strings of an expression within bounds of length, as an expression, where that is simple."""
+    if least == 0 and most is None:
+        return node
+    if isinstance(node, Alt):
+        branches = [_bounded(item, least, most) for item in node.items]
+        return None if None in branches else alternatives([one for one in branches if one is not None])
+    items: list[Node] = list(node.items) if isinstance(node, Seq) else [node]
+    fixed, elastic = 0, []
+    for i, item in enumerate(items):
+        length = _length(item)
+        if length is not None:
+            fixed += length
+        elif isinstance(item, Repeat) and isinstance(item.item, Chars):
+            elastic.append(i)
+        else:
+            return None
+    if len(elastic) > 1:
+        return None
+    if not elastic:
+        return node if least <= fixed and (most is None or fixed <= most) else Alt(())
+    i = elastic[0]
+    run = items[i]
+    assert isinstance(run, Repeat)
+    low = max(run.least, least - fixed)
+    highs = [high for high in (run.most, None if most is None else most - fixed) if high is not None]
+    if highs and low > min(highs):
+        return Alt(())
+    items[i] = Repeat(run.item, low, min(highs) if highs else None)
+    return sequence(items)
+
+
+def _length(node: Node) -> int | None:
+    """The number of characters of every string of an expression; None where it varies."""
+    if isinstance(node, Chars):
+        return 1
+    if isinstance(node, Text):
+        return len(node.text)
+    if isinstance(node, Seq):
+        lengths = [_length(item) for item in node.items]
+        known = [length for length in lengths if length is not None]
+        return sum(known) if len(known) == len(lengths) else None
+    if isinstance(node, Alt):
+        found = {_length(item) for item in node.items}
+        return found.pop() if len(found) == 1 else None
+    if isinstance(node, Repeat) and node.least == node.most:
+        length = _length(node.item)
+        return None if length is None else length * node.least
+    return None

@@ -1,0 +1,224 @@
+"""States to rules: every state that values must meet becomes one rule, shared wherever it is needed.
+
+Rules are written from a queue, not by recursion, so a schema may refer to itself and nest as deep as it is
+read. In the end rules with equal bodies become one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.schema.array_text import array_node
+from oxillama.grammar.schema.arrays import Arrays
+from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
+from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
+from oxillama.grammar.schema.formulas import TOP, Expander
+from oxillama.grammar.schema.json_text import ANY_NAME, ANY_STRING, Layout, listed
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.object_text import object_node
+from oxillama.grammar.schema.objects import Objects
+from oxillama.grammar.schema.references import Schema
+from oxillama.grammar.schema.strings import Strings
+
+MAX_RULES = 20_000
+T = TypeVar("T")
+VALUE, STRING, NUMBER = "json", "json-string", "json-number"
+
+
+class Writer:
+    """Makes the rules of states.
+
+    Attributes
+    ----------
+    followed : what a condition on nothing but a reference stands for.
+    layout : separators and white space.
+    any_order : objects of at most this many names accept their properties in any order.
+    open_objects : objects that list properties and do not say so accept others.
+    unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
+        error.
+    path : the schema whose rule is being written, for messages.
+    """
+
+    def __init__(
+        self,
+        expander: Expander,
+        followed: Callable[[Condition], Condition],
+        layout: Layout,
+        any_order: int,
+        open_objects: bool,
+        unenforced: Callable[[str, str], None],
+    ) -> None:
+        self.expander = expander
+        self.followed = followed
+        self.layout = layout
+        self.any_order = any_order
+        self.open_objects = open_objects
+        self.unenforced = unenforced
+        self.path = "#"
+        self.rules: dict[str, Node] = {}
+        self.names: dict[State, str] = {ANYTHING: VALUE}
+        self.queue: list[State] = []
+        self.counts: dict[str, int] = {}
+        self.made: dict[Hashable, Any] = {}
+
+    def write(self, root: State) -> Rules:
+        """The rules of the values that meet ``root``."""
+        self.rules["root"] = self.node(root)
+        for state in self.queue:  # grows while it is read
+            self.path = _path(state)
+            self.rules[self.names[state]] = self.body(state)
+        if ANYTHING in self.queue or VALUE in self.rules:
+            self.rules |= self.any_value()
+        return Rules("root", shared(self.rules))
+
+    def node(self, state: State) -> Node:
+        """What a value that meets the state is written as."""
+        state = state_of(*map(self.followed, ordered(state)))
+        if FALSE in state:
+            return Alt(())
+        if state == ANYTHING:
+            self.rules.setdefault(VALUE, Alt(()))  # filled in at the end
+            return Ref(VALUE)
+        if state not in self.names:
+            self.names[state] = self.new_name(_path(state))
+            self.queue.append(state)
+        return Ref(self.names[state])
+
+    def new_name(self, path: str) -> str:
+        """A name for a rule, after the last part of a path."""
+        if len(self.rules) + len(self.queue) > MAX_RULES:
+            raise GrammarError(f"{path}: the schema needs more than {MAX_RULES} rules")
+        word = re.sub("[^a-z0-9]+", "-", path.rpartition("/")[2].lower()).strip("-")[:40] or "value"
+        self.counts[word] = self.counts.get(word, 0) + 1
+        number = self.counts[word]
+        return f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
+
+    def rule(self, body: Node, hint: str) -> Ref:
+        """A rule of its own for a node that is used more than once."""
+        name = self.new_name(hint)
+        self.rules[name] = body
+        return Ref(name)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` makes, which is called at the first request for a key."""
+        if key not in self.made:
+            self.made[key] = make()
+        found: T = self.made[key]
+        return found
+
+    def impossible(self, state: State) -> bool:
+        """Whether no value is seen to meet the state."""
+        return self.expander.impossible(state)
+
+    def body(self, state: State) -> Node:
+        """All texts of the values that meet a state."""
+        found: list[Node] = []
+        for kind in TOP:
+            boxes = self.expander.of_state(state, kind)
+            if boxes == (TOP[kind],):
+                found.append(self.any_of_kind(kind))
+                continue
+            for box in boxes:
+                if isinstance(box, Arrays):
+                    found.append(array_node(box, self))
+                elif isinstance(box, Objects):
+                    found.append(object_node(box, self))
+                else:
+                    found.append(self.scalar(box))
+        return found[0] if len(found) == 1 else Alt(tuple(dict.fromkeys(found)))
+
+    def scalar(self, box: Numbers | Strings | Constants) -> Node:
+        try:
+            return box.node()
+        except GrammarError as error:
+            self.unenforced(self.path, str(error))
+            return self.any_of_kind("string" if isinstance(box, Strings) else "number")
+
+    def any_of_kind(self, kind: str) -> Node:
+        """Every value of a type."""
+        if kind in ("null", "boolean"):
+            return (NULL if kind == "null" else BOOLEAN).node()
+        if kind in ("array", "object"):
+            self.node(ANYTHING)
+        name = f"json-{kind}"
+        self.rules.setdefault(name, _any_of_kind(kind, self.layout))
+        return Ref(name)
+
+    def any_value(self) -> dict[str, Node]:
+        """The rules of every JSON value."""
+        kinds = ("string", "number", "array", "object")
+        rules = {f"json-{kind}": _any_of_kind(kind, self.layout) for kind in kinds}
+        rules[VALUE] = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
+        return rules
+
+    def strings(self, state: State) -> list[Strings]:
+        """The strings that meet a state."""
+        return [box for box in self.expander.of_state(state, "string") if isinstance(box, Strings)]
+
+
+def _any_of_kind(kind: str, layout: Layout) -> Node:
+    if kind == "array":
+        return listed(Ref(VALUE), layout, "[]")
+    if kind == "object":
+        return listed(Seq((ANY_NAME, layout.colon, Ref(VALUE))), layout, "{}")
+    return ANY_STRING if kind == "string" else Numbers().node()
+
+
+def _path(state: State) -> str:
+    """Where the first schema of a state stands."""
+    for condition in ordered(state):
+        if isinstance(condition.what, Schema):
+            return condition.what.path
+    return "#"
+
+
+def shared(rules: dict[str, Node]) -> dict[str, Node]:
+    """The same rules, those with equal bodies as one."""
+    users: dict[str, set[str]] = {}
+    for name, body in rules.items():
+        for used in _names(body):
+            users.setdefault(used, set()).add(name)
+    first: dict[Node, str] = {}
+    same: dict[str, str] = {}
+    changed = list(rules)
+    while changed:
+        found: dict[str, str] = {}
+        for name in changed:
+            kept = first.setdefault(rules[name], name)
+            kept = same.get(kept, kept)
+            if kept != name and name != "root":
+                found[name] = kept
+        same = {name: found.get(kept, kept) for name, kept in same.items()} | found
+        touched = {user for name in found for user in users.get(name, ())}
+        changed = [name for name in rules if name in touched and name not in same]
+        for user in changed:
+            rules[user] = _renamed(rules[user], same)
+        for name, kept in found.items():
+            users.setdefault(kept, set()).update(users.get(name, ()))
+    return {name: body for name, body in rules.items() if name not in same}
+
+
+def _names(node: Node) -> Iterator[str]:
+    if isinstance(node, Ref):
+        yield node.name
+    elif isinstance(node, (Seq, Alt)):
+        for item in node.items:
+            yield from _names(item)
+    elif isinstance(node, Repeat):
+        yield from _names(node.item)
+
+
+def _renamed(node: Node, names: dict[str, str]) -> Node:
+    if isinstance(node, Ref):
+        return Ref(names[node.name]) if node.name in names else node
+    if isinstance(node, Seq):
+        return Seq(tuple([_renamed(item, names) for item in node.items]))
+    if isinstance(node, Alt):
+        return Alt(tuple([_renamed(item, names) for item in node.items]))
+    if isinstance(node, Repeat):
+        return Repeat(_renamed(node.item, names), node.least, node.most)
+    return node

@@ -1,0 +1,69 @@
+"""The tokens of a model as the grammar sees them: byte strings, and the ends of generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oxillama._kernels.trie import Trie
+from oxillama.errors import TokenizerError
+from oxillama.vocab import HIDDEN, UNUSED
+
+if TYPE_CHECKING:
+    from oxillama.tokenizer import TokenizerBridge
+
+
+class Vocabulary:
+    """Byte strings of all tokens, as a trie. Read-only: any number of grammars and threads share one.
+
+    Parameters
+    ----------
+    strings : sequence of bytes
+        What each token adds to a text, by id.
+    end_ids : iterable of int
+        Tokens after which generation ends; allowed exactly where the grammar may end.
+    excluded : iterable of int
+        Tokens that are no text: control tokens, unused ones. A grammar allows them only by naming them.
+        Tokens of no bytes are excluded always.
+    """
+
+    def __init__(
+        self, strings: Sequence[bytes], end_ids: Iterable[int], excluded: Iterable[int] = ()
+    ) -> None:
+        n = len(strings)
+        inside = bytearray(b"\1") * n
+        self.end_ids = frozenset(end_ids)
+        for id in (*self.end_ids, *excluded):
+            if not 0 <= id < n:
+                raise TokenizerError(f"token {id}: the vocabulary has {n} tokens")
+            inside[id] = 0
+        self.trie = Trie(list(strings), bytes(inside))
+        self.n_vocab = n
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: TokenizerBridge) -> Vocabulary:
+        """The vocabulary of a tokenizer."""
+        types = tokenizer.vocab.types
+        hidden = HIDDEN | UNUSED
+        excluded = [id for id, kind in enumerate(types) if kind & hidden]
+        return cls(tokenizer.vocab_bytes(), tokenizer.eog_ids, excluded)
+
+    @property
+    def n_words(self) -> int:
+        """Length of a mask: 32 tokens to a word."""
+        return (self.n_vocab + 31) // 32
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory held, in bytes."""
+        return self.trie.n_bytes
+
+    def is_text(self, token: int) -> bool:
+        """Whether the token stands for text: not control, unused, empty, or an end of generation."""
+        return self.trie.holds(token)
+
+    def empty_mask(self) -> np.ndarray:
+        """A mask that allows nothing: uint32 (n_words,)."""
+        return np.zeros(self.n_words, np.uint32)

@@ -1,0 +1,91 @@
+"""Grammars, schemas, patterns and choices in the engine: what comes out belongs to the language."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from oxillama import ConfigError, GrammarError, InferenceEngine, SamplerConfig, SamplingError, demo
+from oxillama.grammar import Grammar
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_schema_makes_valid_json(engine: InferenceEngine, seed: int) -> None:
+    sampler = SamplerConfig(json_schema=SCHEMA, seed=seed, temperature=1.5)
+    text = engine.generate("Mia and the fox:", sampler=sampler, max_tokens=200)
+    value = json.loads(text)
+    assert engine.finish_reason == "stop"
+    assert set(value) == {"name", "age"}
+    assert len(value["name"]) <= 12
+    assert 0 <= value["age"] <= 120
+
+
+def test_the_four_ways_to_ask(engine: InferenceEngine) -> None:
+    @dataclasses.dataclass
+    class Toad:
+        old: bool
+
+    assert engine.generate("Is it?", sampler=SamplerConfig(choices=("yes", "no"), seed=1)) in ("yes", "no")
+    assert re.fullmatch(
+        "[a-c]{3}-\\d\\d", engine.generate("Code:", sampler=SamplerConfig(regex="[a-c]{3}-\\d\\d"))
+    )
+    grammar = 'root ::= "the " ("fox" | "toad") "."'
+    for given in (grammar, Grammar.parse(grammar)):
+        assert engine.generate("See", sampler=SamplerConfig(grammar=given)) in ("the fox.", "the toad.")
+    assert "old" in json.loads(engine.generate("Toad", sampler=SamplerConfig(json_schema=Toad)))
+
+
+def test_each_of_a_batch_has_its_own(engine: InferenceEngine) -> None:
+    greedy = SamplerConfig.greedy()
+    constrained = dataclasses.replace(greedy, choices=("yes", "no"))
+    free = engine.generate("Once upon a time", sampler=greedy, max_tokens=12)
+    first = engine.stream("Once upon a time", sampler=greedy, max_tokens=12)
+    second = engine.stream("Once upon a time", sampler=constrained, max_tokens=12)
+    assert next(first)
+    assert "".join(second) in ("yes", "no")
+    assert "".join([first.text, *first])[-len(free) :] == free
+
+
+def test_a_bad_grammar_ends_its_request_alone(engine: InferenceEngine) -> None:
+    with pytest.raises(GrammarError, match="line 1"):
+        engine.generate("x", sampler=SamplerConfig(grammar="root ::= ("))
+    with pytest.raises(ConfigError, match="cannot be combined"):
+        SamplerConfig(grammar="root ::= 'a'", regex="a")
+    assert engine.generate("Once", sampler=SamplerConfig.greedy(), max_tokens=3)
+
+
+def test_a_dead_end_is_an_error(engine: InferenceEngine) -> None:
+    """The bans leave nothing of what the grammar allows."""
+    banned = tuple(range(engine.spec.n_vocab))
+    with pytest.raises(SamplingError):
+        engine.generate("x", sampler=SamplerConfig(choices=("a",), banned_tokens=banned))
+
+
+def test_a_grammar_is_compiled_once(engine: InferenceEngine) -> None:
+    config = SamplerConfig(json_schema=SCHEMA)
+    first, second = (
+        engine.constraints.of(config),
+        engine.constraints.of(SamplerConfig(json_schema=dict(SCHEMA))),
+    )
+    assert first is not None
+    assert second is not None
+    assert first.grammar is second.grammar
+    assert engine.constraints.of(SamplerConfig()) is None

@@ -1,0 +1,204 @@
+"""Regular expressions: against Python's `re` on all short texts, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar
+from oxillama.grammar.codepoints import category, complement, difference, intersection, union
+from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Dfa
+
+TEXTS = ["".join(chars) for n in range(5) for chars in itertools.product("abc", repeat=n)]
+
+
+def accepts(dfa: Dfa, text: str) -> bool:
+    state = 0
+    for char in text:
+        for first, last, target in dfa.edges[state]:
+            if first <= ord(char) <= last:
+                state = target
+                break
+        else:
+            return False
+    return state in dfa.accepting
+
+
+PATTERNS = [
+    "",
+    "a",
+    "^a",
+    "b$",
+    "^$",
+    "a|^b",
+    "(^a|b)c$",
+    "(?:a|b)*c",
+    "^(?<name>ab?){2}$",
+    "^a{2,3}b*$",
+    "(ab|a){2,}",
+    "^(a|b?c){1,3}$",
+    "^(a?){3}$",
+    "^(a*b?){2,}$",
+    "^(a{2}){2,3}$",
+    "^(ab?){0,2}c$",
+    "^a{0}b$",
+    "^a+?b??$",
+    "[^a]",
+    "^[a-b]+$",
+    "^[^b-c]*$",
+    r"^[\w]+$",
+    "(a|)b|c(^|a)$",
+    "^(a|b$)c?",
+    "a^b",
+    "a$b",
+    "(a|b|)*$",
+    "x{2",
+    r"\x61\u0062",
+    r"^\u{61}+$",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_matches_what_python_finds(pattern: str) -> None:
+    theirs = re.compile(
+        pattern.replace("$", r"\Z").replace("?<", "?P<").replace(r"\u{61}", "a").replace("x{2", r"x\{2")
+    )
+    search, whole = parse_regex(pattern, search=True), parse_regex(pattern, search=False)
+    found = determinise([language(search)], all)
+    absent = determinise([language(search)], lambda verdicts: not verdicts[0], least=1, most=3)
+    for text in TEXTS:
+        wanted = bool(theirs.search(text))
+        assert language(search).accepts(text) == accepts(found, text) == wanted, text
+        assert accepts(absent, text) == (not wanted and 1 <= len(text) <= 3), text
+        assert language(whole).accepts(text) == bool(theirs.fullmatch(text)), text
+
+
+@given(
+    st.recursive(
+        st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "^", "$"]),
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map("".join),
+            st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
+            inner.map(lambda p: f"(?:{p})?" if "^" in p or "$" in p else f"(?:{p}){{0,2}}"),
+            inner.map(lambda p: p if "^" in p or "$" in p else f"(?:{p})+"),
+        ),
+        max_leaves=6,
+    )
+)
+def test_any_pattern_matches_what_python_finds(pattern: str) -> None:
+    node = parse_regex(pattern, search=True)
+    dfa = determinise([language(node)], all)
+    theirs = re.compile(pattern.replace("$", r"\Z"))
+    for text in TEXTS:
+        assert accepts(dfa, text) == bool(theirs.search(text)), (pattern, text)
+
+
+def test_two_languages_meet() -> None:
+    has_a, ends_b = (language(parse_regex(p, search=True)) for p in ("a", "b$"))
+    for accept in (all, any, lambda verdicts: verdicts[0] and not verdicts[1]):
+        dfa = determinise([has_a, ends_b], accept)
+        for text in TEXTS:
+            assert accepts(dfa, text) == bool(accept(("a" in text, text.endswith("b"))))
+    assert determinise([has_a], lambda verdicts: verdicts[0] and not verdicts[0]) == NEVER
+
+
+@given(st.sets(st.sampled_from(TEXTS)))
+def test_finite_sets_and_their_complements(texts: set[str]) -> None:
+    for text in TEXTS:
+        assert accepts(only(sorted(texts)), text) == (text in texts) != accepts(all_but(sorted(texts)), text)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)).map(lambda p: (p[0], p[0] + p[1])))
+
+
+@given(RANGES, RANGES)
+def test_sets_of_code_points(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+    def points(ranges: object) -> set[int]:
+        return {p for first, last in ranges for p in range(first, last + 1) if p < 60}  # type: ignore
+
+    left, right = union(a), union(b)
+    assert points(left) == points(a)
+    assert all(first > last + 1 for (_, last), (first, _) in itertools.pairwise(left))
+    assert points(intersection(left, right)) == points(a) & points(b)
+    assert points(difference(left, right)) == points(a) - points(b)
+    assert points(complement(left)) == set(range(60)) - points(a)
+
+
+def test_classes_and_categories() -> None:
+    import unicodedata
+
+    for name, short in (("Lu", "Lu"), ("Letter", "L"), ("digit", "Nd"), ("P", "P"), ("Cn", "Cn")):
+        ranges = category(name)
+        assert ranges is not None
+        for point in [*range(0, 0x3000), 0x1F600, 0x3FFFE, 0x50000, 0xE0001, 0xE0FFF, 0xF0000, 0x10FFFE]:
+            inside = any(first <= point <= last for first, last in ranges)
+            assert inside == unicodedata.category(chr(point)).startswith(short), (name, hex(point))
+    assert category("Greek") is None
+    grammar = Grammar.from_regex(r"\p{Lu}\P{L}[\p{Nd}_][^\p{L}]")
+    assert grammar.matches("Ä-٣!") and not grammar.matches("ä-٣!") and not grammar.matches("Äx3!")
+
+
+def test_escapes() -> None:
+    for pattern, text in ((r"\cJ\0\b"[:-2], "\n\0"), (r"\t\n\v\f\r", "\t\n\v\f\r"), (r"\/\.\-\_", "/.-_")):
+        assert Grammar.from_regex(pattern).matches(text)
+    assert Grammar.from_regex(r"[\b\-\]]+").matches("\b-]")
+    assert Grammar.from_regex(r"\ud83d\ude00|\u{1f601}").matches("😀")
+    assert Grammar.from_regex(r"[\w-.]+").matches("a-.") and Grammar.from_regex("a{,2}]").matches("a{,2}]")
+    spaces = Grammar.from_regex(r"\s")
+    assert spaces.matches("\ufeff") and spaces.matches("\u2028") and not spaces.matches("\x1c")
+    assert not Grammar.from_regex(".").matches("\u2029")
+    assert not Grammar.from_regex(r"\d").matches("٣")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(a", "position 0: '(' is never closed"),
+        ("a)", "position 1: expected the end"),
+        ("x(?=a)", "position 1: lookahead is not"),
+        ("(?!a)", "negative lookahead"),
+        ("(?<=a)", "lookbehind"),
+        (r"(a)\1", "position 3: a backreference"),
+        (r"(?<n>a)\k<n>", "a backreference"),
+        (r"\ba", "word boundary"),
+        ("(?i)a", "expected '(?:'"),
+        ("*a", "nothing to repeat"),
+        ("a{2}{3}", "follows a quantifier"),
+        ("a{3,2}", "out of order"),
+        ("[b-a]", "out of order"),
+        ("[a", "never closed"),
+        ("\\", "backslash"),
+        (r"\q", "not known"),
+        (r"\u12", "4 hexadecimal"),
+        (r"\u{110000}", "not a code point"),
+        (r"\p{Greek}", "'Greek' is not a general category"),
+        ("(?:^a)*", "anchor inside a repetition"),
+        ("a{9999999999}", "counts to at most"),
+        ("(" * 200 + ")" * 200, "more than 100 groups"),
+        ("a" * 30_000, "at most 20000 characters"),
+    ],
+)
+def test_what_is_not_regular_or_malformed_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(GrammarError, match=re.escape(message)):
+        Grammar.from_regex(pattern)
+
+
+def test_limits_of_automata() -> None:
+    node = language(parse_regex("(a|b)*a(a|b){20}", search=True))
+    with pytest.raises(GrammarError, match="more than 4000 states"):
+        determinise([node], all)
+    with pytest.raises(GrammarError, match="10000 characters"):
+        language(parse_regex("(a{200}){200}", search=True))
+
+
+def test_from_regex_matches_the_whole_text() -> None:
+    grammar = Grammar.from_regex("[a-z]+|[0-9]{1,100000}")
+    assert grammar.matches("abc") and grammar.matches("7" * 5000)
+    assert not grammar.matches("abc1") and not grammar.matches("") and not grammar.matches("7" * 100_001)
