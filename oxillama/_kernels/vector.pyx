@@ -8,7 +8,6 @@ cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.math cimport sqrt
 from libc.stdint cimport uint32_t
-from libc.string cimport memcpy
 
 from arrays cimport f32_data, i32_data, checked
 from mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
