@@ -272,16 +272,31 @@ cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) no
     return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
 
 
-cdef inline void add_group(const int layout, const int T, i32x16* part, const uint8_t* c, const int g,
+cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
+    """Groups whose products are added in 16 bits before they are widened, where the target gains by it:
+    each adds two products of a code below 2^bits and one up to 127."""
+    if not OX_SUMS_OF_16 or has_signed_codes(layout) or has_biased_table(layout):
+        return 1
+    return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
+
+
+cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c, const int g,
                            const int8_t* x) noexcept nogil:
-    """Adds 4 columns times T tokens."""
+    """Adds 4 columns times T tokens, through ``run`` where several groups are added in 16 bits first."""
     cdef u8x64 w = code_group(layout, c, g)
+    cdef u8x64 v
+    cdef int held = groups_in_16_bits(layout)
     cdef int t
     for t in range(T):
+        v = u8_set4(x + 4 * (g * T + t))
         if has_signed_codes(layout):
-            part[t] = s8_dot(part[t], w, u8_set4(x + 4 * (g * T + t)))
+            part[t] = s8_dot(part[t], w, v)
+        elif held == 1:
+            part[t] = u7_dot(part[t], w, v)
         else:
-            part[t] = u7_dot(part[t], w, u8_set4(x + 4 * (g * T + t)))
+            run[t] = u7_dot16(run[t] if g % held else i32_zero(), w, v)
+            if g % held == held - 1:
+                part[t] = i16_dot(part[t], run[t], i32_set1(0x00010001))
 
 
 cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
@@ -291,20 +306,20 @@ cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
         ox_prefetch(p + OX_AHEAD + i)
 
 
-cdef inline void add_first_16(const int layout, const int T, i32x16* part, const uint8_t* c,
+cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
                               const int8_t* x) noexcept nogil:
-    add_group(layout, T, part, c, 0, x)
-    add_group(layout, T, part, c, 1, x)
-    add_group(layout, T, part, c, 2, x)
-    add_group(layout, T, part, c, 3, x)
+    add_group(layout, T, part, run, c, 0, x)
+    add_group(layout, T, part, run, c, 1, x)
+    add_group(layout, T, part, run, c, 2, x)
+    add_group(layout, T, part, run, c, 3, x)
 
 
-cdef inline void add_last_16(const int layout, const int T, i32x16* part, const uint8_t* c,
+cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
                              const int8_t* x) noexcept nogil:
-    add_group(layout, T, part, c, 4, x)
-    add_group(layout, T, part, c, 5, x)
-    add_group(layout, T, part, c, 6, x)
-    add_group(layout, T, part, c, 7, x)
+    add_group(layout, T, part, run, c, 4, x)
+    add_group(layout, T, part, run, c, 5, x)
+    add_group(layout, T, part, run, c, 6, x)
+    add_group(layout, T, part, run, c, 7, x)
 
 
 cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
@@ -325,6 +340,7 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
     cdef const uint8_t* c
     cdef const int8_t* x = a.codes
     cdef i32x16 part[8]
+    cdef i32x16 run[8]
     cdef f32x16 d, m, da
     cdef int t
     for t in range(T):
@@ -337,13 +353,13 @@ cdef inline void block_tile(const int layout, const int T, const uint8_t* panel,
         for t in range(T):
             # what the codes are too high by, times minus the sum of the activations
             part[t] = i32_set1(a.nsum[b * T + t] * dot_excess(layout)) if dot_excess(layout) else i32_zero()
-        add_first_16(layout, T, part, c, x)
+        add_first_16(layout, T, part, run, c, x)
         if T == 1:  # a second chain of sums hides the latency of the first
             part[1] = i32_zero()
-            add_last_16(layout, T, part + 1, c, x)
+            add_last_16(layout, T, part + 1, run, c, x)
             part[0] = i32_add(part[0], part[1])
         else:
-            add_last_16(layout, T, part, c, x)
+            add_last_16(layout, T, part, run, c, x)
         d = block_scale(layout, header)
         if has_minima(layout):
             m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
@@ -384,6 +400,7 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
     cdef const int8_t* x = a.codes
     cdef const int32_t* sums = a.sums16 if has_subs_of_16(layout) else a.sums32
     cdef i32x16 part[8]
+    cdef i32x16 run[8]
     cdef i32x16 total[8]
     cdef i32x16 pairs, even, odd
     cdef f32x16 d, m, da
@@ -404,17 +421,17 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
             odd = i32_sar(pairs, 16)
             for t in range(T):
                 part[t] = i32_zero()
-            add_first_16(layout, T, part, c, x)
+            add_first_16(layout, T, part, run, c, x)
             if not has_subs_of_16(layout):
-                add_last_16(layout, T, part, c, x)
+                add_last_16(layout, T, part, run, c, x)
                 c = c + 64 * code_bits(layout)
                 x = x + 32 * T
             for t in range(T):
                 total[t] = add_sub(layout, total[t], part[t], even)
                 part[t] = i32_zero()
             if not has_subs_of_16(layout):
-                add_first_16(layout, T, part, c, x)
-            add_last_16(layout, T, part, c, x)
+                add_first_16(layout, T, part, run, c, x)
+            add_last_16(layout, T, part, run, c, x)
             for t in range(T):
                 total[t] = add_sub(layout, total[t], part[t], odd)
             c = c + 64 * code_bits(layout)

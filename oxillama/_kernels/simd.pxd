@@ -13,6 +13,7 @@ cdef extern from "simd.h" nogil:
 
     const int OX_S8_SHIFT
     const int OX_TILE
+    const int OX_SUMS_OF_16
 
     void ox_prefetch(const void* p)
     void ox_prefetch_far(const void* p)
@@ -71,4 +72,5 @@ cdef extern from "simd.h" nogil:
     u8x64 u8_move(u8x64 a, int move_from, int move_to, int mask)
     u8x64 u8_lookup(const int8_t* table, u8x64 a)
     i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a)
+    i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a)
     i32x16 s8_dot(i32x16 acc, u8x64 w, u8x64 a)

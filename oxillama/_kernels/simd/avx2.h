@@ -7,6 +7,7 @@ typedef i32x16 u8x64;
 
 #define OX_S8_SHIFT 0
 #define OX_TILE 4
+#define OX_SUMS_OF_16 1
 
 #define OX_F2(name, op) \
     static OX_INLINE f32x16 name(f32x16 a, f32x16 b) { \
@@ -184,6 +185,12 @@ static OX_INLINE __m256i ox_u7_dot(__m256i acc, __m256i w, __m256i a) {
 }
 static OX_INLINE i32x16 u7_dot(i32x16 acc, u8x64 w, u8x64 a) {
     i32x16 r = {ox_u7_dot(acc.lo, w.lo, a.lo), ox_u7_dot(acc.hi, w.hi, a.hi)};
+    return r;
+}
+/* Half of it: sums of two products, in 16 bits. i16_dot with ones does the rest. */
+static OX_INLINE i32x16 u7_dot16(i32x16 acc, u8x64 w, u8x64 a) {
+    i32x16 r = {_mm256_add_epi16(acc.lo, _mm256_maddubs_epi16(w.lo, a.lo)),
+                _mm256_add_epi16(acc.hi, _mm256_maddubs_epi16(w.hi, a.hi))};
     return r;
 }
 /* Signed codes: |w| times a with w's sign; |w| <= 128 and |a| <= 127 stay below 32768. */

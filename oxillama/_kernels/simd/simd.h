@@ -102,4 +102,10 @@ static OX_INLINE int ox_compress(float *p, const float *lanes, int mask) {
 #include "portable.h"
 #endif
 
+/* Where a dot product into 32 bits is one instruction, nothing is gained by adding in 16 bits first. */
+#ifndef OX_SUMS_OF_16
+#define OX_SUMS_OF_16 0
+#define u7_dot16 u7_dot
+#endif
+
 #endif
