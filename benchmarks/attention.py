@@ -16,22 +16,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
-from benchmarks.timing import (
-    Row,
-    align,
-    alternate,
-    compare,
-    read_report,
-    report,
-    round_ratios,
-    spread,
-    write_report,
-)
+from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
 from oxillama.benchmark import Summary, describe_machine
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
+from oxillama.measurements import Row, align, compare, read_report, report, round_ratios, spread, write_report
 from oxillama.tensor import aligned_empty
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import ENGINES, Runner
-from benchmarks.timing import Metric, Row, alternate, rows
+from benchmarks.timing import alternate
 from oxillama.benchmark import fixed_tokens
+from oxillama.measurements import Metric, Row, rows
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)

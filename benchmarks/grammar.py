@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.grammar_texts import CASES, Case
-from benchmarks.timing import align
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.measurements import align
 from oxillama.tokenizer import TokenizerBridge
 
 

@@ -17,11 +17,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.random_blocks import random_rows
-from benchmarks.timing import (
+from benchmarks.timing import alternate
+from oxillama._kernels import Kernels, best, load, pack
+from oxillama.benchmark import Summary, describe_machine
+from oxillama.config import available_cpus
+from oxillama.errors import ConfigError
+from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.measurements import (
     Metric,
     Row,
     align,
-    alternate,
     compare,
     read_report,
     report,
@@ -29,11 +34,6 @@ from benchmarks.timing import (
     spread,
     write_report,
 )
-from oxillama._kernels import Kernels, best, load, pack
-from oxillama.benchmark import Summary, describe_machine
-from oxillama.config import available_cpus
-from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, LAYOUTS
 from oxillama.tensor import aligned_empty
 
 COLS = 4096

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import Metric, Row, alternate, rows, table
+from benchmarks.timing import alternate
 from oxillama._kernels import best
 from oxillama.benchmark import describe_machine
 from oxillama.errors import ConfigError
+from oxillama.measurements import Metric, Row, rows, table
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import LlamaCpp
-from benchmarks.timing import Metric, Row, align, alternate, rows, table
+from benchmarks.timing import alternate
 from oxillama.benchmark import Summary, describe_machine, fixed_tokens
 from oxillama.config import available_cpus
 from oxillama.errors import PromptError
+from oxillama.measurements import Metric, Row, align, rows, table
 
 PROMPT = 16  # tokens of each sequence's prompt
 GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
