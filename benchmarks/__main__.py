@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from benchmarks import (
     attention,
+    busy,
+    curves,
     end_to_end,
     grammar,
     kernels,
@@ -70,6 +72,13 @@ def parser() -> argparse.ArgumentParser:
     many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
     serving.add_arguments(many)
     many.set_defaults(run=serving.run)
+
+    sizes = commands.add_parser("curves", help="cost against size: context, batch, model; drawn as SVG")
+    curves.add_arguments(sizes)
+    sizes.set_defaults(run=curves.run)
+    shared = commands.add_parser("busy", help="the share of the speed kept while a process spins on a core")
+    busy.add_arguments(shared)
+    shared.set_defaults(run=busy.run)
 
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)

@@ -10,19 +10,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
-from oxillama.benchmark import Summary, describe_machine
+from oxillama.benchmark import Summary
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.measurements import Row, align, compare, read_report, report, round_ratios, spread, write_report
+from oxillama.measurements import Row, align, round_ratios, spread
 from oxillama.tensor import aligned_empty
 
 
@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-type", choices=KV_TYPES, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
     parser.add_argument(
         "--context", type=int, default=8192, help="positions when decoding (default: %(default)s)"
     )
@@ -54,13 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megabytes", type=float, default=96.0, help="pages that are read (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
+    runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per shape and KV type: rates, and shares of the rooflines."""
-    for name in ("threads", "rounds", "context", "prompt", "page_size", "megabytes"):
+    for name in ("threads", "context", "prompt", "page_size", "megabytes"):
         if not 0 < getattr(args, name) < 1e6:
             raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     kernels = load(args.target) if args.target else best()
@@ -68,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         name: getattr(args, name) for name in ("threads", "context", "prompt", "page_size", "megabytes")
     }
     options["target"] = kernels.target
-    old = read_report(args.compare, "attention", options) if args.compare else None
+    whole = runs.Run("attention", args, options)
     lines = [["shape", "KV", "read, GB/s", "decode, GB/s", "share of the read"]]
     lines[0] += ["peak, GMAC/s", "prefill, GMAC/s", "share of the peak"]
     results: list[Row] = []
@@ -81,27 +79,25 @@ def run(args: argparse.Namespace) -> int:
                     kv_type,
                     args.threads,
                     args.rounds,
+                    args.warmup,
                     args.context,
                     args.page_size,
                     args.megabytes,
                 ),
-                prefill(kernels, shape, kv_type, args.threads, args.rounds, args.prompt, args.page_size),
+                prefill(
+                    kernels,
+                    shape,
+                    kv_type,
+                    args.threads,
+                    args.rounds,
+                    args.warmup,
+                    args.prompt,
+                    args.page_size,
+                ),
             ]
             results += found
             lines.append([shape, kv_type, *(cell for row in found for cell in cells(row))])
-    machine = describe_machine()
-    print(
-        f"{machine['cpu']}, target {kernels.target}, {args.threads} threads, pages of {args.page_size}; ",
-        end="",
-    )
-    print(f"one token at {args.context} positions, {args.prompt} tokens; {args.rounds} rounds, medians")
-    print(align(lines))
-    content = report("attention", options, machine, results)
-    if old is not None:
-        print(compare(old, content))
-    if args.json is not None:
-        write_report(args.json, content)
-    return 0
+    return whole.finish(results, align(lines))
 
 
 def cells(row: Row) -> list[str]:
@@ -155,6 +151,7 @@ def decode(
     kv_type: str,
     threads: int,
     rounds: int,
+    warmup: int,
     context: int,
     page_size: int,
     megabytes: float,
@@ -170,12 +167,24 @@ def decode(
         "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, threads)),
     }
     return rates(
-        f"{name} {kv_type}", BANDWIDTH, turns, rounds, dict.fromkeys(turns, float(pages.memory.nbytes))
+        f"{name} {kv_type}",
+        BANDWIDTH,
+        turns,
+        rounds,
+        warmup,
+        dict.fromkeys(turns, float(pages.memory.nbytes)),
     )
 
 
 def prefill(
-    kernels: Kernels, name: str, kv_type: str, threads: int, rounds: int, prompt: int, page_size: int
+    kernels: Kernels,
+    name: str,
+    kv_type: str,
+    threads: int,
+    rounds: int,
+    warmup: int,
+    prompt: int,
+    page_size: int,
 ) -> Row:
     """Billions of multiply-adds a second when a whole prompt attends, and from registers."""
     shape = SHAPES[name]
@@ -186,7 +195,7 @@ def prefill(
     }
     products = prompt * (prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
     peak = kernels.roofline.float_products(PEAK_ROUNDS, threads)
-    return rates(f"{name} {kv_type}", RATE, turns, rounds, {"kernel": products, "peak": peak})
+    return rates(f"{name} {kv_type}", RATE, turns, rounds, warmup, {"kernel": products, "peak": peak})
 
 
 def rates(
@@ -194,8 +203,9 @@ def rates(
     metric: Any,
     turns: dict[str, Callable[[], dict[str, float]]],
     rounds: int,
+    warmup: int,
     work: dict[str, float],
 ) -> Row:
     """Billions of each turn's work in a second."""
-    taken = alternate(turns, rounds=rounds)
+    taken = alternate(turns, rounds=rounds, warmup=warmup)
     return Row(model, metric, {who: [work[who] / s / 1e9 for s in taken[who]["s"]] for who in turns})

@@ -443,7 +443,7 @@ def test_sampling_is_measured_by_case(capsys: pytest.CaptureFixture[str]) -> Non
     flags = ["sampling", "--vocab", "300", "--rounds", "1", "--sequences", "3"]
     assert main([*flags, "--case", "default chain", "--case", "DRY over 4,096", "--logits", "uniform"]) == 0
     out = capsys.readouterr().out
-    assert "300 uniform logits" in out
+    assert "vocab 300, logits uniform" in out
     for name in ("default chain", "DRY over 4,096", "3 sequences"):
         assert re.search(rf"{name} +a token, us \(lower is better\) +\d", out)
     assert "min_p" not in out
