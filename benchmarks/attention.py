@@ -22,7 +22,7 @@ from oxillama.benchmark import Summary
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.measurements import Row, align, round_ratios, spread
+from oxillama.measurements import Metric, Row, align, round_ratios, spread
 from oxillama.tensor import aligned_empty
 
 
@@ -72,29 +72,7 @@ def run(args: argparse.Namespace) -> int:
     results: list[Row] = []
     for shape in args.shape or SHAPES:
         for kv_type in args.kv_type or KV_TYPES:
-            found = [
-                decode(
-                    kernels,
-                    shape,
-                    kv_type,
-                    args.threads,
-                    args.rounds,
-                    args.warmup,
-                    args.context,
-                    args.page_size,
-                    args.megabytes,
-                ),
-                prefill(
-                    kernels,
-                    shape,
-                    kv_type,
-                    args.threads,
-                    args.rounds,
-                    args.warmup,
-                    args.prompt,
-                    args.page_size,
-                ),
-            ]
+            found = [decode(kernels, shape, kv_type, args), prefill(kernels, shape, kv_type, args)]
             results += found
             lines.append([shape, kv_type, *(cell for row in found for cell in cells(row))])
     return whole.finish(results, align(lines))
@@ -145,67 +123,51 @@ class Pages:
         return attend
 
 
-def decode(
-    kernels: Kernels,
-    name: str,
-    kv_type: str,
-    threads: int,
-    rounds: int,
-    warmup: int,
-    context: int,
-    page_size: int,
-    megabytes: float,
-) -> Row:
+def decode(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """GB/s of keys and values that one token's attention reads at the end of a context; of plain reading."""
     one = kernels.attention.KvShape(
-        1, SHAPES[name].kv_heads, SHAPES[name].head_dim, SHAPES[name].head_dim, KV_TYPES[kv_type], page_size
+        1,
+        SHAPES[name].kv_heads,
+        SHAPES[name].head_dim,
+        SHAPES[name].head_dim,
+        KV_TYPES[kv_type],
+        args.page_size,
     )
-    n_layers = max(1, round(megabytes * 1e6 / (one.page_bytes * context / page_size)))
-    pages = Pages(kernels, SHAPES[name], kv_type, n_layers, context, page_size)
+    n_layers = max(1, round(args.megabytes * 1e6 / (one.page_bytes * args.context / args.page_size)))
+    pages = Pages(kernels, SHAPES[name], kv_type, n_layers, args.context, args.page_size)
     turns = {
-        "kernel": timed(pages.attending(1, threads)),
-        "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, threads)),
+        "kernel": timed(pages.attending(1, args.threads)),
+        "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, args.threads)),
     }
     return rates(
         f"{name} {kv_type}",
         BANDWIDTH,
         turns,
-        rounds,
-        warmup,
         dict.fromkeys(turns, float(pages.memory.nbytes)),
+        args,
     )
 
 
-def prefill(
-    kernels: Kernels,
-    name: str,
-    kv_type: str,
-    threads: int,
-    rounds: int,
-    warmup: int,
-    prompt: int,
-    page_size: int,
-) -> Row:
+def prefill(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """Billions of multiply-adds a second when a whole prompt attends, and from registers."""
     shape = SHAPES[name]
-    pages = Pages(kernels, shape, kv_type, 1, prompt, page_size)
+    pages = Pages(kernels, shape, kv_type, 1, args.prompt, args.page_size)
     turns = {
-        "kernel": timed(pages.attending(prompt, threads)),
-        "peak": timed(lambda: kernels.roofline.float_products(PEAK_ROUNDS, threads)),
+        "kernel": timed(pages.attending(args.prompt, args.threads)),
+        "peak": timed(lambda: kernels.roofline.float_products(PEAK_ROUNDS, args.threads)),
     }
-    products = prompt * (prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
-    peak = kernels.roofline.float_products(PEAK_ROUNDS, threads)
-    return rates(f"{name} {kv_type}", RATE, turns, rounds, warmup, {"kernel": products, "peak": peak})
+    products = args.prompt * (args.prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
+    peak = kernels.roofline.float_products(PEAK_ROUNDS, args.threads)
+    return rates(f"{name} {kv_type}", RATE, turns, {"kernel": products, "peak": peak}, args)
 
 
 def rates(
     model: str,
-    metric: Any,
+    metric: Metric,
     turns: dict[str, Callable[[], dict[str, float]]],
-    rounds: int,
-    warmup: int,
     work: dict[str, float],
+    args: argparse.Namespace,
 ) -> Row:
     """Billions of each turn's work in a second."""
-    taken = alternate(turns, rounds=rounds, warmup=warmup)
+    taken = alternate(turns, rounds=args.rounds, warmup=args.warmup)
     return Row(model, metric, {who: [work[who] / s / 1e9 for s in taken[who]["s"]] for who in turns})

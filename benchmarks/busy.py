@@ -109,8 +109,8 @@ def speeds(runner: Runner, prompt: int, new: int, seconds: float) -> dict[str, f
 
 
 @contextmanager
-def spinning(count: int, *, pin: bool) -> Iterator[None]:
-    """So many processes that do nothing but run, each on its own core if ``pin``; ended on the way out."""
+def spinning(count: int, *, pin: bool) -> Iterator[list[int]]:
+    """So many processes, by id, that do nothing but run, each on its own core if ``pin``; ended at the end."""
     processes = []
     try:
         for i in range(count):
@@ -120,7 +120,7 @@ def spinning(count: int, *, pin: bool) -> Iterator[None]:
                 cores = sorted(os.sched_getaffinity(0))
                 os.sched_setaffinity(process.pid, {cores[i % len(cores)]})
         time.sleep(SETTLE)
-        yield
+        yield [process.pid for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from benchmarks import plot, runs, serving
 from benchmarks.peers import ENGINES, LlamaCpp, Runner
@@ -22,7 +23,8 @@ from oxillama.modelfile import ModelFile
 
 CONTEXTS = [512, 1024, 2048, 4096, 8192, 16384]
 BATCHES = [1, 2, 4, 8, 16, 32, 64]
-SHORT = {"context": [128, 512, 1024], "batch": [1, 4, 16], "rounds": 3}
+SHORT_CONTEXTS = [128, 512, 1024]
+SHORT_BATCHES = [1, 4, 16]
 
 Points = list[tuple[float, Row]]
 """Rows by what they are plotted against."""
@@ -31,11 +33,11 @@ Points = list[tuple[float, Row]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `curves`."""
     runs.add_engine_arguments(parser)
-    counts = {"type": runs.positive, "nargs": "*", "metavar": "N"}
-    parser.add_argument("--context", default=CONTEXTS, help=f"default: {CONTEXTS}", **counts)  # type: ignore[arg-type]
-    parser.add_argument("--batch", default=BATCHES, help=f"default: {BATCHES}", **counts)  # type: ignore[arg-type]
+    counts: dict[str, Any] = {"type": runs.positive, "nargs": "*", "metavar": "N"}
+    parser.add_argument("--context", help=f"tokens; default: {CONTEXTS}", **counts)
+    parser.add_argument("--batch", help=f"sequences; default: {BATCHES}", **counts)
     parser.add_argument("--new", type=runs.positive, default=16, help="tokens decoded (default: %(default)s)")
-    parser.add_argument("--short", action="store_true", help=f"instead of the defaults: {SHORT}")
+    parser.add_argument("--short", action="store_true", help=f"defaults: {SHORT_CONTEXTS}, {SHORT_BATCHES}")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the curves: .svg, or with matplotlib .png"
     )
@@ -44,8 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`curves`: prints a row per point, and draws them."""
-    if args.short:
-        vars(args).update(SHORT)
+    if args.context is None:
+        args.context = SHORT_CONTEXTS if args.short else CONTEXTS
+    if args.batch is None:
+        args.batch = SHORT_BATCHES if args.short else BATCHES
     engines = runs.engines(args)
     runs.check_models(args.model)
     if not args.context and not args.batch:

@@ -122,10 +122,10 @@ def _text(
 
 
 def _number(value: float) -> str:
-    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for scale, unit in ((1e9, "G"), (1e6, "M")):
         if value >= scale:
             return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def write(path: Path, charts: Sequence[Chart]) -> None:
