@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ def check_models(models: Sequence[Path]) -> None:
             raise ModelFileError(f"{model}: expected a GGUF model, found no such file")
 
 
+def version_of(engine: str) -> str:
+    """Of an engine that runs models, or else of the package so called."""
+    return ENGINES[engine](Path(), 1, 1).version() if engine in ENGINES else version(engine)
+
+
 class Run:
     """One run of a command under ``conditions``, which must be the same for two reports to be compared.
 
@@ -89,7 +95,7 @@ class Run:
         """Print the rows, or the ``text`` a command made of them; write and compare them. Returns 0."""
         machine = describe_machine()
         machine["others_share"] = others_share(self.start, CpuTime.now())
-        machine["engines"] = {name: ENGINES[name](Path(), 1, 1).version() for name in self.engines}
+        machine["engines"] = {name: version_of(name) for name in self.engines}
         content = report(self.command, self.options, machine, results)
         print(machine_text(machine))
         print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.options.items()), end="")
