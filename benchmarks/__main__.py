@@ -5,25 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from benchmarks import (
     attention,
+    busy,
+    curves,
     end_to_end,
     grammar,
     kernels,
     loading,
     make_model,
     quantizers,
+    runs,
     sampling,
     serving,
 )
-from benchmarks.peers import ENGINES
-from benchmarks.timing import CpuTime, Row, compare, others_share, read_report, report, table, write_report
-from oxillama.benchmark import describe_machine
-from oxillama.config import available_cpus
-from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
+from oxillama.errors import OxiLlamaError
+from oxillama.measurements import Row
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,6 +73,13 @@ def parser() -> argparse.ArgumentParser:
     serving.add_arguments(many)
     many.set_defaults(run=serving.run)
 
+    sizes = commands.add_parser("curves", help="cost against size: context, batch, model; drawn as SVG")
+    curves.add_arguments(sizes)
+    sizes.set_defaults(run=curves.run)
+    shared = commands.add_parser("busy", help="the share of the speed kept while a process spins on a core")
+    busy.add_arguments(shared)
+    shared.set_defaults(run=busy.run)
+
     make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
     make_model.add_arguments(make)
     make.set_defaults(run=make_model.run)
@@ -82,97 +87,44 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_common(command: argparse.ArgumentParser, new: int) -> None:
-    command.add_argument("--model", type=Path, action="append", required=True, help="GGUF file; repeatable")
-    command.add_argument("--engine", choices=ENGINES, default="oxillama", help="default: %(default)s")
-    command.add_argument("--peer", choices=ENGINES, help="a second engine to compare with")
-    command.add_argument("--threads", type=_positive, default=available_cpus(), help="default: %(default)s")
-    command.add_argument("--rounds", type=_positive, default=10, help="turns per engine (default: 10)")
-    command.add_argument("--warmup", type=_natural, default=1, help="turns thrown away (default: 1)")
-    command.add_argument("--prompt", type=_positive, default=512, help="tokens (default: 512)")
-    command.add_argument("--new", type=_positive, default=new, help="tokens decoded (default: %(default)s)")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
-    command.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected at least 0, got {text}")
-    return value
+    runs.add_engine_arguments(command)
+    command.add_argument("--prompt", type=runs.positive, default=512, help="tokens (default: 512)")
+    command.add_argument(
+        "--new", type=runs.positive, default=new, help="tokens decoded (default: %(default)s)"
+    )
+    runs.add_arguments(command)
 
 
 def run_end_to_end(args: argparse.Namespace) -> int:
     """`end-to-end`: see `benchmarks.end_to_end`."""
-    old = _prepare(args)
+    run = _prepare(args)
     results: list[Row] = []
     for model in args.model:
-        found, agreement = end_to_end.measure(model, _engines(args), **_measured(args))
+        found, agreement = end_to_end.measure(model, run.engines, **_measured(args))
         results += found
         if agreement is not None:
             print(f"{model.stem}: cosine of the engines' logits after the prompt: {agreement:.5f}")
-    return _finish(args, results, old)
+    return run.finish(results)
 
 
 def run_load(args: argparse.Namespace) -> int:
     """`load`: see `benchmarks.loading`."""
-    old = _prepare(args)
+    run = _prepare(args)
     results: list[Row] = []
     for model in args.model:
-        results += loading.measure(model, _engines(args), **_measured(args))
-    return _finish(args, results, old)
+        results += loading.measure(model, run.engines, **_measured(args))
+    return run.finish(results)
 
 
-def _engines(args: argparse.Namespace) -> list[str]:
-    return [args.engine] if args.peer is None else [args.engine, args.peer]
+def _prepare(args: argparse.Namespace) -> runs.Run:
+    engines = runs.engines(args)
+    runs.check_models(args.model)
+    conditions = {name: getattr(args, name) for name in ("threads", "prompt", "new")}
+    return runs.Run(args.command, args, conditions, engines)
 
 
 def _measured(args: argparse.Namespace) -> dict[str, int]:
     return {name: getattr(args, name) for name in ("threads", "rounds", "warmup", "prompt", "new")}
-
-
-def _prepare(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Find out before minutes of measuring what would fail after them; returns the report to compare.
-
-    Also notes in ``args.cpu_time`` where the clocks of the cores stood.
-    """
-    if args.peer == args.engine:
-        raise ConfigError(f"--peer: expected another engine than --engine, got {args.peer} twice")
-    for model in args.model:
-        if not model.is_file():
-            raise ModelFileError(f"{model}: expected a GGUF model, found no such file")
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise ConfigError(f"--json: expected a file in an existing folder, got {args.json}")
-    args.cpu_time = CpuTime.now()
-    if args.compare is None:
-        return None
-    conditions = {name: getattr(args, name) for name in ("threads", "prompt", "new")}
-    return read_report(args.compare, args.command, conditions)
-
-
-def _finish(args: argparse.Namespace, results: list[Row], old: dict[str, Any] | None) -> int:
-    machine = describe_machine()
-    others = others_share(args.cpu_time, CpuTime.now())
-    machine["others_share"] = others
-    machine["engines"] = {name: ENGINES[name](Path(), 1, 1).version() for name in _engines(args)}
-    content = report(args.command, _measured(args), machine, results)
-    print(f"{machine['cpu']}, {args.threads} of {machine['available_cores']} cores; ", end="")
-    print(", ".join(f"{name} {version}" for name, version in machine["engines"].items()))
-    print(f"{args.prompt} + {args.new} tokens, {args.rounds} rounds; median [quartiles]", end="")
-    print("" if others is None else f"; other processes took {others:.0%} of the cores' time")
-    print(table(results))
-    if old is not None:
-        print(f"\nagainst {args.compare} of {old.get('time')}, {old.get('machine', {}).get('cpu')}:")
-        print(compare(old, content))
-    if args.json is not None:
-        write_report(args.json, content)
-    return 0
 
 
 if __name__ == "__main__":

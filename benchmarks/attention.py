@@ -10,28 +10,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
-from benchmarks.timing import (
-    Row,
-    align,
-    alternate,
-    compare,
-    read_report,
-    report,
-    round_ratios,
-    spread,
-    write_report,
-)
+from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
-from oxillama.benchmark import Summary, describe_machine
+from oxillama.benchmark import Summary
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
+from oxillama.measurements import Metric, Row, align, round_ratios, spread
 from oxillama.tensor import aligned_empty
 
 
@@ -52,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-type", choices=KV_TYPES, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=10, help="turns of each (default: %(default)s)")
     parser.add_argument(
         "--context", type=int, default=8192, help="positions when decoding (default: %(default)s)"
     )
@@ -63,13 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megabytes", type=float, default=96.0, help="pages that are read (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
+    runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per shape and KV type: rates, and shares of the rooflines."""
-    for name in ("threads", "rounds", "context", "prompt", "page_size", "megabytes"):
+    for name in ("threads", "context", "prompt", "page_size", "megabytes"):
         if not 0 < getattr(args, name) < 1e6:
             raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     kernels = load(args.target) if args.target else best()
@@ -77,40 +66,16 @@ def run(args: argparse.Namespace) -> int:
         name: getattr(args, name) for name in ("threads", "context", "prompt", "page_size", "megabytes")
     }
     options["target"] = kernels.target
-    old = read_report(args.compare, "attention", options) if args.compare else None
+    whole = runs.Run("attention", args, options)
     lines = [["shape", "KV", "read, GB/s", "decode, GB/s", "share of the read"]]
     lines[0] += ["peak, GMAC/s", "prefill, GMAC/s", "share of the peak"]
     results: list[Row] = []
     for shape in args.shape or SHAPES:
         for kv_type in args.kv_type or KV_TYPES:
-            found = [
-                decode(
-                    kernels,
-                    shape,
-                    kv_type,
-                    args.threads,
-                    args.rounds,
-                    args.context,
-                    args.page_size,
-                    args.megabytes,
-                ),
-                prefill(kernels, shape, kv_type, args.threads, args.rounds, args.prompt, args.page_size),
-            ]
+            found = [decode(kernels, shape, kv_type, args), prefill(kernels, shape, kv_type, args)]
             results += found
             lines.append([shape, kv_type, *(cell for row in found for cell in cells(row))])
-    machine = describe_machine()
-    print(
-        f"{machine['cpu']}, target {kernels.target}, {args.threads} threads, pages of {args.page_size}; ",
-        end="",
-    )
-    print(f"one token at {args.context} positions, {args.prompt} tokens; {args.rounds} rounds, medians")
-    print(align(lines))
-    content = report("attention", options, machine, results)
-    if old is not None:
-        print(compare(old, content))
-    if args.json is not None:
-        write_report(args.json, content)
-    return 0
+    return whole.finish(results, align(lines))
 
 
 def cells(row: Row) -> list[str]:
@@ -158,53 +123,51 @@ class Pages:
         return attend
 
 
-def decode(
-    kernels: Kernels,
-    name: str,
-    kv_type: str,
-    threads: int,
-    rounds: int,
-    context: int,
-    page_size: int,
-    megabytes: float,
-) -> Row:
+def decode(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """GB/s of keys and values that one token's attention reads at the end of a context; of plain reading."""
     one = kernels.attention.KvShape(
-        1, SHAPES[name].kv_heads, SHAPES[name].head_dim, SHAPES[name].head_dim, KV_TYPES[kv_type], page_size
+        1,
+        SHAPES[name].kv_heads,
+        SHAPES[name].head_dim,
+        SHAPES[name].head_dim,
+        KV_TYPES[kv_type],
+        args.page_size,
     )
-    n_layers = max(1, round(megabytes * 1e6 / (one.page_bytes * context / page_size)))
-    pages = Pages(kernels, SHAPES[name], kv_type, n_layers, context, page_size)
+    n_layers = max(1, round(args.megabytes * 1e6 / (one.page_bytes * args.context / args.page_size)))
+    pages = Pages(kernels, SHAPES[name], kv_type, n_layers, args.context, args.page_size)
     turns = {
-        "kernel": timed(pages.attending(1, threads)),
-        "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, threads)),
+        "kernel": timed(pages.attending(1, args.threads)),
+        "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, args.threads)),
     }
     return rates(
-        f"{name} {kv_type}", BANDWIDTH, turns, rounds, dict.fromkeys(turns, float(pages.memory.nbytes))
+        f"{name} {kv_type}",
+        BANDWIDTH,
+        turns,
+        dict.fromkeys(turns, float(pages.memory.nbytes)),
+        args,
     )
 
 
-def prefill(
-    kernels: Kernels, name: str, kv_type: str, threads: int, rounds: int, prompt: int, page_size: int
-) -> Row:
+def prefill(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """Billions of multiply-adds a second when a whole prompt attends, and from registers."""
     shape = SHAPES[name]
-    pages = Pages(kernels, shape, kv_type, 1, prompt, page_size)
+    pages = Pages(kernels, shape, kv_type, 1, args.prompt, args.page_size)
     turns = {
-        "kernel": timed(pages.attending(prompt, threads)),
-        "peak": timed(lambda: kernels.roofline.float_products(PEAK_ROUNDS, threads)),
+        "kernel": timed(pages.attending(args.prompt, args.threads)),
+        "peak": timed(lambda: kernels.roofline.float_products(PEAK_ROUNDS, args.threads)),
     }
-    products = prompt * (prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
-    peak = kernels.roofline.float_products(PEAK_ROUNDS, threads)
-    return rates(f"{name} {kv_type}", RATE, turns, rounds, {"kernel": products, "peak": peak})
+    products = args.prompt * (args.prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
+    peak = kernels.roofline.float_products(PEAK_ROUNDS, args.threads)
+    return rates(f"{name} {kv_type}", RATE, turns, {"kernel": products, "peak": peak}, args)
 
 
 def rates(
     model: str,
-    metric: Any,
+    metric: Metric,
     turns: dict[str, Callable[[], dict[str, float]]],
-    rounds: int,
     work: dict[str, float],
+    args: argparse.Namespace,
 ) -> Row:
     """Billions of each turn's work in a second."""
-    taken = alternate(turns, rounds=rounds)
+    taken = alternate(turns, rounds=args.rounds, warmup=args.warmup)
     return Row(model, metric, {who: [work[who] / s / 1e9 for s in taken[who]["s"]] for who in turns})

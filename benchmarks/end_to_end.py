@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers import ENGINES, Runner
-from benchmarks.timing import Metric, Row, alternate, rows
+from benchmarks.timing import alternate
 from oxillama.benchmark import fixed_tokens
+from oxillama.measurements import Metric, Row, rows
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)
@@ -62,8 +63,8 @@ def turn(runner: Runner, prompt: int, new: int) -> Callable[[], dict[str, float]
 
 
 def agreement(runners: Sequence[Runner]) -> float | None:
-    """Cosine of the angle between the first two engines' logits of the prompt's last token."""
-    if len(runners) < 2:
+    """Cosine of the angle between two engines' logits of the prompt's last token, None if one has none."""
+    if len(runners) < 2 or not all(runner.appends for runner in runners[:2]):
         return None
     a, b = (np.asarray(runner.logits, np.float64) for runner in runners[:2])
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))

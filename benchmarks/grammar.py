@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.grammar_texts import CASES, Case
-from benchmarks.timing import align
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.measurements import Metric, Row, align
 from oxillama.tokenizer import TokenizerBridge
 
 
@@ -141,31 +142,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocab", type=Path, required=True, help="GGUF file with a vocabulary")
     parser.add_argument("--peer", choices=[*ENGINES][1:], action="append", default=[], help="repeatable")
     parser.add_argument("--case", choices=[case.name for case in CASES], action="append", help="default: all")
-    parser.add_argument("--rounds", type=int, default=4, help="default: %(default)s")
+    runs.add_arguments(parser, warmup=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints one line per grammar and engine, then what does not depend on a grammar."""
-    if args.rounds < 1:
-        raise ConfigError(f"--rounds: expected at least 1, got {args.rounds}")
+    names = ["oxillama", *args.peer]
+    conditions = {"vocab": args.vocab.stem, "case": args.case}
+    whole = runs.Run("grammar", args, conditions, names)
     tokenizer = TokenizerBridge.from_gguf(args.vocab)
     tokenizer.vocab_bytes()
     cases = [case for case in CASES if not args.case or case.name in args.case]
-    names = ["oxillama", *args.peer]
     times = {(case.name, name): Times() for case in cases for name in names}
     peers = {name: ENGINES[name](tokenizer) for name in args.peer}
-    for _ in range(args.rounds):
+    for round_ in range(args.warmup + args.rounds):
         for case in cases:
             for name in names:
                 engine = peers.get(name) or Oxillama(tokenizer)
-                measure(engine, case, times[case.name, name])
+                measure(engine, case, times[case.name, name] if round_ >= args.warmup else Times())
     lines = [["grammar", "engine", "tokens", "compile, ms (worst)", "mask, us: mean", "p99", "again", "p99"]]
     for (case_name, name), found in times.items():
         lines.append([case_name, name, str(len(found.first[0])), *shown(found)])
     print(f"{args.vocab.stem}: {tokenizer.n_vocab} tokens, {args.rounds} rounds, one thread")
-    print(align(lines))
     print_constants(tokenizer)
-    return 0
+    results = [row for case in cases for row in case_rows(case.name, {n: times[case.name, n] for n in names})]
+    return whole.finish(results, align(lines))
+
+
+def case_rows(case: str, times: dict[str, Times]) -> list[Row]:
+    """A grammar's rows: the rounds' means."""
+    compiled = {name: [1e3 * seconds for seconds in found.compile] for name, found in times.items()}
+    first = {name: [1e6 * float(np.mean(masks)) for masks in found.first] for name, found in times.items()}
+    again = {name: [1e6 * float(np.mean(masks)) for masks in found.again] for name, found in times.items()}
+    return [
+        Row(case, Metric("compile", "ms", higher_is_better=False), compiled),
+        Row(case, Metric("mask, mean", "us", higher_is_better=False), first),
+        Row(case, Metric("mask again, mean", "us", higher_is_better=False), again),
+    ]
 
 
 def measure(engine: Engine, case: Case, times: Times) -> None:

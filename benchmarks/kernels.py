@@ -11,29 +11,25 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.random_blocks import random_rows
-from benchmarks.timing import (
-    Metric,
-    Row,
-    align,
-    alternate,
-    compare,
-    read_report,
-    report,
-    round_ratios,
-    spread,
-    write_report,
-)
+from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
-from oxillama.benchmark import Summary, describe_machine
+from oxillama.benchmark import Summary
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
+from oxillama.measurements import (
+    Metric,
+    Row,
+    align,
+    round_ratios,
+    spread,
+)
 from oxillama.tensor import aligned_empty
 
 COLS = 4096
@@ -56,25 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=runnable, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=10, help="default: %(default)s")
     parser.add_argument(
         "--megabytes", type=float, default=96.0, help="size of the matrix (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
+    runs.add_arguments(parser)
     parser.set_defaults(runnable=runnable)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per format: shares of the roofline, and what more tokens cost."""
-    for option, value in (("--threads", args.threads), ("--rounds", args.rounds)):
+    for option, value in (("--threads", args.threads),):
         if value < 1:
             raise ConfigError(f"{option}: expected at least 1, got {value}")
     if not 0 < args.megabytes < 1e6:
         raise ConfigError(f"--megabytes: expected a number above 0, got {args.megabytes}")
     kernels = load(args.target) if args.target else best()
     options = {"target": kernels.target, "threads": args.threads, "megabytes": args.megabytes}
-    old = read_report(args.compare, "kernels", options) if args.compare else None
+    whole = runs.Run("kernels", args, options)
     results: list[Row] = []
     lines = [["format", "read, GB/s", "1 token, GB/s", "share of the read"]]
     lines[0] += [f"{n} tokens / 1" for n in FEW] + [
@@ -83,22 +77,15 @@ def run(args: argparse.Namespace) -> int:
         "share of the peak",
     ]
     for name in args.format or args.runnable:
-        found = measure(kernels, name, args.threads, args.rounds, args.megabytes)
+        found = measure(kernels, name, args.threads, args.rounds, args.megabytes, args.warmup)
         results += found
         lines.append([name, *cells(found)])
-    machine = describe_machine()
-    print(f"{machine['cpu']}, target {kernels.target}, {args.threads} threads, ", end="")
-    print(f"matrices of {args.megabytes:g} MB with {COLS} columns, {args.rounds} rounds; median [quartiles]")
-    print(align(lines))
-    content = report("kernels", options, machine, results)
-    if old is not None:
-        print(compare(old, content))
-    if args.json is not None:
-        write_report(args.json, content)
-    return 0
+    return whole.finish(results, align(lines))
 
 
-def measure(kernels: Kernels, name: str, threads: int, rounds: int, megabytes: float) -> list[Row]:
+def measure(
+    kernels: Kernels, name: str, threads: int, rounds: int, megabytes: float, warmup: int = 1
+) -> list[Row]:
     """Samples of one format, each beside its roofline."""
     fmt = FORMATS[name]
     layout = LAYOUTS[fmt.layout or ""]
@@ -123,6 +110,7 @@ def measure(kernels: Kernels, name: str, threads: int, rounds: int, megabytes: f
             "peak": turn(lambda: products(PEAK_ROUNDS, threads)),
         },
         rounds=rounds,
+        warmup=warmup,
     )
     taken = {subject: samples["s"] for subject, samples in times.items()}
     peak = products(PEAK_ROUNDS, threads)

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import ENGINES
-from benchmarks.timing import Metric, Row, alternate, rows
+from benchmarks.timing import alternate
 from oxillama.benchmark import fixed_tokens
 from oxillama.errors import LoadError
+from oxillama.measurements import Metric, Row, rows
 
 METRICS = (
     Metric("load", "s", higher_is_better=False),

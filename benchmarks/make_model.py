@@ -1,4 +1,4 @@
-"""Write a Llama-architecture GGUF of random weights in a real model's shape: speed without a download.
+"""Write a GGUF of random weights in a real model's shape (`benchmarks.shapes`): speed without a download.
 
     python -m benchmarks.make_model 1.1B Q4_K_M out.gguf
 
@@ -14,13 +14,14 @@ import itertools
 import string
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.random_blocks import RANDOM_FORMATS, random_rows
+from benchmarks.random_blocks import random_rows
+from benchmarks.shapes import BASE_FORMATS, SHAPES, Shape, Tensor, metadata, tensors
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 
@@ -28,104 +29,9 @@ SLICE_ELEMENTS = 1 << 22
 """Elements made and written at a time."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Dimensions of a Llama-architecture model; ``tied`` shares the embedding with the output."""
-
-    n_embd: int
-    n_ff: int
-    n_layer: int
-    n_head: int
-    n_head_kv: int
-    n_vocab: int
-    tied: bool = False
-    rope_theta: float = 10000.0
-    context: int = 4096
-
-    @property
-    def n_kv(self) -> int:
-        """Rows of a key or value projection."""
-        return self.n_embd // self.n_head * self.n_head_kv
-
-
-SHAPES = {
-    "15M": Shape(256, 1024, 6, 4, 4, 32000, tied=True, context=2048),  # the size of stories15M
-    "1.1B": Shape(2048, 5632, 22, 32, 4, 32000),  # TinyLlama
-    "llama3.2-1B": Shape(2048, 8192, 16, 32, 8, 128256, tied=True, rope_theta=500000.0, context=8192),
-    "8B": Shape(4096, 14336, 32, 32, 8, 128256, rope_theta=500000.0, context=8192),  # Llama 3
-}
-
-BASE_FORMATS = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K"} | {name: name for name in RANDOM_FORMATS}
-"""What can be asked for, and the format that most of its tensors have."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor to be written: (n_out, n_in), or (n_in,) for a norm when ``n_out`` is None."""
-
-    name: str
-    n_out: int | None
-    n_in: int
-    format: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor in the file, padding excluded."""
-        return FORMATS[self.format].nbytes((self.n_out or 1) * self.n_in)
-
-
-def tensor_format(mix: str, kind: str, layer: int, shape: Shape, *, pure: bool = False) -> str:
-    """Format of the ``kind`` ("attn_v", "output", ...) of tensor in a file of the mix ``mix``.
-
-    After `llama_tensor_get_type_impl` in llama.cpp's src/llama-quant.cpp, for the Llama architecture
-    without an importance matrix. Formats under four bits get their mix's output tensor only. ``pure``
-    gives every matrix the one format, as `llama-quantize --pure` does.
-    """
-    base = BASE_FORMATS[mix]
-    if pure or base in ("F32", "F16", "BF16", "Q8_0"):
-        return base
-    if kind == "output" or (kind == "token_embd" and shape.tied):
-        return "Q6_K"
-    n = shape.n_layer
-    if mix in ("Q4_K_M", "Q5_K_M") and kind in ("attn_v", "ffn_down"):
-        more_bits = layer < n // 8 or layer >= 7 * n // 8 or (layer - n // 8) % 3 == 2
-        return "Q6_K" if more_bits else base
-    if mix in ("IQ4_NL", "IQ4_XS"):
-        grouped = shape.n_head // shape.n_head_kv >= 4
-        if (kind == "attn_v" and grouped) or (kind == "ffn_down" and layer < n // 8):
-            return "Q5_K"
-    return base
-
-
-def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
-    """All tensors of a model, in the order they are written."""
-
-    def matrix(kind: str, n_out: int, n_in: int, layer: int = -1) -> Tensor:
-        prefix = f"blk.{layer}." if layer >= 0 else ""
-        return Tensor(
-            f"{prefix}{kind}.weight", n_out, n_in, tensor_format(mix, kind, layer, shape, pure=pure)
-        )
-
-    n_embd, n_ff = shape.n_embd, shape.n_ff
-    yield matrix("token_embd", shape.n_vocab, n_embd)
-    for layer in range(shape.n_layer):
-        yield Tensor(f"blk.{layer}.attn_norm.weight", None, n_embd, "F32")
-        yield matrix("attn_q", n_embd, n_embd, layer)
-        yield matrix("attn_k", shape.n_kv, n_embd, layer)
-        yield matrix("attn_v", shape.n_kv, n_embd, layer)
-        yield matrix("attn_output", n_embd, n_embd, layer)
-        yield Tensor(f"blk.{layer}.ffn_norm.weight", None, n_embd, "F32")
-        yield matrix("ffn_gate", n_ff, n_embd, layer)
-        yield matrix("ffn_up", n_ff, n_embd, layer)
-        yield matrix("ffn_down", n_embd, n_ff, layer)
-    yield Tensor("output_norm.weight", None, n_embd, "F32")
-    if not shape.tied:
-        yield matrix("output", shape.n_vocab, n_embd)
-
-
 def tensor_data(tensor: Tensor, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """The bytes of a tensor, in slices of whole rows."""
-    if tensor.n_out is None:
+    if tensor.is_vector:
         yield rng.normal(1.0, 0.05, tensor.n_in).astype("<f4").view(np.uint8)
         return
     std = tensor.n_in**-0.5  # a product with activations of size 1 is again of size 1
@@ -174,13 +80,12 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
             raise ConfigError(
                 f"{tensor.name}: {tensor.format} needs rows of a multiple of {block_len}, not {tensor.n_in}"
             )
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, shape.family)
     _add_metadata(writer, shape, mix, seed)
     for tensor in plan:
-        dims = [tensor.n_in] if tensor.n_out is None else [tensor.n_out, tensor.n_in]
         kind = gguf.GGMLQuantizationType[tensor.format]
         # A float16 stands for "not bytes": the shape is given in elements, whatever the format.
-        writer.add_tensor_info(tensor.name, dims, np.dtype(np.float16), tensor.nbytes, raw_dtype=kind)
+        writer.add_tensor_info(tensor.name, tensor.dims, np.dtype(np.float16), tensor.nbytes, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -209,16 +114,9 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
     file_type = getattr(_gguf().LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
     if file_type is not None:
         writer.add_file_type(file_type)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.n_embd)
-    writer.add_block_count(shape.n_layer)
-    writer.add_feed_forward_length(shape.n_ff)
-    writer.add_head_count(shape.n_head)
-    writer.add_head_count_kv(shape.n_head_kv)
-    writer.add_rope_dimension_count(shape.n_embd // shape.n_head)
-    writer.add_rope_freq_base(shape.rope_theta)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(shape.n_vocab)
+    for key, value in metadata(shape).items():
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{shape.family}.{key}", value)
     pieces, scores, types = vocabulary(shape.n_vocab)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(pieces)

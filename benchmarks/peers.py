@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from oxillama.benchmark import fixed_tokens, peak_rss
 from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
+from oxillama.modelfile import ModelFile
 
 Logits = NDArray[np.float32]
 
@@ -28,6 +29,8 @@ class Runner(ABC):
 
     Attributes
     ----------
+    appends : whether token ids can be given, and be appended to a context: else they are only counted, and no
+        logits come back.
     load_seconds : time to open the model until it can be run.
     first_token_seconds : the same, and a first token: what was only mapped has been read by then.
     n_vocab : tokens in the vocabulary.
@@ -35,6 +38,7 @@ class Runner(ABC):
     """
 
     name: str
+    appends: bool = True
     load_seconds: float
     first_token_seconds: float
     n_vocab: int
@@ -73,6 +77,18 @@ class Runner(ABC):
         seconds = self._clock() - start
         self._check(logits)
         self.logits = logits.copy()
+        return seconds
+
+    def clear(self) -> None:
+        """Empty the context."""
+        self._clear()
+
+    def extend(self, tokens: Sequence[int]) -> float:
+        """Seconds to append ``tokens`` to the context, up to the last one's logits."""
+        start = self._clock()
+        logits = self._forward(tokens)
+        seconds = self._clock() - start
+        self._check(logits)
         return seconds
 
     def decode(self, n: int) -> float:
@@ -237,4 +253,85 @@ class LlamaCpp(Runner):
         self._context = self._model = None
 
 
-ENGINES: dict[str, type[Runner]] = {engine.name: engine for engine in (OxiLlama, LlamaCpp)}
+class OxiLlamaPy(Runner):
+    """The package of other authors that PyPI calls oxillama: Rust, imported as ``oxillama_py``.
+
+    It takes text and gives text. A prompt is one word again and again, until it has the wanted number of
+    tokens; prefill is the time to the first new piece of text, decoding that from the first piece to the
+    last, greedy choice and detokenizing included.
+    """
+
+    name = "oxillama-py"
+    appends = False
+    word = " the"
+    _engine: Any = None
+    _module: Any = None
+    _prompt = 1
+
+    def version(self) -> str:
+        from importlib.metadata import version
+
+        self._import()
+        declared = getattr(self._module, "__version__", None)
+        return f"oxillama_py {declared or version('oxillama')}"
+
+    def _import(self) -> None:
+        try:
+            import oxillama_py
+        except ImportError as error:
+            message = f"peer oxillama-py: needs PyPI's package oxillama, which cannot be imported: {error}"
+            raise ConfigError(message) from error
+        self._module = oxillama_py
+
+    def _open(self) -> None:
+        with ModelFile.open(self.model) as file:
+            self._vocab_size = len(file.metadata["tokenizer.ggml.tokens"])
+        try:
+            config = self._module.EngineConfig(
+                str(self.model), context_size=self.context + 2, num_threads=self.threads
+            )
+            self._engine = self._module.Engine(config)
+            self._engine.load_model()
+        except self._module.OxiLlamaError as error:
+            raise LoadError(f"{self.model}: oxillama-py cannot load it: {error}") from error
+
+    def _clear(self) -> None:
+        self._engine.reset()
+
+    def _forward(self, tokens: Sequence[int]) -> Logits:
+        self._prompt = len(tokens)
+        self._pieces(1)
+        return np.zeros(self._vocab_size, np.float32)
+
+    def decode(self, n: int) -> float:
+        self._clear()
+        times = self._pieces(n + 1)
+        return (times[-1] - times[0]) * n / (len(times) - 1)
+
+    def _pieces(self, n: int) -> list[float]:
+        """When each of ``n`` pieces of text came behind the prompt; fewer if the model ends its text."""
+        times: list[float] = []
+        self._engine.generate_streaming(
+            self._text(self._prompt), n, lambda piece: times.append(self._clock()), temperature=0.0
+        )
+        if len(times) < min(n, 2):
+            raise PromptError(f"{self.model}: oxillama-py ended its text after {len(times)} of {n} tokens")
+        return times
+
+    def _text(self, n: int) -> str:
+        """A text of ``n`` tokens, of 2 if ``n`` is 1."""
+        begins = len(self._engine.tokenize(self.word)) - 1
+        text = self.word * max(1, n - begins)
+        found = len(self._engine.tokenize(text))
+        if found != max(n, 1 + begins):
+            raise PromptError(
+                f"{self.model}: oxillama-py has no text of {n} tokens, {self.word!r} gives {found}"
+            )
+        return text
+
+    def close(self) -> None:
+        self._engine = None
+
+
+ENGINES: dict[str, type[Runner]] = {engine.name: engine for engine in (OxiLlama, LlamaCpp, OxiLlamaPy)}
+"""By the names that commands take."""

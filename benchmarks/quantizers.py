@@ -14,19 +14,24 @@ import ctypes
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
+from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
+from oxillama.benchmark import Summary
 from oxillama.conversion import quantized
 from oxillama.errors import ConfigError
 from oxillama.filetypes import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
 from oxillama.formats import FORMATS
+from oxillama.measurements import Metric, Row, rows
 from oxillama.modelfile import ModelFile
 
 ROWS, COLS = 64, 1024
@@ -34,22 +39,32 @@ FORMATS_COMPARED = [name for name in TARGETS if name not in FLOATS]
 TYPES_COMPARED = [name for name, found in FILE_TYPES.items() if found.base != "F32"]
 
 
+ERROR = Metric("relative error", "1", higher_is_better=False)
+SPEED = Metric("quantizing", "ns/weight", higher_is_better=False)
+PERPLEXITY = Metric("perplexity", "1", higher_is_better=False)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--record", type=Path, metavar="FILE", help="write llama.cpp's errors, for the tests")
     parser.add_argument("--errors-only", action="store_true", help="leave the perplexities out")
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
+    runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print both tables."""
+    conditions = {"threads": args.threads, "rows": ROWS, "columns": COLS}
+    whole = runs.Run("quantizers", args, conditions, ["oxillama", "llama.cpp"])
     peer = Peer()
-    recorded = compare_errors(peer)
+    results: list[Row] = []
+    recorded = compare_errors(peer, results, args)
     if args.record is not None:
         args.record.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
     if not args.errors_only:
-        compare_perplexities(peer, args.threads)
-    return 0
+        compare_perplexities(peer, args.threads, results)
+    print()
+    return whole.finish(results)
 
 
 def matrices() -> Iterator[tuple[str, np.ndarray]]:
@@ -127,8 +142,8 @@ class Peer:
         return found
 
 
-def compare_errors(peer: Peer) -> dict[str, dict[str, float]]:
-    """Print errors, ours and the peer's; return the peer's by format and case."""
+def compare_errors(peer: Peer, results: list[Row], args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Print errors, ours and the peer's, and append them to ``results``; the peer's by format and case."""
     recorded: dict[str, dict[str, float]] = {}
     quantized(best(), next(matrices())[1], FORMATS["Q4_0"], None)  # starts the threads
     print(f"relative error of a {ROWS} x {COLS} matrix; with an importance, weighted by it\n")
@@ -139,18 +154,38 @@ def compare_errors(peer: Peer) -> dict[str, dict[str, float]]:
         for kind, x in matrices():
             for weights in (None, importance()):
                 by = np.ones(COLS) if weights is None else weights
-                start = time.perf_counter()
-                mine = quantized(best(), x, FORMATS[name], weights)
-                middle = time.perf_counter()
-                theirs = peer.quantize(name, x, weights)
-                end = time.perf_counter()
-                errors = [relative_error(name, blocks, x, by) for blocks in (mine, theirs)]
+                work = {
+                    "oxillama": partial(quantized, best(), x, FORMATS[name], weights),
+                    "llama.cpp": partial(peer.quantize, name, x, weights),
+                }
+                errors = {who: relative_error(name, make(), x, by) for who, make in work.items()}
+                times = alternate(
+                    {who: timed(make, x.size) for who, make in work.items()},
+                    rounds=args.rounds,
+                    warmup=args.warmup,
+                )
                 case = "no" if weights is None else "yes"
-                recorded[name][f"{kind}, {case}"] = errors[1]
-                times = [(t / x.size * 1e9) for t in (middle - start, end - middle)]
-                print(f"| {name} | {kind} | {case} | {errors[0]:.5f} | {errors[1]:.5f} |", end="")
-                print(f" {errors[0] / errors[1]:.4f} | {times[0]:.0f} | {times[1]:.0f} |")
+                recorded[name][f"{kind}, {case}"] = errors["llama.cpp"]
+                label = f"{name}, {kind}, importance: {case}"
+                found = [Row(label, ERROR, {who: [error] for who, error in errors.items()})]
+                found += rows(label, times, [SPEED])
+                results += found
+                mine, theirs = errors.values()
+                a, b = (Summary.of(samples).median for samples in found[1].samples.values())
+                print(f"| {name} | {kind} | {case} | {mine:.5f} | {theirs:.5f} |", end="")
+                print(f" {mine / theirs:.4f} | {a:.0f} | {b:.0f} |", flush=True)
     return recorded
+
+
+def timed(make: Callable[[], object], n_weights: int) -> Callable[[], dict[str, float]]:
+    """A turn that quantizes a matrix of so many weights."""
+
+    def turn() -> dict[str, float]:
+        start = time.perf_counter()
+        make()
+        return {SPEED.name: (time.perf_counter() - start) / n_weights * 1e9}
+
+    return turn
 
 
 def perplexity(path: Path, threads: int) -> float:
@@ -184,7 +219,7 @@ def formats_of(path: Path) -> dict[str, str]:
         return {name: info.format.name for name, info in file.tensors.items()}
 
 
-def compare_perplexities(peer: Peer, threads: int) -> None:
+def compare_perplexities(peer: Peer, threads: int, results: list[Row]) -> None:
     """Print the perplexity of the demo model in every file type, quantized by either."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -212,8 +247,10 @@ def compare_perplexities(peer: Peer, threads: int) -> None:
                 other = peer.logits(mine, tokens).ravel()
                 cosine = float(ours @ other / np.linalg.norm(ours) / np.linalg.norm(other))
                 label = f"{file_type} pure" if pure else file_type
+                samples = {who: [value] for who, value in zip(("oxillama", "llama.cpp"), found)}
                 same = "yes" if formats_of(mine) == formats_of(theirs) else "no"
                 runs = f"cosine of logits {cosine:.5f}"
                 case = "no" if weights is None else "yes"
+                results.append(Row(f"{label}, importance: {case}", PERPLEXITY, samples))
                 print(f"| {label} | {case} | {found[0]:.4f} | {found[1]:.4f} |", end="")
                 print(f" {found[0] / found[1]:.4f} | {same} | {runs} |", flush=True)

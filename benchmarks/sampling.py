@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import Metric, Row, alternate, rows, table
-from oxillama._kernels import best
-from oxillama.benchmark import describe_machine
+from benchmarks import runs
+from benchmarks.timing import alternate
 from oxillama.errors import ConfigError
+from oxillama.measurements import Metric, Row, rows
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig
@@ -98,26 +98,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--logits", choices=["normal", "uniform"], default="normal", help="of deviation 3; -1 to 1"
     )
-    parser.add_argument("--rounds", type=int, default=10, help="turns per engine (default: %(default)s)")
     parser.add_argument("--case", choices=list(CASES), action="append", help="repeatable; default: all")
     parser.add_argument("--sequences", type=int, default=32, help="of the batch (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="for the batch (default: %(default)s)")
+    runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints microseconds per token, a line per case, then those of a batch."""
-    for name in ("vocab", "rounds", "sequences", "threads"):
+    for name in ("vocab", "sequences", "threads"):
         if getattr(args, name) < 1:
             raise ConfigError(f"--{name}: expected at least 1, got {getattr(args, name)}")
+    names = ("vocab", "logits", "sequences", "threads")
+    engines = ["oxillama", *([args.peer] if args.peer else [])]
+    whole = runs.Run("sampling", args, {name: getattr(args, name) for name in names}, engines)
     results = [row for name in args.case or CASES for row in measure(name, args)]
-    print(f"{describe_machine()['cpu']}, target {best().target}; {args.vocab} {args.logits} logits; ", end="")
-    print(f"{args.rounds} rounds; median [quartiles]")
-    for peers in (True, False):
-        some = [row for row in results if (len(row.samples) > 1) == peers]
-        if some:
-            print(table(some))
-    print(table(batch(args)))
-    return 0
+    results.sort(key=lambda row: len(row.samples), reverse=True)  # those without a peer last
+    return whole.finish([*results, *batch(args)])
 
 
 def make_logits(args: argparse.Namespace, n: int) -> np.ndarray:
@@ -137,7 +134,7 @@ def measure(name: str, args: argparse.Namespace) -> list[Row]:
     subjects = {"oxillama": timed(lambda: sampler.sample(logits))}
     if args.peer and init is not None:
         subjects[args.peer] = timed(llama_cpp_choice(init, logits, history))
-    return rows(name, alternate(subjects, rounds=args.rounds), [METRIC])
+    return rows(name, alternate(subjects, rounds=args.rounds, warmup=args.warmup), [METRIC])
 
 
 def timed(choose: Callable[[], object], tokens: int = 1) -> Callable[[], dict[str, float]]:
@@ -184,4 +181,6 @@ def batch(args: argparse.Namespace) -> list[Row]:
         return timed(lambda: sample_batch(samplers, logits, n_threads=n_threads), args.sequences)
 
     subjects = {f"{args.threads} threads": together(args.threads), "1 thread": together(1)}
-    return rows(f"{args.sequences} sequences", alternate(subjects, rounds=args.rounds), [METRIC])
+    return rows(
+        f"{args.sequences} sequences", alternate(subjects, rounds=args.rounds, warmup=args.warmup), [METRIC]
+    )

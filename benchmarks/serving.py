@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.peers import LlamaCpp
-from benchmarks.timing import Metric, Row, align, alternate, rows, table
-from oxillama.benchmark import Summary, describe_machine, fixed_tokens
+from benchmarks.timing import alternate
+from oxillama.benchmark import Summary, fixed_tokens
 from oxillama.config import available_cpus
 from oxillama.errors import PromptError
+from oxillama.measurements import Metric, Row, align, rows
 
 PROMPT = 16  # tokens of each sequence's prompt
 GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -32,7 +34,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", type=Path, required=True, help="GGUF file")
     command.add_argument("--peer", choices=[LlamaCpp.name], help="an engine to compare decoding with")
     command.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
-    command.add_argument("--rounds", type=int, default=5, help="turns per engine (default: %(default)s)")
     command.add_argument(
         "--sequences", type=int, nargs="*", default=[1, 8, 32], help="sequences at once (default: 1 8 32)"
     )
@@ -46,12 +47,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--long", type=int, default=0, help="tokens of a long prompt beside a stream (default: leave it out)"
     )
+    runs.add_arguments(command)
 
 
 def run(args: argparse.Namespace) -> int:
     """`serving`: prints what was asked for."""
-    machine = describe_machine()
-    print(f"{machine['cpu']}, {args.threads} of {machine['available_cores']} cores; {args.model.stem}")
+    runs.check_models([args.model])
+    names = ("threads", "sequences", "new", "prefix", "long")
+    engines = ["oxillama", *([args.peer] if args.peer else [])]
+    whole = runs.Run("serving", args, {name: getattr(args, name) for name in names}, engines)
     context = max(args.prefix + 128, args.long + 1024, 512)
     engine = make_engine(args.model, args.threads, context)
     results: list[Row] = []
@@ -60,8 +64,9 @@ def run(args: argparse.Namespace) -> int:
         if peer is not None:
             peer.load()
         for n in args.sequences:
-            results += measure_decoding(engine, peer, n, args.new, args.rounds)
-            print(table(results[-1:]), flush=True)
+            results += measure_decoding(
+                engine, peer, n, args.new, args.rounds, warmup=args.warmup, model=args.model.stem
+            )
         if peer is not None:
             peer.close()
         print(align([["sequences", "outside of the model, of a step"], *overheads(engine, args)]), flush=True)
@@ -69,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         print(align(first_tokens(engine, args.prefix)))
     if args.long:
         print(align(worst_gap(engine, args.long)))
-    return 0
+    return whole.finish(results)
 
 
 def make_engine(model: Path, threads: int, context: int) -> Any:
@@ -125,7 +130,9 @@ def prompts_of(n: int, n_vocab: int, length: int = PROMPT) -> list[list[int]]:
     return [rng.integers(3, n_vocab, length).tolist() for _ in range(n)]
 
 
-def measure_decoding(engine: Any, peer: Any, n: int, new: int, rounds: int) -> list[Row]:
+def measure_decoding(
+    engine: Any, peer: Any, n: int, new: int, rounds: int, *, warmup: int = 1, model: str = ""
+) -> list[Row]:
     """Tokens per second of ``n`` sequences together."""
     metric = Metric(f"decode, {n} sequences", "tok/s", higher_is_better=True)
 
@@ -143,7 +150,7 @@ def measure_decoding(engine: Any, peer: Any, n: int, new: int, rounds: int) -> l
     subjects: dict[str, Callable[[], dict[str, float]]] = {"oxillama": ours}
     if peer is not None:
         subjects[peer.name] = theirs
-    return rows("", alternate(subjects, rounds=rounds), [metric])
+    return rows(model, alternate(subjects, rounds=rounds, warmup=warmup), [metric])
 
 
 def generate(engine: Any, prompts: Sequence[Sequence[int]], n: int) -> None:

@@ -49,15 +49,25 @@ class Summary:
 
 @dataclass(frozen=True)
 class ModelSpeed:
-    """What `bench_model` found: tokens per second, and seconds to load and answer one token."""
+    """What `bench_model` found: tokens per second of each round, seconds to load and answer one token."""
 
     model: str
     prompt_tokens: int
     new_tokens: int
     num_threads: int
     load_seconds: float
-    prefill: Summary
-    decode: Summary
+    prefill_samples: tuple[float, ...]
+    decode_samples: tuple[float, ...]
+
+    @property
+    def prefill(self) -> Summary:
+        """Of the rounds."""
+        return Summary.of(self.prefill_samples)
+
+    @property
+    def decode(self) -> Summary:
+        """Of the rounds."""
+        return Summary.of(self.decode_samples)
 
 
 def bench_model(
@@ -115,8 +125,8 @@ def bench_model(
         new_tokens,
         threads,
         load_seconds,
-        Summary.of(prefill[warmup:]),
-        Summary.of(decode[warmup:]),
+        tuple(prefill[warmup:]),
+        tuple(decode[warmup:]),
     )
 
 
@@ -145,6 +155,7 @@ def peak_rss() -> int:
 def describe_machine() -> dict[str, Any]:
     """The machine and software that a measurement belongs to, ready for JSON."""
     import oxillama
+    from oxillama._kernels import best
 
     info = _cpuinfo()
     flags = set((info.get("flags") or info.get("Features") or "").split())
@@ -156,6 +167,7 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "kernel": f"{platform.system()} {platform.release()}",
+        "target": best().target,
         "compiler": platform.python_compiler(),
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -21,20 +21,21 @@ import pytest
 import oxillama
 from benchmarks import end_to_end, loading, peers, sampling, timing
 from benchmarks.__main__ import main
-from benchmarks.timing import (
-    CpuTime,
-    Metric,
-    Row,
-    alternate,
-    compare,
-    others_share,
-    read_report,
-    report,
-    round_ratios,
-)
+from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
 from oxillama.benchmark import Summary, bench_model, fixed_tokens, peak_rss
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
+from oxillama.measurements import (
+    Metric,
+    Row,
+    compare,
+    read_report,
+    report,
+    round_ratios,
+    spread,
+    table,
+    write_report,
+)
 from oxillama.sampling.params import SamplerConfig
 
 # Statistics
@@ -84,11 +85,11 @@ def test_ratios_are_taken_within_rounds() -> None:
     [(0, "0"), (0.01234, "0.0123"), (0.5, "0.500"), (1.2345, "1.23"), (44.44, "44.4"), (6973.1, "6973")],
 )
 def test_numbers_are_printed_in_plain_notation(value: float, text: str) -> None:
-    assert timing.spread(Summary.of([value])) == f"{text} [{text} - {text}]"
+    assert spread(Summary.of([value])) == f"{text} [{text} - {text}]"
 
 
 def test_the_table_names_engines_units_and_ratio() -> None:
-    text = timing.table([Row("m", Metric("load", "s", False), {"a": [1.0, 3.0], "b": [4.0, 4.0]})])
+    text = table([Row("m", Metric("load", "s", False), {"a": [1.0, 3.0], "b": [4.0, 4.0]})])
     head, rule, line = text.splitlines()
     assert head.split("  ")[-1].strip() == "a / b"
     assert set(rule) == {"-", " "}
@@ -118,16 +119,16 @@ def test_the_share_of_other_processes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def saved(path: Path, metric: Metric, samples: list[float], command: str = "end-to-end") -> dict[str, Any]:
     content = report(command, {"prompt": 8, "rounds": 3}, {"cpu": "x"}, [Row("m", metric, {"a": samples})])
-    timing.write_report(path, content)
+    write_report(path, content)
     return content
 
 
 @pytest.mark.parametrize(
     "higher_is_better, now, verdict",
     [
-        (True, [20, 21, 22], "better"),
-        (False, [20, 21, 22], "worse"),
-        (True, [1, 2, 3], "worse"),
+        (True, [20, 21, 22], "BETTER"),
+        (False, [20, 21, 22], "WORSE"),
+        (True, [1, 2, 3], "WORSE"),
         (True, [9, 10, 12], "within the spread"),
     ],
 )
@@ -442,7 +443,7 @@ def test_sampling_is_measured_by_case(capsys: pytest.CaptureFixture[str]) -> Non
     flags = ["sampling", "--vocab", "300", "--rounds", "1", "--sequences", "3"]
     assert main([*flags, "--case", "default chain", "--case", "DRY over 4,096", "--logits", "uniform"]) == 0
     out = capsys.readouterr().out
-    assert "300 uniform logits" in out
+    assert "vocab 300, logits uniform" in out
     for name in ("default chain", "DRY over 4,096", "3 sequences"):
         assert re.search(rf"{name} +a token, us \(lower is better\) +\d", out)
     assert "min_p" not in out

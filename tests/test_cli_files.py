@@ -157,11 +157,20 @@ def test_bench(model: Path, tmp_path: Path) -> None:
     assert re.search(r"^prefill 8 +[\d.]+ ", text, re.MULTILINE)
     assert re.search(r"^decode 3 +[\d.]+ ", text, re.MULTILINE)
     found = json.loads(path.read_text())
-    assert found["speed"]["prompt_tokens"] == 8
-    assert found["speed"]["num_threads"] == 1
-    assert found["speed"]["decode"]["n"] == 2
+    options = {"prompt": 8, "new": 3, "threads": 1, "rounds": 2, "warmup": 1}
+    assert options.items() <= found["options"].items()
+    assert [(row["metric"], len(row["samples"]["oxillama"])) for row in found["results"]] == [
+        ("prefill", 2),
+        ("decode", 2),
+    ]
     assert found["machine"]["oxillama"] == oxillama.__version__
     assert [p.name for p in tmp_path.iterdir()] == ["speed.json"]
+    for row in found["results"]:
+        row["samples"]["oxillama"] = [1e12, 1e12]
+    path.write_text(json.dumps(found))
+    again = ("bench", model, "--prompt", "8", "--rounds", "2", "-t", "1", "--compare", path)
+    assert output(*again, "--new", "3").count("WORSE") == 2
+    assert "expected a report of bench with" in error(*again, "--new", "4")
 
 
 @pytest.mark.parametrize(

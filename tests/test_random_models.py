@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -11,8 +12,10 @@ import pytest
 
 from benchmarks import make_model
 from benchmarks.__main__ import main
-from benchmarks.make_model import SHAPES, Shape, tensors, vocabulary, write_model
+from benchmarks.make_model import vocabulary, write_model
 from benchmarks.random_blocks import RANDOM_FORMATS, random_rows
+from benchmarks.shapes import BASE_FORMATS, SHAPES, Shape, tensors
+from oxillama import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 from tests.twins import formats as twin
@@ -37,11 +40,11 @@ def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, t
     for tensor in found:
         wanted = plan[tensor.name]
         assert tensor.tensor_type.name == wanted.format
-        assert list(tensor.shape) == [wanted.n_in] + ([] if wanted.n_out is None else [wanted.n_out])
+        assert list(tensor.shape) == list(reversed(wanted.dims))
         data = np.ascontiguousarray(tensor.data)
-        weights = twin.weights(wanted.format, data.reshape(wanted.n_out or 1, -1).view(np.uint8))
+        weights = twin.weights(wanted.format, data.reshape(wanted.n_out, -1).view(np.uint8))
         assert np.isfinite(weights).all()
-        if wanted.n_out is None:
+        if wanted.is_vector:
             assert weights.mean() == pytest.approx(1, abs=0.05)
         else:
             unit = weights * np.sqrt(wanted.n_in)
@@ -70,7 +73,7 @@ def test_rows_have_no_offset_of_their_own(name: str) -> None:
         ("1.1B", "Q4_K_M", {"F32": 45, "Q4_K": 135, "Q6_K": 21}),
         ("1.1B", "Q4_0", {"F32": 45, "Q4_0": 155, "Q6_K": 1}),
         ("1.1B", "Q8_0", {"F32": 45, "Q8_0": 156}),
-        ("llama3.2-1B", "Q4_K_M", {"F32": 33, "Q4_K": 96, "Q6_K": 17}),
+        ("1B-128k", "Q4_K_M", {"F32": 33, "Q4_K": 96, "Q6_K": 17}),
         ("8B", "Q4_K_M", {"F32": 65, "Q4_K": 193, "Q6_K": 33}),
         ("1.1B", "IQ4_XS", {"F32": 45, "IQ4_XS": 131, "Q5_K": 24, "Q6_K": 1}),
         ("15M", "F16", {"F32": 13, "F16": 43}),
@@ -80,14 +83,34 @@ def test_mixes_are_those_of_published_files(shape: str, mix: str, counts: dict[s
     assert Counter(tensor.format for tensor in tensors(SHAPES[shape], mix)) == counts
 
 
-@pytest.mark.parametrize("shape, low, high", [("15M", 14e6, 16e6), ("1.1B", 1.09e9, 1.11e9)])
+@pytest.mark.parametrize(
+    "shape, low, high",
+    [
+        ("15M", 14e6, 16e6),
+        ("1.1B", 1.09e9, 1.11e9),
+        ("8B", 8.02e9, 8.04e9),
+        *((family, 0.95e9, 1.3e9) for family in ("mixtral", "qwen3moe", "deepseek2", "gemma2", "phi3")),
+    ],
+)
 def test_shapes_have_the_parameters_of_their_names(shape: str, low: float, high: float) -> None:
-    assert low < sum((tensor.n_out or 1) * tensor.n_in for tensor in tensors(SHAPES[shape], "F32")) < high
+    assert low < sum(tensor.n_out * tensor.n_in for tensor in tensors(SHAPES[shape], "F32")) < high
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_file_of_every_shape_loads_and_its_logits_are_of_size_one(name: str, tmp_path: Path) -> None:
+    """Two layers of it, which hold whatever a family has."""
+    shape = replace(SHAPES[name], n_layer=2, n_vocab=1000, n_embd=256)
+    write_model(tmp_path / "model.gguf", shape, "Q4_K_M")
+    engine = InferenceEngine.from_gguf(tmp_path / "model.gguf", num_threads=1, context_size=16)
+    logits = engine.logits([1, 5, 9])
+    assert engine.spec.family.name == shape.family
+    assert 0.3 < logits.std() < 10
+    assert np.abs(logits[1] - logits[2]).max() > 0.1
 
 
 def test_every_shape_fits_every_format() -> None:
     for shape in SHAPES.values():
-        for mix in make_model.BASE_FORMATS:
+        for mix in BASE_FORMATS:
             for tensor in tensors(shape, mix):
                 assert tensor.n_in % FORMATS[tensor.format].block_len == 0
 

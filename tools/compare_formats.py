@@ -21,9 +21,10 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.make_model import Shape, write_model
+from benchmarks.make_model import write_model
 from benchmarks.peers import LlamaCpp, OxiLlama, Runner
 from benchmarks.random_blocks import RANDOM_FORMATS
+from benchmarks.shapes import Shape
 from oxillama.benchmark import fixed_tokens
 from oxillama.modelfile import ModelFile
 from tests.twins import formats, llama

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +22,54 @@ def add_commands(commands: Any) -> None:
         ("--prompt", 512, "tokens of the prompt"),
         ("--new", 32, "tokens decoded after it"),
         ("--rounds", 10, "measurements of each"),
+        ("--warmup", 1, "rounds before them, thrown away"),
     ):
         meaning = f"{meaning} (default: {default})"
         bench.add_argument(name, metavar="N", type=int, default=default, help=meaning)
     options.add_named_options(bench, ("num_threads", "quantize"))
-    bench.add_argument("--json", metavar="FILE", type=Path, help="write the result and the machine here too")
+    bench.add_argument("--json", metavar="FILE", type=Path, help="write all samples and the machine here too")
+    bench.add_argument("--compare", metavar="OLD.json", type=Path, help="compare with an earlier --json")
     bench.set_defaults(command=run_bench)
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    from oxillama.benchmark import bench_model, describe_machine
+    from oxillama.benchmark import Summary, bench_model, describe_machine
+    from oxillama.config import available_cpus
+    from oxillama.measurements import Metric, Row, compare, machine_text, read_report, report
 
     if args.json is not None:
         check_writable(args.json)
+    threads = available_cpus() if args.num_threads is None else args.num_threads
+    conditions = {"prompt": args.prompt, "new": args.new, "threads": threads, "quantize": args.quantize}
+    old = None if args.compare is None else read_report(args.compare, "bench", conditions)
     speed = bench_model(
         args.model,
         prompt_tokens=args.prompt,
         new_tokens=args.new,
-        num_threads=args.num_threads,
+        num_threads=threads,
         quantize=args.quantize,
         rounds=args.rounds,
+        warmup=args.warmup,
     )
-    load, threads = f"loaded in {speed.load_seconds:.2f} s", f"{speed.num_threads} threads"
-    print(printable(f"{speed.model}: {load}, {threads}, {args.rounds} rounds"))
+    load = f"loaded in {speed.load_seconds:.2f} s"
+    print(printable(f"{speed.model}: {load}, {speed.num_threads} threads, {args.rounds} rounds"))
     rows: list[tuple[str, ...]] = [("tokens/s", "median", "low", "high", "min", "max")]
-    for name, n, s in (
-        ("prefill", speed.prompt_tokens, speed.prefill),
-        ("decode", speed.new_tokens, speed.decode),
+    results = []
+    for name, n, samples in (
+        ("prefill", speed.prompt_tokens, speed.prefill_samples),
+        ("decode", speed.new_tokens, speed.decode_samples),
     ):
+        s = Summary.of(samples)
         rows.append((f"{name} {n}", *(f"{value:.1f}" for value in (s.median, s.low, s.high, s.min, s.max))))
+        metric = Metric(name, "tok/s", higher_is_better=True)
+        results.append(Row(Path(speed.model).stem, metric, {"oxillama": list(samples)}))
     print_rows(rows, right=range(1, 6))
+    machine = describe_machine()
+    print(printable(machine_text(machine).replace("\n", "; ")))
+    measured = {"rounds": args.rounds, "warmup": args.warmup, "load_seconds": speed.load_seconds}
+    content = report("bench", conditions | measured, machine, results)
+    if old is not None:
+        print(compare(old, content))
     if args.json is not None:
-        write_json(args.json, {"speed": asdict(speed), "machine": describe_machine()})
+        write_json(args.json, content)
     return 0

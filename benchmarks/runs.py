@@ -1,0 +1,110 @@
+"""What every benchmark does besides measuring: common options, the report, the comparison with an old one.
+
+A command makes a `Run` before it measures, so that whatever would fail after minutes fails at once, and hands
+its rows to `Run.finish`, which prints the machine, the table and the comparison and writes the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import ENGINES
+from benchmarks.timing import CpuTime, others_share
+from oxillama.benchmark import describe_machine
+from oxillama.config import available_cpus
+from oxillama.errors import ConfigError, ModelFileError
+from oxillama.measurements import Row, compare, machine_text, read_report, report, table, write_report
+
+
+def add_arguments(parser: argparse.ArgumentParser, rounds: int = 10, warmup: int = 1) -> None:
+    """The options that all commands share."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="turns per engine (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=warmup, help="turns thrown away (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="compare with an earlier --json")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
+    """The options of commands that run models: which, in what engines, on how many threads."""
+    repeatable = {"action": "append", "help": "GGUF file; repeatable"} if many else {"help": "GGUF file"}
+    parser.add_argument("--model", type=Path, required=True, **repeatable)  # type: ignore[arg-type]
+    parser.add_argument("--engine", choices=ENGINES, default="oxillama", help="default: %(default)s")
+    parser.add_argument("--peer", choices=ENGINES, help="a second engine to compare with")
+    parser.add_argument("--threads", type=positive, default=available_cpus(), help="default: %(default)s")
+
+
+def positive(text: str) -> int:
+    """Parses a count of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
+    return value
+
+
+def engines(args: argparse.Namespace) -> list[str]:
+    """The engines that were asked for, the one that is compared first."""
+    if args.peer is None:
+        return [args.engine]
+    if args.peer == args.engine:
+        raise ConfigError(f"--peer: expected another engine than --engine, got {args.peer} twice")
+    return [args.engine, args.peer]
+
+
+def check_models(models: Sequence[Path]) -> None:
+    """Raises ModelFileError for the first that is no file."""
+    for model in models:
+        if not model.is_file():
+            raise ModelFileError(f"{model}: expected a GGUF model, found no such file")
+
+
+def version_of(engine: str) -> str:
+    """Of an engine that runs models, or else of the package so called."""
+    return ENGINES[engine](Path(), 1, 1).version() if engine in ENGINES else version(engine)
+
+
+class Run:
+    """One run of a command under ``conditions``, which must be the same for two reports to be compared.
+
+    Raises ConfigError for counts that measure nothing, a --json that could not be written, and a --compare
+    that is no report of this command under these conditions.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        args: argparse.Namespace,
+        conditions: Mapping[str, Any],
+        engines: Sequence[str] = ("oxillama",),
+    ) -> None:
+        for name, least in (("rounds", 1), ("warmup", 0)):
+            if getattr(args, name) < least:
+                raise ConfigError(f"--{name}: expected at least {least}, got {getattr(args, name)}")
+        if args.json is not None and not args.json.absolute().parent.is_dir():
+            raise ConfigError(f"--json: expected a file in an existing folder, got {args.json}")
+        self.command, self.engines = command, engines
+        self.options = {**conditions, "rounds": args.rounds, "warmup": args.warmup}
+        self.json, self.compare = args.json, args.compare
+        self.old = read_report(args.compare, command, conditions) if args.compare is not None else None
+        self.start = CpuTime.now()
+
+    def finish(self, results: Sequence[Row], text: str | None = None) -> int:
+        """Print the rows, or the ``text`` a command made of them; write and compare them. Returns 0."""
+        machine = describe_machine()
+        machine["others_share"] = others_share(self.start, CpuTime.now())
+        machine["engines"] = {name: version_of(name) for name in self.engines}
+        content = report(self.command, self.options, machine, results)
+        print(machine_text(machine))
+        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.options.items()), end="")
+        print("; median [quartiles]")
+        print(table(results) if text is None else text)
+        if self.old is not None:
+            old_machine = self.old.get("machine", {})
+            print(f"\nagainst {self.compare} of {self.old.get('time')}, {old_machine.get('cpu')}:")
+            print(compare(self.old, content))
+        if self.json is not None:
+            write_report(self.json, content)
+        return 0

@@ -1,0 +1,280 @@
+"""Every benchmark that runs whole models works from its command line, on a model that takes milliseconds.
+
+No test asserts a speed. Charts are well-formed, and a report that is slower than an older one is flagged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import busy, curves, peers, plot, timing
+from benchmarks.__main__ import main
+from benchmarks.make_model import write_model
+from benchmarks.shapes import Shape
+from oxillama.benchmark import Summary
+from oxillama.errors import ConfigError, PromptError
+from oxillama.measurements import Metric, Row, table
+
+SVG = "{http://www.w3.org/2000/svg}"
+TINY = Shape(n_embd=64, n_ff=64, n_layer=1, n_head=2, n_head_kv=1, n_vocab=1000, context=512)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    write_model(path, TINY, "Q8_0")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(busy, "SETTLE", 0)
+
+
+COMMANDS: dict[str, tuple[list[str], set[str]]] = {
+    "end-to-end": (["--prompt", "8", "--new", "2"], {"prefill", "decode"}),
+    "load": (
+        ["--prompt", "8", "--new", "2"],
+        {"load", "load to first token", "peak memory", "peak memory - file - KV"},
+    ),
+    "serving": (
+        ["--sequences", "1", "3", "--new", "2", "--prefix", "0"],
+        {"decode, 1 sequences", "decode, 3 sequences"},
+    ),
+    "curves": (
+        ["--context", "16", "8", "--batch", "2", "--new", "2"],
+        {"decode, 2 sequences"} | {f"{kind}, context {n}" for kind in ("prefill", "decode") for n in (8, 16)},
+    ),
+    "busy": (["--prompt", "8", "--new", "2"], {metric.name for metric in busy.METRICS}),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs_writes_and_flags_what_became_slower(
+    command: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, metrics = COMMANDS[command]
+    old = tmp_path / "old.json"
+    run = [command, "--model", str(model), "--threads", "1", "--rounds", "2", *options]
+    assert main([*run, "--json", str(old)]) == 0
+    assert "[" in capsys.readouterr().out
+    content = json.loads(old.read_text())
+    assert {result["metric"] for result in content["results"]} == metrics
+    for result in content["results"]:
+        assert result["model"] == "tiny"
+        assert len(result["samples"]["oxillama"]) == 2
+        assert np.isfinite(result["samples"]["oxillama"]).all()
+    machine = content["machine"]
+    assert {"cpu", "cores", "flags", "target", "memory_bytes", "python", "compiler"} <= machine.keys()
+    assert machine["engines"].keys() == {"oxillama"}
+    for result in content["results"]:
+        better = 1e15 if result["higher_is_better"] else 1e-15
+        result["samples"]["oxillama"] = [better, better]
+    old.write_text(json.dumps(content))
+    assert main([*run, "--compare", str(old)]) == 0
+    assert capsys.readouterr().out.count("WORSE") == len(metrics)
+    assert main([*run, "--threads", "2", "--compare", str(old)]) == 2
+    assert "expected a report of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["curves", "--context", "--batch"], "expected sizes"),
+        (["curves", "--peer", "oxillama-py"], "append"),
+        (["curves", "--plot", "x.pdf"], ".svg or .png"),
+        (["curves", "--plot", "absent/x.svg"], "existing folder"),
+        (["busy", "--seconds", "0"], "--seconds"),
+        (["busy", "--rounds", "0"], "--rounds"),
+        (["serving", "--warmup", "-1"], "--warmup"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_at_once(
+    flags: list[str], message: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*flags, "--model", str(model)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.out == ""
+
+
+def test_rows_of_other_engines_have_a_table_of_their_own() -> None:
+    metric = Metric("decode", "tok/s", True)
+    text = table([Row("m", metric, {"a": [1.0], "b": [2.0]}), Row("m", metric, {"a": [3.0]})])
+    both, alone = text.split("\n\n")
+    assert "a / b" in both and "a / b" not in alone and "3.00" in alone
+
+
+# Curves and charts
+
+
+class Clockwork(peers.Runner):
+    """Takes 1 s a token of a prompt, 1 s and 0.1 s per position held for each one after it."""
+
+    name = "clockwork"
+
+    def __init__(self, model: Path, threads: int, context: int) -> None:
+        self.now, self.held = 0.0, 0
+        super().__init__(model, threads, context, clock=lambda: self.now)
+
+    def version(self) -> str:
+        return "1"
+
+    def close(self) -> None: ...
+
+    def _import(self) -> None: ...
+
+    def _open(self) -> None: ...
+
+    def _clear(self) -> None:
+        self.held = 0
+
+    def _forward(self, tokens: Sequence[int]) -> peers.Logits:
+        self.now += len(tokens)
+        self.held += len(tokens)
+        return np.ones(50, np.float32)
+
+    def _forward_one(self, token: int) -> peers.Logits:
+        self.now += 1 + 0.1 * self.held
+        self.held += 1
+        return np.ones(50, np.float32)
+
+
+def test_one_pass_measures_every_context_at_its_depth(model: Path) -> None:
+    runner = Clockwork(model, 1, 64)
+    runner.load()
+    found = curves.context_turn(runner, [10, 20], 1)()
+    assert found == {
+        "prefill, context 10": 1,
+        "decode, context 10": pytest.approx(1 / 2),
+        "prefill, context 20": 1,
+        "decode, context 20": pytest.approx(1 / 3),
+    }
+    assert runner.held == 21
+
+
+def test_curves_are_drawn_for_all_sizes(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other <&>.gguf"
+    write_model(other, Shape(64, 64, 2, 2, 1, 1000, context=512), "Q8_0")
+    path = tmp_path / "curves.svg"
+    options = ["--context", "4", "8", "--batch", "1", "2", "--new", "1", "--rounds", "1", "--threads", "1"]
+    models = ["--model", str(model), "--model", str(other)]
+    assert main(["curves", *models, *options, "--plot", str(path), "--json", str(tmp_path / "x.json")]) == 0
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == f"{SVG}svg"
+    assert len(root.findall(f".//{SVG}polyline")) == 5  # both along the context, together, both against size
+    assert len(root.findall(f".//{SVG}circle")) == 10
+    assert curves.parameters(other) > curves.parameters(model) > 64_000
+    results = json.loads((tmp_path / "x.json").read_text())["results"]
+    assert len(results) == len({(r["model"], r["metric"]) for r in results}) == 8
+
+
+def test_a_chart_shows_every_point_within_its_frame() -> None:
+    lines = {
+        "a <&>": [(n, Summary.of([1000 / n, 1100 / n, 1500 / n])) for n in (1, 8, 64)],
+        "b": [(8, Summary.of([5.0]))],
+    }
+    root = ElementTree.fromstring(plot.svg([plot.Chart("speed & cost", "n", "tokens / s", lines)]))
+    circles = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.findall(f".//{SVG}circle")]
+    assert len(circles) == 4
+    for x, y in circles:
+        assert plot.LEFT <= x <= plot.WIDTH - plot.RIGHT
+        assert plot.TOP <= y <= plot.HEIGHT - plot.BOTTOM
+    (x1, y1), (x8, y8), (x64, y64), _ = circles
+    assert x8 - x1 == pytest.approx(x64 - x8, abs=0.2)  # logarithmic both ways
+    assert y8 - y1 == pytest.approx(y64 - y8, abs=0.2) and y8 > y1
+    texts = {text.text for text in root.iter(f"{SVG}text")}
+    assert {"speed & cost", "a <&>", "n", "tokens / s", "1", "8", "64"} <= texts
+    with pytest.raises(ConfigError, match="at least one point"):
+        plot.svg([plot.Chart("empty", "n", "y", {})])
+
+
+# A busy core
+
+
+def test_a_process_spins_only_as_long_as_it_is_wanted() -> None:
+    with busy.spinning(1, pin=True) as pids:
+        (pid,) = pids
+        deadline = time.monotonic() + 30
+        while cpu_ticks(pid) < 5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert cpu_ticks(pid) >= 5
+        assert len(os.sched_getaffinity(pid)) == 1
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_spinning_process_ends_with_the_one_that_started_it() -> None:
+    stranger = subprocess.Popen([sys.executable, "-S", "-c", busy.SPIN, "1"])  # 1 is not its parent
+    assert stranger.wait(timeout=30) == 0
+
+
+def cpu_ticks(pid: int) -> int:
+    """Of a process so far, in and out of the kernel."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
+def test_slow_decoding_is_cut_short(model: Path) -> None:
+    runner = Clockwork(model, 1, 64)
+    runner.load()
+    found = busy.speeds(runner, prompt=10, new=1000, seconds=5)
+    assert found == {"prefill": 1, "decode": pytest.approx(3 / (2 + 2.1 + 2.2))}
+
+
+# The peer that takes text
+
+
+def test_the_text_peer_is_timed_from_piece_to_piece(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Engine:
+        pieces = 100
+
+        def __init__(self, config: Any) -> None:
+            assert config == (str(model), 18, 2)
+
+        def load_model(self) -> None:
+            now[0] += 3
+
+        def reset(self) -> None: ...
+
+        def tokenize(self, text: str) -> list[int]:
+            return [1] + [7] * text.count(" the")
+
+        def generate_streaming(self, text: str, n: int, callback: Any, *, temperature: float) -> None:
+            now[0] += 2 * len(self.tokenize(text))
+            for _ in range(min(n, self.pieces)):
+                callback("x")
+                now[0] += 0.5
+
+    module = SimpleNamespace(
+        Engine=Engine,
+        EngineConfig=lambda path, *, context_size, num_threads: (path, context_size, num_threads),
+        OxiLlamaError=RuntimeError,
+        __version__="0.1",
+    )
+    monkeypatch.setitem(sys.modules, "oxillama_py", module)
+    runner = peers.OxiLlamaPy(model, 2, 16)
+    runner._clock = lambda: now[0]
+    runner.load()
+    assert runner.load_seconds == 3
+    assert runner.version() == "oxillama_py 0.1"
+    assert runner.prefill([5] * 10) == 20.5
+    assert runner.decode(4) == 2
+    Engine.pieces = 3  # the model ends its text: as long per token
+    assert runner.decode(4) == 2
+    Engine.pieces = 1
+    with pytest.raises(PromptError, match="ended its text after 1 of 5"):
+        runner.decode(4)
