@@ -16,7 +16,7 @@ from oxillama.benchmark import Summary
 from oxillama.errors import ConfigError
 
 WIDTH, HEIGHT = 460, 320  # of a chart, in pixels
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 46  # its margins
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 46, 46  # its margins
 COLOURS = ("#0b62a4", "#d9822b", "#2e8b57", "#8e44ad", "#b03a2e", "#5d6d7e")
 
 
@@ -107,7 +107,7 @@ def _series(
     for (value, s), (px, py) in zip(line, at, strict=True):
         parts.append(_line(x.at(value), y.at(s.low), px, y.at(s.high), colour))
         parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>')
-    return [*parts, _text(LEFT + 8, TOP + 14 + 14 * number, name, anchor="start", colour=colour)]
+    return [*parts, _text(LEFT + 120 * number, TOP - 10, name, anchor="start", colour=colour)]
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str = "#e3e3e3") -> str:

@@ -201,6 +201,15 @@ def test_a_chart_shows_every_point_within_its_frame() -> None:
         plot.svg([plot.Chart("empty", "n", "y", {})])
 
 
+def test_a_png_needs_matplotlib_and_says_so_before_measuring(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["curves", "--model", str(model), "--plot", str(tmp_path / "x.png")]) == 2
+    captured = capsys.readouterr()
+    assert "matplotlib" in captured.err and captured.out == ""
+
+
 # A busy core
 
 
