@@ -7,8 +7,7 @@
 #   apt-get install gcc-aarch64-linux-gnu qemu-user
 # and a Python of the same version on PATH that has cython, setuptools, numpy and pip. Everything else is kept in
 # FOLDER (/tmp/oxillama-arm): an arm64 Python unpacked from Debian's packages, its wheels, a copy of the sources.
-# Nothing is installed in the system. ARM_CC is the cross compiler, e.g. "python -m ziglang cc -target
-# aarch64-linux-gnu"; ARM_CPU the emulated CPU.
+# Nothing is installed in the system. ARM_CC is another cross compiler, ARM_CPU another CPU to emulate.
 set -euo pipefail
 
 folder=$(realpath -m "${1:-/tmp/oxillama-arm}")
