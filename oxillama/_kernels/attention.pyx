@@ -315,7 +315,7 @@ cdef class PagedBatch:
         cdef int T, i
         w.key_dim, w.value_pad, w.group = dk, self.shape.value_pad, u.n_heads
         w.position, w.view, w.softcap = u.position, u.view, c.softcap
-        w.slopes = NULL if c.slopes == NULL else c.slopes + u.first_head
+        w.slopes = <const float*>NULL if c.slopes == NULL else c.slopes + u.first_head
         w.queries = own
         w.weights = w.queries + MAX_ROWS * dk
         w.scaled = w.weights + BLOCK * MAX_TILE
@@ -403,7 +403,7 @@ cdef class PagedBatch:
         cdef Py_ssize_t dv = self.shape.value_dim, r, head
         for r in range(u.n_tokens * u.n_heads):
             head = u.first_head + r % u.n_heads
-            finish_row(total, r, self.shape.value_pad, NULL if c.sinks == NULL else c.sinks + head)
+            finish_row(total, r, self.shape.value_pad, <const float*>NULL if c.sinks == NULL else c.sinks + head)
             memcpy(c.out + ((u.first_row + r // u.n_heads) * c.n_heads + head) * dv,
                    total.outputs + r * self.shape.value_pad, dv * sizeof(float))
 

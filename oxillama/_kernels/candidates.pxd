@@ -129,7 +129,7 @@ cdef inline void weigh(Candidates* c) noexcept nogil:
 cdef inline f32x16 ids_at(const Candidates* c, Py_ssize_t k) noexcept nogil:
     """The bits of 16 ids."""
     cdef float[16] bits
-    memcpy(bits, c.ids + k if c.listed else ox_lanes, sizeof(bits))
+    memcpy(bits, <const int*>c.ids + k if c.listed else ox_lanes, sizeof(bits))
     if c.listed:
         return f32_load(bits)
     return f32_from_bits(i32_add(i32_set1(<int>k), i32_from_bits(f32_load(bits))))

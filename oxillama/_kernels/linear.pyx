@@ -194,7 +194,7 @@ cdef struct Job:
 
 cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
     """Writes panel ``p`` of the T tokens."""
-    cdef const float* bias = NULL if job.bias == NULL else job.bias + 16 * p
+    cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
     cdef int t
     for t in range(T):
         put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
@@ -301,7 +301,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, Py_ssize_t n, Py_s
     cdef int T
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, cols
     job.first, job.last, job.ld, job.accumulate = p0, p1, ld, accumulate
-    job.bias = NULL if bias == NULL else bias + w.first_row
+    job.bias = <const float*>NULL if bias == NULL else bias + w.first_row
     while t0 < n:
         T = tile_size(n - t0)
         form_tile(w.form, &forms[w.form], t0, cols, &job.tile)

@@ -25,6 +25,12 @@
 #define CYTHON_INLINE OX_INLINE
 #endif
 
+/* No fma but those written out. Compilers that know -ffp-contract=off are told by setup.py; /fp:precise alone lets
+ * MSVC before 2022 contract. */
+#if defined(_MSC_VER) && !defined(__clang__)
+#pragma fp_contract(off)
+#endif
+
 /* A hint that the cache line at p is read soon; any address will do. */
 #if !defined(_MSC_VER) || defined(__clang__)
 #define ox_prefetch(p) __builtin_prefetch(p)

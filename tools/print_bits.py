@@ -1,0 +1,60 @@
+"""Print a hash of what the kernels compute: the same on every machine, with every target and compiler.
+
+    OXILLAMA_TARGET=avx2 python tools/print_bits.py
+
+runs the demo model over a fixed text with each type of keys and values, multiplies seeded activations with a
+random matrix in each format, and hashes the bits of the results. Where two builds disagree, `-v`
+prints a hash for each part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from oxillama import InferenceEngine, demo
+from oxillama._kernels import best
+from oxillama.formats import KV_TYPES
+from tests.floor import NAMES, apply, linear, matrix
+from tests.tinymodels import Running
+
+N_TOKENS = 100
+ROWS, COLS = 48, 512
+
+
+def activations() -> np.ndarray:
+    """float32 (9, COLS), from integers alone: no generator or math library takes part."""
+    steps = np.arange(9 * COLS, dtype=np.uint32) * np.uint32(2654435761)
+    return ((steps >> 8).astype(np.float32) / np.float32(1 << 23) - np.float32(1)).reshape(9, COLS)
+
+
+def parts() -> Iterator[tuple[str, np.ndarray]]:
+    """Names and results."""
+    target = best().target
+    for name in NAMES:
+        layer = linear(target, [(name, matrix(name, ROWS, COLS))], COLS)
+        yield name, apply(layer, activations(), n_threads=2)
+    text = demo.HELDOUT.read_text(encoding="utf-8")
+    tokens = InferenceEngine.from_gguf(demo.STORY).tokenize(text)[:N_TOKENS]
+    for kv_type in KV_TYPES:
+        yield f"logits, {kv_type}", Running(demo.STORY.read_bytes(), target, 2, kv_type).logits(tokens, 33)
+
+
+def main() -> None:
+    whole = hashlib.sha256()
+    for name, values in parts():
+        assert not np.isnan(values).any(), name
+        whole.update(values.tobytes())
+        if "-v" in sys.argv[1:]:
+            print(hashlib.sha256(values.tobytes()).hexdigest()[:16], name)
+    print(whole.hexdigest())
+
+
+if __name__ == "__main__":
+    main()
