@@ -692,6 +692,14 @@ def test_models_give_their_own_schema() -> None:
     check(HasModel, [{"model": {"item": {"n": 1}}}], [{"model": {"item": {}}}])
 
 
+def test_types_name_all_their_properties() -> None:
+    check(Model, [{}], [{"other": 1}, {"item": {"n": 1, "other": 1}}])
+    schema = Model.model_json_schema()
+    check(schema, [{"other": 1}], [])
+    assert not grammar(HasModel).matches('{"model": {"item": {"n": 1.0}}}')
+    assert grammar(schema).matches('{"item": {"n": 1.0}}')
+
+
 def test_types_without_a_schema_are_refused() -> None:
     for kind in (complex, bytes, dict[int, str], object()):
         with pytest.raises(GrammarError, match="no JSON schema is known"):
