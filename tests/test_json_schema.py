@@ -580,7 +580,12 @@ HOSTILE = {
     "depth of text": "[" * 100_000,
     "negations": nested(40, lambda s: {"not": {"properties": {"a": s, "b": s}}}),
     "chain": {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(300)}, "$ref": "#/$defs/d0"},
-    "pattern and length": {"type": "string", "pattern": "[a-z]+[0-9]", "maxLength": 100_000},
+    "pattern and length": {
+        "type": "string",
+        "pattern": "[a-z]+[0-9]",
+        "minLength": 50_000,
+        "maxLength": 10**5,
+    },
     "pattern": {"type": "string", "pattern": "(a|b)*a(a|b){20}", "minLength": 3},
     "counting": {"contains": {"type": "string"}, "minContains": 500, "maxItems": 5000},
     "unique": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(30))}},
