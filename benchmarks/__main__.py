@@ -11,6 +11,7 @@ from benchmarks import (
     busy,
     curves,
     end_to_end,
+    generation,
     grammar,
     kernels,
     loading,
@@ -55,6 +56,10 @@ def parser() -> argparse.ArgumentParser:
     masks = commands.add_parser("grammar", help="compiling grammars and finding the tokens they allow")
     grammar.add_arguments(masks)
     masks.set_defaults(run=grammar.run)
+
+    bound = commands.add_parser("generation", help="what a grammar costs a whole generation")
+    generation.add_arguments(bound)
+    bound.set_defaults(run=generation.run)
 
     attending = commands.add_parser(
         "attention", help="attention alone, decoding and prefill, beside a roofline"

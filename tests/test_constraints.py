@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from typing import Annotated, Literal
 
 import pytest
 
@@ -51,6 +52,41 @@ def test_the_four_ways_to_ask(engine: InferenceEngine) -> None:
     for given in (grammar, Grammar.parse(grammar)):
         assert engine.generate("See", sampler=SamplerConfig(grammar=given)) in ("the fox.", "the toad.")
     assert "old" in json.loads(engine.generate("Toad", sampler=SamplerConfig(json_schema=Toad)))
+
+
+def test_any_type_is_a_schema(engine: InferenceEngine) -> None:
+    for kind in (tuple[bool, bool], Literal["x", 3], Annotated[int, {"minimum": 5, "maximum": 6}]):
+        sampler = SamplerConfig(json_schema=kind, seed=2)
+        value = json.loads(engine.generate("Say:", sampler=sampler, max_tokens=60))
+        assert value in ("x", 3, 5, 6) or all(isinstance(item, bool) for item in value)
+        assert engine.constraints.of(sampler).grammar is engine.constraints.of(sampler).grammar  # type: ignore
+    for wrong in (3, 1.5, [int], b"{}", ""):
+        with pytest.raises(ConfigError, match="json_schema: needs a mapping"):
+            SamplerConfig(json_schema=wrong)
+
+
+def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
+    """A token that the grammar needs is banned: its request raises when it comes to it, others go on."""
+    greedy = SamplerConfig.greedy()
+    banned = tuple(i for i, text in enumerate(engine.vocab_bytes()) if b"!" in text)
+    dead = dataclasses.replace(greedy, grammar='root ::= "Once" "!"', banned_tokens=banned)
+    alone = engine.generate("The toad", sampler=greedy, max_tokens=12)
+    other = engine.stream("The toad", sampler=greedy, max_tokens=12)
+    other.eager = True
+    first = next(other)
+    with pytest.raises(SamplingError):
+        engine.generate("The toad", sampler=dead, max_tokens=12)
+    assert first + "".join(other) == alone
+    engine.check_integrity()
+
+
+def test_what_the_prefix_cache_has_changes_nothing(engine: InferenceEngine) -> None:
+    sampler = SamplerConfig(json_schema=SCHEMA, seed=9)
+    prompt = "Mia lived by the sea. " * 12
+    cold = engine.generate(prompt, sampler=sampler, max_tokens=60, salt="new")
+    assert engine.last is not None and engine.last.cached_tokens == 0
+    assert engine.generate(prompt, sampler=sampler, max_tokens=60, salt="new") == cold
+    assert engine.last.cached_tokens > 0
 
 
 def test_each_of_a_batch_has_its_own(engine: InferenceEngine) -> None:

@@ -580,7 +580,12 @@ HOSTILE = {
     "depth of text": "[" * 100_000,
     "negations": nested(40, lambda s: {"not": {"properties": {"a": s, "b": s}}}),
     "chain": {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(300)}, "$ref": "#/$defs/d0"},
-    "pattern and length": {"type": "string", "pattern": "[a-z]+[0-9]", "maxLength": 100_000},
+    "pattern and length": {
+        "type": "string",
+        "pattern": "[a-z]+[0-9]",
+        "minLength": 50_000,
+        "maxLength": 10**5,
+    },
     "pattern": {"type": "string", "pattern": "(a|b)*a(a|b){20}", "minLength": 3},
     "counting": {"contains": {"type": "string"}, "minContains": 500, "maxItems": 5000},
     "unique": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(30))}},
@@ -690,6 +695,14 @@ class HasModel:
 def test_models_give_their_own_schema() -> None:
     check(Model, [{"item": {"n": 1}}], [{"item": {}}])
     check(HasModel, [{"model": {"item": {"n": 1}}}], [{"model": {"item": {}}}])
+
+
+def test_types_name_all_their_properties() -> None:
+    check(Model, [{}], [{"other": 1}, {"item": {"n": 1, "other": 1}}])
+    schema = Model.model_json_schema()
+    check(schema, [{"other": 1}], [])
+    assert not grammar(HasModel).matches('{"model": {"item": {"n": 1.0}}}')
+    assert grammar(schema).matches('{"item": {"n": 1.0}}')
 
 
 def test_types_without_a_schema_are_refused() -> None:

@@ -18,9 +18,10 @@ from typing import Any
 
 from oxillama.engine.core import EngineCore
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.request import Request
+from oxillama.engine.request import Request, refuse_logprobs
 from oxillama.engine.stepwise import Prompt
 from oxillama.errors import ConfigError
+from oxillama.sampling.logprobs import SampledToken
 
 AHEAD = 16  # pieces that may wait for a reader
 
@@ -50,6 +51,11 @@ class AsyncGeneration(AsyncIterator[str]):
     def tokens(self) -> list[int]:
         """Ids generated so far, an ending token included."""
         return self._request.tokens
+
+    @property
+    def logprobs(self) -> list[SampledToken] | None:
+        """As `Generation.logprobs`."""
+        return self._request.logprobs
 
     @property
     def finish_reason(self) -> str | None:
@@ -187,6 +193,7 @@ class AsyncEngine:
 
     async def stream(self, prompt: Prompt, **options: Any) -> AsyncGenerator[str, None]:
         """Yields text piece by piece; closing the generator cancels the request. Raises as `submit`."""
+        refuse_logprobs(options, "submit")
         generation = self.submit(prompt, **options)
         try:
             async for piece in generation:
@@ -196,6 +203,7 @@ class AsyncEngine:
 
     async def generate(self, prompt: Prompt, **options: Any) -> str:
         """The whole text; cancelling the task cancels the request. Raises what `submit` raises."""
+        refuse_logprobs(options, "submit")
         generation = self.submit(prompt, ahead=2**31, **options)
         try:
             return await generation.read()

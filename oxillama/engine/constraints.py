@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from threading import Lock
 
 from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.sampling.params import SamplerConfig
@@ -59,7 +60,12 @@ def key_of(config: SamplerConfig) -> tuple[str, object]:
     """What a grammar is kept under: the field, and its value as something that can be hashed."""
     name = config.constraint or ""
     value = getattr(config, name)
-    return name, json.dumps(value, default=repr) if isinstance(value, Mapping) else value
+    try:
+        hash(value)
+    except TypeError:  # a mapping, or annotations that hold one
+        schema = value if isinstance(value, Mapping) else schema_of_type(value)
+        return f"{name} of {type(value).__name__}", json.dumps(schema, default=repr)
+    return name, value
 
 
 def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:

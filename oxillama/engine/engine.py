@@ -20,7 +20,7 @@ from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import Embedder
 from oxillama.engine.generation import Generation
 from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
-from oxillama.engine.request import Request
+from oxillama.engine.request import Request, refuse_logprobs, wanted_logprobs
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.stepwise import Prompt, Stepwise
@@ -30,6 +30,7 @@ from oxillama.formats import KV_TYPES
 from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
+from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.params import SamplerConfig
 from oxillama.tensor import Loaded, Weights
 from oxillama.tokenizer import TokenizerBridge
@@ -177,6 +178,8 @@ class InferenceEngine(Stepwise, Embedder):
         timeout: float | None = None,
         salt: str = "",
         keep_logits: bool = False,
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
     ) -> Request:
         """A request for `core`, with its options checked as `stream` says."""
         self._need_file()
@@ -187,6 +190,7 @@ class InferenceEngine(Stepwise, Embedder):
             raise ConfigError(f"priority: needs an integer, got {priority!r}")
         if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
             raise ConfigError(f"timeout: needs seconds above 0, got {timeout!r}")
+        n_top = wanted_logprobs(logprobs, top_logprobs, self.spec.n_vocab)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if not all(isinstance(s, str) and s for s in stops):
             raise ConfigError(f"stop: needs strings that are not empty, got {stop!r}")
@@ -207,6 +211,7 @@ class InferenceEngine(Stepwise, Embedder):
             priority=priority,
             timeout=timeout,
             keep_logits=keep_logits,
+            top_logprobs=n_top,
         )
 
     def _sampler(self, config: SamplerConfig) -> Sampler:
@@ -226,6 +231,8 @@ class InferenceEngine(Stepwise, Embedder):
         priority: int = 0,
         timeout: float | None = None,
         salt: str = "",
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
     ) -> Generation:
         """Starts a fresh sequence and yields its text piece by piece. Never half a character.
 
@@ -239,6 +246,8 @@ class InferenceEngine(Stepwise, Embedder):
         priority : requests with a higher one go first.
         timeout : seconds after which it ends, with what there is; None for never.
         salt : prompts share what was computed of them only with others of the same salt.
+        logprobs : whether `Generation.logprobs` notes each token's log-probability, raw and processed.
+        top_logprobs : the same, and this many of the likeliest tokens of either distribution.
 
         Raises
         ------
@@ -256,6 +265,8 @@ class InferenceEngine(Stepwise, Embedder):
             priority=priority,
             timeout=timeout,
             salt=salt,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
         )
         self.last = Generation(self.core, request, callback=callback)
         return self.last
@@ -271,6 +282,8 @@ class InferenceEngine(Stepwise, Embedder):
         priority: int = 0,
         timeout: float | None = None,
         salt: str = "",
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
     ) -> str:
         """The whole text that `stream` yields; `finish_reason` then tells why it ended."""
         generation = self.stream(
@@ -282,6 +295,8 @@ class InferenceEngine(Stepwise, Embedder):
             priority=priority,
             timeout=timeout,
             salt=salt,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
         )
         generation.eager = callback is None
         return "".join(generation)
@@ -319,22 +334,35 @@ class InferenceEngine(Stepwise, Embedder):
         return_exceptions : what a prompt raises stands in the place of its text. Otherwise the first error
             is raised, and the others are cancelled.
         """
+        refuse_logprobs(options, "generate_batch_with_logprobs")
+        requests = self._run_batch(prompts, options, return_exceptions)
+        return [request.error or "".join(request.pieces) for request in requests]
+
+    def generate_batch_with_logprobs(
+        self, prompts: Listed[Prompt], *, top_logprobs: int = 0, **options: Any
+    ) -> list[tuple[str, list[SampledToken]]]:
+        """`generate_batch`, and of each prompt's tokens the log-probabilities (see `Generation.logprobs`)."""
+        requests = self._run_batch(prompts, {**options, "top_logprobs": top_logprobs})
+        return [("".join(request.pieces), request.logprobs or []) for request in requests]
+
+    def _run_batch(
+        self, prompts: Listed[Prompt], options: dict[str, Any], keep_errors: bool = False
+    ) -> list[Request]:
+        """Requests that have ended, each with its text in pieces, or its error."""
         requests = [self.prepare(prompt, **options) for prompt in prompts]
-        texts: list[str | BaseException] = []
         try:
             for request in requests:
                 request.ahead = float("inf")
                 self.core.submit(request, limited=False)
             for request in requests:
                 self.core.join(request)
-                if request.error is not None and not return_exceptions:
+                if request.error is not None and not keep_errors:
                     raise request.error
-                texts.append(request.error or "".join(request.pieces))
         except BaseException:
             for request in requests:
                 self.core.cancel(request)
             raise
-        return texts
+        return requests
 
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:
         """Runs a prompt that others will begin with, and keeps it until it is released.
@@ -349,6 +377,11 @@ class InferenceEngine(Stepwise, Embedder):
             limit = self.config.prefix_cache_bytes
             raise KvCacheFullError(f"prefix: {len(request.prompt)} tokens do not fit {limit} bytes of cache")
         return pinned
+
+    @property
+    def logprobs(self) -> list[SampledToken] | None:
+        """Log-probabilities of the last generation's tokens; None if they were not asked for."""
+        return self.last.logprobs if self.last else None
 
     @property
     def finish_reason(self) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from oxillama.engine.core import EngineCore
 from oxillama.engine.request import Request
+from oxillama.sampling.logprobs import SampledToken
 
 
 class Generation(Iterator[str]):
@@ -49,6 +50,12 @@ class Generation(Iterator[str]):
     def logits(self) -> list[np.ndarray] | None:
         """float32 (vocab,) each token was chosen from; None unless they were asked for."""
         return self._request.logits
+
+    @property
+    def logprobs(self) -> list[SampledToken] | None:
+        """Log-probabilities of each of `tokens`: in the model's own distribution (``raw``) and in the one it
+        was drawn from (``processed``), each with the likeliest others; None unless they were asked for."""
+        return self._request.logprobs
 
     @property
     def cached_tokens(self) -> int:

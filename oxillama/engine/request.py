@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listed
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import Node
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.stop_text import StopText
+from oxillama.errors import ConfigError
 from oxillama.sampling.chain import Sampler
+from oxillama.sampling.logprobs import SampledToken
 from oxillama.tokenizer import TokenizerBridge
 
 
@@ -29,12 +32,14 @@ class Request:
     priority : higher goes first.
     timeout : seconds from its submission after which it ends, finished or not; None for never.
     keep_logits : whether to keep the logits that each token was chosen from.
+    top_logprobs : how many of the likeliest tokens to note beside each token; None for no log-probabilities.
 
     Attributes
     ----------
     pieces : text that has not been read yet.
     ahead : pieces that may be in store; with as many the request pauses. 0 while nobody asks.
     tokens : ids generated so far, an ending token included.
+    logprobs : of each of these, raw and processed; None unless they were asked for.
     finish_reason, error : why it ended; None while it goes on.
     listener : called, by the thread that leads the step, when there is something new to read.
     """
@@ -53,6 +58,7 @@ class Request:
         priority: int = 0,
         timeout: float | None = None,
         keep_logits: bool = False,
+        top_logprobs: int | None = None,
     ) -> None:
         self.sequence = Sequence(pool, prompt)
         self.prompt = list(prompt)
@@ -64,6 +70,7 @@ class Request:
         self.ahead: float = 0
         self.tokens: list[int] = []
         self.logits: list[np.ndarray] | None = [] if keep_logits else None
+        self.logprobs: list[SampledToken] | None = None if top_logprobs is None else []
         self.finish_reason: str | None = None
         self.error: BaseException | None = None
         self.cancelled = False
@@ -76,6 +83,7 @@ class Request:
         self.node: Node | None = None
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
+        self._top_logprobs = top_logprobs
         self._left = max_tokens
         self._room = context_size - len(prompt)
         self._ends = tokenizer.eog_ids
@@ -96,7 +104,7 @@ class Request:
     def take(self, logits: np.ndarray) -> str | None:
         """Samples a token and adds it and its text; the reason if it was the last. May raise whatever
         the sampler raises."""
-        token = self.sampler.sample(logits, self.sequence.tokens)
+        token = self._sample(logits)
         if self.logits is not None:
             self.logits.append(logits.copy())
         self.sequence.tokens.append(token)
@@ -110,6 +118,15 @@ class Request:
             self.pieces.append(shown)
         return "stop" if self._stopped else self.limit
 
+    def _sample(self, logits: np.ndarray) -> int:
+        """The next token; the same one whether log-probabilities are noted or not."""
+        history = self.sequence.tokens
+        if self.logprobs is None or self._top_logprobs is None:
+            return self.sampler.sample(logits, history)
+        sampled = self.sampler.sample_with_logprobs(logits, history, self._top_logprobs)
+        self.logprobs.append(sampled)
+        return sampled.token
+
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """Ends it: text that was held back is shown. Its pages are for the scheduler to free."""
         if not self._stopped and error is None:
@@ -117,3 +134,21 @@ class Request:
             shown += "" if found else self._stop.flush()
             self.pieces += [shown] if shown else []
         self.finish_reason, self.error = reason, error
+
+
+def wanted_logprobs(logprobs: bool, top_logprobs: int | None, n_vocab: int) -> int | None:
+    """How many of the likeliest tokens to note with each; None without log-probabilities."""
+    if not isinstance(logprobs, bool):
+        raise ConfigError(f"logprobs: needs True or False, got {logprobs!r}")
+    if top_logprobs is None:
+        return 0 if logprobs else None
+    integer = isinstance(top_logprobs, int) and not isinstance(top_logprobs, bool)
+    if not integer or not 0 <= top_logprobs <= n_vocab:
+        raise ConfigError(f"top_logprobs: needs an integer, 0 to {n_vocab}, got {top_logprobs!r}")
+    return top_logprobs
+
+
+def refuse_logprobs(options: Mapping[str, Any], instead: str) -> None:
+    """Raises ConfigError where log-probabilities are asked of what gives only text."""
+    if options.get("logprobs") or options.get("top_logprobs") is not None:
+        raise ConfigError(f"logprobs: are not part of a text, expected a call of {instead}")

@@ -20,7 +20,7 @@ from oxillama.grammar.vocabulary import Vocabulary
 TABLE_BYTES = 48 << 20  # of configurations, before the tables are replaced
 HARD_BYTES = 256 << 20  # ... and what one operation may make them grow to
 MASK_BYTES = 32 << 20
-PREPARE_SECONDS = 0.015  # spent on each new grammar and vocabulary, so that no first mask is slow
+PREPARE_SECONDS = 0.025  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 

@@ -43,8 +43,9 @@ class JsonSchemaCompiler:
     any_order : objects of at most this many known names accept their properties in any order; larger ones in
         the order of the schema. 0: always the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
-        them, as the specification has it, or not.
-    plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on.
+        them, as the specification has it, or not. Those of Python types never do without saying so.
+    plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on; those of
+        Python types never are.
     unenforced : what the last compilation with ``strict=False`` had to let go, as "path: reason".
 
     Raises
@@ -94,8 +95,10 @@ class JsonSchemaCompiler:
                 self.unenforced.append(f"{path}: {reason}")
 
         try:
+            of_type = not isinstance(schema, (str, bytes, bool, Mapping))
+            open_objects, plain_integers = self.open_objects and not of_type, self.plain_integers or of_type
             references = References(_loaded(schema), self.registry, self.default_schema)
-            keywords = Keywords(references, self.formats, self.plain_integers, unenforced)
+            keywords = Keywords(references, self.formats, plain_integers, unenforced)
             unevaluated = Unevaluated(keywords)
 
             def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
@@ -107,7 +110,7 @@ class JsonSchemaCompiler:
             expander = Expander(formulas, unenforced)
             layout = Layout.of(self.whitespace)
             followed = keywords.followed
-            writer = Writer(expander, followed, layout, self.any_order, self.open_objects, unenforced)
+            writer = Writer(expander, followed, layout, self.any_order, open_objects, unenforced)
             return writer.write(state_of(of_schema(references.root, NO_SCOPE)))
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None

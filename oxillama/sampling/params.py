@@ -119,7 +119,8 @@ class SamplerConfig:
     min_tokens : tokens before which no end of generation is chosen. [0, inf)
     ignore_eos : never choose an end of generation.
     grammar : text must follow this grammar (GBNF, or a compiled one).
-    json_schema : text must be JSON that fits this schema (a dict, JSON text, True, or a class).
+    json_schema : text must be JSON that fits this schema (a dict, JSON text, True, or a type: a
+        dataclass, a pydantic model, ``list[str]``).
     regex : text must match this regular expression.
     choices : text must be one of these.
     order : names of the stages in the order they are applied, and callables (see `SamplerStage`) among them.
@@ -234,8 +235,9 @@ class SamplerConfig:
         if isinstance(self.grammar, plain) or self.grammar == "":
             raise ConfigError(f"grammar: needs a text or a compiled grammar, got {self.grammar!r}")
         schema = self.json_schema
-        if schema is not None and not (isinstance(schema, (Mapping, str, bool, type)) and schema != ""):
-            raise ConfigError(f"json_schema: needs a mapping, JSON text, a bool or a class, got {schema!r}")
+        number = isinstance(schema, (int, float)) and not isinstance(schema, bool)
+        if number or isinstance(schema, (bytes, list, tuple)) or schema == "":
+            raise ConfigError(f"json_schema: needs a mapping, JSON text, a bool or a type, got {schema!r}")
         if self.regex is not None and not isinstance(self.regex, str):
             raise ConfigError(f"regex: needs a text, got {self.regex!r}")
         if self.choices is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
 from oxillama.grammar.regex import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
@@ -21,6 +22,7 @@ from oxillama.grammar.schema.json_text import (
     spell,
     spelled_expression,
 )
+from oxillama.grammar.schema.lengths import shortened, span
 
 MANY_VALUES = 16  # from here on they are written as an automaton
 
@@ -141,7 +143,21 @@ class Strings:
             bounded = _bounded(expression, self.least, self.most)
             if bounded is not None:
                 return quoted(spelled_expression(bounded))
-        return quoted(spell(self.automaton()))
+        try:
+            return quoted(spell(self.automaton()))
+        except GrammarError:
+            short = self._shortened()
+            if short is None:
+                raise
+            return quoted(spelled_expression(short))
+
+    def _shortened(self) -> Node | None:
+        """Some strings of the only pattern, short enough without counting; None if there are none."""
+        if self.most is None or self.absent or self.excluded or len(self.patterns) != 1:
+            return None
+        short = shortened(next(iter(self.patterns)), self.most)
+        lengths = None if short is None else span(short)
+        return short if lengths is not None and lengths[0] >= self.least else None
 
 
 def _bounded(node: Node, least: int, most: int | None) -> Node | None:

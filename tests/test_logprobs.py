@@ -1,0 +1,89 @@
+"""Log-probabilities of generated tokens: they are those of the two distributions, and change no text."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from oxillama import AsyncEngine, ConfigError, InferenceEngine, SampledToken, SamplerConfig, demo
+
+PROMPTS = ["Once upon a time", "The old toad"]
+SAMPLER = SamplerConfig(seed=5, top_k=8, temperature=1.3)
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY)
+
+
+def exact(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities in double precision."""
+    x = logits.astype(np.float64) - logits.max()
+    return x - np.log(np.exp(x).sum())  # type: ignore[no-any-return]
+
+
+def test_both_distributions(engine: InferenceEngine) -> None:
+    plain, rows = engine.generate_with_logits(PROMPTS[0], sampler=SAMPLER, max_tokens=12)
+    text = engine.generate(PROMPTS[0], sampler=SAMPLER, max_tokens=12, top_logprobs=4)
+    assert text == plain
+    assert engine.logprobs is not None and engine.last is not None
+    assert [sampled.token for sampled in engine.logprobs] == engine.last.tokens
+    for sampled, row in zip(engine.logprobs, rows, strict=True):
+        raw = exact(row)
+        assert sampled.raw.logprob == pytest.approx(raw[sampled.token], abs=1e-5)
+        assert [token for token, _ in sampled.raw.top] == np.argsort(-raw, kind="stable")[:4].tolist()
+        assert sampled.raw.top[3][1] == pytest.approx(raw[sampled.raw.top[3][0]], abs=1e-5)
+        processed = sampled.processed
+        assert sum(math.exp(p) for _, p in processed.top) <= 1 + 1e-9
+        best = sampled.raw.top[0][0]
+        if len(processed.top) > 1:  # temperature brings two candidates nearer by its factor
+            (a, p), (b, q) = processed.top[:2]
+            assert a == best and (p - q) * 1.3 == pytest.approx(raw[a] - raw[b], abs=1e-4)
+
+
+def test_without_top(engine: InferenceEngine) -> None:
+    engine.generate(PROMPTS[0], sampler=SAMPLER, max_tokens=3, logprobs=True)
+    assert engine.logprobs is not None and len(engine.logprobs) == 3
+    assert all(sampled.raw.top == sampled.processed.top == () for sampled in engine.logprobs)
+    engine.generate(PROMPTS[0], sampler=SAMPLER, max_tokens=3)
+    assert engine.logprobs is None
+
+
+def test_a_grammar_leaves_one_candidate(engine: InferenceEngine) -> None:
+    engine.generate("Is it?", sampler=SamplerConfig(choices=("yes",)), top_logprobs=3)
+    assert engine.logprobs is not None
+    last = engine.logprobs[-1]
+    assert last.processed.top == ((last.token, 0.0),)
+    assert last.raw.logprob < 0 and len(last.raw.top) == 3
+
+
+def test_batch_stream_and_asyncio_agree(engine: InferenceEngine) -> None:
+    batch = engine.generate_batch_with_logprobs(PROMPTS, sampler=SAMPLER, max_tokens=8, top_logprobs=2)
+    alone: list[tuple[str, list[SampledToken] | None]] = []
+    for prompt in PROMPTS:
+        stream = engine.stream(prompt, sampler=SAMPLER, max_tokens=8, top_logprobs=2)
+        alone.append(("".join(stream), stream.logprobs))
+    assert alone == batch
+
+    async def main() -> list[SampledToken] | None:
+        async with AsyncEngine(engine) as many:
+            generation = many.submit(PROMPTS[1], sampler=SAMPLER, max_tokens=8, top_logprobs=2)
+            await generation.read()
+            with pytest.raises(ConfigError, match="submit"):
+                await many.generate(PROMPTS[1], logprobs=True)
+            return generation.logprobs
+
+    assert asyncio.run(main()) == batch[1][1]
+
+
+def test_bad_options(engine: InferenceEngine) -> None:
+    for wrong in (-1, True, 1.5, engine.spec.n_vocab + 1):
+        with pytest.raises(ConfigError, match="top_logprobs: needs an integer, 0 to"):
+            engine.stream("x", top_logprobs=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="logprobs: needs True or False"):
+        engine.stream("x", logprobs=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="generate_batch_with_logprobs"):
+        engine.generate_batch(["x"], logprobs=True)
