@@ -122,8 +122,10 @@ class Weights:
         return out
 
     def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """A tensor of any dimensions, given in GGUF order, as float32 in NumPy's; dimensions of 1 at the end may
-        be left out in the file."""
+        """A tensor of any dimensions, given in GGUF order, as float32 in NumPy's.
+
+        Dimensions of 1 at the end may be left out in the file.
+        """
         stored = self.shape(name)
         same = stored and [*stored, *[1] * (len(shape) - len(stored))] == list(shape)
         info = self._info(name, stored if same else shape)

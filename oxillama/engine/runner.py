@@ -126,7 +126,8 @@ class Runner:
 def _states(sequences: Listed[Sequence]) -> np.ndarray:
     """int64 (2, sequences): addresses of the states that they begin with, and of those they leave."""
     found = [s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache)]
-    return np.array(found, np.int64).T.copy()
+    addresses: np.ndarray = np.array(found, np.int64).T.copy()
+    return addresses
 
 
 def schedule(parts: Listed[tuple[Sequence, int]]) -> None:

@@ -16,6 +16,7 @@ from oxillama.models.mla import LatentAttention
 from oxillama.models.norm import Norm, load_norm
 from oxillama.models.spec import Spec
 from oxillama.models.ssm import Mamba, Mamba2, ShortConv
+from oxillama.models.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.tensor import Matrices, Weights
 
@@ -125,6 +126,8 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "mamba": Mamba,
     "mamba2": Mamba2,
     "shortconv": ShortConv,
+    "rwkv6": TimeMix6,
+    "rwkv7": TimeMix7,
 }
 
 
@@ -135,7 +138,11 @@ def dense(spec: Spec, i: int, weights: Weights) -> Block:
     return load_feed(spec, weights, f"blk.{i}", spec.layers[i].n_ff)
 
 
-FEEDS: dict[str, Callable[[Spec, int, Weights], Block]] = {"dense": dense}
+FEEDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
+    "dense": dense,
+    "rwkv6": ChannelMix6,
+    "rwkv7": ChannelMix7,
+}
 
 
 def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
