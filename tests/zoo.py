@@ -212,6 +212,11 @@ class Model:
             "qwen2vl": {"rope.dimension_sections": ("[i32]", [1, 1, 1, 0])},
             "granite": {"logit_scale": ("f32", 4.0), "residual_scale": ("f32", 0.5)},
             "granitemoe": {"logit_scale": ("f32", 4.0), "embedding_scale": ("f32", 1.5)},
+            "granitehybrid": {
+                "logit_scale": ("f32", 4.0),
+                "residual_scale": ("f32", 0.5),
+                "attention.scale": ("f32", 0.4),
+            },
             "command-r": {"logit_scale": ("f32", 0.25)},
             "cohere2": {"logit_scale": ("f32", 0.25)},
             "dbrx": {"attention.clamp_kqv": ("f32", 1.0)},

@@ -99,8 +99,10 @@ class Sequence:
         return other
 
     def truncate(self, n_tokens: int) -> None:
-        """Forgets all but the first ``n_tokens`` tokens and frees the pages behind them; of a recurrent model's
-        some of those may have to be run again."""
+        """Forgets all but the first ``n_tokens`` tokens and frees the pages behind them.
+
+        Of a recurrent model's, some of those may have to be run again.
+        """
         if not 0 <= n_tokens <= len(self.tokens):
             raise ValueError(f"truncate: needs 0 to {len(self.tokens)}, got {n_tokens}")
         del self.tokens[n_tokens:]

@@ -57,11 +57,11 @@ class TimeMix(Stateful):
             name: weights.linear([(f"{block}.time_mix_{name}", d)], d)
             for name in ("receptance", "key", "value", "output")
         }
-        norm = [
+        weight, bias = (
             weights.vector(f"{block}.time_mix_ln.{part}", d).reshape(self.heads, -1)
             for part in ("weight", "bias")
-        ]
-        self.norm = HeadNorm(self.kernels, True, GROUP_EPS, self.heads, d // self.heads, *norm)
+        )
+        self.norm = HeadNorm(self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias)
         dim = d // self.heads
         self.state_floats = padded(d) + self.heads * padded(dim) * dim
         self.memory = padded(d)  # offset of the memories behind the last token
@@ -152,8 +152,10 @@ class TimeMix6(TimeMix):
 
 
 class TimeMix7(TimeMix):
-    """Version 7: a token also says what is to be forgotten (Peng et al., "RWKV-7 Goose", 2025). The first layer's
-    values flow into those of the others."""
+    """Version 7: a token also says what is to be forgotten (Peng et al., "RWKV-7 Goose", 2025).
+
+    The first layer's values flow into those of the others.
+    """
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.twins import rope as rope_twin
 from tests.twins import recurrent, routing, vector
+from tests.twins import rope as rope_twin
 from tests.zoo import ENCODERS, LAYER_NORM, LAYERS, MIXED, RECURRENT, Model
 
 NEOX = (
@@ -358,11 +358,12 @@ class Twin:
             x = x + w["token_types.weight"][0]
         if "position_embd.weight" in w:
             x = x + w["position_embd.weight"][: len(tokens)]
-        if "token_embd_norm.weight" in w:
+        if "token_embd_norm.weight" in w and self.name != "lfm2":
             x = self.norm("token_embd_norm", x)
         for i in range(self.n_layers):
             x = self.layer(i, x)
-        return x if self.name in ENCODERS else self.norm("output_norm", x)
+        last = "token_embd_norm" if self.name == "lfm2" else "output_norm"
+        return x if self.name in ENCODERS else self.norm(last, x)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Logits after each token, float64 (n, vocab)."""
