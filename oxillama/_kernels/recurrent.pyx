@@ -305,7 +305,8 @@ cdef class StateBatch:
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", num_threads=threads):
             self.channel_task(c, task // per, task % per, channels, offset)
 
-    cdef void channel_task(self, Scan c, Py_ssize_t s, Py_ssize_t block, Py_ssize_t channels, Py_ssize_t offset) noexcept nogil:
+    cdef void channel_task(self, Scan c, Py_ssize_t s, Py_ssize_t block, Py_ssize_t channels,
+                           Py_ssize_t offset) noexcept nogil:
         cdef Py_ssize_t first = self.row_start[s], at = 16 * block
         c.rows, c.left = self.row_start[s + 1] - first, channels - at
         c.x += first * c.x_step + at
