@@ -239,7 +239,9 @@ class Model:
 
     @property
     def head_size(self) -> int:
-        """Of RWKV: the largest up to 16 that divides the width."""
+        """Of RWKV: the largest up to 16 that divides the width; 64 in version 7, if it fits, as published."""
+        if self.architecture == "rwkv7" and self.n_embd % 64 == 0:
+            return 64
         return max(n for n in range(1, 17) if self.n_embd % n == 0)
 
     def attends(self, i: int) -> bool:
@@ -531,10 +533,11 @@ MODELS: dict[str, Model] = {
     **{
         name: Model(name, seed=sum(name.encode()), n_layers=max(2, LONG.get(name, 2)))
         for name in LAYERS
-        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe")
+        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe", "rwkv7")
     },
     "qwen2moe": Model("qwen2moe", seed=70, n_experts=6, n_used=3),
     "olmoe": Model("olmoe", n_kv_heads=4, n_experts=6, n_used=3, seed=73),
+    "rwkv7": Model("rwkv7", n_embd=64, seed=74),
     "deepseek2": Model("deepseek2", seed=71, **LATENT),  # type: ignore[arg-type]
     "minicpm3": Model("minicpm3", seed=72, old_latent=True, **LATENT),  # type: ignore[arg-type]
 }
