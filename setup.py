@@ -20,7 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
-PER_TARGET = ("linear", "attention", "quantize", "vector", "routing", "sampling", "roofline")
+PER_TARGET = ("linear", "attention", "quantize", "vector", "routing", "recurrent", "sampling", "roofline")
 ONCE = ("cpu", "pack", "trie", "configurations", "grammar")
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]

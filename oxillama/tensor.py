@@ -121,6 +121,19 @@ class Weights:
         self.loaded(name, info.nbytes)
         return out
 
+    def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A tensor of any dimensions, given in GGUF order, as float32 in NumPy's.
+
+        Dimensions of 1 at the end may be left out in the file.
+        """
+        stored = self.shape(name)
+        same = stored and [*stored, *[1] * (len(shape) - len(stored))] == list(shape)
+        info = self._info(name, stored if same else shape)
+        out = np.empty(int(np.prod(info.shape)), np.float32)
+        pack.dequantize(info.format.id, self.file.data(name), out)
+        self.loaded(name, info.nbytes)
+        return out.reshape(shape[::-1])
+
     def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Matrices:
         """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
         sources = []

@@ -70,6 +70,17 @@ LAYERS = {
     "nomic-bert-moe": "qkv+b o+b n:attn_output_norm+b dense n:layer_output_norm+b",
     "jina-bert-v2": "q+b k+b v+b o+b n:attn_output_norm+b gate up down+b n:layer_output_norm+b",
 }
+LAYERS |= {
+    "mamba": "n:attn_norm mamba",
+    "mamba2": "n:attn_norm mamba2",
+    "jamba": "n:attn_norm mixed n:ffn_norm dense",
+    "granitehybrid": "n:attn_norm mixed n:ffn_norm gate up down",
+    "lfm2": "n:attn_norm mixed n:ffn_norm gate up down",
+    "rwkv6": "n:attn_norm+b rwkv6 n:attn_norm_2+b",
+    "rwkv7": "n:attn_norm+b rwkv7 n:attn_norm_2+b",
+}
+MIXED = {"jamba": "mamba", "granitehybrid": "mamba2", "lfm2": "shortconv"}  # every second layer attends
+RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv7", *MIXED)
 ENCODERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2")
 BESIDE = {  # beside the embeddings
     "bert": "position_embd token_types n:token_embd_norm+b",
@@ -81,6 +92,8 @@ BESIDE = {  # beside the embeddings
     "bloom": "n:token_embd_norm+b n:output_norm+b",
     "mpt": "n:output_norm",
     "olmo": "",
+    "lfm2": "n:token_embd_norm",
+    **dict.fromkeys(("rwkv6", "rwkv7"), "n:token_embd_norm+b n:output_norm+b output"),
     "phi2": "n:output_norm+b output+b",
     "phimoe": "n:output_norm+b output+b factors",
     "phi3": "n:output_norm output factors",
@@ -94,9 +107,9 @@ BESIDE = {  # beside the embeddings
     ),
 }
 BIASED = tuple(a for a, tensors in LAYERS.items() if "n:attn_norm+b" in tensors and a != "phimoe")
-LAYER_NORM = ("command-r", "cohere2", "dbrx", "mpt", "olmo", *ENCODERS, *BIASED)
+LAYER_NORM = ("rwkv6", "rwkv7", "command-r", "cohere2", "dbrx", "mpt", "olmo", *ENCODERS, *BIASED)
 MOE = ("llama4", "granitemoe", "dbrx", "grok", "qwen2moe", "qwen3moe", "phimoe", "deepseek", "deepseek2")
-MOE += ("gpt-oss", "nomic-bert-moe", "olmoe")
+MOE += ("jamba", "gpt-oss", "nomic-bert-moe", "olmoe")
 WINDOWED = ("gemma2", "gpt-oss", "cohere2", "gemma3")
 LONG = {"cohere2": 4, "gemma3": 6, "llama4": 4, "smollm3": 4}  # layers until one is of another kind
 
@@ -150,7 +163,21 @@ class Model:
         if self.key_dim != self.n_embd // self.n_heads:
             found["attention.key_length"] = (u, self.key_dim)
             found["attention.value_length"] = (u, self.value_dim)
-        if a not in ("gpt2", "starcoder", "bloom", "mpt", "bert", "jina-bert-v2"):
+        if a in RECURRENT:
+            found |= self._recurrent_metadata()
+        if a not in (
+            "gpt2",
+            "starcoder",
+            "bloom",
+            "mpt",
+            "bert",
+            "jina-bert-v2",
+            "mamba",
+            "mamba2",
+            "jamba",
+            "rwkv6",
+            "rwkv7",
+        ):
             found["rope.dimension_count"] = (u, self.n_rot)
             found["rope.freq_base"] = ("f32", 100.0)
         if a in MOE or "moe" in self.parts().split():
@@ -185,6 +212,11 @@ class Model:
             "qwen2vl": {"rope.dimension_sections": ("[i32]", [1, 1, 1, 0])},
             "granite": {"logit_scale": ("f32", 4.0), "residual_scale": ("f32", 0.5)},
             "granitemoe": {"logit_scale": ("f32", 4.0), "embedding_scale": ("f32", 1.5)},
+            "granitehybrid": {
+                "logit_scale": ("f32", 4.0),
+                "residual_scale": ("f32", 0.5),
+                "attention.scale": ("f32", 0.4),
+            },
             "command-r": {"logit_scale": ("f32", 0.25)},
             "cohere2": {"logit_scale": ("f32", 0.25)},
             "dbrx": {"attention.clamp_kqv": ("f32", 1.0)},
@@ -204,6 +236,113 @@ class Model:
                 found[key] = ("[u32]", [sizes[at] for sizes in self.heads_of_layers])
         found |= self.keys
         return {key: pair for key, pair in found.items() if pair is not None}
+
+    @property
+    def head_size(self) -> int:
+        """Of RWKV: the largest up to 16 that divides the width; 64 in version 7, if it fits, as published."""
+        if self.architecture == "rwkv7" and self.n_embd % 64 == 0:
+            return 64
+        return max(n for n in range(1, 17) if self.n_embd % n == 0)
+
+    def attends(self, i: int) -> bool:
+        """Whether layer i of a hybrid has attention."""
+        return i % 2 == 1
+
+    def _recurrent_metadata(self) -> dict[str, tuple[str, Any] | None]:
+        a, u = self.architecture, "u32"
+        found: dict[str, tuple[str, Any] | None] = {}
+        if a in MIXED:
+            heads = [self.n_kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
+            found["attention.head_count_kv"] = ("[u32]", heads)
+        else:
+            found |= {"attention.head_count": (u, 0), "attention.head_count_kv": None}
+            found |= {"attention.key_length": None, "attention.value_length": None}
+        if a.startswith("rwkv"):
+            found["wkv.head_size"] = (u, self.head_size)
+            ranks = {"decay": 5, "iclr": 6, "value_residual_mix": 3, "gate": 7}
+            sixth = {"time_mix_extra_dim": (u, 5), "time_decay_extra_dim": (u, 6)}
+            seventh = {f"attention.{name}_lora_rank": (u, rank) for name, rank in ranks.items()}
+            return found | (sixth | {"rescale_every_n_layers": (u, 2)} if a == "rwkv6" else seventh)
+        if a == "lfm2":
+            return found | {"shortconv.l_cache": (u, 3)}
+        found["ssm.conv_kernel"] = (u, 4)
+        found["ssm.inner_size"] = (u, 2 * self.n_embd)
+        found["ssm.state_size"] = (u, 7)
+        found["ssm.time_step_rank"] = (u, 2 if MIXED.get(a, a) == "mamba2" else 5)
+        if MIXED.get(a, a) == "mamba2":
+            found["ssm.group_count"] = (u, 2)
+        return found
+
+    def _add_recurrent(
+        self,
+        block: str,
+        kind: str,
+        metadata: dict[str, tuple[str, Any]],
+        add: Callable[..., None],
+        made: dict[str, np.ndarray],
+        rng: np.random.Generator,
+    ) -> None:
+        d, ff = self.n_embd, self.n_ff
+        taps, inner, n, rank, groups = (
+            metadata.get(f"ssm.{key}", ("", 1))[1]
+            for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
+        )
+
+        def bare(name: str, values: np.ndarray) -> None:
+            made[f"{block}.{name}"] = values.astype(np.float32)
+
+        if kind == "mamba":
+            add(f"{block}.ssm_in", 2 * inner, d)
+            add(f"{block}.ssm_conv1d", inner, taps, bias=True)
+            add(f"{block}.ssm_x", rank + 2 * n, inner)
+            add(f"{block}.ssm_dt", inner, rank, bias=True)
+            bare("ssm_a", -np.exp(rng.standard_normal((inner, n))))
+            bare("ssm_d", rng.standard_normal(inner))
+            add(f"{block}.ssm_out", d, inner)
+            if self.architecture == "jamba":
+                for name, width in (("dt", rank), ("b", n), ("c", n)):
+                    add(f"{block}.ssm_{name}_norm", width)
+        elif kind == "mamba2":
+            channels = inner + 2 * groups * n
+            add(f"{block}.ssm_in", inner + channels + rank, d)
+            add(f"{block}.ssm_conv1d", channels, taps, bias=True)
+            bare("ssm_dt.bias", rng.standard_normal(rank))
+            bare("ssm_a", -np.exp(rng.standard_normal((rank, 1))))
+            bare("ssm_d", rng.standard_normal((rank, 1)))
+            bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
+            add(f"{block}.ssm_out", d, inner)
+        elif kind == "shortconv":
+            add(f"{block}.shortconv.conv", d, 3)
+            add(f"{block}.shortconv.in_proj", 3 * d, d)
+            add(f"{block}.shortconv.out_proj", d, d)
+        else:
+            for name in ("receptance", "key", "value", "output"):
+                add(f"{block}.time_mix_{name}", d, d)
+            add(f"{block}.time_mix_ln", d, bias=True)
+            for name in ("k", "r")[: 2 if kind == "rwkv6" else 1]:
+                bare(f"channel_mix_lerp_{name}.weight", rng.random((1, 1, d)))
+            add(f"{block}.channel_mix_key", ff, d)
+            add(f"{block}.channel_mix_value", d, ff)
+            if kind == "rwkv6":
+                add(f"{block}.channel_mix_receptance", d, d)
+                add(f"{block}.time_mix_gate", d, d)
+                add(f"{block}.time_mix_w1", 25, d)
+                bare("time_mix_w2.weight", 0.3 * rng.standard_normal((5, d, 5)))
+                bare("time_mix_lerp_x.weight", rng.random((1, 1, d)))
+                bare("time_mix_lerp_fused.weight", rng.random((5, 1, 1, d)))
+                bare("time_mix_first.weight", rng.standard_normal((d // self.head_size, self.head_size)))
+                add(f"{block}.time_mix_decay", d)
+                add(f"{block}.time_mix_decay_w1", 6, d)
+                add(f"{block}.time_mix_decay_w2", d, 6)
+                return
+            bare("time_mix_lerp_fused.weight", rng.random((6, 1, 1, d)))
+            for name, rank in (("w", 5), ("a", 6), ("v", 6 if block == "blk.0" else 3), ("g", 7)):
+                if name != "g":
+                    add(f"{block}.time_mix_{name}0", d)
+                add(f"{block}.time_mix_{name}1", rank, d)
+                add(f"{block}.time_mix_{name}2", d, rank)
+            for name in ("k_k", "k_a", "r_k"):
+                add(f"{block}.time_mix_{name}", d)
 
     def parts(self) -> str:
         return (self.layer or LAYERS[self.architecture]) + " " + self.extra
@@ -273,7 +412,16 @@ class Model:
             shared = self.expert_ff
         for token in self.parts().split():
             name, bias = token.removesuffix("+b"), token.endswith("+b")
-            if name == "dense":  # a dense block or experts, by the layer
+            if name == "mixed" and self.attends(i):
+                for part in "qkvo":
+                    add(f"{block}.{names[part]}", *shapes[part])
+                if self.architecture == "lfm2":
+                    add(f"{block}.attn_q_norm", self.key_dim)
+                    add(f"{block}.attn_k_norm", self.key_dim)
+            elif name in ("mixed", "mamba", "mamba2", "rwkv6", "rwkv7"):
+                kind = MIXED.get(self.architecture, name)
+                self._add_recurrent(block, kind, metadata, add, made, rng)
+            elif name == "dense":  # a dense block or experts, by the layer
                 routed = {"llama4": i % 2 == 1, "nomic-bert-moe": i % 2 == 1}.get(self.architecture, i >= 1)
                 ungated = self.architecture == "nomic-bert-moe"
                 parts = ["gate", "up", "down"][ungated:] if not routed else []
@@ -282,7 +430,7 @@ class Model:
                 if not routed:
                     continue
                 name = "moe"
-                if not ungated:
+                if not ungated and self.architecture != "jamba":
                     for part, shape in (("gate", (shared, d)), ("up", (shared, d)), ("down", (d, shared))):
                         add(f"{block}.ffn_{part}_shexp", *shape)
             if name in shapes:
@@ -385,10 +533,11 @@ MODELS: dict[str, Model] = {
     **{
         name: Model(name, seed=sum(name.encode()), n_layers=max(2, LONG.get(name, 2)))
         for name in LAYERS
-        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe")
+        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe", "rwkv7")
     },
     "qwen2moe": Model("qwen2moe", seed=70, n_experts=6, n_used=3),
     "olmoe": Model("olmoe", n_kv_heads=4, n_experts=6, n_used=3, seed=73),
+    "rwkv7": Model("rwkv7", n_embd=64, seed=74),
     "deepseek2": Model("deepseek2", seed=71, **LATENT),  # type: ignore[arg-type]
     "minicpm3": Model("minicpm3", seed=72, old_latent=True, **LATENT),  # type: ignore[arg-type]
 }

@@ -37,6 +37,7 @@ class Kernels:
     quantize : `quantize`, from floats to the blocks of files.
     vector : norms, rotary embedding, activations, softmax.
     routing : the choice of experts.
+    recurrent : `StateBatch`, what recurrent layers do with their states.
     roofline : what the machine can do at best, for the benchmarks.
     sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
@@ -47,6 +48,7 @@ class Kernels:
     quantize: Any
     vector: Any
     routing: Any
+    recurrent: Any
     roofline: Any
     sampling: Any
 

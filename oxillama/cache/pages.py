@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama.errors import KvCacheFullError
 from oxillama.tensor import aligned_empty
+
+if TYPE_CHECKING:
+    from oxillama.cache.recurrent import StatePool
 
 SLAB_BYTES = 4 << 20  # about what is allocated at a time
 
@@ -42,6 +45,7 @@ class PagePool:
     addresses : int64 (page numbers,), where each page lies in memory; 0 for one that has none.
     reclaim : asked, with a number of pages, to release as many where `allocate` would otherwise fail;
         None where nobody can.
+    states : of recurrent layers, where the model has such; None where it has not.
     """
 
     def __init__(self, shape: Any, page_size: int, max_pages: int) -> None:
@@ -52,6 +56,7 @@ class PagePool:
         self.stride: int = -(-self.page_bytes // 64) * 64
         self.addresses = np.empty(0, np.int64)
         self.reclaim: Callable[[int], object] | None = None
+        self.states: StatePool | None = None
         self._slabs: list[_Slab] = []
         self._references: list[int] = []
         self._free: list[int] = []
@@ -149,6 +154,8 @@ class PagePool:
         for slab in given:
             free.difference_update(self._numbers(slab))
             self.addresses[slab.first : slab.first + slab.n] = 0
+        if self.states is not None:
+            self.states.shrink_to_fit()
         if given:
             self._free = [page for page in self._free if page in free]
 

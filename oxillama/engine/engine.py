@@ -367,8 +367,13 @@ class InferenceEngine(Stepwise, Embedder):
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:
         """Runs a prompt that others will begin with, and keeps it until it is released.
 
-        Raises what `stream` raises, and KvCacheFullError if it does not fit into ``prefix_cache_bytes``.
+        Raises what `stream` raises, KvCacheFullError if it does not fit into ``prefix_cache_bytes``, and
+        ConfigError for a recurrent model, whose states are not kept for others.
         """
+        self._need_file()
+        if self.runner.pool.states is not None:
+            name = self.spec.family.name
+            raise ConfigError(f"prefix: {name} is recurrent, its states are not kept for other prompts")
         request = self.prepare(prompt, sampler=SamplerConfig.greedy(), max_tokens=1, salt=salt)
         "".join(Generation(self.core, request))
         with self.core.exclusive():

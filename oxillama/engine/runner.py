@@ -10,6 +10,7 @@ import numpy as np
 from oxillama.batch import Batch
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
+from oxillama.cache.recurrent import RecurrentCache, StatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
@@ -22,6 +23,8 @@ class Runner:
     def __init__(self, model: Decoder, pool: PagePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
+        if model.state_floats:
+            pool.states = StatePool(model.state_floats)
         self.pace = Pace(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()
@@ -85,7 +88,11 @@ class Runner:
                 self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
             )
             run = self.model.states if states else self.model.forward
-            return run(batch, kv, self._work, self.pace)
+            rows = run(batch, kv, self._work, self.pace)
+            for sequence in sequences:
+                if isinstance(sequence.kv, RecurrentCache):
+                    sequence.kv.end(sequence.scheduled_len)
+            return rows
 
     def check_logits(self) -> None:
         """Raises ConfigError if the model has none, or its positions see what comes later."""
@@ -112,7 +119,15 @@ class Runner:
             row_start=row_start,
             tables=self._tables.of([s.kv for s in sequences]),
             wanted=rows,
+            states=_states(sequences) if self.model.state_floats else None,
         )
+
+
+def _states(sequences: Listed[Sequence]) -> np.ndarray:
+    """int64 (2, sequences): addresses of the states that they begin with, and of those they leave."""
+    found = [s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache)]
+    addresses: np.ndarray = np.array(found, np.int64).T.copy()
+    return addresses
 
 
 def schedule(parts: Listed[tuple[Sequence, int]]) -> None:

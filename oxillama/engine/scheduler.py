@@ -88,7 +88,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.pool = pool
-        self.prefix = prefix
+        self.prefix = None if pool.states is not None else prefix  # pages alone do not hold a recurrent state
         self.chunk = chunk
         self.clock = clock
         self.waiting: list[Request] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence as Tokens
 
-from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
+from oxillama.cache.recurrent import new_cache
 
 
 class SeqState(enum.Enum):
@@ -39,7 +39,7 @@ class Sequence:
     def __init__(self, pool: PagePool, tokens: Tokens[int] = ()) -> None:
         self.pool = pool
         self.tokens = list(tokens)
-        self.kv = PagedKvCache(pool)
+        self.kv = new_cache(pool)
         self.state = SeqState.WAITING
         self.cached_len = 0
         self.scheduled_len = 0
@@ -89,8 +89,7 @@ class Sequence:
 
     def rollback(self) -> None:
         """Notes that what was scheduled has not been run."""
-        self.scheduled_len = self.cached_len
-        self.kv.truncate(self.cached_len)
+        self.cached_len = self.scheduled_len = self.kv.truncate(self.cached_len)
 
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
@@ -100,7 +99,10 @@ class Sequence:
         return other
 
     def truncate(self, n_tokens: int) -> None:
-        """Forgets all but the first ``n_tokens`` tokens and frees the pages behind them."""
+        """Forgets all but the first ``n_tokens`` tokens and frees the pages behind them.
+
+        Of a recurrent model's, some of those may have to be run again.
+        """
         if not 0 <= n_tokens <= len(self.tokens):
             raise ValueError(f"truncate: needs 0 to {len(self.tokens)}, got {n_tokens}")
         del self.tokens[n_tokens:]

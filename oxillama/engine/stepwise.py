@@ -119,6 +119,9 @@ class Stepwise:
     def kv_snapshot(self) -> KvSnapshot:
         """A copy of the engine's own sequence: its tokens, keys and values."""
         self._need_file()
+        with self._own:
+            if self._sequence.pending:  # what a cut has left to be run again
+                self._extend(self._sequence)
         with self._own, self.core.exclusive():
             sequence = self._sequence
             data = sequence.kv.snapshot(sequence.cached_len)

@@ -26,7 +26,7 @@ class Attention:
         v, attended = layer.n_kv_heads * spec.value_dim, layer.n_heads * spec.value_dim
         fused = weights.has(f"{block}.attn_qkv.weight")
         qkv = [("attn_qkv", q + k + v)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", v)]
-        self.index = i
+        self.index = spec.attending.index(i)  # among the layers of a page
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels

@@ -19,6 +19,7 @@ from oxillama.models.norm import Norm, load_norm
 from oxillama.models.pace import Pace
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
+from oxillama.models.stateful import lay_out
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.tensor import Embedding, Matrices, Weights
 
@@ -44,6 +45,7 @@ class Decoder:
         self.context = context or spec.context_length
         self.inputs = Inputs(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
+        self.state_floats = lay_out(block for layer in self.layers for block in layer.blocks())
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
@@ -66,7 +68,9 @@ class Decoder:
         if spec.latent is not None:
             rank = spec.latent.kv_rank
             return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
-        return spec.n_layers, spec.n_kv_heads, spec.key_dim, spec.value_dim
+        if not spec.attending:  # pages that hold nothing still count tokens
+            return 1, 1, 1, 1
+        return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim
 
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
         """The layout of a page that holds this model's keys and values."""
@@ -90,6 +94,10 @@ class Decoder:
         work.reserve(n, kv.scratch_bytes(pace.most))
         tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
         step = Step(batch, kv, work, pace.n_threads, tables, self._temperatures(batch.positions))
+        if batch.states is not None:
+            before, after = batch.states
+            args = before, after, batch.row_start, self.state_floats
+            step.state = self.kernels.recurrent.StateBatch(*args)
         x = work.rows("x", n, spec.n_embd)
         self.inputs.look_up(batch, x, pace.n_threads)
         for layer in self.layers:

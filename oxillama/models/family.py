@@ -67,7 +67,11 @@ class Family:
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    mixer : "attention", or "mla" with compressed keys and values.
+    mixer : "attention", "mla" with compressed keys and values, or the name of a recurrent one (`MIXERS` in
+        `layer.py`).
+    recurrent : the mixer of layers without key heads; "" where every layer must have some. If it is also
+        ``mixer``, no layer attends, and the file need not tell of heads.
+    feed : feed-forward block: "dense" (or experts), "" for none, or another of `FEEDS` in `layer.py`.
     qk_norm : norms of q and k: "", "head" (one weight for all heads), "heads" (each its own), "row" (over all
         heads at once), or "unit" (each head, without weights, after the rotation).
     qk_norm_optional : they are there if the file has them.
@@ -108,6 +112,8 @@ class Family:
     embd_norm: bool = False
     output_norm: str = "output_norm"
     mixer: str = "attention"
+    recurrent: str = ""
+    feed: str = "dense"
     qk_norm: str = ""
     qk_norm_optional: bool = False
     sinks: bool = False

@@ -15,6 +15,8 @@ from oxillama.models.feed import load_feed
 from oxillama.models.mla import LatentAttention
 from oxillama.models.norm import Norm, load_norm
 from oxillama.models.spec import Spec
+from oxillama.models.ssm import Mamba, Mamba2, ShortConv
+from oxillama.models.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.tensor import Matrices, Weights
 
@@ -48,19 +50,24 @@ class Layer:
     residual: str
     residual_scale: float
     mixer: Block
-    feed: Block
+    feed: Block | None
     attn_norm: Norm | None
     ffn_norm: Norm | None
     attn_post_norm: Norm | None
     ffn_post_norm: Norm | None
     second_post_norm: Norm | None = None
+    scale: float = 1.0
+
+    def blocks(self) -> list[Block]:
+        """What it is made of, in order."""
+        return [self.mixer] if self.feed is None else [self.mixer, self.feed]
 
     def linears(self) -> list[Matrices]:
-        return [*self.mixer.linears(), *self.feed.linears()]
+        return [matrix for block in self.blocks() for matrix in block.linears()]
 
     def widths(self) -> dict[str, int]:
         """Buffers its blocks work in."""
-        return merge_widths(self.mixer.widths(), self.feed.widths())
+        return merge_widths(*(block.widths() for block in self.blocks()))
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Carries the hidden state x (n, d) through the layer, in place."""
@@ -68,13 +75,17 @@ class Layer:
             self._run_post(x, step)
             return
         h = self._input(x, self.attn_norm, "h", step)
-        if self.residual == "parallel":
+        if self.feed is None:
+            self._add(self.mixer, h, x, self.attn_post_norm, step)
+        elif self.residual == "parallel":
             h2 = h if self.ffn_norm is None else self._input(x, self.ffn_norm, "h2", step)
             self._add(self.mixer, h, x, self.attn_post_norm, step)
             self._add(self.feed, h2, x, self.ffn_post_norm, step)
         else:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
             self._add(self.feed, self._input(x, self.ffn_norm, "h", step), x, self.ffn_post_norm, step)
+        if self.scale != 1:
+            x *= np.float32(self.scale)
 
     def _input(self, x: np.ndarray, norm: Norm | None, buffer: str, step: Step) -> np.ndarray:
         """What a block sees of the hidden state."""
@@ -98,7 +109,7 @@ class Layer:
 
     def _run_post(self, x: np.ndarray, step: Step) -> None:
         given = x.copy() if self.second_post_norm else None
-        for block, norm in ((self.mixer, self.attn_post_norm), (self.feed, self.ffn_post_norm)):
+        for block, norm in zip(self.blocks(), (self.attn_post_norm, self.ffn_post_norm)):
             y = step.work.rows("y", *x.shape)
             block.run(x, y, step, False)
             x += y
@@ -109,7 +120,29 @@ class Layer:
                 self.second_post_norm.apply(x, x, step.n_threads)
 
 
-MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {"attention": Attention, "mla": LatentAttention}
+MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
+    "attention": Attention,
+    "mla": LatentAttention,
+    "mamba": Mamba,
+    "mamba2": Mamba2,
+    "shortconv": ShortConv,
+    "rwkv6": TimeMix6,
+    "rwkv7": TimeMix7,
+}
+
+
+def dense(spec: Spec, i: int, weights: Weights) -> Block:
+    """The feed-forward block of layer ``i``: experts or one piece."""
+    if spec.layers[i].experts:
+        return load_experts(spec, i, weights)
+    return load_feed(spec, weights, f"blk.{i}", spec.layers[i].n_ff)
+
+
+FEEDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
+    "dense": dense,
+    "rwkv6": ChannelMix6,
+    "rwkv7": ChannelMix7,
+}
 
 
 def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
@@ -135,12 +168,11 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         residual=residual,
         residual_scale=spec.residual_scale,
         attn_norm=norm(attn_norm),
-        mixer=MIXERS[family.mixer](spec, i, weights),
+        mixer=MIXERS[spec.layers[i].mixer](spec, i, weights),
         attn_post_norm=norm(*family.attn_post_norm),
         ffn_norm=norm(ffn_norm),
-        feed=load_experts(spec, i, weights)
-        if spec.layers[i].experts
-        else load_feed(spec, weights, block, spec.layers[i].n_ff),
+        feed=FEEDS[family.feed](spec, i, weights) if family.feed else None,
         ffn_post_norm=norm(*family.ffn_post_norm),
         second_post_norm=norm("attn_norm_2") if second else None,
+        scale=spec.layers[i].scale,
     )

@@ -23,7 +23,7 @@ class LatentAttention:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent
         assert latent is not None
-        self.index = i
+        self.index = spec.attending.index(i)  # among the layers of a page
         self.spec = spec
         self.latent = latent
         self.heads = layer.n_heads

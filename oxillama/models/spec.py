@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from oxillama.errors import LoadError
 from oxillama.modelfile import ModelFile
@@ -29,6 +29,8 @@ class LayerSpec:
     rope : which of the model's rotations it uses, None for none.
     sharpened : queries grow with their position.
     experts : its feed-forward block is made of experts.
+    mixer : name of its mixer.
+    scale : the hidden state is multiplied by it behind the layer.
     """
 
     n_heads: int
@@ -39,6 +41,8 @@ class LayerSpec:
     rope: int | None = 0
     sharpened: bool = False
     experts: bool = False
+    mixer: str = "attention"
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,30 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class Ssm:
+    """Sizes of recurrent layers.
+
+    Attributes
+    ----------
+    taps : tokens that a convolution sees.
+    inner : channels.
+    n : numbers that a channel remembers.
+    heads : of Mamba-2 and RWKV; the rank of Mamba's steps.
+    groups : that share what goes into and comes out of the memory.
+    norms : of Mamba's dt, B and C: "" none, "plain" without weights, "learned".
+    ranks : of RWKV's low-rank matrices, by their name.
+    """
+
+    taps: int
+    inner: int
+    n: int
+    heads: int
+    groups: int = 1
+    norms: str = ""
+    ranks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Temperature:
     """Queries are multiplied by 1 + rate * ln(floor((position + offset) / length) + 1)."""
 
@@ -99,7 +127,7 @@ class Spec:
     clamp : q, k and v are limited to +-this; 0 for none.
     alibi_bias : largest slope exponent of linear biases, 0 without.
     embedding_scale, residual_scale, logit_scale : embeddings, what blocks add, and logits are multiplied by.
-    temperature, experts, latent : or None.
+    temperature, experts, latent, ssm : or None.
     pooling : how a text's embedding comes from its tokens' states, by the file: "mean", "cls", "last", or ""
         where it does not say.
     """
@@ -124,6 +152,7 @@ class Spec:
     temperature: Temperature | None = None
     experts: Experts | None = None
     latent: Latent | None = None
+    ssm: Ssm | None = None
     causal: bool = True
     pooling: str = ""
 
@@ -135,6 +164,11 @@ class Spec:
     def n_kv_heads(self) -> int:
         """Key heads of the layer that has most."""
         return max(layer.n_kv_heads for layer in self.layers)
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """The layers that keep keys and values."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.n_kv_heads)
 
     def each_layer(self, **changes: object) -> Spec:
         """The same with every layer changed."""
@@ -200,24 +234,20 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
     if n < 1 or n > len(read.file.tensors):
         most = len(read.file.tensors)
         raise LoadError(f"{read.prefix}.block_count: needs 1 layer to {most} (the file's tensors), got {n}")
-    heads = read.per_layer("attention.head_count", n)
-    if not read.has("attention.head_count_kv"):
-        kv_heads = heads
-    else:
-        kv_heads = read.per_layer("attention.head_count_kv", n)
-    if n_embd % heads[0] and not read.has("attention.key_length"):
-        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {heads[0]} heads")
-    key_dim = read.size("attention.key_length", n_embd // heads[0] or 1)
-    value_dim = read.size("attention.value_length", n_embd // heads[0] or 1)
+    heads, kv_heads = read_heads(read, family, n)
+    if n_embd % max(heads) and not read.has("attention.key_length"):
+        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {max(heads)} heads")
+    key_dim = read.size("attention.key_length", n_embd // max(heads) or 1)
+    value_dim = read.size("attention.value_length", n_embd // max(heads) or 1)
     read.refuse("attention.key_length_swa", (key_dim,))
     read.refuse("attention.value_length_swa", (value_dim,))
-    widths = read.per_layer("feed_forward_length", n)
+    widths = read.per_layer("feed_forward_length", n) if family.feed else [0] * n
     windows = read_windows(read, family, n)
     routed = expert_layers(read, family, n)
     layers = []
     for i in range(n):
         turns = family.rope != "none" and not (family.no_rope_every and (i + 1) % family.no_rope_every == 0)
-        turns = turns and (bool(windows[i]) or not family.rope_on_windows_only)
+        turns = turns and (bool(windows[i]) or not family.rope_on_windows_only) and kv_heads[i] > 0
         layers.append(
             LayerSpec(
                 n_heads=heads[i],
@@ -227,9 +257,23 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
                 chunk=family.chunk if turns else 0,
                 rope=(1 if windows[i] else 0) if turns else None,
                 experts=routed[i],
+                mixer=family.mixer if kv_heads[i] else family.recurrent,
             )
         )
     return tuple(layers), key_dim, value_dim
+
+
+def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], list[int]]:
+    """Query heads and key heads of each layer; a recurrent one has no key heads."""
+    if family.mixer == family.recurrent:
+        return [1] * n_layers, [0] * n_layers
+    least = 0 if family.recurrent else 1
+    heads = read.per_layer("attention.head_count", n_layers, least=least)
+    if not any(heads):
+        raise LoadError(f"{read.prefix}.attention.head_count: needs heads in some layer")
+    if not read.has("attention.head_count_kv"):
+        return heads, heads
+    return heads, read.per_layer("attention.head_count_kv", n_layers, least=least)
 
 
 def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
@@ -335,7 +379,7 @@ def check_heads(spec: Spec, read: Reader) -> Spec:
     """Raises LoadError where heads do not share key heads evenly."""
     for layer in spec.layers:
         heads, shared = layer.n_heads, layer.n_kv_heads
-        if heads % shared:
+        if shared and (heads % shared or not heads):
             raise LoadError(
                 f"{read.prefix}.attention.head_count: {heads} is not a multiple of {shared} key heads"
             )

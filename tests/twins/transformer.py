@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from tests.twins import recurrent, routing, vector
 from tests.twins import rope as rope_twin
-from tests.twins import routing, vector
-from tests.zoo import ENCODERS, LAYER_NORM, LAYERS, Model
+from tests.zoo import ENCODERS, LAYER_NORM, LAYERS, MIXED, RECURRENT, Model
 
 NEOX = (
     "qwen2 qwen2moe qwen2vl qwen3 qwen3moe gemma gemma2 gemma3 phi2 phi3 phimoe falcon grok dbrx stablelm "
-    "starcoder2 gptneox orion nemotron exaone minicpm3 olmo2 olmoe gpt-oss nomic-bert nomic-bert-moe"
+    "lfm2 starcoder2 gptneox orion nemotron exaone minicpm3 olmo2 olmoe gpt-oss nomic-bert nomic-bert-moe"
 )
-NO_ROPE = ("gpt2", "starcoder", "bloom", "mpt", "bert", "jina-bert-v2")
+NO_ROPE = ("jamba", "gpt2", "starcoder", "bloom", "mpt", "bert", "jina-bert-v2")
 GELU = (
     "gemma gemma2 gemma3 grok gpt2 gptneox bloom mpt starcoder starcoder2 falcon phi2 bert nomic-bert-moe "
     "jina-bert-v2"
 )
-NORMALIZED = ("llama", "mistral3", "qwen3moe", "dbrx", "grok", "phimoe", "granitemoe")
+NORMALIZED = ("llama", "mistral3", "qwen3moe", "dbrx", "grok", "phimoe", "granitemoe", "granitehybrid")
 TIED = ("gemma", "gemma2", "command-r", "cohere2")
 PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6}
 
@@ -242,7 +242,9 @@ class Twin:
         return np.concatenate(out, axis=1)
 
     def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
-        """The attention block of layer i."""
+        """The mixer of layer i."""
+        if self.name in RECURRENT and not (self.name in MIXED and self.model.attends(i)):
+            return recurrent.MIXERS[MIXED.get(self.name, self.name)](self, f"blk.{i}", h)
         if self.name in ("deepseek2", "minicpm3"):
             return self.latent(i, h)
         m, block, n = self.model, f"blk.{i}", len(h)
@@ -302,6 +304,8 @@ class Twin:
             return f"{block}.{name}.weight" in self.w
 
         def feed(h: np.ndarray) -> np.ndarray:
+            if self.name.startswith("rwkv"):
+                return recurrent.channel_mix(self, block, h)
             return self.experts(block, h) if has("ffn_gate_inp") else self.feed(block, h)
 
         def norm(name: str, x: np.ndarray) -> np.ndarray:
@@ -324,6 +328,12 @@ class Twin:
         if self.name == "olmo2":
             x = x + norm("post_attention_norm", self.mixer(i, x))
             return x + norm("post_ffw_norm", feed(x))
+        if self.name in ("mamba", "mamba2"):
+            return x + self.mixer(i, norm("attn_norm", x))
+        if self.name.startswith("rwkv"):
+            x = x + self.mixer(i, norm("attn_norm", x))
+            every = self.get("rescale_every_n_layers", 0)
+            return (x + feed(norm("attn_norm_2", x))) * (0.5 if every and (i + 1) % every == 0 else 1)
         residual = self.residual_scale()
         mixed = self.mixer(i, norm("attn_norm", x))
         second = {"gpt-oss": "post_attention_norm", "dbrx": "attn_output_norm"}.get(self.name, "ffn_norm")
@@ -348,11 +358,12 @@ class Twin:
             x = x + w["token_types.weight"][0]
         if "position_embd.weight" in w:
             x = x + w["position_embd.weight"][: len(tokens)]
-        if "token_embd_norm.weight" in w:
+        if "token_embd_norm.weight" in w and self.name != "lfm2":
             x = self.norm("token_embd_norm", x)
         for i in range(self.n_layers):
             x = self.layer(i, x)
-        return x if self.name in ENCODERS else self.norm("output_norm", x)
+        last = "token_embd_norm" if self.name == "lfm2" else "output_norm"
+        return x if self.name in ENCODERS else self.norm(last, x)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Logits after each token, float64 (n, vocab)."""

@@ -1,0 +1,198 @@
+"""States of recurrent layers, beside the pages: one *slot* of floats for all such layers of a model.
+
+A pass reads a sequence's slot and writes another, so a slot is never changed once it is written: forks share
+it, a pass that fails leaves it alone, and the slots of earlier passes are *checkpoints* that a sequence can
+be cut back to. A few are kept, the further back the further apart; what lies behind the checkpoint that is
+taken is run again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.pages import PagePool
+from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.tensor import aligned_empty
+
+CHECKPOINTS = 6
+"""Earlier states that a sequence keeps, if they are small."""
+CHECKPOINT_BYTES = 32 << 20
+"""Most bytes that the earlier states of a sequence take."""
+
+
+class StatePool:
+    """Slots of ``floats`` float32 each, handed out by number and counted by reference.
+
+    Memory is taken when it is needed; `shrink_to_fit` gives back what is free.
+    """
+
+    def __init__(self, floats: int) -> None:
+        self.floats = floats
+        self._slots: list[np.ndarray | None] = []
+        self._references: list[int] = []
+        self._free: list[int] = []  # with memory
+        self._bare: list[int] = []  # without
+
+    @property
+    def slot_bytes(self) -> int:
+        return 4 * self.floats
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory the pool holds."""
+        return sum(slot is not None for slot in self._slots) * self.slot_bytes
+
+    @property
+    def n_used(self) -> int:
+        """Slots that somebody holds."""
+        return sum(n > 0 for n in self._references)
+
+    def allocate(self) -> int:
+        """A slot with one reference and any content. Raises KvCacheFullError: the system has no memory."""
+        if not self._free:
+            try:
+                memory = aligned_empty(self.slot_bytes).view(np.float32)
+            except MemoryError as error:
+                raise KvCacheFullError(f"no memory for a state of {self.slot_bytes} bytes") from error
+            number = self._bare.pop() if self._bare else len(self._slots)
+            if number == len(self._slots):
+                self._slots.append(None)
+                self._references.append(0)
+            self._slots[number] = memory
+            self._free.append(number)
+        number = self._free.pop()
+        self._references[number] = 1
+        return number
+
+    def slot(self, number: int) -> np.ndarray:
+        """float32 (floats,): the memory of a slot in use."""
+        slot = self._slots[number]
+        assert slot is not None
+        return slot
+
+    def retain(self, number: int) -> None:
+        """Adds a reference."""
+        assert self._references[number] > 0, "only a slot in use can be shared"
+        self._references[number] += 1
+
+    def release(self, number: int) -> None:
+        """Drops a reference; a slot that has none left is free again."""
+        assert self._references[number] > 0, "a slot is released as often as it was taken"
+        self._references[number] -= 1
+        if not self._references[number]:
+            self._free.append(number)
+
+    def shrink_to_fit(self) -> None:
+        """Gives the memory of free slots back to the system."""
+        for number in self._free:
+            self._slots[number] = None
+        self._bare += self._free
+        self._free = []
+
+
+class RecurrentCache(PagedKvCache):
+    """Pages and states of one sequence; a `SequenceState` that can be cut at its checkpoints only.
+
+    Attributes
+    ----------
+    checkpoints : (tokens, slot) in order; the last is the present state.
+    """
+
+    def __init__(self, pool: PagePool, states: StatePool) -> None:
+        super().__init__(pool)
+        self.states = states
+        self.checkpoints: list[tuple[int, int]] = []
+        self._next: int | None = None  # the slot that the pass under way writes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of its pages and states, shared ones included."""
+        return super().memory_bytes + len(self.checkpoints) * self.states.slot_bytes
+
+    @property
+    def length(self) -> int:
+        """Tokens that the present state has seen."""
+        return self.checkpoints[-1][0] if self.checkpoints else 0
+
+    def begin(self, start: int) -> tuple[int, int]:
+        """Addresses of the state that a pass from position ``start`` reads (0 for zeros) and writes.
+
+        Raises KvCacheFullError.
+        """
+        assert start == self.length, "a pass goes on where the state stands"
+        if self._next is None:
+            self._next = self.states.allocate()
+        before = self.states.slot(self.checkpoints[-1][1]).ctypes.data if self.checkpoints else 0
+        return before, self.states.slot(self._next).ctypes.data
+
+    def end(self, n_tokens: int) -> None:
+        """Notes that the pass is through: ``n_tokens`` tokens have been seen."""
+        assert self._next is not None
+        assert n_tokens > self.length
+        self.checkpoints.append((n_tokens, self._next))
+        self._next = None
+        most = min(CHECKPOINTS, CHECKPOINT_BYTES // max(1, self.states.slot_bytes))
+        while len(self.checkpoints) > 1 + most:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Gives up the checkpoint that is missed least: whose neighbours are near each other for its age."""
+        at = [0, *(n for n, _ in self.checkpoints)]
+        worth = {i: (at[i + 1] - at[i - 1]) / (at[-1] - at[i]) for i in range(1, len(at) - 1)}
+        self.states.release(self.checkpoints.pop(min(worth, key=lambda i: worth[i]) - 1)[1])
+
+    def truncate(self, n_tokens: int) -> int:
+        """Forgets all that follows the last checkpoint within ``n_tokens`` tokens; returns its tokens."""
+        if self._next is not None:
+            self.states.release(self._next)
+            self._next = None
+        while self.length > n_tokens:
+            self.states.release(self.checkpoints.pop()[1])
+        return super().truncate(self.length)
+
+    def fork(self, n_tokens: int) -> tuple[RecurrentCache, int]:
+        """Another that shares pages and states; nothing is copied."""
+        other = RecurrentCache(self.pool, self.states)
+        other.checkpoints = [mark for mark in self.checkpoints if mark[0] <= n_tokens]
+        for _, slot in other.checkpoints:
+            self.states.retain(slot)
+        other.pages = self.pages[: self.pool.pages_for(other.length)]
+        self.pool.retain(other.pages)
+        return other, other.length
+
+    def snapshot(self, n_tokens: int) -> np.ndarray:
+        """uint8 (bytes,): the pages of the first ``n_tokens`` tokens, then the state after them.
+
+        Raises ConfigError where the state is another's.
+        """
+        if n_tokens != self.length:
+            raise ConfigError(f"snapshot: the state is that of {self.length} tokens, not of {n_tokens}")
+        pages = super().snapshot(n_tokens).reshape(-1)
+        if not self.checkpoints:
+            return pages
+        return np.concatenate([pages, self.states.slot(self.checkpoints[-1][1]).view(np.uint8)])
+
+    def restore(self, data: np.ndarray, n_tokens: int) -> None:
+        """Takes the state of a `snapshot`. Raises ConfigError, KvCacheFullError."""
+        n_pages, size = self.pool.pages_for(n_tokens), self.pool.page_bytes
+        expected = n_pages * size + (self.states.slot_bytes if n_tokens else 0)
+        if data.dtype != np.uint8 or data.shape != (expected,):
+            found = f"{data.dtype} {data.shape}"
+            raise ConfigError(f"snapshot: needs uint8 ({expected},) for {n_tokens} tokens, got {found}")
+        slot = self.states.allocate() if n_tokens else None
+        try:
+            super().restore(data[: n_pages * size].reshape(n_pages, size), n_tokens)
+        except BaseException:
+            if slot is not None:
+                self.states.release(slot)
+            raise
+        if slot is not None:
+            self.states.slot(slot).view(np.uint8)[:] = data[n_pages * size :]
+            self.checkpoints = [(n_tokens, slot)]
+
+
+def new_cache(pool: PagePool) -> PagedKvCache:
+    """What a sequence over the pages of ``pool`` keeps."""
+    states = pool.states
+    return PagedKvCache(pool) if states is None else RecurrentCache(pool, states)

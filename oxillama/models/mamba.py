@@ -1,0 +1,79 @@
+"""Mamba and the hybrids that put it between attention layers: Jamba and Granite 4. And LFM2, whose layers
+between are short convolutions. A hybrid's layer without key heads is a recurrent one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oxillama.errors import LoadError
+from oxillama.models.family import Family, Routing, register
+from oxillama.models.llama import GRANITE_MOE, LLAMA, granite_rotation
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec, Ssm
+
+
+def ssm_sizes(spec: Spec, read: Reader) -> Spec:
+    """The sizes of a state space, checked against each other."""
+    second = spec.family.recurrent == "mamba2"
+    sizes = Ssm(
+        taps=read.size("ssm.conv_kernel"),
+        inner=read.size("ssm.inner_size"),
+        n=read.size("ssm.state_size"),
+        heads=read.size("ssm.time_step_rank"),
+        groups=read.size("ssm.group_count") if second else 1,
+        norms="plain" if read.flag("ssm.dt_b_c_rms", False) else "",
+    )
+    if second and (sizes.inner % sizes.heads or sizes.heads % sizes.groups):
+        finding = f"{sizes.inner} channels, {sizes.heads} heads, {sizes.groups} groups"
+        raise LoadError(f"{read.prefix}.ssm.inner_size: needs groups of equal heads, got {finding}")
+    return replace(spec, ssm=sizes)
+
+
+MAMBA = register(
+    Family("mamba", rope="none", mixer="mamba", recurrent="mamba", ffn_norm="", feed="", adjust=ssm_sizes)
+)
+MAMBA2 = register(MAMBA.derive("mamba2", mixer="mamba2", recurrent="mamba2"))
+
+
+def jamba_layers(spec: Spec, read: Reader) -> Spec:
+    """Jamba norms dt, B and C; a layer has experts if it has a router."""
+    spec = ssm_sizes(spec, read)
+    assert spec.ssm is not None
+    layers = tuple(
+        replace(layer, experts=layer.experts and f"blk.{i}.ffn_gate_inp.weight" in read.file.tensors)
+        for i, layer in enumerate(spec.layers)
+    )
+    return replace(spec, layers=layers, ssm=replace(spec.ssm, norms="learned"))
+
+
+JAMBA = register(
+    LLAMA.derive(
+        "jamba", rope="none", recurrent="mamba", routing=Routing(normalize=False), adjust=jamba_layers
+    )
+)
+
+GRANITE_HYBRID = register(
+    GRANITE_MOE.derive(
+        "granitehybrid",
+        recurrent="mamba2",
+        adjust=lambda spec, read: ssm_sizes(granite_rotation(spec, read), read),
+    )
+)
+
+
+def short_taps(spec: Spec, read: Reader) -> Spec:
+    """LFM2's recurrent layers have but a length."""
+    return replace(spec, ssm=Ssm(taps=read.size("shortconv.l_cache"), inner=spec.n_embd, n=1, heads=1))
+
+
+LFM2 = register(
+    LLAMA.derive(
+        "lfm2",
+        rope="neox",
+        recurrent="shortconv",
+        qk_norm="head",
+        output_norm="token_embd_norm",
+        routing=None,
+        adjust=short_taps,
+    )
+)

@@ -1,0 +1,169 @@
+"""State-space mixers: Mamba, Mamba-2 and LFM2's short convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama.models.norm import HeadNorm
+from oxillama.models.spec import Spec
+from oxillama.models.stateful import Stateful, in_blocks, padded
+from oxillama.models.workspace import Step
+from oxillama.tensor import Matrices, Weights
+
+
+class Conv:
+    """Causal convolution of each channel, of which a sequence keeps the last (taps - 1, channels) inputs."""
+
+    def __init__(self, weights: Weights, name: str, channels: int, taps: int, bias: str) -> None:
+        self.weight = np.ascontiguousarray(weights.array(f"{name}.weight", (taps, channels)).T)
+        has_bias = bias == "yes" or (bias == "maybe" and weights.has(f"{name}.bias"))
+        self.bias = weights.vector(f"{name}.bias", channels) if has_bias else None
+        self.floats = (taps - 1) * channels
+
+    def run(self, offset: int, x: np.ndarray, column: int, silu: bool, out: np.ndarray, step: Step) -> None:
+        """out (n, channels) of x (n, width) from ``column`` on."""
+        step.state.conv(offset, x, column, self.weight, self.bias, silu, out, step.n_threads)
+
+
+class Mamba(Stateful):
+    """Selective state space (Gu and Dao, "Mamba", 2023); in Jamba with norms of dt, B and C."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        sizes, block, d = spec.ssm, f"blk.{i}", spec.n_embd
+        assert sizes is not None
+        inner, rank, n = sizes.inner, sizes.heads, sizes.n
+        self.inner, self.rank, self.n = inner, rank, n
+        self.kernels = weights.kernels
+        self.conv = Conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
+        self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
+        self.d = weights.vector(f"{block}.ssm_d", inner)
+        weights.vector(f"{block}.ssm_dt.bias", inner)  # which the matrix takes, but need not have
+        self.ssm_in = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
+        self.ssm_x = weights.linear([(f"{block}.ssm_x", rank + 2 * n)], inner)
+        self.ssm_dt = weights.linear([(f"{block}.ssm_dt", inner)], rank)
+        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.norms = []
+        if sizes.norms:
+            for name, width, column in (("dt", rank, 0), ("b", n, rank), ("c", n, rank + n)):
+                full = f"{block}.ssm_{name}_norm.weight"
+                weight = weights.vector(full, width) if sizes.norms == "learned" else None
+                norm = HeadNorm(self.kernels, False, spec.norm_eps, 1, width, weight, None, column)
+                self.norms.append(norm)
+        self.state_floats = self.conv.floats + padded(inner) * n
+
+    def linears(self) -> list[Matrices]:
+        return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers it works in."""
+        inner = self.inner
+        return {
+            "ssm_in": 2 * inner,
+            "ssm_x": inner,
+            "ssm_dbc": self.rank + 2 * self.n,
+            "ssm_low": self.rank,
+            "ssm_dt": inner,
+            "ssm_y": inner,
+        }
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n, work, n_threads = len(h), step.work, step.n_threads
+        inner, rank = self.inner, self.rank
+        xz, x = work.rows("ssm_in", n, 2 * inner), work.rows("ssm_x", n, inner)
+        self.ssm_in.apply(h, xz, work.scratch, n_threads)
+        self.conv.run(self.offset, xz, 0, True, x, step)
+        dbc = work.rows("ssm_dbc", n, rank + 2 * self.n)
+        self.ssm_x.apply(x, dbc, work.scratch, n_threads)
+        for norm in self.norms:
+            norm.apply(dbc, n_threads)
+        low, dt, y = (
+            work.rows("ssm_low", n, rank),
+            work.rows("ssm_dt", n, inner),
+            work.rows("ssm_y", n, inner),
+        )
+        low[:] = dbc[:, :rank]
+        self.ssm_dt.apply(low, dt, work.scratch, n_threads)
+        at, b = self.offset + self.conv.floats, rank
+        step.state.selective_scan(at, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads)
+        self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
+
+
+class Mamba2(Stateful):
+    """State space with one decay for each head (Dao and Gu, "Transformers are SSMs", 2024)."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        sizes, block, d = spec.ssm, f"blk.{i}", spec.n_embd
+        assert sizes is not None
+        inner, heads, groups, n = sizes.inner, sizes.heads, sizes.groups, sizes.n
+        self.inner, self.heads, self.groups, self.n = inner, heads, groups, n
+        self.channels = inner + 2 * groups * n
+        self.kernels = weights.kernels
+        bias = "maybe" if spec.family.mixer != spec.family.recurrent else "yes"
+        self.conv = Conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
+        self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
+        self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
+        self.d = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
+        norm = weights.array(f"{block}.ssm_norm.weight", (inner // groups, groups)).reshape(groups, -1)
+        self.norm = HeadNorm(self.kernels, False, spec.norm_eps, groups, inner // groups, norm)
+        self.ssm_in = weights.linear([(f"{block}.ssm_in", inner + self.channels + heads)], d)
+        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
+
+    def linears(self) -> list[Matrices]:
+        return [self.ssm_in, self.ssm_out]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers it works in."""
+        return {
+            "ssm_in": self.ssm_in.rows,
+            "ssm_x": self.channels,
+            "ssm_dt": self.heads,
+            "ssm_decay": self.heads,
+            "ssm_y": self.inner,
+        }
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n, work, n_threads = len(h), step.work, step.n_threads
+        inner, heads = self.inner, self.heads
+        zxbcdt, xbc = work.rows("ssm_in", n, self.ssm_in.rows), work.rows("ssm_x", n, self.channels)
+        dt, decay = work.rows("ssm_dt", n, heads), work.rows("ssm_decay", n, heads)
+        y, at = work.rows("ssm_y", n, inner), self.offset + self.conv.floats
+        self.ssm_in.apply(h, zxbcdt, work.scratch, n_threads)
+        self.conv.run(self.offset, zxbcdt, inner, True, xbc, step)
+        kernel = self.kernels.recurrent
+        kernel.head_steps(zxbcdt, inner + self.channels, self.dt_bias, self.a, dt, decay)
+        step.state.head_scan(at, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads)
+        self.norm.apply(y, n_threads)
+        self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
+
+
+class ShortConv(Stateful):
+    """LFM2's gated convolution over a few tokens: c * conv(b * x), all three from one matrix."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        block, d = f"blk.{i}.shortconv", spec.n_embd
+        assert spec.ssm is not None
+        self.conv = Conv(weights, f"{block}.conv", d, spec.ssm.taps, "no")
+        self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
+        self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
+        self.state_floats = self.conv.floats
+
+    def linears(self) -> list[Matrices]:
+        return [self.in_proj, self.out_proj]
+
+    def widths(self) -> dict[str, int]:
+        """Buffers it works in."""
+        d = self.out_proj.rows
+        return {"ssm_in": 3 * d, "ssm_x": d, "ssm_y": d}
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n, d, work, n_threads = len(h), self.out_proj.rows, step.work, step.n_threads
+        bcx, bx, y = work.rows("ssm_in", n, 3 * d), work.rows("ssm_x", n, d), work.rows("ssm_y", n, d)
+        self.in_proj.apply(h, bcx, work.scratch, n_threads)
+        np.multiply(bcx[:, :d], bcx[:, 2 * d :], out=bx)
+        self.conv.run(self.offset, bx, 0, False, y, step)
+        y *= bcx[:, d : 2 * d]
+        self.out_proj.apply(y, out, work.scratch, n_threads, accumulate)
