@@ -10,30 +10,36 @@ import argparse
 import time
 from pathlib import Path
 
+from benchmarks import runs
 from benchmarks.grammar_texts import JSON
-from benchmarks.timing import Metric, Row, alternate, table
+from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
 from oxillama.config import available_cpus
-from oxillama.errors import ConfigError, ModelFileError
+from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
+from oxillama.measurements import Metric, rows
 
 PROMPT = "A list of animals, as JSON:\n"
 METRICS = (Metric("decode", "ms a token", False), Metric("whole", "ms a token", False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `generation`."""
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=10, help="turns of either (default: %(default)s)")
+    parser.add_argument(
+        "--threads", type=runs.positive, default=available_cpus(), help="default: %(default)s"
+    )
     parser.add_argument("--new", type=int, default=32, help="tokens decoded (default: %(default)s)")
+    runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints milliseconds of a token, constrained and free: of a step, and of the call with all it does."""
-    if args.rounds < 1 or args.new < 2:
-        raise ConfigError(f"--rounds, --new: expected at least 1 and 2, got {args.rounds} and {args.new}")
-    if not args.model.is_file():
-        raise ModelFileError(f"{args.model}: expected a GGUF model, found no such file")
+    """Milliseconds of a token, constrained and free: of a step, and of the call with all it does."""
+    if args.new < 2:
+        raise ConfigError(f"--new: expected at least 2, got {args.new}")
+    runs.check_models([args.model])
+    conditions = {"threads": args.threads, "new": args.new}
+    whole = runs.Run("generation", args, conditions)
     engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads)
     samples = alternate(
         {
@@ -41,11 +47,9 @@ def run(args: argparse.Namespace) -> int:
             "free": lambda: turn(engine, SamplerConfig(seed=1, min_tokens=args.new), args.new),
         },
         rounds=args.rounds,
+        warmup=args.warmup,
     )
-    print(f"{args.new} tokens, {args.threads} threads, {args.rounds} rounds; median [quartiles]")
-    name = args.model.stem
-    print(table([Row(name, metric, {e: s[metric.name] for e, s in samples.items()}) for metric in METRICS]))
-    return 0
+    return whole.finish(rows(args.model.stem, samples, METRICS))
 
 
 def constrained(n_tokens: int) -> SamplerConfig:
