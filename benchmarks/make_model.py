@@ -1,4 +1,4 @@
-"""Write a Llama-architecture GGUF of random weights in a real model's shape: speed without a download.
+"""Write a Llama or Mamba-2 GGUF of random weights in a real model's shape: speed without a download.
 
     python -m benchmarks.make_model 1.1B Q4_K_M out.gguf
 
@@ -30,7 +30,7 @@ SLICE_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a Llama-architecture model; ``tied`` shares the embedding with the output."""
+    """Dimensions of a Llama or Mamba-2 model; ``tied`` shares the embedding with the output."""
 
     n_embd: int
     n_ff: int
@@ -41,6 +41,12 @@ class Shape:
     tied: bool = False
     rope_theta: float = 10000.0
     context: int = 4096
+    n_state: int = 0  # of a Mamba-2 model, whose heads are n_head and whose width within is 2 n_embd; else 0
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture` of the file."""
+        return "mamba2" if self.n_state else "llama"
 
     @property
     def n_kv(self) -> int:
@@ -52,6 +58,7 @@ SHAPES = {
     "15M": Shape(256, 1024, 6, 4, 4, 32000, tied=True, context=2048),  # the size of stories15M
     "1.1B": Shape(2048, 5632, 22, 32, 4, 32000),  # TinyLlama
     "llama3.2-1B": Shape(2048, 8192, 16, 32, 8, 128256, tied=True, rope_theta=500000.0, context=8192),
+    "mamba2-1.3B": Shape(2048, 0, 48, 64, 1, 50288, tied=True, n_state=128),
     "8B": Shape(4096, 14336, 32, 32, 8, 128256, rope_theta=500000.0, context=8192),  # Llama 3
 }
 
@@ -110,6 +117,18 @@ def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
     yield matrix("token_embd", shape.n_vocab, n_embd)
     for layer in range(shape.n_layer):
         yield Tensor(f"blk.{layer}.attn_norm.weight", None, n_embd, "F32")
+        if shape.n_state:
+            inner, heads, block = 2 * n_embd, shape.n_head, f"blk.{layer}"
+            channels = inner + 2 * shape.n_state
+            yield matrix("ssm_in", inner + channels + heads, n_embd, layer)
+            yield Tensor(f"{block}.ssm_conv1d.weight", channels, 4, "F32")
+            yield Tensor(f"{block}.ssm_conv1d.bias", None, channels, "F32")
+            yield Tensor(f"{block}.ssm_dt.bias", None, heads, "F32")
+            yield Tensor(f"{block}.ssm_a", heads, 1, "F32")
+            yield Tensor(f"{block}.ssm_d", heads, 1, "F32")
+            yield Tensor(f"{block}.ssm_norm.weight", 1, inner, "F32")
+            yield matrix("ssm_out", n_embd, inner, layer)
+            continue
         yield matrix("attn_q", n_embd, n_embd, layer)
         yield matrix("attn_k", shape.n_kv, n_embd, layer)
         yield matrix("attn_v", shape.n_kv, n_embd, layer)
@@ -125,6 +144,9 @@ def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
 
 def tensor_data(tensor: Tensor, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """The bytes of a tensor, in slices of whole rows."""
+    if tensor.name.endswith("ssm_a"):  # decays: a memory that grew would leave the numbers' range
+        yield rng.uniform(-16.0, -1.0, tensor.n_out).astype("<f4").view(np.uint8)
+        return
     if tensor.n_out is None:
         yield rng.normal(1.0, 0.05, tensor.n_in).astype("<f4").view(np.uint8)
         return
@@ -174,7 +196,7 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
             raise ConfigError(
                 f"{tensor.name}: {tensor.format} needs rows of a multiple of {block_len}, not {tensor.n_in}"
             )
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, shape.architecture)
     _add_metadata(writer, shape, mix, seed)
     for tensor in plan:
         dims = [tensor.n_in] if tensor.n_out is None else [tensor.n_out, tensor.n_in]
@@ -213,10 +235,18 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
     writer.add_embedding_length(shape.n_embd)
     writer.add_block_count(shape.n_layer)
     writer.add_feed_forward_length(shape.n_ff)
-    writer.add_head_count(shape.n_head)
-    writer.add_head_count_kv(shape.n_head_kv)
-    writer.add_rope_dimension_count(shape.n_embd // shape.n_head)
-    writer.add_rope_freq_base(shape.rope_theta)
+    if shape.n_state:
+        writer.add_head_count(0)
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(2 * shape.n_embd)
+        writer.add_ssm_state_size(shape.n_state)
+        writer.add_ssm_time_step_rank(shape.n_head)
+        writer.add_ssm_group_count(1)
+    else:
+        writer.add_head_count(shape.n_head)
+        writer.add_head_count_kv(shape.n_head_kv)
+        writer.add_rope_dimension_count(shape.n_embd // shape.n_head)
+        writer.add_rope_freq_base(shape.rope_theta)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.n_vocab)
     pieces, scores, types = vocabulary(shape.n_vocab)
