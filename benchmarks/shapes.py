@@ -58,6 +58,7 @@ class Shape:
     head_dim: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    n_state: int = 0  # of a Mamba-2 model, of n_head heads and twice n_embd wide within
 
     @property
     def key_dim(self) -> int:
@@ -94,7 +95,7 @@ SHAPES = {
     ),
     "gemma2": Shape(1536, 6144, 18, 8, 4, 256000, tied=True, context=8192, family="gemma2", head_dim=256),
     "phi3": Shape(1536, 4096, 32, 16, 16, 32064, family="phi3"),
-    # A state-space family (mamba2) goes here.
+    "mamba2": Shape(2048, 0, 48, 64, 1, 50288, tied=True, family="mamba2", n_state=128),  # Mamba-2 1.3B
 }  # fmt: skip
 
 BASE_FORMATS = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K"} | {name: name for name in RANDOM_FORMATS}
@@ -135,6 +136,8 @@ class Tensor:
         return FORMATS[self.format].nbytes(self.n_out * self.n_in)
 
 
+NEVER_QUANTIZED = ("ffn_gate_inp", "ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm")
+
 Dims = tuple[int, ...]
 Named = Iterator[tuple[str, Dims]]
 """Tensors of a layer, without "blk.<i>." and ".weight"."""
@@ -145,9 +148,10 @@ def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
 
     def tensor(kind: str, dims: Dims, layer: int = -1) -> Tensor:
         prefix = f"blk.{layer}." if layer >= 0 else ""
-        single = len(dims) == 1 or kind == "ffn_gate_inp"
+        ending = "" if kind in ("ssm_a", "ssm_d") or kind.endswith(".bias") else ".weight"
+        single = len(dims) == 1 or kind in NEVER_QUANTIZED
         name = "F32" if single else tensor_format(mix, kind, layer, shape, dims[-1], pure=pure)
-        return Tensor(f"{prefix}{kind}.weight", dims, name)
+        return Tensor(f"{prefix}{kind}{ending}", dims, name)
 
     yield tensor("token_embd", (shape.n_vocab, shape.n_embd))
     for layer in range(shape.n_layer):
@@ -210,6 +214,21 @@ def deepseek2_layer(shape: Shape, layer: int) -> Named:
     yield from feed_forward(shape, layer)
 
 
+def mamba2_layer(shape: Shape, layer: int) -> Named:
+    """One group; four taps."""
+    n_embd, inner, heads = shape.n_embd, 2 * shape.n_embd, shape.n_head
+    channels = inner + 2 * shape.n_state
+    yield "attn_norm", (n_embd,)
+    yield "ssm_in", (inner + channels + heads, n_embd)
+    yield "ssm_conv1d", (channels, 4)
+    yield "ssm_conv1d.bias", (channels,)
+    yield "ssm_dt.bias", (heads,)
+    yield "ssm_a", (heads, 1)
+    yield "ssm_d", (heads, 1)
+    yield "ssm_norm", (1, inner)
+    yield "ssm_out", (n_embd, inner)
+
+
 def attention(shape: Shape) -> Named:
     """Four matrices."""
     yield "attn_q", (shape.n_q, shape.n_embd)
@@ -243,6 +262,7 @@ LAYERS: dict[str, Callable[[Shape, int], Named]] = {
     "deepseek2": deepseek2_layer,
     "gemma2": gemma2_layer,
     "phi3": phi3_layer,
+    "mamba2": mamba2_layer,
 }
 """By ``general.architecture``."""
 
@@ -288,12 +308,23 @@ def metadata(shape: Shape) -> dict[str, Any]:
         "embedding_length": shape.n_embd,
         "block_count": shape.n_layer,
         "feed_forward_length": shape.n_ff,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "vocab_size": shape.n_vocab,
+    }
+    if shape.n_state:
+        return found | {
+            "attention.head_count": 0,
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 2 * shape.n_embd,
+            "ssm.state_size": shape.n_state,
+            "ssm.time_step_rank": shape.n_head,
+            "ssm.group_count": 1,
+        }
+    found |= {
         "attention.head_count": shape.n_head,
         "attention.head_count_kv": shape.n_head_kv,
-        "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.dimension_count": shape.key_dim,
         "rope.freq_base": shape.rope_theta,
-        "vocab_size": shape.n_vocab,
     }
     if shape.head_dim:
         found |= {"attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim}
