@@ -117,7 +117,7 @@ def base(code_point: int) -> int:
 
 
 def without_accents(code_point: int) -> str:
-    """The canonical decomposition without nonspacing marks: all of a Hangul syllable, and no vowel sign lost."""
+    """The canonical decomposition without nonspacing marks: a Hangul syllable whole, no vowel sign lost."""
     if category(code_point) == "X":
         return chr(code_point)
     parts = unicodedata.normalize("NFD", chr(code_point))

@@ -306,7 +306,7 @@ class Vocab:
         self.remove_extra_spaces = meta.flag(PREFIX + "remove_extra_whitespaces", self.remove_extra_spaces)
         self.lowercase = meta.flag(PREFIX + "normalizer.lowercase", self.lowercase)
         self.strip_accents = meta.flag(PREFIX + "normalizer.strip_accents", self.lowercase)
-        # Written by `oxillama convert`: accents go as in BERT's own code. llama.cpp keeps the first code point.
+        # Written by `oxillama convert`: decompose as BERT's own code does. llama.cpp keeps one code point.
         self.decompose = meta.flag(PREFIX + "normalizer.nfd", False)
         if self.pre is not None and self.pre.newline_tokens:
             self.add_bos = True  # files of this family were written without it

@@ -1,8 +1,8 @@
 """The command line: ``oxillama COMMAND ...``.
 
 Each module here is a concern: `generate` (run, demo), `chat`, `inspect` (info, tokenize), `quantize`
-(quantize, imatrix), `convert`, `doctor`, `bench`; `options` makes arguments of the configuration dataclasses, `console`
-reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done, 1 a
+(quantize, imatrix), `convert`, `doctor`, `bench`; `options` makes arguments of the configuration dataclasses,
+`console` reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done, 1 a
 finding, 2 an error, 130 interrupted, 141 nobody reads the output. Importing them is quick: what is heavy
 (NumPy, the kernels) is imported by the command that needs it.
 

@@ -1,11 +1,12 @@
 """Hugging Face folders to GGUF files.
 
-`families` says what a config.json comes to, `safetensors` reads weights, `vocabulary` translates the tokenizer;
-here they are checked against each other and written, one tensor at a time.
+`families` says what a config.json comes to, `safetensors` reads weights, `vocabulary` translates the
+tokenizer; here they are checked against each other and written, one tensor at a time.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import warnings
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama._kernels import Kernels, load
+from oxillama._kernels import Kernels, best
 from oxillama.conversion import MOST, quantized
 from oxillama.convert.families import Config, Plan, Wanted, plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
@@ -59,7 +60,9 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     TokenizerError : the same of the tokenizer.
     """
     if type.upper() not in TYPES:
-        raise ConfigError(f"type: needs one of {', '.join(TYPES)} (quantize the result for others), got {type!r}")
+        raise ConfigError(
+            f"type: needs one of {', '.join(TYPES)} (quantize the result for others), got {type!r}"
+        )
     folder, kind = Path(source), type.upper()
     if not folder.is_dir():
         raise ModelFileError(f"{folder}: needs a folder with a config.json")
@@ -74,10 +77,8 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     pieces: list[tuple[str, Format, Wanted | None, Any]] = [
         (name, FORMATS["F32"], None, values) for name, values in plan.made.items()
     ]
-    for wanted in plan.tensors:
-        if wanted.target in found:
-            pieces.append((wanted.target, format_of(wanted, kind), wanted, found[wanted.target]))
-    write(Path(target), plan.architecture, metadata, pieces, load())
+    pieces += [(w.target, format_of(w, kind), w, found[w.target]) for w in plan.tensors]
+    write(Path(target), plan.architecture, metadata, pieces, best())
     formats: dict[str, int] = {}
     for _, fmt, _, _ in pieces:
         formats[fmt.name] = formats.get(fmt.name, 0) + 1
@@ -85,8 +86,8 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
 
 
 def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
-    """Tensors by GGUF name, and the names that carry no weight of the model. Raises LoadError for a tensor that is
-    missing, of another shape than the config says, or that nothing is known about."""
+    """Tensors by GGUF name, and the names that carry no weight of the model. Raises LoadError for a tensor that
+    is missing, of another shape than the config says, or that nothing is known about."""
     for prefix in plan.prefixes:
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     found: dict[str, Stored] = {}
@@ -94,9 +95,7 @@ def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, Stored], 
     for wanted in plan.tensors:
         tensor = tensors.get(wanted.source)
         if tensor is None:
-            if wanted.vital:
-                raise LoadError(f"{wanted.source}: the source has no such tensor, the config asks for it")
-            continue
+            raise LoadError(f"{wanted.source}: the source has no such tensor, the config asks for it")
         if tensor.shape != wanted.shape:
             raise LoadError(f"{wanted.source}: should be {list(wanted.shape)}, found {list(tensor.shape)}")
         known.add(wanted.source)
@@ -104,13 +103,17 @@ def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, Stored], 
     rest = sorted(tensors.keys() - known)
     surplus = [name for name in rest if not name.startswith(plan.ignored)] if plan.ignored else rest
     if surplus:
-        raise LoadError(f"{len(surplus)} tensors that {plan.architecture} has no place for: {', '.join(surplus):.400}")
+        raise LoadError(
+            f"{len(surplus)} tensors that {plan.architecture} has no place for: {', '.join(surplus):.400}"
+        )
     return found, tuple(rest)
 
 
 def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[str, Any]:
     """All pairs but the tokenizer's and the architecture, which the writer adds."""
-    name = str(config.values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.resolve().name
+    name = (
+        str(config.values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.resolve().name
+    )
     general = {"general.name": name, "general.file_type": FILE_TYPES[kind].id}
     own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
     if (folder / "modules.json").exists() and (folder / "1_Pooling" / "config.json").exists():
@@ -160,8 +163,8 @@ def write(
                     shape = wanted.shape if wanted is not None else source.shape
                     stored = (*shape[:-1], fmt.nbytes(shape[-1]))
                     number = gguf.GGMLQuantizationType[fmt.name]
-                    writer.add_tensor_info(name, stored, np.dtype(np.uint8), 0, raw_dtype=number)
-                    writer.tensors[-1][name].nbytes = int(np.prod(stored))
+                    nbytes = math.prod(stored)
+                    writer.add_tensor_info(name, stored, np.dtype(np.uint8), nbytes, raw_dtype=number)
                 writer.write_header_to_file()
                 writer.write_kv_data_to_file()
                 writer.write_ti_data_to_file()

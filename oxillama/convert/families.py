@@ -1,8 +1,8 @@
 """Families that are converted: from a Hugging Face config.json to metadata and the tensors it implies.
 
 Each is a function, config in, `Plan` out. What a config asks for and no plan does is an error that names it.
-Names and conventions of GGUF are llama.cpp's (gguf-py, as of 0.19): heads of Llama's q and k are reordered, for
-its rotation turns neighbours where Hugging Face turns halves; Llama 3's scaling is a tensor of factors.
+Names and conventions of GGUF are llama.cpp's (gguf-py, as of 0.19): heads of Llama's q and k are reordered,
+for its rotation turns neighbours where Hugging Face turns halves; Llama 3's scaling is a tensor of factors.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from oxillama.errors import LoadError
 class Wanted:
     """A tensor of the source: its name there and in GGUF, its shape there, and what is done to it.
 
-    ``heads`` above 0 asks for the reordering of that many heads; ``vital`` False for a tensor that may be absent.
+    ``heads`` above 0 asks for the reordering of that many heads.
     """
 
     source: str
     target: str
     shape: tuple[int, ...]
     heads: int = 0
-    vital: bool = True
 
 
 @dataclass
@@ -101,9 +100,7 @@ def plan_of(config: Config) -> Plan:
     """The plan for a config. Raises LoadError naming what is not supported."""
     names = config.get("architectures", [])
     if not isinstance(names, list) or len(names) != 1 or names[0] not in PLANS:
-        raise LoadError(
-            f"config.json: architectures: needs one of {', '.join(PLANS)}, got {names!r:.80}"
-        )
+        raise LoadError(f"config.json: architectures: needs one of {', '.join(PLANS)}, got {names!r:.80}")
     config.only("quantization_config")
     return PLANS[names[0]](config)
 

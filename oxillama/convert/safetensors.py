@@ -1,7 +1,7 @@
 """Reads the tensors of a Hugging Face folder: one safetensors file, or shards with an index.
 
-A file is a length, a JSON header and the tensors' bytes; it is mapped, so only what is asked for is read. It is
-read here because NumPy has no bfloat16, which the `safetensors` package needs to give arrays of it.
+A file is a length, a JSON header and the tensors' bytes; it is mapped, so only what is asked for is read. It
+is read here because NumPy has no bfloat16, which the `safetensors` package needs to give arrays of it.
 
 Format: https://huggingface.co/docs/safetensors/index#format.
 """

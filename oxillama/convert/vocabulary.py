@@ -1,8 +1,8 @@
-"""The vocabulary of a Hugging Face folder as GGUF metadata: byte-level BPE, SentencePiece-like BPE, WordPiece.
+"""The vocabulary of a Hugging Face folder as GGUF metadata: BPE over bytes or like SentencePiece, and WordPiece.
 
-What tokenizer.json says is translated where GGUF has words for it, and refused where not. Then both sides encode
-a set of awkward texts: a translation that gives other ids is an error, so no file cuts text in a way its model
-was not trained with.
+What tokenizer.json says is translated where GGUF has words for it, and refused where not. Then both sides
+encode a set of awkward texts: a translation that gives other ids is an error, so no file cuts text in a way
+its model was not trained with.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ SAMPLES = (
     "Hello, world! It's a test; we'll see what they've done, won't WE'LL?",
     "  leading and   inner spaces, trailing  ",
     "line\nline\r\n\n\n\tindented\n   \n x",
-    "0 12 123 1234 12345 1234567 3.14159 1,000,000 \u0662\u0663 \u00bd",
-    "caf\u00e9 na\u00efve \u00dcber stra\u00dfe \u00c5ngstr\u00f6m \u0141\u00f3d\u017a \u0130stanbul",
-    "\u4f60\u597d\uff0c\u4e16\u754c\u3002 \u3053\u3093\u306b\u3061\u306f \u30c6\u30b9\u30c8 \uc548\ub155\ud558\uc138\uc694",
-    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440! \u0393\u03b5\u03b9\u03ac \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 \u0939\u093f\u0928\u094d\u0926\u0940",
-    "\U0001f600\U0001f680 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2192 \u2211 \u20ac5 \u00a9 \u2026 \u201cquoted\u201d \u2014 dash",
+    "0 12 123 1234 12345 1234567 3.14159 1,000,000 ٢٣ ½",
+    "café naïve Über straße Ångström Łódź İstanbul",
+    "你好，世界。 こんにちは テスト 안녕하세요",
+    "Привет, мир! Γειά שלום مرحبا नमस्ते हिन्दी",
+    "😀🚀 👨\u200d👩\u200d👧 → ∑ €5 © … “quoted” — dash",
     "def f(x): return x**2 + y[0] // 3 # comment\n\tif a != b: {'k': \"v\"}",
     "https://example.org/path?q=1&r=2 someone@example.org C:\\dir CamelCase snake_case ALLCAPS",
 )
@@ -78,7 +78,9 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
     ModelFileError : there is no tokenizer.json (or vocab.txt of a WordPiece), or it cannot be read.
     TokenizerError : it is of a kind, or has an option, that GGUF has no word for.
     """
-    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    settings = (
+        read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    )
     document = read_document(folder, settings)
     try:
         library: Any = Tokenizer.from_str(json.dumps(document))
@@ -114,7 +116,9 @@ def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{folder / 'vocab.txt'}: cannot be read: {error}") from error
     vocab = {word: id for id, word in enumerate(words)}
-    names = {key: text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("cls", "sep", "unk")}
+    names = {
+        key: text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("cls", "sep", "unk")
+    }
     others = [text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("pad", "mask")]
     missing = [name for name in names.values() if name not in vocab]
     if missing:
@@ -158,7 +162,9 @@ def tokens_of(library: Any, n_vocab: int) -> tuple[list[str], list[int]]:
     ids: dict[str, int] = library.get_vocab(with_added_tokens=True)
     most = max(ids.values(), default=-1) + 1
     if not ids or most > n_vocab:
-        raise TokenizerError(f"tokenizer.json: needs 1 to {n_vocab} tokens (rows of the embedding), has {most}")
+        raise TokenizerError(
+            f"tokenizer.json: needs 1 to {n_vocab} tokens (rows of the embedding), has {most}"
+        )
     tokens, types = [f"[PAD{id}]" for id in range(n_vocab)], [UNUSED] * n_vocab
     for text, id in ids.items():
         tokens[id], types[id] = text, NORMAL
@@ -212,7 +218,7 @@ def byte_level(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def cuts(step: Any) -> Iterator[str]:
-    """The steps of a pre-tokenizer: an expression, "digits" for each alone, "bytes" for GPT-2's expression."""
+    """The steps of a pre-tokenizer: an expression, "digits" for each alone, "bytes" for GPT-2's."""
     step = step or {}
     kind = step.get("type")
     if kind == "Sequence":
@@ -235,7 +241,9 @@ def merges_of(document: dict[str, Any]) -> list[tuple[str, str]]:
     for merge in document["model"].get("merges", []):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if len(parts) != 2 or any(" " in part for part in parts):
-            raise TokenizerError(f"tokenizer.json: merges: needs pairs of tokens without spaces, found {merge!r:.60}")
+            raise TokenizerError(
+                f"tokenizer.json: merges: needs pairs of tokens without spaces, found {merge!r:.60}"
+            )
         pairs.append((parts[0], parts[1]))
     return pairs
 
@@ -258,12 +266,17 @@ def sentence_piece(document: dict[str, Any], tokens: list[str], types: list[int]
     unknown = document["model"].get("unk_token")
     if unknown in ids:
         types[ids[unknown]] = UNKNOWN
-    return {"model": "llama", "pre": "default", "scores": scores.tolist(), "add_space_prefix": prefixes(document)}
+    return {
+        "model": "llama",
+        "pre": "default",
+        "scores": scores.tolist(),
+        "add_space_prefix": prefixes(document),
+    }
 
 
 def prefixes(document: dict[str, Any]) -> bool:
     """Whether a space goes before the text. Raises TokenizerError if spaces are not spelled U+2581."""
-    steps = []
+    steps: list[dict[str, Any]] = []
     for stage, inner in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
         step = document.get(stage) or {}
         steps += step.get(inner, []) if step.get("type") == "Sequence" else [step] if step else []
@@ -273,7 +286,9 @@ def prefixes(document: dict[str, Any]) -> bool:
     if len(steps) == 1 and steps[0].get("type") == "Metaspace" and not steps[0].get("split", True):
         scheme = steps[0].get("prepend_scheme", "always")
         return bool(steps[0].get("add_prefix_space", True) if scheme is None else scheme != "never")
-    raise TokenizerError(f"tokenizer.json: normalizer and pre_tokenizer are not supported: {json.dumps(steps):.300}")
+    raise TokenizerError(
+        f"tokenizer.json: normalizer and pre_tokenizer are not supported: {json.dumps(steps):.300}"
+    )
 
 
 # --- special tokens, templates, the proof -----------------------------------------------------------
@@ -296,7 +311,9 @@ def special_ids(library: Any, settings: dict[str, Any], document: dict[str, Any]
     added: list[int] = library.encode("", add_special_tokens=True).ids
     if document["model"].get("type") == "WordPiece":
         if len(added) != 2:
-            raise TokenizerError(f"tokenizer.json: post_processor: needs a token before and after, adds {added}")
+            raise TokenizerError(
+                f"tokenizer.json: post_processor: needs a token before and after, adds {added}"
+            )
         cls, sep = added
         unknown = library.token_to_id(document["model"].get("unk_token", "[UNK]"))
         return found | {
@@ -315,7 +332,7 @@ def special_ids(library: Any, settings: dict[str, Any], document: dict[str, Any]
 
 
 def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """`tokenizer.chat_template` and its named siblings, from a file of their own or the tokenizer's settings."""
+    """`tokenizer.chat_template` and its named siblings, from their own file or the tokenizer's settings."""
     beside = folder / "chat_template.jinja"
     told = beside.read_text(encoding="utf-8") if beside.exists() else settings.get("chat_template")
     if told is None:
@@ -325,8 +342,12 @@ def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     try:
         named = {str(entry["name"]): str(entry["template"]) for entry in told}
     except (TypeError, KeyError) as error:
-        raise TokenizerError("tokenizer_config.json: chat_template: needs a text or names and templates") from error
-    found: dict[str, Any] = {f"tokenizer.chat_template.{n}": text for n, text in named.items() if n != "default"}
+        raise TokenizerError(
+            "tokenizer_config.json: chat_template: needs a text or names and templates"
+        ) from error
+    found: dict[str, Any] = {
+        f"tokenizer.chat_template.{n}": text for n, text in named.items() if n != "default"
+    }
     if found:
         found["tokenizer.chat_templates"] = sorted(named.keys() - {"default"})
     return found | ({"tokenizer.chat_template": named["default"]} if "default" in named else {})
@@ -338,4 +359,6 @@ def compare(library: Any, metadata: dict[str, Any]) -> None:
     for text in SAMPLES:
         wanted, found = library.encode(text, add_special_tokens=True).ids, bridge.encode(text)
         if wanted != found:
-            raise TokenizerError(f"tokenizer.json: {text!r:.60} should be {wanted!r:.80}, GGUF gives {found!r:.80}")
+            raise TokenizerError(
+                f"tokenizer.json: {text!r:.60} should be {wanted!r:.80}, GGUF gives {found!r:.80}"
+            )

@@ -63,9 +63,7 @@ class _BertCharacters(dict[int, str]):
         kind = category(c)
         if c in WHITESPACE:
             text = " "
-        elif c in (0, 0xFFFD) or kind == "C" or (
-            self._strip_accents and kind == "M" and not self._decompose
-        ):
+        elif c in (0, 0xFFFD) or kind == "C" or (self._strip_accents and kind == "M" and not self._decompose):
             text = ""
         else:
             text = chr(lower(c) if self._lowercase else c)
