@@ -2,8 +2,8 @@
 
 Each module here is a concern: `generate` (run, demo), `chat`, `inspect` (info, tokenize), `quantize`
 (quantize, imatrix), `convert`, `doctor`, `bench`; `options` makes arguments of the configuration dataclasses,
-`console` reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done, 1 a
-finding, 2 an error, 130 interrupted, 141 nobody reads the output. Importing them is quick: what is heavy
+`console` reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done,
+1 a finding, 2 an error, 130 interrupted, 141 nobody reads the output. Importing them is quick: what is heavy
 (NumPy, the kernels) is imported by the command that needs it.
 
 Results go to stdout, all else to stderr. What goes wrong is one line there, never a traceback.

@@ -10,7 +10,6 @@ import math
 import os
 import tempfile
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,10 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
 
 
 def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
-    """Tensors by GGUF name, and the names that carry no weight of the model. Raises LoadError for a tensor that
-    is missing, of another shape than the config says, or that nothing is known about."""
+    """Tensors by GGUF name, and the names that carry no weight of the model.
+
+    Raises LoadError for a tensor that is missing, has another shape than the config says, or is not known.
+    """
     for prefix in plan.prefixes:
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     found: dict[str, Stored] = {}

@@ -1,4 +1,4 @@
-"""The vocabulary of a Hugging Face folder as GGUF metadata: BPE over bytes or like SentencePiece, and WordPiece.
+"""The vocabulary of a Hugging Face folder as GGUF metadata: BPE of bytes or like SentencePiece, WordPiece.
 
 What tokenizer.json says is translated where GGUF has words for it, and refused where not. Then both sides
 encode a set of awkward texts: a translation that gives other ids is an error, so no file cuts text in a way
@@ -210,8 +210,9 @@ def byte_level(document: dict[str, Any]) -> dict[str, Any]:
     name = next((name for name in names or () if PRE_TOKENIZERS[name].ignore_merges == ignores), None)
     if name is None:
         found = json.dumps(document.get("pre_tokenizer"))
+        known = ", ".join(name for names in CUTS.values() for name in names)
         raise TokenizerError(
-            f"tokenizer.json: pre_tokenizer: not one of {', '.join(n for names in CUTS.values() for n in names)}"
+            f"tokenizer.json: pre_tokenizer: not one of {known}"
             f" (ignore_merges {str(ignores).lower()}): {found:.300}"
         )
     return {"model": "gpt2", "pre": name, "merges": [f"{a} {b}" for a, b in merges_of(document)]}
