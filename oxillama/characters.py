@@ -116,6 +116,14 @@ def base(code_point: int) -> int:
     )
 
 
+def without_accents(code_point: int) -> str:
+    """The canonical decomposition without nonspacing marks: a Hangul syllable whole, no vowel sign lost."""
+    if category(code_point) == "X":
+        return chr(code_point)
+    parts = unicodedata.normalize("NFD", chr(code_point))
+    return "".join(char for char in parts if unicodedata.category(char) != "Mn")
+
+
 def lowered(text: str) -> str:
     """`text` in simple lower case, character by character."""
     return "".join(chr(lower(ord(char))) for char in text)

@@ -230,6 +230,7 @@ class Vocab:
     clean_spaces: bool = False
     lowercase: bool = True
     strip_accents: bool = True
+    decompose: bool = False
     charsmap: bytes = b""
 
     @classmethod
@@ -305,6 +306,8 @@ class Vocab:
         self.remove_extra_spaces = meta.flag(PREFIX + "remove_extra_whitespaces", self.remove_extra_spaces)
         self.lowercase = meta.flag(PREFIX + "normalizer.lowercase", self.lowercase)
         self.strip_accents = meta.flag(PREFIX + "normalizer.strip_accents", self.lowercase)
+        # Written by `oxillama convert`: decompose as BERT's own code does. llama.cpp keeps one code point.
+        self.decompose = meta.flag(PREFIX + "normalizer.nfd", False)
         if self.pre is not None and self.pre.newline_tokens:
             self.add_bos = True  # files of this family were written without it
         if self.kind == "unigram":

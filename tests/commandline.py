@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("run", "demo", "chat", "info", "tokenize", "quantize", "imatrix", "bench", "doctor")
+COMMANDS = ("run", "demo", "chat", "info", "tokenize", "quantize", "imatrix", "convert", "bench", "doctor")
 PROMPT = "once upon a time"
 SUMMARY = re.compile(
     r"prefill (\d+) tokens(, [\d.]+ tokens/s)? \| decode (\d+) tokens(, [\d.]+ tokens/s)? "

@@ -1,9 +1,9 @@
 """The command line: ``oxillama COMMAND ...``.
 
 Each module here is a concern: `generate` (run, demo), `chat`, `inspect` (info, tokenize), `quantize`
-(quantize, imatrix), `doctor`, `bench`; `options` makes arguments of the configuration dataclasses, `console`
-reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done, 1 a
-finding, 2 an error, 130 interrupted, 141 nobody reads the output. Importing them is quick: what is heavy
+(quantize, imatrix), `convert`, `doctor`, `bench`; `options` makes arguments of the configuration dataclasses,
+`console` reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done,
+1 a finding, 2 an error, 130 interrupted, 141 nobody reads the output. Importing them is quick: what is heavy
 (NumPy, the kernels) is imported by the command that needs it.
 
 Results go to stdout, all else to stderr. What goes wrong is one line there, never a traceback.
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from oxillama._version import __version__
-from oxillama.cli import bench, chat, doctor, generate, inspect, quantize
+from oxillama.cli import bench, chat, convert, doctor, generate, inspect, quantize
 from oxillama.cli.console import say
 from oxillama.errors import OxiLlamaError
 
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"oxillama {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (generate, chat, inspect, quantize, bench, doctor):
+    for module in (generate, chat, inspect, quantize, convert, bench, doctor):
         module.add_commands(commands)
     return parser
 

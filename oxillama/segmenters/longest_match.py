@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oxillama.characters import WHITESPACE, base, category, lower
+from oxillama.characters import WHITESPACE, base, category, lower, without_accents
 from oxillama.errors import TokenizerError
 from oxillama.segmenters.base import SPACE, WordCache
 from oxillama.vocab import PREFIX, Vocab
@@ -21,7 +21,7 @@ class WordPiece:
             raise TokenizerError(f"{PREFIX}unknown_token_id: a WordPiece vocabulary needs one")
         self._ids, self._unknown = vocab.ids, vocab.special["unk"]
         self._longest = max(map(len, vocab.tokens))
-        self._normal = _BertCharacters(vocab.lowercase, vocab.strip_accents)
+        self._normal = _BertCharacters(vocab.lowercase, vocab.strip_accents, vocab.decompose)
         self._words = WordCache(self._encode_word)
 
     def encode(self, text: str, out: list[int]) -> None:
@@ -46,21 +46,29 @@ class WordPiece:
 class _BertCharacters(dict[int, str]):
     """What each character becomes before words are looked up, worked out when it is first met."""
 
-    def __init__(self, lowercase: bool, strip_accents: bool) -> None:
+    def __init__(self, lowercase: bool, strip_accents: bool, decompose: bool = False) -> None:
         self._lowercase, self._strip_accents = lowercase, strip_accents
+        self._decompose = decompose and strip_accents
 
     def __missing__(self, code_point: int) -> str:
+        if self._decompose:
+            text = "".join(map(self._one, map(ord, without_accents(code_point))))
+        else:
+            text = self._one(code_point)
+        self[code_point] = text
+        return text
+
+    def _one(self, code_point: int) -> str:
         c = base(code_point) if self._strip_accents else code_point
         kind = category(c)
         if c in WHITESPACE:
             text = " "
-        elif c in (0, 0xFFFD) or kind == "C" or (self._strip_accents and kind == "M"):
+        elif c in (0, 0xFFFD) or kind == "C" or (self._strip_accents and kind == "M" and not self._decompose):
             text = ""
         else:
             text = chr(lower(c) if self._lowercase else c)
             if kind == "P" or (c < 0x7F and kind == "S") or any(a <= c <= b for a, b in _BERT_IDEOGRAPHS):
                 text = f" {text} "
-        self[code_point] = text
         return text
 
 

@@ -1,0 +1,206 @@
+"""Hugging Face folders to GGUF files.
+
+`families` says what a config.json comes to, `safetensors` reads weights, `vocabulary` translates the
+tokenizer; here they are checked against each other and written, one tensor at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels, best
+from oxillama.conversion import MOST, quantized
+from oxillama.convert.families import Config, Plan, Wanted, plan_of
+from oxillama.convert.safetensors import Stored, read_json, read_tensors
+from oxillama.convert.vocabulary import vocabulary_metadata
+from oxillama.errors import ConfigError, LoadError, ModelFileError
+from oxillama.filetypes import FILE_TYPES, is_quantized
+from oxillama.formats import FORMATS, Format
+
+TYPES = ("F32", "F16", "BF16", "Q8_0")
+POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was written: the architecture, tensors by format, bytes of the file, and names of the source that
+    have no place in it."""
+
+    architecture: str
+    formats: dict[str, int]
+    nbytes: int
+    left_out: tuple[str, ...]
+
+
+def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type: str = "F16") -> Conversion:
+    """Writes the model of a Hugging Face folder as a GGUF file.
+
+    Parameters
+    ----------
+    source : folder with config.json, model.safetensors (or shards and their index) and tokenizer.json (or
+        BERT's vocab.txt).
+    target : file to write, in place of one that is there; it appears when it is whole.
+    type : format of the matrices, one of `TYPES`; `quantize_model` makes others of the result. Vectors, and
+        tables of positions and types, are F32. Rows that Q8_0 has no blocks for are F16.
+
+    Raises
+    ------
+    ConfigError : there is no such type, or the `gguf` package is not installed.
+    ModelFileError : a file cannot be read or written.
+    LoadError : the architecture, an option, or a tensor is not one that is understood: it is named.
+    TokenizerError : the same of the tokenizer.
+    """
+    if type.upper() not in TYPES:
+        raise ConfigError(
+            f"type: needs one of {', '.join(TYPES)} (quantize the result for others), got {type!r}"
+        )
+    folder, kind = Path(source), type.upper()
+    if not folder.is_dir():
+        raise ModelFileError(f"{folder}: needs a folder with a config.json")
+    config = Config(read_json(folder / "config.json"))
+    plan = plan_of(config)
+    unread = config.unread()
+    if unread:
+        warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=2)
+    found, left_out = matched(plan, read_tensors(folder))
+    metadata = model_metadata(folder, config, plan, kind)
+    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
+    pieces: list[tuple[str, Format, Wanted | None, Any]] = [
+        (name, FORMATS["F32"], None, values) for name, values in plan.made.items()
+    ]
+    pieces += [(w.target, format_of(w, kind), w, found[w.target]) for w in plan.tensors]
+    write(Path(target), plan.architecture, metadata, pieces, best())
+    formats: dict[str, int] = {}
+    for _, fmt, _, _ in pieces:
+        formats[fmt.name] = formats.get(fmt.name, 0) + 1
+    return Conversion(plan.architecture, formats, Path(target).stat().st_size, left_out)
+
+
+def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
+    """Tensors by GGUF name, and the names that carry no weight of the model.
+
+    Raises LoadError for a tensor that is missing, has another shape than the config says, or is not known.
+    """
+    for prefix in plan.prefixes:
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    found: dict[str, Stored] = {}
+    known = set()
+    for wanted in plan.tensors:
+        tensor = tensors.get(wanted.source)
+        if tensor is None:
+            raise LoadError(f"{wanted.source}: the source has no such tensor, the config asks for it")
+        if tensor.shape != wanted.shape:
+            raise LoadError(f"{wanted.source}: should be {list(wanted.shape)}, found {list(tensor.shape)}")
+        known.add(wanted.source)
+        found[wanted.target] = tensor
+    rest = sorted(tensors.keys() - known)
+    surplus = [name for name in rest if not name.startswith(plan.ignored)] if plan.ignored else rest
+    if surplus:
+        raise LoadError(
+            f"{len(surplus)} tensors that {plan.architecture} has no place for: {', '.join(surplus):.400}"
+        )
+    return found, tuple(rest)
+
+
+def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[str, Any]:
+    """All pairs but the tokenizer's and the architecture, which the writer adds."""
+    name = (
+        str(config.values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.resolve().name
+    )
+    general = {"general.name": name, "general.file_type": FILE_TYPES[kind].id}
+    own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
+    if (folder / "modules.json").exists() and (folder / "1_Pooling" / "config.json").exists():
+        asked = read_json(folder / "1_Pooling" / "config.json")
+        modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
+        if len(modes) != 1 or modes[0] not in POOLINGS:
+            raise LoadError(f"1_Pooling/config.json: needs one of {', '.join(POOLINGS)}, found {modes}")
+        own[f"{plan.architecture}.pooling_type"] = POOLINGS[modes[0]]
+    return general | own
+
+
+def format_of(wanted: Wanted, kind: str) -> Format:
+    """A matrix is of the type asked for, all else F32."""
+    if not is_quantized(wanted.target, len(wanted.shape)):
+        return FORMATS["F32"]
+    return FORMATS["F16"] if wanted.shape[-1] % FORMATS[kind].block_len else FORMATS[kind]
+
+
+def reordered(values: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head from two halves, which rotate with each other, to neighbours that do."""
+    halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+
+
+def write(
+    target: Path,
+    architecture: str,
+    metadata: dict[str, Any],
+    pieces: list[tuple[str, Format, Wanted | None, Any]],
+    kernels: Kernels,
+) -> None:
+    """The file, whole or not at all. Raises ModelFileError if it cannot be written."""
+    try:
+        import gguf
+    except ImportError as error:
+        raise ConfigError("convert: needs the gguf package: pip install 'oxillama[convert]'") from error
+    if target.exists() and not target.is_file():
+        raise ModelFileError(f"{target}: expected a file to write to, found a directory or device")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent) as place:
+            part = Path(place) / "part"
+            writer: Any = gguf.GGUFWriter(part, architecture)
+            try:
+                for key, value in metadata.items():
+                    add_pair(writer, key, value)
+                for name, fmt, wanted, source in pieces:
+                    shape = wanted.shape if wanted is not None else source.shape
+                    stored = (*shape[:-1], fmt.nbytes(shape[-1]))
+                    number = gguf.GGMLQuantizationType[fmt.name]
+                    nbytes = math.prod(stored)
+                    writer.add_tensor_info(name, stored, np.dtype(np.uint8), nbytes, raw_dtype=number)
+                writer.write_header_to_file()
+                writer.write_kv_data_to_file()
+                writer.write_ti_data_to_file()
+                for name, fmt, wanted, source in pieces:
+                    writer.write_tensor_data(encoded(kernels, name, fmt, wanted, source))
+            finally:
+                writer.close()
+            os.replace(part, target)
+    except OSError as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def encoded(kernels: Kernels, name: str, fmt: Format, wanted: Wanted | None, source: Any) -> np.ndarray:
+    """A tensor's bytes as the file has them, uint8 (rows, bytes of a row)."""
+    values: np.ndarray = source.values() if wanted is not None else source
+    if wanted is not None and wanted.heads:
+        values = reordered(values, wanted.heads)
+    if fmt.name in ("F16", "Q8_0") and values.size and float(np.abs(values).max()) > MOST:
+        found = float(np.abs(values).max())
+        raise LoadError(f"{name}: {fmt.name} needs values of at most {MOST:.0f}, found {found}")
+    rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]), np.float32)
+    return quantized(kernels, rows, fmt, None)
+
+
+def add_pair(writer: Any, key: str, value: Any) -> None:
+    """A key with the type that GGUF's readers expect: uint32, float32, bool, string, or an array."""
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)

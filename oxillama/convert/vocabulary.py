@@ -1,0 +1,365 @@
+"""The vocabulary of a Hugging Face folder as GGUF metadata: BPE of bytes or like SentencePiece, WordPiece.
+
+What tokenizer.json says is translated where GGUF has words for it, and refused where not. Then both sides
+encode a set of awkward texts: a translation that gives other ids is an error, so no file cuts text in a way
+its model was not trained with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from oxillama.convert.safetensors import read_json
+from oxillama.errors import ModelFileError, TokenizerError
+from oxillama.pretokenizers import PRE_TOKENIZERS
+from oxillama.tokenizer import TokenizerBridge
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of tokens, by GGUF's numbers."""
+
+SPECIAL_KEYS = {
+    "bos": "bos_token_id",
+    "eos": "eos_token_id",
+    "unk": "unknown_token_id",
+    "sep": "seperator_token_id",  # GGUF's own spelling
+    "pad": "padding_token_id",
+    "cls": "cls_token_id",
+    "mask": "mask_token_id",
+}
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CUTS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("bytes",): ("gpt-2",),
+    ("digits", "bytes"): ("smollm",),
+    (_LLAMA3,): ("llama-bpe", "smaug-bpe"),
+    (_LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),): ("qwen2",),
+    (_TEKKEN,): ("tekken",),
+}
+"""What a tokenizer.json cuts text with, and the names of `tokenizer.ggml.pre` that do that."""
+
+SAMPLES = (
+    "Hello, world! It's a test; we'll see what they've done, won't WE'LL?",
+    "  leading and   inner spaces, trailing  ",
+    "line\nline\r\n\n\n\tindented\n   \n x",
+    "0 12 123 1234 12345 1234567 3.14159 1,000,000 ٢٣ ½",
+    "café naïve Über straße Ångström Łódź İstanbul",
+    "你好，世界。 こんにちは テスト 안녕하세요",
+    "Привет, мир! Γειά שלום مرحبا नमस्ते हिन्दी",
+    "😀🚀 👨\u200d👩\u200d👧 → ∑ €5 © … “quoted” — dash",
+    "def f(x): return x**2 + y[0] // 3 # comment\n\tif a != b: {'k': \"v\"}",
+    "https://example.org/path?q=1&r=2 someone@example.org C:\\dir CamelCase snake_case ALLCAPS",
+)
+
+
+def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str, Any]:
+    """The `tokenizer.*` pairs of a folder.
+
+    Parameters
+    ----------
+    n_vocab : rows of the embedding table; rows beyond the vocabulary get tokens that nothing makes.
+    eos : eos_token_id of the model's config, where the tokenizer's does not name one.
+
+    Raises
+    ------
+    ModelFileError : there is no tokenizer.json (or vocab.txt of a WordPiece), or it cannot be read.
+    TokenizerError : it is of a kind, or has an option, that GGUF has no word for.
+    """
+    settings = (
+        read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    )
+    document = read_document(folder, settings)
+    try:
+        library: Any = Tokenizer.from_str(json.dumps(document))
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"tokenizer.json: not a tokenizer: {error}") from error
+    library.no_truncation()
+    library.no_padding()
+    tokens, types = tokens_of(library, n_vocab)
+    kind = document["model"].get("type")
+    if kind == "WordPiece":
+        found = word_piece(document, tokens, types)
+    elif kind == "BPE" and document["model"].get("byte_fallback"):
+        found = sentence_piece(document, tokens, types)
+    elif kind == "BPE":
+        found = byte_level(document)
+    else:
+        raise TokenizerError(f"tokenizer.json: model: needs BPE or WordPiece, found {kind!r:.40}")
+    found |= {"tokens": tokens, "token_type": types} | special_ids(library, settings, document, eos)
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+    compare(library, metadata)
+    return metadata | chat_templates(folder, settings)
+
+
+def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """tokenizer.json, or one made of BERT's vocab.txt."""
+    if (folder / "tokenizer.json").exists() or not (folder / "vocab.txt").exists():
+        document = read_json(folder / "tokenizer.json")
+        if not isinstance(document.get("model"), dict):
+            raise TokenizerError("tokenizer.json: model: missing")
+        return document
+    try:
+        words = (folder / "vocab.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{folder / 'vocab.txt'}: cannot be read: {error}") from error
+    vocab = {word: id for id, word in enumerate(words)}
+    names = {
+        key: text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("cls", "sep", "unk")
+    }
+    others = [text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("pad", "mask")]
+    missing = [name for name in names.values() if name not in vocab]
+    if missing:
+        raise TokenizerError(f"vocab.txt: has no {', '.join(missing)}")
+    lowercase = settings.get("do_lower_case", True)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": vocab[name], "content": name, "special": True, "normalized": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+            for name in sorted({*names.values(), *others} & vocab.keys(), key=vocab.__getitem__)
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+            "strip_accents": settings.get("strip_accents"),
+            "lowercase": lowercase,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "BertProcessing",
+            "cls": [names["cls"], vocab[names["cls"]]],
+            "sep": [names["sep"], vocab[names["sep"]]],
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": names["unk"],
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocab,
+        },
+    }
+
+
+def tokens_of(library: Any, n_vocab: int) -> tuple[list[str], list[int]]:
+    """Texts and types of ``n_vocab`` tokens. Raises TokenizerError if there are more."""
+    ids: dict[str, int] = library.get_vocab(with_added_tokens=True)
+    most = max(ids.values(), default=-1) + 1
+    if not ids or most > n_vocab:
+        raise TokenizerError(
+            f"tokenizer.json: needs 1 to {n_vocab} tokens (rows of the embedding), has {most}"
+        )
+    tokens, types = [f"[PAD{id}]" for id in range(n_vocab)], [UNUSED] * n_vocab
+    for text, id in ids.items():
+        tokens[id], types[id] = text, NORMAL
+    for id, added in library.get_added_tokens_decoder().items():
+        types[id] = CONTROL if added.special else USER_DEFINED
+    return tokens, types
+
+
+# --- kinds ------------------------------------------------------------------------------------------
+
+
+def word_piece(document: dict[str, Any], tokens: list[str], types: list[int]) -> dict[str, Any]:
+    """BERT's: what begins a word is spelled with U+2581 and what continues one without `##`."""
+    normalizer = document.get("normalizer") or {}
+    prefix = document["model"].get("continuing_subword_prefix", "##")
+    if normalizer.get("type") != "BertNormalizer" or prefix != "##":
+        found = f"{normalizer.get('type')!r:.40} and {prefix!r:.40}"
+        raise TokenizerError(f"tokenizer.json: a WordPiece needs a BertNormalizer and '##', found {found}")
+    for key in ("clean_text", "handle_chinese_chars"):
+        if not normalizer.get(key, True):
+            raise TokenizerError(f"tokenizer.json: normalizer: {key} false is not supported")
+    for id, text in enumerate(tokens):
+        bracketed = len(text) > 2 and text[0] == "[" and text[-1] == "]"
+        if types[id] == NORMAL and not bracketed:
+            tokens[id] = text[2:] if len(text) > 2 and text.startswith("##") else "\u2581" + text
+    lowercase, strips = bool(normalizer.get("lowercase", True)), normalizer.get("strip_accents")
+    return {
+        "model": "bert",
+        "token_type_count": 2,
+        "normalizer.lowercase": lowercase,
+        "normalizer.strip_accents": lowercase if strips is None else bool(strips),
+        "normalizer.nfd": True,
+    }
+
+
+def byte_level(document: dict[str, Any]) -> dict[str, Any]:
+    """GPT-2's kind: merges, and the name of what cuts text into words."""
+    model, normalizer = document["model"], document.get("normalizer")
+    if normalizer and normalizer.get("type") != "NFC":  # composed text is what GGUF's readers expect
+        raise TokenizerError(f"tokenizer.json: normalizer: {normalizer.get('type')!r:.40} is not supported")
+    names = CUTS.get(tuple(cuts(document.get("pre_tokenizer"))))
+    ignores = bool(model.get("ignore_merges"))
+    name = next((name for name in names or () if PRE_TOKENIZERS[name].ignore_merges == ignores), None)
+    if name is None:
+        found = json.dumps(document.get("pre_tokenizer"))
+        known = ", ".join(name for names in CUTS.values() for name in names)
+        raise TokenizerError(
+            f"tokenizer.json: pre_tokenizer: not one of {known}"
+            f" (ignore_merges {str(ignores).lower()}): {found:.300}"
+        )
+    return {"model": "gpt2", "pre": name, "merges": [f"{a} {b}" for a, b in merges_of(document)]}
+
+
+def cuts(step: Any) -> Iterator[str]:
+    """The steps of a pre-tokenizer: an expression, "digits" for each alone, "bytes" for GPT-2's."""
+    step = step or {}
+    kind = step.get("type")
+    if kind == "Sequence":
+        for inner in step.get("pretokenizers", []):
+            yield from cuts(inner)
+    elif kind == "ByteLevel" and not step.get("add_prefix_space"):
+        if step.get("use_regex", True):
+            yield "bytes"
+    elif kind == "Digits" and step.get("individual_digits"):
+        yield "digits"
+    elif kind == "Split" and step.get("behavior") == "Isolated" and not step.get("invert"):
+        yield str(step.get("pattern", {}).get("Regex"))
+    else:
+        yield f"unknown {kind}"
+
+
+def merges_of(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Pairs, best first, from strings or lists."""
+    pairs = []
+    for merge in document["model"].get("merges", []):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or any(" " in part for part in parts):
+            raise TokenizerError(
+                f"tokenizer.json: merges: needs pairs of tokens without spaces, found {merge!r:.60}"
+            )
+        pairs.append((parts[0], parts[1]))
+    return pairs
+
+
+def sentence_piece(document: dict[str, Any], tokens: list[str], types: list[int]) -> dict[str, Any]:
+    """Llama 2's kind: the order of merges becomes the scores by which neighbours are joined."""
+    ids = {text: id for id, text in enumerate(tokens)}
+    scores = np.full(len(tokens), -1e6, np.float32)
+    ranks: dict[str, int] = {}
+    for rank, (a, b) in enumerate(merges_of(document)):
+        ranks.setdefault(a + b, rank)
+    for text, rank in ranks.items():
+        if text in ids:
+            scores[ids[text]] = -rank
+    for byte in range(256):
+        id = ids.get(f"<0x{byte:02X}>")
+        if id is None:
+            raise TokenizerError(f"tokenizer.json: byte_fallback needs a token <0x{byte:02X}>")
+        types[id] = BYTE
+    unknown = document["model"].get("unk_token")
+    if unknown in ids:
+        types[ids[unknown]] = UNKNOWN
+    return {
+        "model": "llama",
+        "pre": "default",
+        "scores": scores.tolist(),
+        "add_space_prefix": prefixes(document),
+    }
+
+
+def prefixes(document: dict[str, Any]) -> bool:
+    """Whether a space goes before the text. Raises TokenizerError if spaces are not spelled U+2581."""
+    steps: list[dict[str, Any]] = []
+    for stage, inner in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
+        step = document.get(stage) or {}
+        steps += step.get(inner, []) if step.get("type") == "Sequence" else [step] if step else []
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    if steps in ([{"type": "Prepend", "prepend": "\u2581"}, replaced], [replaced]):
+        return len(steps) == 2
+    if len(steps) == 1 and steps[0].get("type") == "Metaspace" and not steps[0].get("split", True):
+        scheme = steps[0].get("prepend_scheme", "always")
+        return bool(steps[0].get("add_prefix_space", True) if scheme is None else scheme != "never")
+    raise TokenizerError(
+        f"tokenizer.json: normalizer and pre_tokenizer are not supported: {json.dumps(steps):.300}"
+    )
+
+
+# --- special tokens, templates, the proof -----------------------------------------------------------
+
+
+def text_of(token: Any) -> str | None:
+    """A token's text, as written or from its object."""
+    return token.get("content") if isinstance(token, dict) else token if isinstance(token, str) else None
+
+
+def special_ids(library: Any, settings: dict[str, Any], document: dict[str, Any], eos: Any) -> dict[str, Any]:
+    """Ids of special tokens by name, and whether encoding adds those of the beginning and the end."""
+    found: dict[str, Any] = {}
+    for name, key in SPECIAL_KEYS.items():
+        id = library.token_to_id(text_of(settings.get(f"{name}_token")) or "")
+        if id is not None:
+            found[key] = id
+    if "eos_token_id" not in found and eos is not None and document["model"].get("type") == "BPE":
+        found["eos_token_id"] = eos[0] if isinstance(eos, list) and eos else eos
+    added: list[int] = library.encode("", add_special_tokens=True).ids
+    if document["model"].get("type") == "WordPiece":
+        if len(added) != 2:
+            raise TokenizerError(
+                f"tokenizer.json: post_processor: needs a token before and after, adds {added}"
+            )
+        cls, sep = added
+        unknown = library.token_to_id(document["model"].get("unk_token", "[UNK]"))
+        return found | {
+            **{"bos_token_id": cls, "cls_token_id": cls, "seperator_token_id": sep, "eos_token_id": sep},
+            **{"unknown_token_id": unknown, "add_bos_token": True, "add_sep_token": True},
+        }
+    text: list[int] = library.encode("a", add_special_tokens=True).ids
+    bare: list[int] = library.encode("a", add_special_tokens=False).ids
+    before = text[: len(text) - len(bare)] if text[len(text) - len(bare) :] == bare else text[:1]
+    after = text[len(before) + len(bare) :]
+    if before:
+        found["bos_token_id"] = before[0]
+    if after:
+        found["eos_token_id"] = after[-1]
+    return found | {"add_bos_token": bool(before), "add_eos_token": bool(after)}
+
+
+def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """`tokenizer.chat_template` and its named siblings, from their own file or the tokenizer's settings."""
+    beside = folder / "chat_template.jinja"
+    told = beside.read_text(encoding="utf-8") if beside.exists() else settings.get("chat_template")
+    if told is None:
+        return {}
+    if isinstance(told, str):
+        return {"tokenizer.chat_template": told}
+    try:
+        named = {str(entry["name"]): str(entry["template"]) for entry in told}
+    except (TypeError, KeyError) as error:
+        raise TokenizerError(
+            "tokenizer_config.json: chat_template: needs a text or names and templates"
+        ) from error
+    found: dict[str, Any] = {
+        f"tokenizer.chat_template.{n}": text for n, text in named.items() if n != "default"
+    }
+    if found:
+        found["tokenizer.chat_templates"] = sorted(named.keys() - {"default"})
+    return found | ({"tokenizer.chat_template": named["default"]} if "default" in named else {})
+
+
+def compare(library: Any, metadata: dict[str, Any]) -> None:
+    """Raises TokenizerError if a sample is encoded otherwise than by the source."""
+    bridge = TokenizerBridge.from_metadata(metadata)
+    for text in SAMPLES:
+        wanted, found = library.encode(text, add_special_tokens=True).ids, bridge.encode(text)
+        if wanted != found:
+            raise TokenizerError(
+                f"tokenizer.json: {text!r:.60} should be {wanted!r:.80}, GGUF gives {found!r:.80}"
+            )
