@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import oxillama
-from oxillama import ConfigError, EngineConfig, InferenceEngine, SamplerConfig
+from oxillama import ConfigError, EngineConfig, InferenceEngine, LoadError, SamplerConfig
 from oxillama.cli import console, main
 from tests.commandline import (
     PROMPT,
@@ -57,6 +57,7 @@ def test_info_as_json(model: Path) -> None:
         "attention.head_count": 4,
         "attention.head_count_kv": 2,
         "expert_count": None,
+        "rotation": "16 dimensions, neighbours, base 10000, unscaled",
         "formats": [
             {
                 "format": "F32",
@@ -88,6 +89,35 @@ def test_info_for_people(tmp_path: Path) -> None:
     assert "supported yes" in lines
     assert "F32 5 1.2 KiB 32" in lines
     assert "blk.0.ffn_up.weight Q8_0 64 x 96 6.4 KiB" in lines
+
+
+def test_info_tells_how_positions_turn(tmp_path: Path) -> None:
+    scaled = {
+        "qwen2.rope.scaling.type": "yarn",
+        "qwen2.rope.scaling.factor": 4.0,
+        "qwen2.rope.freq_base": 1e6,
+    }
+    path = write_tiny_model(tmp_path / "yarn.gguf", architecture="qwen2", metadata=scaled)
+    assert "16 dimensions, halves, base 1e+06, yarn by 4" in output("info", path)
+    unknown = {"llama.rope.scaling.type": "spiral"}
+    facts = json.loads(output("info", write_tiny_model(tmp_path / "x.gguf", metadata=unknown), "--json"))
+    assert facts["rotation"] is None
+    assert facts["missing"][0].startswith("llama.rope.scaling.type: 'spiral' is not supported")
+
+
+def test_a_surplus_tensor_is_a_warning_that_names_it(tmp_path: Path) -> None:
+    surplus = {"blk.0.attn_extra.weight": np.ones((4, 4), np.float32)}
+    path = write_tiny_model(tmp_path / "more.gguf", tensors=surplus)
+    with pytest.warns(UserWarning, match=r"does not use: blk\.0\.attn_extra\.weight$"):
+        InferenceEngine.from_gguf(path)
+
+
+def test_a_tensor_that_is_missing_or_of_a_wrong_shape_is_named(tmp_path: Path) -> None:
+    for tensor, finding in ((None, "no such"), (np.ones((7, 64), np.float32), "7")):
+        name = "blk.1.ffn_up.weight"
+        path = write_tiny_model(tmp_path / "wrong.gguf", tensors={name: tensor})
+        with pytest.raises(LoadError, match=rf"{name}.*{finding}"):
+            InferenceEngine.from_gguf(path)
 
 
 def test_info_of_models_that_cannot_be_run(tmp_path: Path) -> None:

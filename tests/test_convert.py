@@ -244,6 +244,16 @@ def test_sentence_piece(tmp_path: Path) -> None:
         assert bridge.decode(bridge.encode(text)) == text
 
 
+def test_word_piece(tmp_path: Path) -> None:
+    """A Hangul syllable falls into all its letters; a vowel sign that takes room stays."""
+    words = [*hf.WORDS, "\u1112", "##\u1161", "##\u11ab", "\u0939", "##\u093f"]
+    config = {**BERT, "vocab_size": len(words) + 1}
+    source = hf.write_folder(tmp_path / "model", config, hf.bert_weights(config), tokenizer="\n".join(words))
+    with ModelFile.open(converted(source)) as file:
+        bridge = TokenizerBridge.from_metadata(file.metadata)
+    assert bridge.encode("한 हि CAFÉ,世 zz") == [2, 14, 15, 16, 17, 18, 8, 9, 11, 13, 1, 3]
+
+
 def test_word_piece_takes_apart_as_bert_does() -> None:
     """Hangul syllables fall into all their letters, and vowel signs that take room stay."""
     from oxillama.characters import without_accents

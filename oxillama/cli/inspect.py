@@ -90,11 +90,31 @@ def describe(file: ModelFile) -> dict[str, Any]:
         "parameters": n_elements,
         "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
         **{key: plain(file.metadata.get(f"{architecture}.{key}")) for key in SIZES.values()},
+        "rotation": describe_rotation(file),
         "formats": describe_formats(file),
         "tokenizer": tokenizer,
         "supported": not missing,
         "missing": missing,
     }
+
+
+def describe_rotation(file: ModelFile) -> str | None:
+    """How positions turn: pairing, base and scaling; None where nothing turns or the model cannot run."""
+    from oxillama.models import read_spec
+
+    try:
+        spec = read_spec(file)
+    except (LoadError, GGUFError):
+        return None  # why is among the reasons not to run
+    used = sorted({layer.rope for layer in spec.layers if layer.rope is not None})
+    kinds = []
+    for rope in (spec.ropes[i] for i in used):
+        plain_turn = rope.kind == "none" or (rope.kind == "linear" and rope.factor == 1)
+        scaling = "unscaled" if plain_turn else f"{rope.kind} by {rope.factor:g}"
+        pairs = "halves" if rope.neox else "neighbours"
+        kinds.append(f"{rope.n_rot} dimensions, {pairs}, base {rope.base:g}, {scaling}")
+    factors = ", with factors" if any("rope_f" in name for name in file.tensors) else ""
+    return "; ".join(dict.fromkeys(kinds)) + factors if kinds else None
 
 
 def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
@@ -166,6 +186,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         "name": facts["name"],
         "parameters": f"{human_count(facts['parameters'])}, {facts['bits_per_weight'] or 0} bits per weight",
         **{label: facts[key] for label, key in SIZES.items()},
+        "rotation": facts["rotation"],
         "vocabulary": f"{tokenizer['tokens']} tokens ({kind})" if kind else "none",
         "chat template": {True: "yes", False: "no", None: None}[tokenizer["chat_template"]],
         "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
