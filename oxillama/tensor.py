@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from oxillama.formats import FORMATS, LAYOUTS, Format
 from oxillama.modelfile import ModelFile, TensorInfo
 
 ALIGNMENT = 64
+PIECE = 64 << 20  # bytes of memory that small matrices share
 
 Loaded = Callable[[str, int], None]
 """Told the name and the file bytes of each tensor once it is in memory."""
@@ -69,6 +71,21 @@ class Weights:
         self.quantize = quantize
         self.compute = compute
         self.taken: set[str] = set()
+        self._piece = aligned_empty(0)
+
+    def memory(self, n_bytes: int) -> np.ndarray:
+        """Memory for packed panels, uint8 (n_bytes,), aligned to 64 bytes.
+
+        Small matrices lie one behind another in large pieces: only those does the system back with large
+        pages, and without them a token that reads many small matrices waits for page tables.
+        """
+        n_padded = -(-n_bytes // ALIGNMENT) * ALIGNMENT
+        if n_padded > PIECE // 4:
+            return aligned_empty(n_bytes)
+        if n_padded > len(self._piece):
+            self._piece = aligned_empty(PIECE)
+        memory, self._piece = self._piece[:n_bytes], self._piece[n_padded:]
+        return memory
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -150,7 +167,7 @@ class Weights:
             bias = np.concatenate(biases)
         return Matrices(self, sources, cols, bias)
 
-    def experts(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> list[Matrices]:
+    def stack(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> MatrixStack:
         """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors, and of their
         (n_experts, rows) biases."""
         slices: list[list[Source]] = [[] for _ in range(n_experts)]
@@ -172,10 +189,12 @@ class Weights:
                 biases.append(np.zeros((n_experts, rows), np.float32))
         has_bias = any(self.has(f"{name}.bias") for name, _ in names)
         bias = np.hstack(biases) if has_bias else None
-        return [
-            Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
-            for expert, sources in enumerate(slices)
-        ]
+        return MatrixStack(
+            [
+                Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+                for expert, sources in enumerate(slices)
+            ]
+        )
 
     def dense(self, name: str, values: np.ndarray) -> Matrices:
         """A matrix made of the tensor ``name``: float32 (rows, cols), held as F32 if the tensor is F32, else
@@ -223,10 +242,11 @@ class Matrices:
 
     def __init__(self, weights: Weights, sources: list[Source], cols: int, bias: np.ndarray | None) -> None:
         self._weights = weights
+        self.kernels = weights.kernels
         self.sources = sources
         self.observer: Observer | None = None
         self._pending = [
-            (source, aligned_empty(pack.packed_bytes(source.format.id, source.rows, cols)))
+            (source, weights.memory(pack.packed_bytes(source.format.id, source.rows, cols)))
             for source in sources
         ]
         parts = [
@@ -241,12 +261,17 @@ class Matrices:
         self, x: np.ndarray, out: np.ndarray, scratch: np.ndarray, n_threads: int, accumulate: bool = False
     ) -> None:
         """As `Linear.apply`: out (n, rows) = x (n, cols) W^T + bias, or out + that."""
+        self.prepare(x)
+        self._linear.apply(x, out, scratch, n_threads, accumulate)
+
+    def prepare(self, x: np.ndarray) -> Any:
+        """The kernels' `Linear`, packed, after telling the observer of x (n, cols)."""
         if self._pending:
             self.pack()
         if self.observer is not None:
             for source in self.sources:
                 self.observer(source.info, source.expert, x)
-        self._linear.apply(x, out, scratch, n_threads, accumulate)
+        return self._linear
 
     def pack(self) -> None:
         """Packs what is not packed yet, and gives the file's pages back to the system."""
@@ -272,6 +297,43 @@ class Matrices:
             panels = data[start : start + pack.packed_bytes(fmt.id, len(rows), self.cols)]
             pack.pack(fmt.id, rows.reshape(-1), len(rows), self.cols, panels, n)
             start += len(panels)
+
+
+class MatrixStack:
+    """Matrices of one shape, of which the rows of a batch take different ones: those of experts, or of heads.
+
+    Attributes
+    ----------
+    members : by the number of the expert or head.
+    rows, cols : of each.
+    """
+
+    def __init__(self, members: list[Matrices]) -> None:
+        self.members = members
+        self.rows, self.cols = members[0].rows, members[0].cols
+        self._apply = members[0].kernels.linear.apply_groups
+
+    def apply(
+        self,
+        numbers: list[int],
+        counts: np.ndarray,
+        x: np.ndarray,
+        rows: np.ndarray | None,
+        out: np.ndarray,
+        scratch: np.ndarray,
+        n_threads: int,
+    ) -> None:
+        """As the kernels' `apply_groups`: out[i] = x[rows[i]] W^T + bias, with the matrices ``numbers[0]``
+        for the first ``counts[0]`` of these rows, and so on."""
+        linears, start = [], 0
+        for number, count in zip(numbers, counts.tolist()):
+            member, span = self.members[number], slice(start, start + count)
+            if member.observer is None:
+                linears.append(member.prepare(x))
+            else:
+                linears.append(member.prepare(x[span] if rows is None else x[rows[span]]))
+            start += count
+        self._apply(linears, counts, x, rows, out, scratch, n_threads)
 
 
 class Embedding:

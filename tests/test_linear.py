@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -101,6 +103,70 @@ def test_threads_and_batches_of_a_large_matrix_change_no_bit(target: str, name: 
     for size in (1, 2, 4, 5, 9, 16, 34):  # tiles of 8, 4, 2 and 1, in other places
         pieces = [apply(layer, x[i : i + size], 2) for i in range(0, n, size)]
         assert same_bits(np.concatenate(pieces), whole)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_in_a_group_each_row_comes_out_as_alone(data: st.DataObject) -> None:
+    """Groups of any sizes, rows taken in any order and more than once, formats that differ; threads."""
+    cols, seed = 256 * data.draw(st.integers(1, 5), label="blocks"), data.draw(st.integers(0, 2**31))
+    heights = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=2), label="rows")
+    counts = np.int32(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=9), label="counts"))
+    groups = [
+        [
+            (name, matrix(name, rows, cols, seed + 10 * g + i))
+            for i, rows in enumerate(heights)
+            for name in [data.draw(st.sampled_from(NAMES), label="format")]
+        ]
+        for g in range(len(counts))
+    ]
+    bias = normal(sum(heights), seed=seed) if data.draw(st.booleans(), label="bias") else None
+    x, m = normal(data.draw(st.integers(1, 30), label="tokens"), cols, seed=seed), int(counts.sum())
+    taken = np.random.default_rng(seed).integers(0, len(x), m).astype(np.int32)
+    in_place = data.draw(st.booleans(), label="rows as they are")
+    for target in PRESENT:
+        linears = [linear(target, parts, cols, bias) for parts in groups]
+        out = np.full((m, sum(heights)), np.nan, np.float32)
+        scratch = np.empty(max(layer.scratch_bytes(m) for layer in linears), np.uint8)
+        n_threads = data.draw(st.integers(1, 4), label="threads")
+        args = (x[taken], None) if in_place else (x, taken)
+        load(target).linear.apply_groups(linears, counts, *args, out, scratch, n_threads)
+        of_group = np.repeat(np.arange(len(counts)), counts)
+        for g, layer in enumerate(linears):
+            assert same_bits(out[of_group == g], apply(layer, x[taken[of_group == g]]))
+
+
+@on_targets
+def test_groups_that_do_not_fit_are_refused(target: str) -> None:
+    layer, other = (linear(target, [("Q8_0", matrix("Q8_0", rows, 32))], 32) for rows in (16, 17))
+    x, out, scratch = normal(3, 32), np.empty((2, 16), np.float32), np.empty(layer.scratch_bytes(2), np.uint8)
+    two = np.int32([0, 2])
+
+    def call(
+        linears: list[Any],
+        counts: Any,
+        rows: np.ndarray = two,
+        scratch: np.ndarray = scratch,
+        n_threads: int = 1,
+    ) -> None:
+        load(target).linear.apply_groups(linears, np.int32(counts), x, rows, out, scratch, n_threads)
+
+    call([layer], [2])
+    for broken, text in (
+        (lambda: call([], []), "0 groups"),
+        (lambda: call([layer] * 513, [1] * 513), "513 groups"),
+        (lambda: call([layer], [2], n_threads=0), "0 threads"),
+        (lambda: call([layer, other], [1, 1]), "17 x 32 beside 16 x 32"),
+        (lambda: call([layer], [3]), "3 rows for group 0, 2 of 2 are left"),
+        (lambda: call([layer, layer], [2, 0]), "0 rows for group 1"),
+        (lambda: call([layer], [1]), "1 rows in all, there are 2"),
+        (lambda: call([layer, layer], [2]), "counts: needs 2"),
+        (lambda: call([layer], [2], np.int32([0, 3])), "rows: 3 is not one of 3"),
+        (lambda: call([layer], [2], np.int32([0, -1])), "rows: -1 is not one of 3"),
+        (lambda: call([layer], [2], room=scratch[1:]), "scratch: needs"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            broken()
 
 
 @on_targets

@@ -79,6 +79,28 @@ def test_weights_that_nearly_vanish_are_not_blown_up() -> None:
     assert np.allclose(weights, np.exp([[-50, -60]]) / 6.103515625e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("n", "experts", "k"), [(1, 1, 1), (1, 64, 8), (50, 7, 3), (33, 1024, 2)])
+def test_rows_are_grouped_by_expert_each_in_order(n: int, experts: int, k: int) -> None:
+    rng = np.random.default_rng(n)
+    chosen = np.stack([np.sort(rng.permutation(experts)[:k]) for _ in range(n)]).astype(np.int32)
+    weights = normal(n, k)
+    for target in PRESENT:
+        counts, rows = np.empty(experts, np.int32), np.empty(n * k, np.int32)
+        factors = np.empty(n * k, np.float32)
+        load(target).routing.group(chosen, weights, counts, rows, factors)
+        order = np.argsort(chosen, axis=None, kind="stable")
+        assert np.array_equal(counts, np.bincount(chosen.reshape(-1), minlength=experts))
+        assert np.array_equal(rows, order // k)
+        assert same_bits(factors, weights.reshape(-1)[order])
+
+
+def test_experts_that_do_not_exist_are_not_grouped() -> None:
+    counts, rows, factors = np.empty(4, np.int32), np.empty(2, np.int32), np.empty(2, np.float32)
+    for bad in (-1, 4):
+        with pytest.raises(ValueError, match=f"chosen: {bad} is not one of 4"):
+            load(PRESENT[0]).routing.group(np.int32([[0, bad]]), normal(1, 2), counts, rows, factors)
+
+
 def test_bad_calls_are_refused() -> None:
     logits = normal(3, 8)
     for k, options, text in (

@@ -226,6 +226,24 @@ def test_sums(width: int) -> None:
     assert same_bits(same_everywhere(some), exact)
 
 
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_rows_that_come_again_are_added_in_order(n_threads: int) -> None:
+    x, y, factors = normal(5, 1000, std=1e3), normal(90, 1000, seed=1), normal(90, seed=2)
+    rows = np.random.default_rng(0).integers(0, 5, 90).astype(np.int32)
+
+    def added(vector: Any) -> np.ndarray:
+        out = x.copy()
+        vector.add_rows(out, rows, factors, y, n_threads)
+        return out
+
+    exact = x.copy()
+    for row, factor, add in zip(rows, factors.astype(np.float64), y.astype(np.float64)):
+        exact[row] = exact[row] + factor * add  # each sum rounded once, as these products are exact in double
+    found = same_everywhere(added)
+    assert np.abs(found - exact).max() <= np.spacing(np.float32(4e3))  # double rounding may tip a last bit
+    assert np.mean(found == exact) > 0.999
+
+
 def test_a_gate_that_is_far_out_is_open_or_shut() -> None:
     gates = np.array([-np.inf, -3e38, -200, -89, -88, 88, 89, 200, 3e38], np.float32)
     out = same_everywhere(lambda vector: gate(vector, np.stack([gates, np.ones_like(gates)], axis=1)))[:, 0]

@@ -16,7 +16,7 @@ from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
-from arrays cimport f32_data, u8_data
+from arrays cimport f32_data, i32_data, u8_data
 from layouts cimport *
 from simd cimport *
 
@@ -27,7 +27,9 @@ cdef enum:
     A_32 = 1
     A_256 = 2
     MAX_PARTS = 16
-    FILL_COLS = 1024  # columns that a thread quantizes at a time, a multiple of every block
+    MAX_GROUPS = 512
+    FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile
+    FILL_COLS = 1024  # columns of them, a multiple of every block
     MAX_TILE = 16  # panels times tokens whose sums are held at once
 
 
@@ -39,6 +41,15 @@ cdef struct Part:
     Py_ssize_t first_panel
     Py_ssize_t first_row
     Py_ssize_t stride  # bytes of a panel
+
+
+# All matrices of a `Linear`.
+cdef struct Stack:
+    Part parts[MAX_PARTS]
+    int n_parts
+    bint takes[3]     # forms
+    Py_ssize_t rows, n_panels
+    const float* bias
 
 
 cdef inline int form_number(int layout) noexcept nogil:
@@ -78,6 +89,27 @@ cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t co
     tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
     tile.sums16 = tile.nsum
     tile.sums32 = <const int32_t*>(f.base + f.more) + t0 * (cols // 64)
+
+
+# Rows of a batch that one `Linear` takes. They need not stand together in x, but they do in the output.
+cdef struct Group:
+    const Stack* stack
+    Py_ssize_t start, count
+    Py_ssize_t first_fill  # pieces of groups before this one
+    Form forms[3]
+
+
+# One call: every group's rows times its matrices.
+cdef struct Call:
+    const Group* groups
+    Py_ssize_t n_groups
+    const float* x
+    const int* rows        # of x, in the order of the groups; NULL: as they are
+    float* out             # in the order of the groups
+    Py_ssize_t cols
+    Py_ssize_t chunk       # panels handed out together
+    Py_ssize_t n_chunks    # of a group
+    bint accumulate
 
 
 cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
@@ -144,22 +176,24 @@ cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept 
         memcpy(out + g * 4 * T, codes + 4 * g, 4)
 
 
-cdef void fill_tile(int form, const float* x, Py_ssize_t cols, Py_ssize_t first, Py_ssize_t last, const Form* f,
-                    Py_ssize_t t0, int T) noexcept nogil:
-    """Columns ``first`` to ``last`` of the T tokens from ``t0`` on."""
+cdef void fill_tile(int form, const Group* group, const Call* call, Py_ssize_t first, Py_ssize_t last, Py_ssize_t t0,
+                    int T) noexcept nogil:
+    """Columns ``first`` to ``last`` of the T tokens from ``t0`` of the group on."""
     cdef Tile tile
     cdef int t
-    cdef Py_ssize_t k
+    cdef Py_ssize_t k, row
+    cdef const float* x
     cdef float* v
-    form_tile(form, f, t0, cols, &tile)
-    if form != A_F32:
-        for t in range(T):
-            quantize_token(form, x + (t0 + t) * cols, first, last, &tile, T, t)
-        return
+    form_tile(form, &group.forms[form], t0, call.cols, &tile)
     v = <float*>tile.values
     for t in range(T):
-        for k in range(first, last):
-            v[k * T + t] = x[(t0 + t) * cols + k]
+        row = group.start + t0 + t
+        x = call.x + (row if call.rows == NULL else call.rows[row]) * call.cols
+        if form != A_F32:
+            quantize_token(form, x, first, last, &tile, T, t)
+        else:
+            for k in range(first, last):
+                v[k * T + t] = x[k]
 
 
 cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
@@ -293,21 +327,91 @@ cdef void run_job(int layout, int T, const Job* job) noexcept nogil:
         layout_tiles(L_S8, T, job)
 
 
-cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, Py_ssize_t n, Py_ssize_t cols, const Form* forms,
-                 float* out, Py_ssize_t ld, const float* bias, bint accumulate) noexcept nogil:
-    """Panels p0..p1 of one matrix for all tokens, tile by tile, while the panels stay in the cache."""
+cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group, const Call* call) noexcept nogil:
+    """Panels p0..p1 of one matrix for all tokens of a group, tile by tile, while the panels stay in the cache."""
     cdef Py_ssize_t t0 = 0
     cdef Job job
     cdef int T
-    job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, cols
-    job.first, job.last, job.ld, job.accumulate = p0, p1, ld, accumulate
-    job.bias = <const float*>NULL if bias == NULL else bias + w.first_row
-    while t0 < n:
-        T = tile_size(n - t0)
-        form_tile(w.form, &forms[w.form], t0, cols, &job.tile)
-        job.out = out + t0 * ld + w.first_row
+    job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, call.cols
+    job.first, job.last, job.ld, job.accumulate = p0, p1, group.stack.rows, call.accumulate
+    job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
+    while t0 < group.count:
+        T = tile_size(group.count - t0)
+        form_tile(w.form, &group.forms[w.form], t0, call.cols, &job.tile)
+        job.out = call.out + (group.start + t0) * job.ld + w.first_row
         run_job(w.layout, T, &job)
         t0 = t0 + T
+
+
+cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
+    """Brings up to FILL_ROWS tokens of a group and FILL_COLS columns, piece ``unit`` of all, into the forms taken."""
+    cdef Py_ssize_t pieces = (call.cols + FILL_COLS - 1) // FILL_COLS, t0, end, first, last
+    cdef const Group* group = call.groups + call.n_groups - 1
+    cdef int form, T
+    while unit < group.first_fill:
+        group -= 1
+    unit -= group.first_fill
+    end = min(group.count, (unit // pieces + 1) * FILL_ROWS)
+    first = unit % pieces * FILL_COLS
+    last = min(call.cols, first + FILL_COLS)
+    for form in range(3):
+        if group.stack.takes[form]:
+            t0 = unit // pieces * FILL_ROWS
+            while t0 < end:
+                T = tile_size(end - t0)
+                fill_tile(form, group, call, first, last, t0, T)
+                t0 = t0 + T
+
+
+cdef void run(const Call* call, Py_ssize_t unit) noexcept nogil:
+    """A chunk of a group's panels, piece ``unit`` of all."""
+    cdef const Group* group = call.groups + unit // call.n_chunks
+    cdef Py_ssize_t first = unit % call.n_chunks * call.chunk, p0, p1
+    cdef Py_ssize_t last = min(first + call.chunk, group.stack.n_panels)
+    cdef int i
+    cdef const Part* w
+    for i in range(group.stack.n_parts):
+        w = &group.stack.parts[i]
+        p0 = max(first, w.first_panel) - w.first_panel
+        p1 = min(last - w.first_panel, (w.rows + 15) // 16)
+        if p0 < p1:
+            panels(w, p0, p1, group, call)
+
+
+cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch, int n_threads) noexcept nogil:
+    """Runs a call whose x, rows, out, cols and accumulate are set, for groups whose matrices and rows are."""
+    cdef const Stack* stack = groups[0].stack
+    cdef Py_ssize_t n_fills = 0, n = 0, n_units, i
+    cdef Py_ssize_t pieces = (call.cols + FILL_COLS - 1) // FILL_COLS
+    cdef int form, threads
+    scratch = <char*>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
+    for i in range(n_groups):
+        for form in range(3):
+            if groups[i].stack.takes[form]:
+                groups[i].forms[form].base = scratch
+                scratch += form_layout(form, groups[i].count, call.cols, &groups[i].forms[form])
+        groups[i].start = n
+        groups[i].first_fill = n_fills
+        n += groups[i].count
+        n_fills += (groups[i].count + FILL_ROWS - 1) // FILL_ROWS * pieces
+    call.groups, call.n_groups = groups, n_groups
+    call.chunk = chunk_panels(n_groups * stack.n_panels, stack.parts[0].stride, n_threads)
+    call.n_chunks = (stack.n_panels + call.chunk - 1) // call.chunk
+    n_units = n_groups * call.n_chunks
+    # starting threads costs microseconds: a few hundred thousand multiplications stay on one
+    threads = n_threads if n * stack.rows * call.cols >= 400000 and n_threads > 1 else 1
+    if threads == 1 or n * call.cols < 4 * FILL_COLS:
+        for i in range(n_fills):
+            fill(call, i)
+    else:
+        for i in prange(n_fills, schedule="dynamic", num_threads=threads):
+            fill(call, i)
+    if threads == 1:
+        for i in range(n_units):
+            run(call, i)
+    else:
+        for i in prange(n_units, schedule="dynamic", num_threads=threads):
+            run(call, i)
 
 
 cdef class Linear:
@@ -327,17 +431,17 @@ cdef class Linear:
     """
 
     cdef readonly Py_ssize_t rows, cols
-    cdef Part parts[MAX_PARTS]
-    cdef int n_parts
-    cdef bint takes[3]
-    cdef Py_ssize_t n_panels
+    cdef Stack stack
+    cdef Py_ssize_t token_bytes  # of scratch
     cdef object owners
-    cdef cnp.ndarray bias
 
     def __init__(self, matrices, Py_ssize_t cols, bias=None):
+        cdef Stack* stack = &self.stack
         cdef Part* part
+        cdef Form f
+        cdef int form
         cdef cnp.ndarray data
-        self.owners = [data for _, _, data in matrices]
+        self.owners = [bias, *(data for _, _, data in matrices)]
         self.cols = cols
         if not 0 < len(matrices) <= MAX_PARTS:
             raise ValueError(f"matrices: needs 1 to {MAX_PARTS}, got {len(matrices)}")
@@ -346,7 +450,7 @@ cdef class Linear:
                 raise ValueError(f"layout: unknown id {layout}")
             if rows < 1 or cols < 1 or cols % block_cols(layout):
                 raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_cols(layout)}")
-            part = &self.parts[self.n_parts]
+            part = &stack.parts[stack.n_parts]
             part.layout = layout
             part.form = form_number(layout)
             part.rows = rows
@@ -354,20 +458,22 @@ cdef class Linear:
             part.data = u8_data(data, (rows + 15) // 16 * part.stride, "matrix")
             if <uintptr_t>part.data & 63:
                 raise ValueError("matrix: data is not aligned to 64 bytes")
-            part.first_panel = self.n_panels
-            part.first_row = self.rows
-            self.n_panels += (rows + 15) // 16
-            self.rows += rows
-            self.takes[part.form] = True
-            self.n_parts += 1
+            part.first_panel = stack.n_panels
+            part.first_row = stack.rows
+            stack.n_panels += (rows + 15) // 16
+            stack.rows += rows
+            stack.takes[part.form] = True
+            stack.n_parts += 1
+        self.rows = stack.rows
+        for form in range(3):
+            if stack.takes[form]:
+                self.token_bytes += form_layout(form, 1, cols, &f)
         if bias is not None:
-            f32_data(bias, self.rows, "bias")
-        self.bias = bias
+            stack.bias = f32_data(bias, self.rows, "bias")
 
     def scratch_bytes(self, Py_ssize_t n):
-        """Bytes of scratch that `apply` needs for ``n`` tokens."""
-        cdef Form f
-        return sum([form_layout(form, n, self.cols, &f) for form in range(3) if self.takes[form]]) + 64
+        """Bytes of scratch that ``n`` tokens need, in one group or in many (`apply_groups`)."""
+        return n * self.token_bytes + 64
 
     def apply(self, cnp.ndarray x, cnp.ndarray out, cnp.ndarray scratch, int n_threads, bint accumulate=False):
         """out = x W^T (+ bias), or out + that.
@@ -379,70 +485,73 @@ cdef class Linear:
         scratch : uint8, at least ``scratch_bytes(n)``
         n_threads : threads to use, at least 1
         """
-        cdef Py_ssize_t n = x.shape[0], cols = self.cols, rows = self.rows
-        cdef const float* xp = f32_data(x, n * cols, "x")
-        cdef float* op = f32_data(out, n * rows, "out")
-        cdef const float* bias = NULL
+        cdef Py_ssize_t n = x.shape[0]
         cdef char* free = <char*>u8_data(scratch, self.scratch_bytes(n), "scratch")
-        cdef Form forms[3]
-        cdef int form, threads
-        cdef Py_ssize_t i, chunk, n_chunks, n_fills
+        cdef Group group
+        cdef Call call
+        group.stack, group.count = &self.stack, n
+        call.x, call.rows, call.cols = f32_data(x, n * self.cols, "x"), NULL, self.cols
+        call.out, call.accumulate = f32_data(out, n * self.rows, "out"), accumulate
         if n_threads < 1:
             raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
-        if self.bias is not None:
-            bias = <const float*>cnp.PyArray_DATA(self.bias)
-        if n == 0:
-            return
-        free = <char*>((<uintptr_t>free + 63) & ~<uintptr_t>63)
-        for form in range(3):
-            if self.takes[form]:
-                forms[form].base = free
-                free += form_layout(form, n, cols, &forms[form])
-        n_fills = (n + 15) // 16 * ((cols + FILL_COLS - 1) // FILL_COLS)
-        chunk = chunk_panels(self.n_panels, self.parts[0].stride, n_threads)
-        n_chunks = (self.n_panels + chunk - 1) // chunk
-        # starting threads costs microseconds: a few hundred thousand multiplications stay on one
-        threads = n_threads if n * rows * cols >= 400000 and n_threads > 1 else 1
-        with nogil:
-            if threads == 1 or n * cols < 4 * FILL_COLS:
-                for i in range(n_fills):
-                    self.fill(xp, n, forms, i)
-            else:
-                for i in prange(n_fills, schedule="dynamic", num_threads=threads):
-                    self.fill(xp, n, forms, i)
-            if threads == 1:
-                for i in range(n_chunks):
-                    self.run(i * chunk, chunk, n, forms, op, bias, accumulate)
-            else:
-                for i in prange(n_chunks, schedule="dynamic", num_threads=threads):
-                    self.run(i * chunk, chunk, n, forms, op, bias, accumulate)
+        if n:
+            with nogil:
+                multiply(&call, &group, 1, free, n_threads)
 
-    cdef void fill(self, const float* x, Py_ssize_t n, const Form* forms, Py_ssize_t unit) noexcept nogil:
-        """Brings up to 16 tokens and FILL_COLS columns, piece ``unit`` of all, into every form that is taken."""
-        cdef Py_ssize_t pieces = (self.cols + FILL_COLS - 1) // FILL_COLS, t0, start = unit // pieces * 16
-        cdef Py_ssize_t end = min(n, start + 16), first = unit % pieces * FILL_COLS
-        cdef Py_ssize_t last = min(self.cols, first + FILL_COLS)
-        cdef int form, T
-        for form in range(3):
-            if self.takes[form]:
-                t0 = start
-                while t0 < end:
-                    T = tile_size(end - t0)
-                    fill_tile(form, x, self.cols, first, last, &forms[form], t0, T)
-                    t0 = t0 + T
 
-    cdef void run(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t n, const Form* forms, float* out,
-                  const float* bias, bint accumulate) noexcept nogil:
-        """Panels first .. first + count, counted through all the parts."""
-        cdef Py_ssize_t p0, p1, last = min(first + count, self.n_panels)
-        cdef int i
-        cdef const Part* w
-        for i in range(self.n_parts):
-            w = &self.parts[i]
-            p0 = max(first, w.first_panel) - w.first_panel
-            p1 = min(last - w.first_panel, (w.rows + 15) // 16)
-            if p0 < p1:
-                panels(w, p0, p1, n, self.cols, forms, out, self.rows, bias, accumulate)
+def apply_groups(list linears, cnp.ndarray counts, cnp.ndarray x, rows, cnp.ndarray out, cnp.ndarray scratch,
+                 int n_threads):
+    """out[i] = x[rows[i]] W^T (+ bias), where W is another matrix for each group of neighbouring i.
+
+    One call for all groups keeps every thread busy though each matrix may be small; each row comes out as
+    its `Linear` alone would have it.
+
+    Parameters
+    ----------
+    linears : a `Linear` for each group, all of one shape.
+    counts : int32 (groups,), rows of each, at least 1.
+    x : float32 (n, cols)
+    rows : int32 (m,), m the sum of ``counts``; None: x has these m rows.
+    out : float32 (m, rows of a matrix)
+    scratch : uint8, at least ``scratch_bytes(m)`` of the matrix that needs most
+    n_threads : threads to use, at least 1.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not agree, or more than 512 groups.
+    """
+    cdef Py_ssize_t n = x.shape[0], m = n if rows is None else len(rows), n_groups = len(linears)
+    cdef Py_ssize_t left = m, needed = 64, i
+    cdef Group groups[MAX_GROUPS]
+    cdef Call call
+    cdef Linear first, linear
+    cdef const int* cp = i32_data(counts, n_groups, "counts")
+    cdef char* free
+    if n_threads < 1 or not 1 <= n_groups <= MAX_GROUPS:
+        raise ValueError(f"apply_groups: {n_groups} groups (1 to {MAX_GROUPS}) on {n_threads} threads (at least 1)")
+    first = linears[0]
+    for i in range(n_groups):
+        linear = linears[i]
+        if (linear.rows, linear.cols, linear.stack.n_panels) != (first.rows, first.cols, first.stack.n_panels):
+            raise ValueError(f"linears: {linear.rows} x {linear.cols} beside {first.rows} x {first.cols}")
+        if not 1 <= cp[i] <= left:
+            raise ValueError(f"counts: {cp[i]} rows for group {i}, {left} of {m} are left")
+        groups[i].stack, groups[i].count = &linear.stack, cp[i]
+        left -= cp[i]
+        needed += cp[i] * linear.token_bytes
+    if left:
+        raise ValueError(f"counts: {m - left} rows in all, there are {m}")
+    call.x, call.rows, call.cols = f32_data(x, n * first.cols, "x"), NULL, first.cols
+    call.out, call.accumulate = f32_data(out, m * first.rows, "out"), False
+    if rows is not None:
+        call.rows = i32_data(rows, m, "rows")
+        for i in range(m):
+            if not 0 <= call.rows[i] < n:
+                raise ValueError(f"rows: {call.rows[i]} is not one of {n}")
+    free = <char*>u8_data(scratch, needed, "scratch")
+    with nogil:
+        multiply(&call, groups, n_groups, free, n_threads)
 
 
 cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, Py_ssize_t stride, int n_threads) noexcept nogil:

@@ -1,7 +1,7 @@
 """Recurrent mixers: causal convolution, selective scans, token shift, RWKV's memories.
 
 A sequence keeps a *state*, floats in which each layer has a range of its own. A pass reads the states of its
-sequences in one place and writes them to another, so that a pass that fails leaves nothing half done.
+sequences in one place and writes them to another, or to the same, which saves a third of the memory traffic.
 
 Threads share out channels, 16 at a time, or heads; the tokens of a sequence go through one after the other, each
 with the same operations in the same order. So a row's bits depend on the tokens before it and on nothing else.
@@ -20,6 +20,8 @@ from rows cimport load_part, store_part, threads_for
 from simd cimport *
 
 cnp.import_array()
+
+# Blocks are handed out 8 at a time: their memories, a few kilobytes each, lie side by side and are read in one go.
 
 
 cdef inline Py_ssize_t blocks(Py_ssize_t n) noexcept nogil:
@@ -156,7 +158,7 @@ cdef class StateBatch:
     Parameters
     ----------
     before : int64 (sequences,), address of the state that each pass begins with, 0 for zeros
-    after : int64 (sequences,), address of the float32 (floats,) that it leaves
+    after : int64 (sequences,), address of the float32 (floats,) that it leaves; may be the same
     row_start : int32 (sequences + 1,), the batch rows of each sequence
     floats : of a state
     """
@@ -180,8 +182,8 @@ cdef class StateBatch:
         for s in range(self.n_sequences):
             if self.row_start[s + 1] < self.row_start[s]:
                 raise ValueError(f"sequence {s}: negative row count")
-            if self.after[s] == 0 or self.before[s] == self.after[s]:
-                raise ValueError(f"sequence {s}: its state needs another place to go to")
+            if self.after[s] == 0:
+                raise ValueError(f"sequence {s}: its state needs a place to go to")
         self.n_rows = self.row_start[self.n_sequences]
 
     cdef int check(self, Py_ssize_t offset, Py_ssize_t n) except -1:
@@ -190,11 +192,11 @@ cdef class StateBatch:
         return 0
 
     cdef float* take(self, Py_ssize_t s, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
-        """A part of the state of sequence ``s``, copied to where the pass leaves it."""
+        """A part of the state of sequence ``s``, where the pass leaves it."""
         cdef float* memory = <float*>self.after[s] + at
         if self.before[s] == 0:
             memset(memory, 0, n * sizeof(float))
-        else:
+        elif self.before[s] != self.after[s]:
             memcpy(memory, <const float*>self.before[s] + at, n * sizeof(float))
         return memory
 
@@ -240,7 +242,7 @@ cdef class StateBatch:
             if silu:
                 y = over_logistic16(y, y)
             store_part(out + (first + r) * d + c, y, left)
-        for t in range(taps - 1):
+        for t in range(taps - 1):  # ascending: what is read has not been written yet, if both are one place
             v = self.earlier(old, offset + c, x + first * width + c, width, d, n + t - (taps - 1), taps, left)
             store_part(new + t * d, v, left)
 
@@ -302,7 +304,7 @@ cdef class StateBatch:
         if (min(b_column, c_column, z_column) < 0 or max(b_column, c_column) + n > width
                 or z_column + channels > c.z_step):
             raise ValueError("selective_scan: columns do not fit their rows")
-        for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", num_threads=threads):
+        for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.channel_task(c, task // per, task % per, channels, offset)
 
     cdef void channel_task(self, Scan c, Py_ssize_t s, Py_ssize_t block, Py_ssize_t channels,
@@ -351,7 +353,7 @@ cdef class StateBatch:
         self.check(offset, per * n * 16)
         if heads * dim != inner or heads % groups or z_column < 0 or z_column + inner > c.z_step:
             raise ValueError(f"head_scan: {heads} heads, {groups} groups and {inner} channels do not fit together")
-        for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", num_threads=threads):
+        for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.head_task(c, task // per, task % per, heads, groups, dim, offset)
 
     cdef void head_task(self, Scan c, Py_ssize_t s, Py_ssize_t block, Py_ssize_t heads, Py_ssize_t groups,
@@ -396,7 +398,7 @@ cdef class StateBatch:
         self.check(offset, per * dim * 16)
         if heads * dim != d:
             raise ValueError(f"wkv: {d} channels are not {heads} heads")
-        for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", num_threads=threads):
+        for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.wkv_task(c, task // per, task % per, dim, offset, seventh)
 
     cdef void wkv_task(self, Wkv c, Py_ssize_t s, Py_ssize_t block, Py_ssize_t dim, Py_ssize_t offset,

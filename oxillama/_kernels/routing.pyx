@@ -124,3 +124,41 @@ def route(cnp.ndarray logits, bias, str gating, Py_ssize_t groups, Py_ssize_t ke
     with nogil:
         for i in range(n):
             route_row(lp + i * experts, bp, experts, k, kind, groups, kept, normalize, scale, cp + i * k, wp + i * k)
+
+
+def group(cnp.ndarray chosen, cnp.ndarray weights, cnp.ndarray counts, cnp.ndarray rows, cnp.ndarray factors):
+    """Sorts what `route` has chosen by expert, each expert's rows in order.
+
+    Parameters
+    ----------
+    chosen : int32 (n, k)
+    weights : float32 (n, k)
+    counts : int32 (experts,), rows of each
+    rows : int32 (n k,), those of the first expert, then of the second, and so on
+    factors : float32 (n k,), the weights of these
+    """
+    cdef Py_ssize_t experts = counts.shape[0], n = chosen.shape[0], k = chosen.shape[1], i, at = 0
+    cdef const int* cp = i32_data(chosen, n * k, "chosen")
+    cdef const float* wp = f32_data(weights, n * k, "weights")
+    cdef int* count = i32_data(counts, experts, "counts")
+    cdef int* rp = i32_data(rows, n * k, "rows")
+    cdef float* fp = f32_data(factors, n * k, "factors")
+    cdef Py_ssize_t next[MAX_EXPERTS]
+    if experts > MAX_EXPERTS:
+        raise ValueError(f"group: at most {MAX_EXPERTS} experts, got {experts}")
+    for i in range(n * k):
+        if not 0 <= cp[i] < experts:
+            raise ValueError(f"chosen: {cp[i]} is not one of {experts} experts")
+    with nogil:
+        for i in range(experts):
+            count[i] = 0
+        for i in range(n * k):
+            count[cp[i]] += 1
+        for i in range(experts):
+            next[i] = at
+            at = at + count[i]
+        for i in range(n * k):
+            at = next[cp[i]]
+            next[cp[i]] = at + 1
+            rp[at] = <int>(i // k)
+            fp[at] = wp[i]

@@ -281,13 +281,20 @@ def add_scaled(cnp.ndarray x, cnp.ndarray y, float factor, int n_threads):
         add_row(xp + i * d, yp + i * d, factor, d)
 
 
+cdef void add_columns(float* x, const int* rows, const float* factors, const float* y, Py_ssize_t m, Py_ssize_t d,
+                      Py_ssize_t first, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(m):
+        add_row(x + rows[i] * d + first, y + i * d + first, factors[i], count)
+
+
 def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y, int n_threads):
-    """x[rows[i]] += factors[i] * y[i], rounded once.
+    """x[rows[i]] += factors[i] * y[i], one i after the other, each rounded once.
 
     Parameters
     ----------
     x : float32 (n, d)
-    rows : int32 (m,), no row twice
+    rows : int32 (m,)
     factors : float32 (m,)
     y : float32 (m, d)
     """
@@ -300,8 +307,9 @@ def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y
     for i in range(m):
         if not 0 <= rp[i] < n:
             raise ValueError(f"rows: {rp[i]} is not one of {n}")
-    for i in prange(m, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
-        add_row(xp + rp[i] * d, yp + i * d, fp[i], d)
+    # a row may come more than once, so threads share the columns
+    for i in prange((d + 255) // 256, nogil=True, schedule="dynamic", num_threads=threads):
+        add_columns(xp, rp, fp, yp, m, d, i * 256, min(256, d - i * 256))
 
 
 # --- rotary embedding ----------------------------------------------------------------------------------

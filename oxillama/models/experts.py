@@ -10,15 +10,15 @@ from oxillama._kernels import Kernels
 from oxillama.models.family import Routing
 from oxillama.models.feed import Feed, load_feed
 from oxillama.models.spec import Experts, Spec
-from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, Weights
+from oxillama.models.workspace import Step, merge_widths
+from oxillama.tensor import Matrices, MatrixStack, Weights
 
 
 class ExpertFeed:
     """The experts of one layer. Only the matrices of those that a row of the batch takes are touched.
 
-    Rows are grouped by expert, and experts run in order of their numbers, so that a token's sum is the same
-    in every batch.
+    Rows are grouped by expert, and many experts run in one call. A token's sum is taken in the order of
+    their numbers, so that it is the same in every batch.
     """
 
     def __init__(
@@ -27,7 +27,9 @@ class ExpertFeed:
         sizes: Experts,
         routing: Routing,
         router: Matrices,
-        experts: list[Feed],
+        first: MatrixStack,
+        down: MatrixStack,
+        activation: str,
         bias: np.ndarray | None,
         shared: Feed | None,
         shared_gate: Matrices | None,
@@ -37,7 +39,9 @@ class ExpertFeed:
         self.sizes = sizes
         self.scales_input = routing.scales_input
         self.router = router
-        self.experts = experts
+        self.first = first
+        self.down = down
+        self.activation = activation
         self.bias = bias
         self.shared = shared
         self.shared_gate = shared_gate
@@ -47,45 +51,32 @@ class ExpertFeed:
     def linears(self) -> list[Matrices]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
-        return [self.router, *(m for feed in self.experts for m in feed.linears()), *shared, *gate]
+        experts = [m for pair in zip(self.first.members, self.down.members) for m in pair]
+        return [self.router, *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
         """Buffers it works in."""
-        feeds = [self.experts[0], *([self.shared] if self.shared else [])]
-        return {
-            "gate_up": max(feed.first.rows for feed in feeds),
-            "fed": max(feed.width for feed in feeds),
-            "router": self.sizes.n_experts,
-            "routed_in": self.n_embd,
-            "routed_out": self.n_embd,
-        }
+        own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
+        own["router"] = self.sizes.n_experts
+        return merge_widths(own, self.shared.widths() if self.shared else {})
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         if not accumulate:
             out[:] = 0
-        chosen, weights = self._route(h, step)
-        if len(h) == 1:
-            rows = np.zeros(1, np.int32)
-            for j, expert in enumerate(chosen[0].tolist()):
-                self._run_expert(expert, h, rows, weights[0, j : j + 1], out, step)
-        else:
-            order = np.argsort(chosen, axis=None, kind="stable")
-            rows = (order // chosen.shape[1]).astype(np.int32)
-            factors = weights.reshape(-1)[order]
-            numbers, starts = np.unique(chosen.reshape(-1)[order], return_index=True)
-            for expert, start, end in zip(numbers.tolist(), starts, [*starts[1:], len(order)]):
-                part = rows[start:end]
-                x = step.work.rows("routed_in", len(part), self.n_embd)
-                np.take(h, part, axis=0, out=x, mode="clip")
-                self._run_expert(expert, x, part, factors[start:end], out, step)
+        counts, rows, factors = self._route(h, step)
+        numbers = np.flatnonzero(counts)
+        counts = counts[numbers]
+        for some, taken in step.work.rounds(counts.tolist()):
+            self._run_experts(numbers[some].tolist(), counts[some], h, rows[taken], factors[taken], out, step)
         if self.shared is not None:
             self._run_shared(self.shared, h, out, step)
         if self.scale != 1:
             out *= np.float32(self.scale)
 
-    def _route(self, h: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
-        """int32 (n, k): each row's experts, ascending; float32 (n, k): their weights."""
+    def _route(self, h: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """int32 (experts,): how many rows each takes; int32 (n k,): which, expert by expert; float32 (n k,):
+        their weights."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows("router", n, sizes.n_experts)
         self.router.apply(h, logits, step.work.scratch, step.n_threads)
@@ -101,18 +92,35 @@ class ExpertFeed:
             chosen,
             weights,
         )
-        return chosen, weights
+        counts, rows = np.empty(sizes.n_experts, np.int32), np.empty(chosen.size, np.int32)
+        factors = np.empty(chosen.size, np.float32)
+        self.kernels.routing.group(chosen, weights, counts, rows, factors)
+        return counts, rows, factors
 
-    def _run_expert(
-        self, expert: int, x: np.ndarray, rows: np.ndarray, factors: np.ndarray, out: np.ndarray, step: Step
+    def _run_experts(
+        self,
+        numbers: list[int],
+        counts: np.ndarray,
+        h: np.ndarray,
+        rows: np.ndarray,
+        factors: np.ndarray,
+        out: np.ndarray,
+        step: Step,
     ) -> None:
-        """out[rows] += factors * the expert's output for x (m, d), or its output for factors * x."""
-        y = step.work.rows("routed_out", len(x), self.n_embd)
+        """out[rows] += factors * the experts' outputs for h[rows], or their outputs for factors * h[rows]."""
+        n, work, vector, n_threads = len(rows), step.work, self.kernels.vector, step.n_threads
+        taken: np.ndarray | None = rows
         if self.scales_input:
-            x = x * factors[:, None]
-            factors = np.ones_like(factors)
-        self.experts[expert].run(x, y, step, False)
-        self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
+            h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
+        hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.down.cols)
+        y = work.rows("routed", n, self.n_embd)
+        self.first.apply(numbers, counts, h, taken, hidden, work.scratch, n_threads)
+        if self.first.rows == 2 * self.down.cols:
+            vector.gate(hidden, self.activation, fed, n_threads)
+        else:
+            vector.activate(hidden, self.activation, fed, n_threads)
+        self.down.apply(numbers, counts, fed, None, y, work.scratch, n_threads)
+        vector.add_rows(out, rows, factors, y, n_threads)
 
     def _run_shared(self, shared: Feed, h: np.ndarray, out: np.ndarray, step: Step) -> None:
         """out += the shared expert's output for h, gated if it is."""
@@ -122,7 +130,7 @@ class ExpertFeed:
         factors = np.empty((len(h), 1), np.float32)
         self.shared_gate.apply(h, factors, step.work.scratch, step.n_threads)
         self.kernels.vector.activate(factors, "sigmoid", factors, 1)
-        y = step.work.rows("routed_out", len(h), self.n_embd)
+        y = step.work.rows("routed", len(h), self.n_embd)
         shared.run(h, y, step, False)
         rows = np.arange(len(h), dtype=np.int32)
         self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
@@ -140,9 +148,8 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
         names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
     else:
         names = [gate, up]
-    first = weights.experts(names, d, sizes.n_experts)
-    down = weights.experts([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
-    experts = [Feed(weights.kernels, *pair, spec.family.activation) for pair in zip(first, down)]
+    first = weights.stack(names, d, sizes.n_experts)
+    down = weights.stack([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
     bias = f"{block}.exp_probs_b.bias"
     shared = load_feed(spec, weights, block, sizes.shared_width, "_shexp") if sizes.shared_width else None
     shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
@@ -154,7 +161,9 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
         sizes,
         routing,
         weights.linear([(f"{block}.ffn_gate_inp", sizes.n_experts)], d),
-        experts,
+        first,
+        down,
+        spec.family.activation,
         weights.vector(bias, sizes.n_experts) if weights.has(bias) else None,
         shared,
         shared_gate,

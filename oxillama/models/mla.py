@@ -14,7 +14,7 @@ from oxillama.models.attention import attend_options
 from oxillama.models.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, Weights
+from oxillama.tensor import Matrices, MatrixStack, Weights
 
 
 class LatentAttention:
@@ -51,9 +51,9 @@ class LatentAttention:
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]
-            self.attn_k_b = weights.experts(names, self.fixed, self.heads)
+            self.attn_k_b = weights.stack(names, self.fixed, self.heads)
             names = [(f"{block}.attn_v_b", latent.value_dim)]
-            self.attn_v_b = weights.experts(names, latent.kv_rank, self.heads)
+            self.attn_v_b = weights.stack(names, latent.kv_rank, self.heads)
         self.attn_output = weights.linear(
             [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
         )
@@ -65,7 +65,7 @@ class LatentAttention:
 
     def linears(self) -> list[Matrices]:
         middle = [self.attn_q_b] if self.attn_q_b else []
-        return [self.first, *middle, *self.attn_k_b, *self.attn_v_b, self.attn_output]
+        return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
 
     def widths(self) -> dict[str, int]:
         """Buffers it works in."""
@@ -115,25 +115,28 @@ class LatentAttention:
         values.reshape(n, heads, latent.value_dim)[:] = each
         self.attn_output.apply(values, out, work.scratch, n_threads, accumulate)
 
-    def _each_head(self, x: np.ndarray, matrices: list[Matrices], step: Step) -> np.ndarray:
+    def _each_head(self, x: np.ndarray, stack: MatrixStack, step: Step) -> np.ndarray:
         """(n, heads, rows): each head of x (n, heads, cols) times its own matrix."""
         n, heads, cols = x.shape
-        rows = matrices[0].rows
-        inputs = step.work.rows("by_head", n, heads * cols).reshape(heads, n, cols)
-        outputs = step.work.rows("by_head_out", n, heads * rows).reshape(heads, n, rows)
-        inputs[:] = x.transpose(1, 0, 2)
-        for head, matrix in enumerate(matrices):
-            matrix.apply(inputs[head], outputs[head], step.work.scratch, step.n_threads)
-        found: np.ndarray = outputs.transpose(1, 0, 2)
+        work = step.work
+        inputs = work.rows("by_head", n, heads * cols).reshape(heads * n, cols)
+        outputs = work.rows("by_head_out", n, heads * stack.rows).reshape(heads * n, stack.rows)
+        inputs.reshape(heads, n, cols)[:] = x.transpose(1, 0, 2)
+        counts = np.full(heads, n, np.int32)
+        for some, rows in work.rounds(counts.tolist()):
+            numbers = list(range(some.start, some.stop))
+            x, y = inputs[rows], outputs[rows]
+            stack.apply(numbers, counts[some], x, None, y, work.scratch, step.n_threads)
+        found: np.ndarray = outputs.reshape(heads, n, stack.rows).transpose(1, 0, 2)
         return found
 
 
 def split_kv_b(
     weights: Weights, name: str, heads: int, key_rows: int, value_rows: int, cols: int
-) -> tuple[list[Matrices], list[Matrices]]:
+) -> tuple[MatrixStack, MatrixStack]:
     """Older files keep both matrices of a head in one, [keys | values]; the keys' is used transposed."""
     both = weights.table(f"{name}.weight", heads * (key_rows + value_rows), cols)
     both = both.reshape(heads, key_rows + value_rows, cols)
     keys = [weights.dense(f"{name}.weight", part[:key_rows].T) for part in both]
     values = [weights.dense(f"{name}.weight", part[key_rows:]) for part in both]
-    return keys, values
+    return MatrixStack(keys), MatrixStack(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,9 @@ import numpy as np
 
 from oxillama.batch import Batch
 from oxillama.tensor import Matrices, aligned_empty
+
+MIN_ROWS = 64  # what buffers hold at least, so that a token's experts can run together
+MAX_GROUPS = 512  # matrices that one call takes
 
 
 class Workspace:
@@ -32,6 +35,7 @@ class Workspace:
 
     def reserve(self, n_rows: int, attention_bytes: int) -> None:
         """Makes room for ``n_rows`` rows and for the attention's scratch."""
+        n_rows = max(n_rows, MIN_ROWS)
         if n_rows > self.n_rows:
             self.n_rows = n_rows
             self._views.clear()
@@ -41,6 +45,16 @@ class Workspace:
         needed = max(self.linear_bytes, attention_bytes)
         if needed > self.scratch.nbytes:
             self.scratch = aligned_empty(needed)
+
+    def rounds(self, counts: list[int]) -> Iterator[tuple[slice, slice]]:
+        """Neighbouring groups of rows that the buffers can hold together: the groups, and their rows."""
+        first = start = end = 0
+        for i, count in enumerate(counts):
+            if end + count - start > self.n_rows or i - first == MAX_GROUPS:
+                yield slice(first, i), slice(start, end)
+                first, start = i, end
+            end += count
+        yield slice(first, len(counts)), slice(start, end)
 
     def rows(self, name: str, n: int, width: int) -> np.ndarray:
         """float32 (n, width): the beginning of a buffer; ``n`` is at most what was reserved."""
