@@ -143,13 +143,9 @@ def test_groups_that_do_not_fit_are_refused(target: str) -> None:
     two = np.int32([0, 2])
 
     def call(
-        linears: list[Any],
-        counts: Any,
-        rows: np.ndarray = two,
-        scratch: np.ndarray = scratch,
-        n_threads: int = 1,
+        linears: list[Any], counts: Any, rows: Any = two, room: Any = scratch, n_threads: int = 1
     ) -> None:
-        load(target).linear.apply_groups(linears, np.int32(counts), x, rows, out, scratch, n_threads)
+        load(target).linear.apply_groups(linears, np.int32(counts), x, rows, out, room, n_threads)
 
     call([layer], [2])
     for broken, text in (
