@@ -189,12 +189,11 @@ class Weights:
                 biases.append(np.zeros((n_experts, rows), np.float32))
         has_bias = any(self.has(f"{name}.bias") for name, _ in names)
         bias = np.hstack(biases) if has_bias else None
-        return MatrixStack(
-            [
-                Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
-                for expert, sources in enumerate(slices)
-            ]
-        )
+        members = [
+            Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+            for expert, sources in enumerate(slices)
+        ]
+        return MatrixStack(self.kernels, members)
 
     def dense(self, name: str, values: np.ndarray) -> Matrices:
         """A matrix made of the tensor ``name``: float32 (rows, cols), held as F32 if the tensor is F32, else
@@ -242,7 +241,6 @@ class Matrices:
 
     def __init__(self, weights: Weights, sources: list[Source], cols: int, bias: np.ndarray | None) -> None:
         self._weights = weights
-        self.kernels = weights.kernels
         self.sources = sources
         self.observer: Observer | None = None
         self._pending = [
@@ -308,10 +306,10 @@ class MatrixStack:
     rows, cols : of each.
     """
 
-    def __init__(self, members: list[Matrices]) -> None:
+    def __init__(self, kernels: Kernels, members: list[Matrices]) -> None:
+        self.kernels = kernels
         self.members = members
         self.rows, self.cols = members[0].rows, members[0].cols
-        self._apply = members[0].kernels.linear.apply_groups
 
     def apply(
         self,
@@ -333,7 +331,7 @@ class MatrixStack:
             else:
                 linears.append(member.prepare(x[span] if rows is None else x[rows[span]]))
             start += count
-        self._apply(linears, counts, x, rows, out, scratch, n_threads)
+        self.kernels.linear.apply_groups(linears, counts, x, rows, out, scratch, n_threads)
 
 
 class Embedding:

@@ -139,4 +139,4 @@ def split_kv_b(
     both = both.reshape(heads, key_rows + value_rows, cols)
     keys = [weights.dense(f"{name}.weight", part[:key_rows].T) for part in both]
     values = [weights.dense(f"{name}.weight", part[key_rows:]) for part in both]
-    return MatrixStack(keys), MatrixStack(values)
+    return MatrixStack(weights.kernels, keys), MatrixStack(weights.kernels, values)
