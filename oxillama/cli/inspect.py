@@ -16,8 +16,8 @@ def add_commands(commands: Any) -> None:
     info = commands.add_parser(
         "info",
         help="describe a model file",
-        description="Describes a model file: what it needs, and whether that is supported; the exit code is 1 if "
-        "it is not. Its header and vectors are read, matrices are not.",
+        description="Describes a model file: what it needs, and whether that is supported (exit code 1). "
+        "Its header and vectors are read, matrices are not.",
         allow_abbrev=False,
     )
     info.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
