@@ -295,7 +295,7 @@ def test_a_window_as_long_as_the_context_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo3", "mistral"])
-@pytest.mark.parametrize("has", [[True, True, False, False], [False] * 4, [True] * 4])
+@pytest.mark.parametrize("has", [[True, True, False, False], [False, True] * 2, [False] * 4, [True] * 4])
 def test_windows_of_some_layers(tmp_path: Path, kind: str, has: list[bool]) -> None:
     made = weights_of(kind, tied=kind in TIED)
     kinds = ["sliding_attention" if windowed else "full_attention" for windowed in has]
