@@ -82,6 +82,8 @@ def test_info_as_json(model: Path) -> None:
             "kind": "bpe",
             "tokens": facts["tokenizer"]["tokens"],
             "chat_template": True,
+            "chat_templates": ["default"],
+            "chat_template_error": None,
             "supported": True,
         },
         "memory": {
@@ -112,6 +114,15 @@ def test_info_for_people(tmp_path: Path) -> None:
     assert "attention grouped queries, layers 2, key width 16, value width 16" in lines
     assert "keys and values f32 512 B, f16 256 B, bf16 256 B, q8_0 272 B a token" in lines
     assert "blk.0.ffn_up.weight Q8_0 64 x 96 6.4 KiB" in lines
+
+
+def test_info_tells_of_a_template_that_is_none(tmp_path: Path) -> None:
+    """The file can be loaded all the same; only its template cannot be used."""
+    path = write_tiny_model(tmp_path / "x.gguf", chat_template="{% for %}")
+    assert re.search(r"chat template +cannot be used: chat template: .*line 1", output("info", path))
+    facts = json.loads(output("info", path, "--json"))
+    assert "chat template" in facts["tokenizer"]["chat_template_error"]
+    assert facts["supported"] is True
 
 
 def refused_facts(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from oxillama.cli.inspect import SIZES
+from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.modelfile import ModelFile
 from oxillama.models import Spec
@@ -131,14 +132,24 @@ def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
 
 
 def describe_tokenizer(file: ModelFile, found: Outline) -> dict[str, Any]:
-    """What the file says of its vocabulary; its kind and size where it can be used."""
+    """What the file says of its vocabulary; its kind, size and templates where it can be used."""
     tokenizer = found.tokenizer
+    names = tokenizer.chat_template_names if tokenizer else []
+    broken = None
+    try:
+        for name in names:
+            assert tokenizer is not None
+            tokenizer.chat_template(name)
+    except ChatTemplateError as error:
+        broken = str(error)
     return {
         "model": plain(file.metadata.get("tokenizer.ggml.model")),
         "pre": plain(file.metadata.get("tokenizer.ggml.pre")),
         "kind": tokenizer.vocab.kind if tokenizer else None,
         "tokens": tokenizer.n_vocab if tokenizer else None,
-        "chat_template": bool(tokenizer.chat_template_names) if tokenizer else None,
+        "chat_template": bool(names) if tokenizer else None,
+        "chat_templates": names,
+        "chat_template_error": broken,
         "supported": tokenizer is not None,
     }
 

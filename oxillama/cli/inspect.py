@@ -94,7 +94,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         "routing": sentence(facts["experts"]),
         "pooling": facts["pooling"],
         "vocabulary": f"{tokens} ({kind})" if kind else "none",
-        "chat template": {True: "yes", False: "no", None: None}[tokenizer["chat_template"]],
+        "chat template": template_words(tokenizer),
         **({} if memory is None else memory_rows(memory)),
         "unused tensors": facts["surplus"] or None,
         "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
@@ -122,6 +122,14 @@ def print_facts(facts: dict[str, Any]) -> None:
             ],
             right=(3,),
         )
+
+
+def template_words(tokenizer: dict[str, Any]) -> str | None:
+    """Whether there are chat templates, and what is wrong with them."""
+    if tokenizer["chat_template_error"] is not None:
+        return f"cannot be used: {tokenizer['chat_template_error']}"
+    names = tokenizer["chat_templates"]
+    return {True: f"yes ({', '.join(names)})", False: "no", None: None}[tokenizer["chat_template"]]
 
 
 def memory_rows(memory: dict[str, Any]) -> dict[str, str]:
