@@ -323,6 +323,8 @@ def test_a_vocabulary_that_encodes_otherwise_is_an_error(tmp_path: Path) -> None
         ({"rope_scaling": {"type": "linear"}}, "factor: needs a number"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"num_hidden_layers": 2**31 - 1}, "num_hidden_layers: 2147483647 are more than the 21 tensors"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "architectures: needs one of"),
         ({"num_attention_heads": 0}, "num_attention_heads: needs a number from 1"),
         ({"hidden_size": 33}, "33 is not a multiple of 4 heads"),
         ({"intermediate_size": 41}, r"mlp.gate_proj.weight: should be \[41, 32\], found \[40, 32\]"),

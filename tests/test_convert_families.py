@@ -156,6 +156,7 @@ SPECIFIC: dict[str, dict[str, Any]] = {
     "qwen2_moe": {
         **QWEN_EXPERTS, "shared_expert_intermediate_size": SHARED, "decoder_sparse_step": 1,
         "norm_topk_prob": False, "use_sliding_window": False, "sliding_window": 4, "mlp_only_layers": [],
+        "attention_bias": True,  # which the model's code does not read
     },
     "qwen3_moe": {**QWEN_EXPERTS, "norm_topk_prob": True, "attention_bias": False},
     "gemma": {**GEMMA_TANH, "head_dim": DIM},
@@ -423,6 +424,8 @@ def test_yarn(tmp_path: Path, kind: str, more: dict[str, float], gain: float) ->
 @pytest.mark.parametrize(
     "kind, changes, finding",
     [
+        ("mixtral", {"num_local_experts": 2**30}, "experts of all layers: 4294967296 are more than the"),
+        ("gemma2", {"layer_types": [["full_attention"]] * 4}, "layer_types: needs"),
         ("mixtral", {"num_local_experts": None}, "num_local_experts: needs a number"),
         ("mixtral", {"num_local_experts": 7}, r"gate\.weight: should be \[7, 32\], found \[6, 32\]"),
         ("mixtral", {"num_hidden_layers": 5}, r"layers\.4\.self_attn\.q_proj\.weight: the source has no"),

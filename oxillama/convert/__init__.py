@@ -68,11 +68,12 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     if not folder.is_dir():
         raise ModelFileError(f"{folder}: needs a folder with a config.json")
     config = Config(read_json(folder / "config.json"))
-    plan = plan_of(config)
+    tensors = read_tensors(folder)
+    plan = plan_of(config, len(tensors))
     unread = config.unread()
     if unread:
         warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=2)
-    found, left_out = matched(plan, read_tensors(folder))
+    found, left_out = matched(plan, tensors)
     metadata = model_metadata(folder, config, plan, kind)
     metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
     pieces: list[tuple[str, Format, Wanted | None, Any]] = [

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from oxillama.convert.config import Config, Plan, Wanted
+from oxillama.convert.rotation import Metadata, Tensors
 from oxillama.errors import LoadError
 
 Sizes = dict[str, int]
-Metadata = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Decoder:
 
     architecture: str
     parts: tuple[Part, ...]
-    options: Callable[[Config, Metadata, Sizes], dict[str, np.ndarray]]
+    options: Callable[[Config, Metadata, Sizes], Tensors]
     reordered: bool = False
     epsilon: str = "rms_norm_eps"
     layer_norm: bool = False
@@ -66,12 +64,13 @@ class Decoder:
     defaults: tuple[tuple[str, Any], ...] = ()
 
 
-def decoder_plan(family: Decoder, config: Config) -> Plan:
-    """The plan of a config. Raises LoadError naming what is not supported."""
+def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
+    """The plan of a config for a source of so many tensors. Raises LoadError naming what is not supported."""
     for key, value in family.defaults:
         config.values.setdefault(key, value)
     config.only("hidden_act", *family.activations)
     sizes = sizes_of(config)
+    check_count("num_hidden_layers", sizes["layers"], n_tensors)
     epsilon = "layer_norm_epsilon" if family.layer_norm else "layer_norm_rms_epsilon"
     metadata: Metadata = {
         "block_count": sizes["layers"],
@@ -86,6 +85,7 @@ def decoder_plan(family: Decoder, config: Config) -> Plan:
         "vocab_size": sizes["vocab"],
     }
     made = family.options(config, metadata, sizes)
+    check_count("experts of all layers", sizes.get("experts", 1) * sizes["layers"], n_tensors)
     table = ("model.embed_tokens.weight",)
     tensors = [Wanted(table, "token_embd.weight", (sizes["vocab"], sizes["d"]))]
     for i in range(sizes["layers"]):
@@ -101,6 +101,12 @@ def decoder_plan(family: Decoder, config: Config) -> Plan:
         tensors.append(Wanted(source, "output.weight", (sizes["vocab"], sizes["d"])))
     config.refuse_others()
     return Plan(family.architecture, sizes["vocab"], metadata, tensors, made, ignored)
+
+
+def check_count(what: str, n: int, n_tensors: int) -> None:
+    """Raises LoadError for more parts than the source can have: nothing is made for what it only claims."""
+    if n > n_tensors:
+        raise LoadError(f"config.json: {what}: {n} are more than the {n_tensors} tensors of the source")
 
 
 def sizes_of(config: Config) -> Sizes:

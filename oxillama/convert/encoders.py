@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oxillama.convert.config import Config, Plan, Wanted
+from oxillama.convert.decoders import check_count
 from oxillama.errors import LoadError
 
 TABLES = {"word": "token_embd", "position": "position_embd", "token_type": "token_types"}
@@ -19,7 +20,7 @@ MATRICES = {
 """Of each layer, all with biases."""
 
 
-def bert(config: Config) -> Plan:
+def bert(config: Config, n_tensors: int) -> Plan:
     """Devlin et al., 2018; a pooler or head is left out."""
     config.only("hidden_act", "gelu")
     config.only("position_embedding_type", "absolute")
@@ -29,6 +30,7 @@ def bert(config: Config) -> Plan:
     n_layers, d = config.size("num_hidden_layers"), config.size("hidden_size")
     n_ff, n_vocab = config.size("intermediate_size"), config.size("vocab_size")
     heads, context = config.size("num_attention_heads"), config.size("max_position_embeddings")
+    check_count("num_hidden_layers", n_layers, n_tensors)
     if d % heads:
         raise LoadError(f"config.json: hidden_size: {d} is not a multiple of {heads} heads")
     metadata = {

@@ -78,10 +78,11 @@ def biased(parts: tuple[Part, ...], bias: str, but: tuple[str, ...] = ()) -> tup
 
 
 # --- families ---------------------------------------------------------------------------------------
+
 GELU = ("gelu", "gelu_pytorch_tanh")  # of Gemma, whose first configs meant the second by the first
 LLAMA = Decoder("llama", (*ATTENTION, *BEFORE, *FEED), options.llama, reordered=True)
 MIXTRAL = replace(LLAMA, parts=(*ATTENTION, *BEFORE, *MIXTRAL_EXPERTS), options=options.mixtral)
-QWEN2 = Decoder("qwen2", (*biased(ATTENTION, "yes", ("attn_output",)), *BEFORE, *FEED), options.qwen)
+QWEN2 = Decoder("qwen2", (*biased(ATTENTION, "yes", ("attn_output",)), *BEFORE, *FEED), options.qwen2)
 QWEN2_MOE = Decoder(
     "qwen2moe",
     (*biased(ATTENTION, "qkv_bias", ("attn_output",)), *BEFORE, *EXPERTS, *SHARED),
@@ -162,7 +163,7 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "OlmoeForCausalLM": ("olmoe", OLMOE),
     "Starcoder2ForCausalLM": ("starcoder2", STARCODER2),
 }
-PLANS: dict[str, tuple[str, Callable[[Config], Plan]]] = {
+PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
     **{name: (kind, partial(decoder_plan, family)) for name, (kind, family) in DECODERS.items()},
     "BertModel": ("bert", bert),
     "BertForMaskedLM": ("bert", bert),
@@ -170,12 +171,12 @@ PLANS: dict[str, tuple[str, Callable[[Config], Plan]]] = {
 """The model_type of an architecture, and what makes its plan."""
 
 
-def plan_of(config: Config) -> Plan:
-    """The plan for a config. Raises LoadError naming what is not supported."""
+def plan_of(config: Config, n_tensors: int) -> Plan:
+    """The plan for a config and a source of so many tensors. Raises LoadError for what is not supported."""
     names = config.get("architectures", [])
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in PLANS:
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in [*PLANS]:
         raise LoadError(f"config.json: architectures: needs one of {', '.join(PLANS)}, got {names!r:.80}")
     kind, plan = PLANS[names[0]]
     config.only("model_type", kind)
     config.only("quantization_config")
-    return plan(config)
+    return plan(config, n_tensors)

@@ -6,11 +6,9 @@ returns tensors that come from the config alone (factors of the rotation).
 
 from __future__ import annotations
 
-import numpy as np
-
 from oxillama.convert.config import Config
-from oxillama.convert.decoders import Metadata, Sizes
-from oxillama.convert.rotation import rotation, rotation_of
+from oxillama.convert.decoders import Sizes
+from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
 from oxillama.errors import LoadError
 
 
@@ -19,7 +17,7 @@ def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool 
     layers have it; ``layer_types`` wins over what is usual."""
     kinds = config.get("layer_types", ["sliding_attention" if has else "full_attention" for has in usual])
     known = {"sliding_attention": True, "full_attention": False}
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in known for kind in kinds):
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
         raise LoadError(
             f"config.json: layer_types: needs {' or '.join(known)} for each of {len(usual)} layers, "
             f"got {kinds!r:.80}"
@@ -40,21 +38,26 @@ def without_windows(config: Config, sizes: Sizes) -> None:
     config.only("layer_types", ["full_attention"] * sizes["layers"])
 
 
-def llama(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def llama(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     if config.has("sliding_window"):
         windows(config, metadata, [True] * sizes["layers"])
     return rotation(config, metadata, sizes["dim"])
 
 
-def mixtral(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def mixtral(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     sizes["experts"] = metadata["expert_count"] = config.size("num_local_experts")
     metadata["expert_used_count"] = config.size("num_experts_per_tok")
     return llama(config, metadata, sizes)
 
 
-def qwen(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def qwen(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     without_windows(config, sizes)
     return rotation(config, metadata, sizes["dim"])
+
+
+def qwen2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.get("attention_bias")  # there always are those of q, k and v, and no other
+    return qwen(config, metadata, sizes)
 
 
 def many_experts(config: Config, metadata: Metadata, sizes: Sizes, width: str) -> None:
@@ -67,25 +70,26 @@ def many_experts(config: Config, metadata: Metadata, sizes: Sizes, width: str) -
     config.only("mlp_only_layers", [])
 
 
-def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     many_experts(config, metadata, sizes, "moe_intermediate_size")
     return qwen(config, metadata, sizes)
 
 
-def qwen2_experts(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def qwen2_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     shared = config.size("shared_expert_intermediate_size")
+    config.get("attention_bias")
     sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = shared
     return qwen_experts(config, metadata, sizes)
 
 
-def olmoe(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def olmoe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     many_experts(config, metadata, sizes, "intermediate_size")
     if config.has("clip_qkv"):
         metadata["attention.clamp_kqv"] = config.number("clip_qkv")
     return rotation(config, metadata, sizes["dim"])
 
 
-def olmo(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def olmo(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """OLMo 2 has no windows, OLMo 3 on three layers of four."""
     if config.has("sliding_window"):
         windows(config, metadata, [i % 4 < 3 for i in range(sizes["layers"])], stated=True)
@@ -94,7 +98,7 @@ def olmo(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarr
     return rotation(config, metadata, sizes["dim"])
 
 
-def gemma(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def gemma(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.only("hidden_activation", "gelu_pytorch_tanh")
     return rotation(config, metadata, sizes["dim"])
 
@@ -109,13 +113,13 @@ def gemma_scores(config: Config, metadata: Metadata, sizes: Sizes) -> None:
         metadata[key] = config.number(key) if config.has(key) else 0.0
 
 
-def gemma2(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def gemma2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     gemma_scores(config, metadata, sizes)
     windows(config, metadata, [i % 2 == 0 for i in range(sizes["layers"])])
     return rotation(config, metadata, sizes["dim"])
 
 
-def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Windowed layers have a base of their own and no scaling."""
     gemma_scores(config, metadata, sizes)
     if metadata["attn_logit_softcapping"]:
@@ -134,7 +138,7 @@ def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.nda
     return rotation(config, metadata, sizes["dim"], 1e6)
 
 
-def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """A window is stated layer by layer. One that is not is ignored, for files of other makers state windows
     that do not count."""
     if config.has("sliding_window") and config.size("sliding_window") < metadata["context_length"]:
@@ -145,7 +149,7 @@ def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarr
     return rotation(config, metadata, sizes["dim"], partial=True)
 
 
-def starcoder2(config: Config, metadata: Metadata, sizes: Sizes) -> dict[str, np.ndarray]:
+def starcoder2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.only("mlp_type", "default")
     config.only("norm_type", "layer_norm")
     return llama(config, metadata, sizes)

@@ -14,10 +14,13 @@ import numpy as np
 from oxillama.convert.config import Config
 from oxillama.errors import LoadError
 
+Metadata = dict[str, Any]
+Tensors = dict[str, np.ndarray]
+
 
 def rotation(
-    config: Config, metadata: dict[str, Any], dim: int, base: float = 10000.0, partial: bool = False
-) -> dict[str, np.ndarray]:
+    config: Config, metadata: Metadata, dim: int, base: float = 10000.0, partial: bool = False
+) -> Tensors:
     """Writes what a config says of its rotation into the metadata; returns tensors that belong to it.
 
     ``dim`` dimensions of a head rotate, or, ``partial``, a share of them; ``base`` is that of configs which
@@ -31,11 +34,11 @@ def rotation(
 def rotation_of(
     rope: Config,
     config: Config,
-    metadata: dict[str, Any],
+    metadata: Metadata,
     dim: int,
     base: float = 10000.0,
     partial: bool = False,
-) -> dict[str, np.ndarray]:
+) -> Tensors:
     """The same of one object, where a config has several."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     rope.seen |= {"type"}
@@ -52,31 +55,25 @@ def rotation_of(
     metadata["rope.dimension_count"] = n_rot
     if not isinstance(kind, str) or kind not in KINDS:
         raise LoadError(f"{rope.name}: {kind!r:.60} is not supported, only {', '.join(KINDS)}")
-    made: dict[str, np.ndarray] = KINDS[kind](rope, config, metadata, theta, n_rot)
+    made = KINDS[kind](rope, config, metadata, n_rot)
     unread = sorted(rope.values.keys() - rope.seen)
     if unread and kind != "default":
         raise LoadError(f"{rope.name}: {', '.join(unread)} of {kind} is not supported")
     return made
 
 
-def plain(
-    rope: Config, config: Config, metadata: dict[str, Any], base: float, n_rot: int
-) -> dict[str, np.ndarray]:
+def plain(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     return {}
 
 
-def linear(
-    rope: Config, config: Config, metadata: dict[str, Any], base: float, n_rot: int
-) -> dict[str, np.ndarray]:
+def linear(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     """Chen et al., 2023."""
     metadata["rope.scaling.type"] = "linear"
     metadata["rope.scaling.factor"] = rope.number("factor")
     return {}
 
 
-def dynamic(
-    rope: Config, config: Config, metadata: dict[str, Any], base: float, n_rot: int
-) -> dict[str, np.ndarray]:
+def dynamic(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     """NTK-aware scaling by the length of the text, here by the context that the engine runs with."""
     metadata["rope.scaling.type"] = "dynamic"
     metadata["rope.scaling.factor"] = rope.number("factor")
@@ -85,9 +82,7 @@ def dynamic(
     return {}
 
 
-def yarn(
-    rope: Config, config: Config, metadata: dict[str, Any], base: float, n_rot: int
-) -> dict[str, np.ndarray]:
+def yarn(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     """Peng et al., 2023. The size of cosines is 1 + 0.1 ln s, or given, or a quotient as in DeepSeek."""
     factor = rope.number("factor")
     metadata["rope.scaling.type"] = "yarn"
@@ -108,9 +103,7 @@ def yarn(
     return {}
 
 
-def longrope(
-    rope: Config, config: Config, metadata: dict[str, Any], base: float, n_rot: int
-) -> dict[str, np.ndarray]:
+def longrope(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     """Ding et al., 2024: factors for contexts up to the first and beyond; cosines grow with the stretch."""
     context = metadata["context_length"]
     nested = rope.get("original_max_position_embeddings")
@@ -130,14 +123,13 @@ def longrope(
     }
 
 
-def llama3(
-    rope: Config, config: Config, metadata: dict[str, Any], base: float, n_rot: int
-) -> dict[str, np.ndarray]:
+def llama3(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     """What each frequency is divided by (Llama 3.1's model card and code)."""
     factor, original = rope.number("factor"), rope.size("original_max_position_embeddings")
     low, high = rope.number("low_freq_factor", 1.0), rope.number("high_freq_factor", 4.0)
     if low >= high:
         raise LoadError(f"{rope.name}: low_freq_factor {low} is not below {high}")
+    base = metadata["rope.freq_base"]
     turns = original * base ** (-np.arange(0, n_rot, 2) / n_rot) / (2 * math.pi)  # in the original context
     kept = np.clip((turns - low) / (high - low), 0, 1)
     return {"rope_freqs.weight": (1 / ((1 - kept) / factor + kept)).astype(np.float32)}
