@@ -8,16 +8,19 @@ library.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from oxillama import InferenceEngine
 from oxillama.convert import convert
-from oxillama.errors import LoadError
+from oxillama.errors import LoadError, OxiLlamaError
 from oxillama.modelfile import ModelFile
 from tests import huggingface as hf
 from tests.tinymodels import Running
@@ -458,6 +461,43 @@ def test_options_that_are_refused(tmp_path: Path, kind: str, changes: dict[str, 
     with pytest.raises(LoadError, match=finding):
         converted(tmp_path, config_of(kind, **changes), made)
     assert not (tmp_path / "out.gguf").exists()
+
+
+ODD: list[Any] = [
+    *(None, True, False, 0, 1, 2, 3, 7, -1, 2**31, 10**30, 0.5, 1.5, -2.0, 1e-30, 1e300, math.nan, math.inf),
+    *("", "silu", "yarn", [], [1], ["full_attention"] * LAYERS, [[1]], {}, {"rope_type": "longrope"}),
+    {"rope_type": "yarn", "factor": 1e300},
+    {"rope_type": "dynamic", "factor": 1e-300, "original_max_position_embeddings": 1},
+    {"rope_type": "longrope", "factor": 2.0, "long_factor": [1.0] * 4, "short_factor": [1e-30] * 4},
+    {"rope_type": "llama3", "factor": 1e-12, "original_max_position_embeddings": 2**31 - 1},
+    {"full_attention": {"rope_type": "default"}, "sliding_attention": 3},
+]
+OTHERS = (
+    *("rope_scaling", "rope_parameters", "head_dim", "layer_types", "tie_word_embeddings", "sliding_window"),
+    *("original_max_position_embeddings", "partial_rotary_factor", "sliding_window_pattern", "clip_qkv"),
+    *("attention_bias", "mlp_bias", "query_pre_attn_scalar", "num_experts", "quantization_config"),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_a_config_says_it_is_refused_or_the_file_runs(tmp_path: Path, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(NAMES)))
+    config = config_of(kind)
+    for _ in range(data.draw(st.integers(1, 2))):
+        key = data.draw(st.sampled_from(sorted({*config, *OTHERS} - {"architectures"})))
+        config[key] = data.draw(st.sampled_from(ODD))
+    made = SOURCES.setdefault(kind, weights_of(kind, tied=kind in TIED))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of keys that nothing is known about
+        try:
+            raw = converted(tmp_path, config, made)
+        except OxiLlamaError:
+            return
+    assert Running(raw).logits([1, 2, 3]).shape == (3, hf.N_VOCAB)
+
+
+SOURCES: dict[str, Source] = {}
 
 
 def test_factors_that_are_not_as_many(tmp_path: Path) -> None:

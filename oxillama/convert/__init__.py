@@ -26,6 +26,8 @@ from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.filetypes import FILE_TYPES, is_quantized
 from oxillama.formats import FORMATS, Format
+from oxillama.modelfile import ModelFile
+from oxillama.outline import outline
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
@@ -175,11 +177,20 @@ def write(
                     writer.write_tensor_data(encoded(kernels, name, fmt, wanted, source))
             finally:
                 writer.close()
+            check_loadable(part)
             os.replace(part, target)
     except OSError as error:
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def check_loadable(path: Path) -> None:
+    """Raises LoadError for a file that would not load: numbers of a config that no model can have."""
+    with ModelFile.open(path) as file:
+        reasons = outline(file).reasons
+    if reasons:
+        raise LoadError(f"config.json: what it says makes a file that cannot be loaded: {reasons[0]}")
 
 
 def encoded(kernels: Kernels, name: str, fmt: Format, wanted: Wanted | None, source: Any) -> np.ndarray:
