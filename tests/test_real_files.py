@@ -152,6 +152,18 @@ def test_gpt_oss_as_it_comes(vectors: str) -> None:
     check(model, data, held)
 
 
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen2", "qwen3moe", "gemma3"])
+def test_widths_that_are_no_superblocks(name: str) -> None:
+    """As gpt-oss with 2880 columns and Qwen2 0.5B with 896: formats of blocks of 32 throughout."""
+    model = replace(wide(MODELS[name]), n_embd=96, n_ff=160, expert_ff=160)
+    model = replace(model, key_dim=24, value_dim=24, n_rot=24)
+    data, held = written(model, mxfp4 if name == "gpt-oss" else k_m)
+    with ModelFile.open(data) as file:
+        kinds = {info.format.name for info in file.tensors.values()}
+    assert kinds == {"F32", "Q8_0", "MXFP4" if name == "gpt-oss" else "Q5_0"}
+    check(model, data, held)
+
+
 @pytest.mark.parametrize("vectors", ["F16", "BF16"])
 @pytest.mark.parametrize("name", ["qwen2", "phi2", "stablelm", "gemma3", "mpt", "olmo2", "qwen3", "bert"])
 def test_vectors_in_half_precision(name: str, vectors: str) -> None:
