@@ -319,6 +319,65 @@ def test_gemma_3_may_say_its_period_and_both_rotations(tmp_path: Path) -> None:
     check(converted(tmp_path, {**config, "sliding_window_pattern": 2}, made), wanted)
 
 
+@pytest.mark.parametrize("local", [None, 50.0])
+def test_olmo_3_may_say_both_rotations(tmp_path: Path, local: float | None) -> None:
+    made = weights_of("olmo3")
+    inner = {"rope_type": "default", **({"rope_theta": local} if local else {})}
+    full = {"rope_type": "linear", "rope_theta": 100.0, "factor": 8.0}
+    both = {"full_attention": full, "sliding_attention": inner}
+    keys = {"rope__scaling__type": "linear", "rope__scaling__factor": 8.0, "attention__sliding_window": 6}
+    wanted = twin_of("olmo3", made, rope__freq_base_swa=local or 100.0, **keys)
+    check(converted(tmp_path, config_of("olmo3", rope_parameters=both), made), wanted)
+
+
+@pytest.mark.parametrize(
+    "both, finding",
+    [
+        ({"full_attention": {}, "chunked_attention": {}}, "chunked_attention is not supported"),
+        (
+            {"sliding_attention": {"rope_type": "linear", "factor": 2.0}},
+            "rope_type: 'linear' is not supported",
+        ),
+        ({"sliding_attention": {"rope_type": "default", "factor": 2.0}}, "factor is not supported"),
+        ({"full_attention": {"rope_type": "spiral"}}, "'spiral' is not supported"),
+        ({"full_attention": 3}, "full_attention: needs an object, got 3"),
+    ],
+)
+def test_rotations_that_are_refused(tmp_path: Path, both: dict[str, Any], finding: str) -> None:
+    made = weights_of("olmo3")
+    with pytest.raises(LoadError, match=finding):
+        converted(tmp_path, config_of("olmo3", rope_parameters=both), made)
+
+
+def test_what_config_classes_fill_in(tmp_path: Path) -> None:
+    """Keys that a family's config class has values for, and that published files may leave out."""
+    usual: dict[str, dict[str, Any]] = {
+        "mixtral": {"rope.freq_base": 1e6},
+        "olmo3": {"rope.freq_base": 500000.0, "attention.sliding_window": 4096},
+        "gemma3_text": {
+            **{"rope.freq_base": 1e6, "rope.freq_base_swa": 10000.0, "attention.sliding_window": 4096},
+            **{"context_length": 131072, "attention.scale": 1 / 16},
+        },
+        "gemma2": {
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "attention.scale": 1 / 16,
+        },
+    }
+    left_out = {
+        *("rope_theta", "sliding_window", "max_position_embeddings", "rope_local_base_freq"),
+        *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "rope_scaling"),
+    }
+    for kind, wanted in usual.items():
+        keep = {"max_position_embeddings"} if kind != "gemma3_text" else set()
+        config = {key: value for key, value in config_of(kind).items() if key not in left_out - keep}
+        data = converted(tmp_path, config, weights_of(kind, tied=kind in TIED))
+        with ModelFile.open(data) as file:
+            architecture = file.get("general.architecture", str)
+            found = {key: file.metadata[f"{architecture}.{key}"] for key in wanted}
+        assert found == pytest.approx(wanted), kind
+
+
 def test_gemma_2_without_caps_and_with_the_usual_scale(tmp_path: Path) -> None:
     made = weights_of("gemma2", tied=True)
     off = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "query_pre_attn_scalar": DIM}

@@ -81,7 +81,12 @@ def biased(parts: tuple[Part, ...], bias: str, but: tuple[str, ...] = ()) -> tup
 
 GELU = ("gelu", "gelu_pytorch_tanh")  # of Gemma, whose first configs meant the second by the first
 LLAMA = Decoder("llama", (*ATTENTION, *BEFORE, *FEED), options.llama, reordered=True)
-MIXTRAL = replace(LLAMA, parts=(*ATTENTION, *BEFORE, *MIXTRAL_EXPERTS), options=options.mixtral)
+MIXTRAL = replace(
+    LLAMA,
+    parts=(*ATTENTION, *BEFORE, *MIXTRAL_EXPERTS),
+    options=options.mixtral,
+    defaults=(("rope_theta", 1e6),),
+)
 QWEN2 = Decoder("qwen2", (*biased(ATTENTION, "yes", ("attn_output",)), *BEFORE, *FEED), options.qwen2)
 QWEN2_MOE = Decoder(
     "qwen2moe",
@@ -94,7 +99,8 @@ QWEN3 = Decoder(
     "qwen3", (*ATTENTION, *HEAD_NORMS, *BEFORE, *FEED), options.qwen, defaults=(("head_dim", 128),)
 )
 QWEN3_MOE = Decoder("qwen3moe", (*ATTENTION, *HEAD_NORMS, *BEFORE, *EXPERTS), options.qwen_experts)
-OLMO2 = Decoder("olmo2", (*ATTENTION, *ROW_NORMS, *BEHIND, *FEED), options.olmo, copies_tied=True)
+OLMO2 = Decoder("olmo2", (*ATTENTION, *ROW_NORMS, *BEHIND, *FEED), options.olmo2, copies_tied=True)
+OLMO3 = replace(OLMO2, options=options.olmo3, defaults=(("sliding_window", 4096),))
 OLMOE = Decoder("olmoe", (*ATTENTION, *ROW_NORMS, *BEFORE, *EXPERTS), options.olmoe, copies_tied=True)
 GEMMA = Decoder(
     "gemma",
@@ -159,7 +165,7 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "Gemma3ForCausalLM": ("gemma3_text", GEMMA3),
     "Phi3ForCausalLM": ("phi3", PHI3),
     "Olmo2ForCausalLM": ("olmo2", OLMO2),
-    "Olmo3ForCausalLM": ("olmo3", OLMO2),
+    "Olmo3ForCausalLM": ("olmo3", OLMO3),
     "OlmoeForCausalLM": ("olmoe", OLMOE),
     "Starcoder2ForCausalLM": ("starcoder2", STARCODER2),
 }

@@ -38,6 +38,24 @@ def without_windows(config: Config, sizes: Sizes) -> None:
     config.only("layer_types", ["full_attention"] * sizes["layers"])
 
 
+def two_rotations(config: Config, metadata: Metadata, dim: int, base: float, local: float | None) -> Tensors:
+    """A rotation of layers that see everything, and one without scaling of those with windows: its base is
+    ``local`` (None: the other's) where the config does not say."""
+    both = config.table("rope_parameters")
+    if not both.has("full_attention") and not both.has("sliding_attention"):
+        made = rotation(config, metadata, dim, base)
+        metadata["rope.freq_base_swa"] = local or metadata["rope.freq_base"]
+        return made
+    inner = both.table("sliding_attention")
+    inner.only("rope_type", "default")
+    made = rotation_of(both.table("full_attention"), config, metadata, dim, base)
+    metadata["rope.freq_base_swa"] = inner.number("rope_theta", local or metadata["rope.freq_base"])
+    unread = sorted({*both.unread(), *inner.unread()})
+    if unread:
+        raise LoadError(f"{both.name}: {', '.join(unread)} is not supported")
+    return made
+
+
 def llama(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     if config.has("sliding_window"):
         windows(config, metadata, [True] * sizes["layers"])
@@ -89,13 +107,15 @@ def olmoe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"])
 
 
-def olmo(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    """OLMo 2 has no windows, OLMo 3 on three layers of four."""
-    if config.has("sliding_window"):
-        windows(config, metadata, [i % 4 < 3 for i in range(sizes["layers"])], stated=True)
-    else:
-        config.only("layer_types", ["full_attention"] * sizes["layers"])
+def olmo2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("layer_types", ["full_attention"] * sizes["layers"])
     return rotation(config, metadata, sizes["dim"])
+
+
+def olmo3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """OLMo 2 with windows on three layers of four, which rotate without scaling."""
+    windows(config, metadata, [i % 4 < 3 for i in range(sizes["layers"])], stated=True)
+    return two_rotations(config, metadata, sizes["dim"], 500000.0, None)
 
 
 def gemma(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
@@ -128,14 +148,7 @@ def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     usual = [(i + 1) % period > 0 for i in range(sizes["layers"])]
     windows(config, metadata, usual, stated=period != 6)
     local = config.number("rope_local_base_freq", 10000.0)
-    both = config.table("rope_parameters")
-    if both.has("full_attention") or both.has("sliding_attention"):
-        inner = both.table("sliding_attention")
-        inner.only("rope_type", "default")
-        metadata["rope.freq_base_swa"] = inner.number("rope_theta", local)
-        return rotation_of(both.table("full_attention"), config, metadata, sizes["dim"], 1e6)
-    metadata["rope.freq_base_swa"] = local
-    return rotation(config, metadata, sizes["dim"], 1e6)
+    return two_rotations(config, metadata, sizes["dim"], 1e6, local)
 
 
 def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
