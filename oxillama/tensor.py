@@ -165,6 +165,9 @@ class Weights:
                 for name, rows in names
             ]
             bias = np.concatenate(biases)
+        return self._matrices(sources, cols, bias)
+
+    def _matrices(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Matrices:
         return Matrices(self, sources, cols, bias)
 
     def stack(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> MatrixStack:
@@ -190,7 +193,7 @@ class Weights:
         has_bias = any(self.has(f"{name}.bias") for name, _ in names)
         bias = np.hstack(biases) if has_bias else None
         members = [
-            Matrices(self, sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+            self._matrices(sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
             for expert, sources in enumerate(slices)
         ]
         return MatrixStack(self.kernels, members)
@@ -202,9 +205,8 @@ class Weights:
         stored = np.ascontiguousarray(values, np.float32 if exact else np.float16)
         rows, cols = values.shape
         info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
-        return Matrices(
-            self, [Source(info, info.format, stored.reshape(-1).view(np.uint8), 0, rows)], cols, None
-        )
+        source = Source(info, info.format, stored.reshape(-1).view(np.uint8), 0, rows)
+        return self._matrices([source], cols, None)
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
         """A table whose rows are looked up in the file itself: only the pages touched are read."""
@@ -228,6 +230,10 @@ class Source:
     rows: int
     expert: int = 0
 
+    def packed_bytes(self, cols: int) -> int:
+        """What it takes in memory."""
+        return pack.packed_bytes(self.format.id, self.rows, cols)
+
 
 class Matrices:
     """Matrices that share an input: a `Linear` of the kernels whose panels are packed when they are needed.
@@ -243,10 +249,7 @@ class Matrices:
         self._weights = weights
         self.sources = sources
         self.observer: Observer | None = None
-        self._pending = [
-            (source, weights.memory(pack.packed_bytes(source.format.id, source.rows, cols)))
-            for source in sources
-        ]
+        self._pending = [(source, weights.memory(source.packed_bytes(cols))) for source in sources]
         parts = [
             (LAYOUTS[source.format.layout or ""].id, source.rows, data) for source, data in self._pending
         ]

@@ -81,6 +81,7 @@ _ID_KEYS = (
     ("fim_pad", "fim_pad_token_id"), ("fim_rep", "fim_rep_token_id"), ("fim_sep", "fim_sep_token_id"),
     ("fim_pre", "prefix_token_id"), ("fim_suf", "suffix_token_id"), ("fim_mid", "middle_token_id"),
 )  # fmt: skip
+_INTEGERS = ("int32", "uint32", "int8", "uint8", "int16", "uint16", "int64", "uint64")
 _ESSENTIAL_IDS = {"bos", "eos", "eot", "eom", "unk"}
 
 # Texts by which a token is recognised where the file does not name its id; the first present wins.
@@ -329,7 +330,7 @@ class Vocab:
             if name in _ESSENTIAL_IDS or (name == "sep" and self.kind == "wordpiece"):
                 raise TokenizerError(complaint)
             warnings.warn(f"{complaint}; the file is used without it", stacklevel=4)
-        suppress = meta.numbers(PREFIX + "suppress_tokens", ("int32",))
+        suppress = meta.numbers(PREFIX + "suppress_tokens", _INTEGERS)
         if suppress is not None:
             if suppress.size and not (suppress.min() >= 0 and suppress.max() < n_vocab):
                 raise TokenizerError(
@@ -422,7 +423,7 @@ def _read_tokens(meta: Metadata) -> tuple[list[str], dict[str, int]]:
 
 def _read_types(meta: Metadata, tokens: list[str]) -> list[int]:
     key = PREFIX + "token_type"
-    numbers = meta.numbers(key, ("int32",))
+    numbers = meta.numbers(key, _INTEGERS)
     if numbers is None:
         return [NORMAL] * len(tokens)
     _check_length(key, numbers, len(tokens))
@@ -437,7 +438,7 @@ def _read_types(meta: Metadata, tokens: list[str]) -> list[int]:
 
 def _read_scores(meta: Metadata, n_vocab: int) -> list[float] | None:
     key = PREFIX + "scores"
-    scores = meta.numbers(key, ("float32", "int32"))
+    scores = meta.numbers(key, ("float32", "float64", "int32"))
     if scores is None:
         return None
     _check_length(key, scores, n_vocab)

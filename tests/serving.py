@@ -53,6 +53,7 @@ class Letters:
     """A tokenizer whose tokens are characters of the alphabet and beyond."""
 
     eog_ids = frozenset({ENDS})
+    n_vocab = 10**6  # the models here have no rows beyond their vocabulary
 
     def stream_decoder(self, continuing: bool) -> Letters:
         return self

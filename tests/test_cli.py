@@ -266,7 +266,9 @@ def test_models_that_cannot_be_run(tmp_path: Path, model: Path) -> None:
 def test_text_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "arch.gguf", architecture="\x1b[2J\nx")
     assert "\x1b" not in error("run", path, "-p", "x")
-    assert "\x1b" not in output("info", path)
+    told = run("info", path)
+    assert told.returncode == 1
+    assert b"\x1b" not in told.stdout + told.stderr
 
 
 def test_target_that_does_not_exist(model: Path) -> None:

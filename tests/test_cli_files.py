@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,13 +58,22 @@ def test_info_as_json(model: Path) -> None:
         "attention.head_count": 4,
         "attention.head_count_kv": 2,
         "expert_count": None,
+        "attention": {
+            **{"kind": "grouped queries", "layers": 2, "key_width": 16, "value_width": 16},
+            **{"windows": None, "windowed_layers": None, "chunk": None, "sinks": False, "soft_cap": None},
+            **{"linear_bias": None, "both_ways": False},
+        },
         "rotation": "16 dimensions, neighbours, base 10000, unscaled",
+        "recurrent": None,
+        "experts": None,
+        "pooling": None,
         "formats": [
             {
                 "format": "F32",
                 "tensors": len(tensors),
                 "bytes": sum(t["bytes"] for t in tensors),
                 "bits_per_weight": 32.0,
+                **{"supported": True, "layout": "f32", "activation": "f32"},
             }
         ],
         "tokenizer": {
@@ -72,7 +82,19 @@ def test_info_as_json(model: Path) -> None:
             "kind": "bpe",
             "tokens": facts["tokenizer"]["tokens"],
             "chat_template": True,
+            "chat_templates": ["default"],
+            "chat_template_error": None,
+            "supported": True,
         },
+        "memory": {
+            "weights": facts["memory"]["weights"],
+            "tables": 4 * 64 * tensors[0]["shape"][1],
+            "kv_per_token": {"f32": 512, "f16": 256, "bf16": 256, "q8_0": 272},
+            "context": 4096,
+            "kv_at_context": {"f32": 512 << 12, "f16": 256 << 12, "bf16": 256 << 12, "q8_0": 272 << 12},
+            "state": 0,
+        },
+        "surplus": [],
         "supported": True,
         "missing": [],
     }
@@ -87,8 +109,31 @@ def test_info_for_people(tmp_path: Path) -> None:
     assert "key/value heads 2" in lines
     assert "chat template no" in lines
     assert "supported yes" in lines
-    assert "F32 5 1.2 KiB 32" in lines
+    assert "F32 5 1.2 KiB 32 f32 x f32" in lines
+    assert "Q8_0 16 108.8 KiB 8.5 c8 x q8_32" in lines
+    assert "attention grouped queries, layers 2, key width 16, value width 16" in lines
+    assert "keys and values f32 512 B, f16 256 B, bf16 256 B, q8_0 272 B a token" in lines
     assert "blk.0.ffn_up.weight Q8_0 64 x 96 6.4 KiB" in lines
+
+
+def test_info_tells_of_a_template_that_is_none(tmp_path: Path) -> None:
+    """The file can be loaded all the same; only its template cannot be used."""
+    path = write_tiny_model(tmp_path / "x.gguf", chat_template="{% for %}")
+    assert re.search(r"chat template +cannot be used: chat template: .*line 1", output("info", path))
+    facts = json.loads(output("info", path, "--json"))
+    assert "chat template" in facts["tokenizer"]["chat_template_error"]
+    assert facts["supported"] is True
+
+
+def refused_facts(path: Path) -> dict[str, Any]:
+    """What is told of a file that cannot be loaded: the reasons also on stderr, and 1 as the exit code."""
+    done = run("info", path, "--json")
+    assert done.returncode == 1
+    facts: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
+    told = done.stderr.decode().splitlines()
+    assert told == [f"oxillama: error: {reason}" for reason in facts["missing"]]
+    assert facts["supported"] is False
+    return facts
 
 
 def test_info_tells_how_positions_turn(tmp_path: Path) -> None:
@@ -100,7 +145,7 @@ def test_info_tells_how_positions_turn(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "yarn.gguf", architecture="qwen2", metadata=scaled)
     assert "16 dimensions, halves, base 1e+06, yarn by 4" in output("info", path)
     unknown = {"llama.rope.scaling.type": "spiral"}
-    facts = json.loads(output("info", write_tiny_model(tmp_path / "x.gguf", metadata=unknown), "--json"))
+    facts = refused_facts(write_tiny_model(tmp_path / "x.gguf", metadata=unknown))
     assert facts["rotation"] is None
     assert facts["missing"][0].startswith("llama.rope.scaling.type: 'spiral' is not supported")
 
@@ -127,13 +172,13 @@ def test_info_of_models_that_cannot_be_run(tmp_path: Path) -> None:
         tensors={"blk.0.attn_q.weight": np.ones((64, 64), np.int32)},
         metadata={"quantum.expert_count": float("nan")},
     )
-    facts = json.loads(output("info", path, "--json"), parse_constant=pytest.fail)
+    facts = refused_facts(path)
     assert facts["supported"] is False
     assert facts["missing"][0].startswith("architecture 'quantum' is not supported")
     assert facts["missing"][1:] == ["format I32 has no kernels"]
     assert facts["context_length"] == 4096
     assert facts["expert_count"] == "nan"
-    assert "no: architecture 'quantum'" in output("info", path)
+    assert b"no: architecture 'quantum'" in run("info", path).stdout
 
 
 PARITY = sorted((ROOT.parent / "shared" / "parity").glob("*.gguf"))

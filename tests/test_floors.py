@@ -34,7 +34,7 @@ FLOORS = {
     3: "models",
     4: "cache grammar sampling",
     # config is what an engine is made with, sampling options included: only the engine and its users know it
-    5: "attention config convert engine quantize",
+    5: "attention config convert engine outline quantize",
     7: "__main__ benchmark cli demo measurements",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()} | {"": 6}

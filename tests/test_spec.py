@@ -240,6 +240,26 @@ def test_llama4_may_do_without_its_exceptions() -> None:
     assert many.family.qk_norm == ""
 
 
+@pytest.mark.parametrize(("name", "n_layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_scale_by_their_width_unless_the_file_says(name: str, n_layers: int) -> None:
+    model = replace(zoo.MODELS[name], n_layers=n_layers, n_embd=40, n_heads=2, n_kv_heads=1, n_ff=8)
+    usual = read_spec(ModelFile.open(model.file()))
+    assert usual.score_scale == pytest.approx(20**-0.5)
+    stated = replace(model, keys={**model.keys, "attention.scale": ("f32", 0.25)})
+    assert read_spec(ModelFile.open(stated.file())).score_scale == 0.25
+    fewer = replace(model, n_layers=n_layers - 1)
+    assert read_spec(ModelFile.open(fewer.file())).score_scale == pytest.approx(8**-0.5)
+
+
+def test_a_window_that_a_family_leaves_alone_counts_where_layers_have_it() -> None:
+    """Files of Phi 3 state a window that no layer has; the layers that have one are another key."""
+    model = replace(zoo.MODELS["phi3"], keys={"attention.sliding_window": ("u32", 5)})
+    assert [layer.window for layer in read_spec(ModelFile.open(model.file())).layers] == [0, 0]
+    which = {"attention.sliding_window_pattern": ("[bool]", [False, True])}
+    stated = replace(model, keys={**model.keys, **which})
+    assert [layer.window for layer in read_spec(ModelFile.open(stated.file())).layers] == [0, 5]
+
+
 def test_more_experts_used_than_there_are() -> None:
     tiny = Tiny(architecture="llama4", n_experts=4, metadata={"llama4.expert_used_count": ("u32", 5)})
     with pytest.raises(LoadError, match="expert_used_count: needs at most 4"):

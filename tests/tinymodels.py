@@ -184,9 +184,11 @@ class Running:
         kv_type: str = "f32",
         page_size: int = 16,
         max_pages: int = 10**6,
+        compute: str = "int8",
     ) -> None:
         file = ModelFile.open(data)
-        self.model = Decoder(read_spec(file), Weights(file, load(target), n_threads))
+        self.weights = Weights(file, load(target), n_threads, compute=compute)
+        self.model = Decoder(read_spec(file), self.weights)
         self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
 

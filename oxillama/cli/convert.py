@@ -13,7 +13,8 @@ def add_commands(commands: Any) -> None:
         "convert",
         help="write a Hugging Face model as a GGUF file",
         description="Writes the model of a folder (config.json, safetensors, tokenizer.json) as a GGUF file: "
-        "llama, mistral, qwen2, qwen3 and bert models.",
+        "llama, mistral, mixtral, qwen2 and qwen3 (with experts, too), gemma 1 to 3, phi3, olmo2, olmo3, "
+        "olmoe, starcoder2 and bert models.",
         allow_abbrev=False,
     )
     convert.add_argument("source", metavar="DIR", help="folder of the model")

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import TYPE_CHECKING, Any
 
-from oxillama import GGUFError, LoadError, TokenizerError
-from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, read_text
+from oxillama import TokenizerError
+from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, read_text, say
 
 if TYPE_CHECKING:
-    from oxillama.modelfile import ModelFile
     from oxillama.vocab import TokenType
-
-SIZES = {
-    "context length": "context_length",
-    "layers": "block_count",
-    "embedding": "embedding_length",
-    "feed forward": "feed_forward_length",
-    "heads": "attention.head_count",
-    "key/value heads": "attention.head_count_kv",
-    "experts": "expert_count",
-}
-"""Metadata keys, after the architecture's name, that most architectures have."""
 
 
 def add_commands(commands: Any) -> None:
     info = commands.add_parser(
         "info",
         help="describe a model file",
-        description="Describes a model file, runnable or not. Its header is read, tensors are not.",
+        description="Describes a model file: what it needs, and whether that is supported (exit code 1). "
+        "Its header and vectors are read, matrices are not.",
         allow_abbrev=False,
     )
     info.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
@@ -54,10 +42,23 @@ def add_commands(commands: Any) -> None:
     tokenize.set_defaults(command=run_tokenize)
 
 
+SIZES = {
+    "context length": "context_length",
+    "layers": "block_count",
+    "embedding": "embedding_length",
+    "feed forward": "feed_forward_length",
+    "heads": "attention.head_count",
+    "key/value heads": "attention.head_count_kv",
+    "experts": "expert_count",
+}
+"""Metadata keys, after the architecture's name, that most architectures have."""
+
+
 # --- info -------------------------------------------------------------------------------------------
 
 
 def run_info(args: argparse.Namespace) -> int:
+    from oxillama.cli.facts import describe
     from oxillama.modelfile import ModelFile
 
     with ModelFile.open(args.model) as file:
@@ -71,114 +72,15 @@ def run_info(args: argparse.Namespace) -> int:
         print_json(facts)
     else:
         print_facts(facts)
-    return 0
-
-
-def describe(file: ModelFile) -> dict[str, Any]:
-    """What `info` tells, ready for JSON; None for what the file does not say."""
-    architecture = file.metadata.get("general.architecture")
-    n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
-    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
-    tokenizer, missing = describe_tokenizer(file)
-    missing = reasons_not_to_run(file) + missing
-    return {
-        "files": [str(path) for path in file.paths],
-        "file_bytes": file.file_size,
-        "gguf_version": file.version,
-        "architecture": plain(architecture),
-        "name": plain(file.metadata.get("general.name")),
-        "parameters": n_elements,
-        "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
-        **{key: plain(file.metadata.get(f"{architecture}.{key}")) for key in SIZES.values()},
-        "rotation": describe_rotation(file),
-        "formats": describe_formats(file),
-        "tokenizer": tokenizer,
-        "supported": not missing,
-        "missing": missing,
-    }
-
-
-def describe_rotation(file: ModelFile) -> str | None:
-    """How positions turn: pairing, base and scaling; None where nothing turns or the model cannot run."""
-    from oxillama.models import read_spec
-
-    try:
-        spec = read_spec(file)
-    except (LoadError, GGUFError):
-        return None  # why is among the reasons not to run
-    used = sorted({layer.rope for layer in spec.layers if layer.rope is not None})
-    kinds = []
-    for rope in (spec.ropes[i] for i in used):
-        plain_turn = rope.kind == "none" or (rope.kind == "linear" and rope.factor == 1)
-        scaling = "unscaled" if plain_turn else f"{rope.kind} by {rope.factor:g}"
-        pairs = "halves" if rope.neox else "neighbours"
-        kinds.append(f"{rope.n_rot} dimensions, {pairs}, base {rope.base:g}, {scaling}")
-    factors = ", with factors" if any("rope_f" in name for name in file.tensors) else ""
-    return "; ".join(dict.fromkeys(kinds)) + factors if kinds else None
-
-
-def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
-    """Tensors and bytes of each format, most bytes first."""
-    found: dict[str, dict[str, Any]] = {}
-    for tensor in file.tensors.values():
-        fmt = tensor.format
-        row = found.setdefault(
-            fmt.name,
-            {"format": fmt.name, "tensors": 0, "bytes": 0, "bits_per_weight": fmt.bits_per_weight},
-        )
-        row["tensors"] += 1
-        row["bytes"] += tensor.nbytes
-    return sorted(found.values(), key=lambda row: (-row["bytes"], row["format"]))
-
-
-def describe_tokenizer(file: ModelFile) -> tuple[dict[str, Any], list[str]]:
-    """What the file says of its vocabulary, and why it cannot be used if so."""
-    from oxillama import TokenizerBridge
-
-    facts = {
-        "model": plain(file.metadata.get("tokenizer.ggml.model")),
-        "pre": plain(file.metadata.get("tokenizer.ggml.pre")),
-        "kind": None,
-        "tokens": None,
-        "chat_template": None,
-    }
-    try:
-        tokenizer = TokenizerBridge.from_metadata(file.metadata)
-    except TokenizerError as error:
-        return facts, [str(error)]
-    names = tokenizer.chat_template_names
-    facts |= {"kind": tokenizer.vocab.kind, "tokens": tokenizer.n_vocab, "chat_template": bool(names)}
-    return facts, []
-
-
-def reasons_not_to_run(file: ModelFile) -> list[str]:
-    """What stands between this file and a run, as far as its header tells (shapes are checked by loading)."""
-    from oxillama.models import read_spec
-
-    reasons = []
-    try:
-        read_spec(file)
-    except (LoadError, GGUFError) as error:
-        reasons.append(str(error))
-    without = {t.format.name for t in file.tensors.values() if t.format.layout is None}
-    return reasons + [f"format {name} has no kernels" for name in sorted(without)]
-
-
-def plain(value: Any) -> Any:
-    """A metadata value as JSON takes it; an array of one number throughout as that number."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if not hasattr(value, "dtype"):
-        return f"array of {len(value)}"
-    values = [plain(v) for v in value.tolist()]
-    return values[0] if values and values.count(values[0]) == len(values) else values
+    for reason in facts["missing"]:
+        say("error", reason)
+    return 1 if facts["missing"] else 0
 
 
 def print_facts(facts: dict[str, Any]) -> None:
-    tokenizer = facts["tokenizer"]
+    tokenizer, memory = facts["tokenizer"], facts["memory"]
     kind = ", ".join(str(tokenizer[key]) for key in ("kind", "model", "pre") if tokenizer[key] is not None)
+    tokens = "unusable" if tokenizer["tokens"] is None else f"{tokenizer['tokens']} tokens"
     rows = {
         "file": ", ".join(facts["files"]),
         "size": f"{human_bytes(facts['file_bytes'])}, GGUF version {facts['gguf_version']}",
@@ -186,16 +88,25 @@ def print_facts(facts: dict[str, Any]) -> None:
         "name": facts["name"],
         "parameters": f"{human_count(facts['parameters'])}, {facts['bits_per_weight'] or 0} bits per weight",
         **{label: facts[key] for label, key in SIZES.items()},
+        "attention": sentence(facts["attention"]),
         "rotation": facts["rotation"],
-        "vocabulary": f"{tokenizer['tokens']} tokens ({kind})" if kind else "none",
-        "chat template": {True: "yes", False: "no", None: None}[tokenizer["chat_template"]],
+        "recurrent": sentence(facts["recurrent"]),
+        "routing": sentence(facts["experts"]),
+        "pooling": facts["pooling"],
+        "vocabulary": f"{tokens} ({kind})" if kind else "none",
+        "chat template": template_words(tokenizer),
+        **({} if memory is None else memory_rows(memory)),
+        "unused tensors": facts["surplus"] or None,
         "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
     }
     print_rows([label, shortened(value)] for label, value in rows.items() if value is not None)
     print()
-    heading = ("format", "tensors", "bytes", "bits per weight")
+    heading = ("format", "tensors", "bytes", "bits per weight", "kernel")
     numbers = [
-        (f["format"], str(f["tensors"]), human_bytes(f["bytes"]), f"{f['bits_per_weight']:g}")
+        (
+            *(f["format"], str(f["tensors"]), human_bytes(f["bytes"]), f"{f['bits_per_weight']:g}"),
+            f"{f['layout']} x {f['activation']}" if f["supported"] else "none",
+        )
         for f in facts["formats"]
     ]
     print_rows([heading, *numbers], right=(1, 2, 3))
@@ -213,9 +124,46 @@ def print_facts(facts: dict[str, Any]) -> None:
         )
 
 
+def template_words(tokenizer: dict[str, Any]) -> str | None:
+    """Whether there are chat templates, and what is wrong with them."""
+    if tokenizer["chat_template_error"] is not None:
+        return f"cannot be used: {tokenizer['chat_template_error']}"
+    names = tokenizer["chat_templates"]
+    return {True: f"yes ({', '.join(names)})", False: "no", None: None}[tokenizer["chat_template"]]
+
+
+def memory_rows(memory: dict[str, Any]) -> dict[str, str]:
+    """What the model takes, in lines."""
+    rows = {
+        "weights": f"{human_bytes(memory['weights'])} packed, {human_bytes(memory['tables'])} in the file"
+    }
+    if any(memory["kv_per_token"].values()):
+        each = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in memory["kv_per_token"].items())
+        rows["keys and values"] = f"{each} a token"
+        whole = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in memory["kv_at_context"].items())
+        rows["full context"] = f"{whole} for {memory['context']} tokens"
+    return rows
+
+
+def sentence(facts: dict[str, Any] | None) -> str | None:
+    """Facts in one line: those that are set, numbers and texts behind their names."""
+    if facts is None:
+        return None
+    words = [str(facts["kind"])]
+    for key, value in facts.items():
+        name = key.replace("_", " ").removesuffix(" bytes")
+        if key.endswith("_bytes"):
+            value = human_bytes(value)
+        if key != "kind" and value not in (None, False, 0, 0.0, ""):
+            words.append(name if value is True else f"{name} {shortened(value)}")
+    return ", ".join(words)
+
+
 def shortened(value: Any) -> str:
     """A value in one line; of a long list (heads of each layer) the extremes."""
     if isinstance(value, list) and len(value) > 8:
+        if isinstance(value[0], str):
+            return f"{', '.join(value[:4])} and {len(value) - 4} more"
         return f"{min(value)} to {max(value)}, {len(value)} values"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 

@@ -1,7 +1,8 @@
 """Hugging Face folders to GGUF files.
 
-`families` says what a config.json comes to, `safetensors` reads weights, `vocabulary` translates the
-tokenizer; here they are checked against each other and written, one tensor at a time.
+`families` says what a config.json comes to (with `decoders`, `encoders`, `options` and `rotation`),
+`safetensors` reads weights, `vocabulary` translates the tokenizer; here they are checked against each other
+and written, one tensor at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import numpy as np
 
 from oxillama._kernels import Kernels, best
 from oxillama.conversion import MOST, quantized
-from oxillama.convert.families import Config, Plan, Wanted, plan_of
+from oxillama.convert.config import Config, Plan, Wanted
+from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.filetypes import FILE_TYPES, is_quantized
 from oxillama.formats import FORMATS, Format
+from oxillama.modelfile import ModelFile
+from oxillama.outline import outline
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
@@ -66,11 +70,12 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     if not folder.is_dir():
         raise ModelFileError(f"{folder}: needs a folder with a config.json")
     config = Config(read_json(folder / "config.json"))
-    plan = plan_of(config)
+    tensors = read_tensors(folder)
+    plan = plan_of(config, len(tensors))
     unread = config.unread()
     if unread:
         warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=2)
-    found, left_out = matched(plan, read_tensors(folder))
+    found, left_out = matched(plan, tensors)
     metadata = model_metadata(folder, config, plan, kind)
     metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
     pieces: list[tuple[str, Format, Wanted | None, Any]] = [
@@ -84,24 +89,23 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     return Conversion(plan.architecture, formats, Path(target).stat().st_size, left_out)
 
 
-def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
+def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, list[Stored]], tuple[str, ...]]:
     """Tensors by GGUF name, and the names that carry no weight of the model.
 
     Raises LoadError for a tensor that is missing, has another shape than the config says, or is not known.
     """
     for prefix in plan.prefixes:
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    found: dict[str, Stored] = {}
-    known = set()
+    found: dict[str, list[Stored]] = {}
     for wanted in plan.tensors:
-        tensor = tensors.get(wanted.source)
-        if tensor is None:
-            raise LoadError(f"{wanted.source}: the source has no such tensor, the config asks for it")
-        if tensor.shape != wanted.shape:
-            raise LoadError(f"{wanted.source}: should be {list(wanted.shape)}, found {list(tensor.shape)}")
-        known.add(wanted.source)
-        found[wanted.target] = tensor
-    rest = sorted(tensors.keys() - known)
+        for source in wanted.sources:
+            tensor = tensors.get(source)
+            if tensor is None:
+                raise LoadError(f"{source}: the source has no such tensor, the config asks for it")
+            if tensor.shape != wanted.shape:
+                raise LoadError(f"{source}: should be {list(wanted.shape)}, found {list(tensor.shape)}")
+        found[wanted.target] = [tensors[source] for source in wanted.sources]
+    rest = sorted(tensors.keys() - {source for wanted in plan.tensors for source in wanted.sources})
     surplus = [name for name in rest if not name.startswith(plan.ignored)] if plan.ignored else rest
     if surplus:
         raise LoadError(
@@ -128,7 +132,7 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
 
 def format_of(wanted: Wanted, kind: str) -> Format:
     """A matrix is of the type asked for, all else F32."""
-    if not is_quantized(wanted.target, len(wanted.shape)):
+    if not is_quantized(wanted.target, len(wanted.stored)):
         return FORMATS["F32"]
     return FORMATS["F16"] if wanted.shape[-1] % FORMATS[kind].block_len else FORMATS[kind]
 
@@ -161,7 +165,7 @@ def write(
                 for key, value in metadata.items():
                     add_pair(writer, key, value)
                 for name, fmt, wanted, source in pieces:
-                    shape = wanted.shape if wanted is not None else source.shape
+                    shape = wanted.stored if wanted is not None else source.shape
                     stored = (*shape[:-1], fmt.nbytes(shape[-1]))
                     number = gguf.GGMLQuantizationType[fmt.name]
                     nbytes = math.prod(stored)
@@ -173,6 +177,7 @@ def write(
                     writer.write_tensor_data(encoded(kernels, name, fmt, wanted, source))
             finally:
                 writer.close()
+            check_loadable(part)
             os.replace(part, target)
     except OSError as error:
         if isinstance(error, ModelFileError):
@@ -180,11 +185,34 @@ def write(
         raise ModelFileError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
+def check_loadable(path: Path) -> None:
+    """Raises LoadError for a file that would not load: numbers of a config that no model can have."""
+    with ModelFile.open(path) as file:
+        reasons = outline(file).reasons
+    if reasons:
+        raise LoadError(f"config.json: what it says makes a file that cannot be loaded: {reasons[0]}")
+
+
 def encoded(kernels: Kernels, name: str, fmt: Format, wanted: Wanted | None, source: Any) -> np.ndarray:
     """A tensor's bytes as the file has them, uint8 (rows, bytes of a row)."""
-    values: np.ndarray = source.values() if wanted is not None else source
-    if wanted is not None and wanted.heads:
-        values = reordered(values, wanted.heads)
+    if wanted is None:
+        return encoded_part(kernels, name, fmt, source)
+    out = None
+    for i, stored in enumerate(source):
+        values = stored.values()
+        values = reordered(values, wanted.heads) if wanted.heads else values
+        values = values + np.float32(wanted.plus) if wanted.plus else values
+        part = encoded_part(kernels, name, fmt, values)
+        if len(source) == 1:
+            return part
+        if out is None:
+            out = np.empty((len(source), *part.shape), np.uint8)
+        out[i] = part
+    assert out is not None
+    return out.reshape(-1, out.shape[-1])
+
+
+def encoded_part(kernels: Kernels, name: str, fmt: Format, values: np.ndarray) -> np.ndarray:
     if fmt.name in ("F16", "Q8_0") and values.size and float(np.abs(values).max()) > MOST:
         found = float(np.abs(values).max())
         raise LoadError(f"{name}: {fmt.name} needs values of at most {MOST:.0f}, found {found}")

@@ -282,6 +282,8 @@ def prefixes(document: dict[str, Any]) -> bool:
         step = document.get(stage) or {}
         steps += step.get(inner, []) if step.get("type") == "Sequence" else [step] if step else []
     replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    if steps[:-1] == [replaced] and steps[1].get("pattern") == {"String": " "}:
+        del steps[1]  # Gemma's cut at spaces, of which none is left
     if steps in ([{"type": "Prepend", "prepend": "\u2581"}, replaced], [replaced]):
         return len(steps) == 2
     if len(steps) == 1 and steps[0].get("type") == "Metaspace" and not steps[0].get("split", True):

@@ -87,6 +87,7 @@ class Request:
         self._left = max_tokens
         self._room = context_size - len(prompt)
         self._ends = tokenizer.eog_ids
+        self._n_vocab = tokenizer.n_vocab
         self._stop = StopText(stop)
         self._stopped = False  # a stop string was found: what follows is not shown
         self._decoder = tokenizer.stream_decoder(continuing=True)
@@ -119,8 +120,11 @@ class Request:
         return "stop" if self._stopped else self.limit
 
     def _sample(self, logits: np.ndarray) -> int:
-        """The next token; the same one whether log-probabilities are noted or not."""
-        history = self.sequence.tokens
+        """The next token; the same one whether log-probabilities are noted or not.
+
+        Rows of a table that is padded beyond the vocabulary stand for no token and are never chosen.
+        """
+        history, logits = self.sequence.tokens, logits[: self._n_vocab]
         if self.logprobs is None or self._top_logprobs is None:
             return self.sampler.sample(logits, history)
         sampled = self.sampler.sample_with_logprobs(logits, history, self._top_logprobs)

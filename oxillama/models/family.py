@@ -79,7 +79,7 @@ class Family:
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and that every so many layers the last has none (0: all have it).
     chunk : layers that rotate see no position before the last multiple of this; 0 for all.
-    reads_window : the file's window counts.
+    reads_window : the file's window counts; if not, then only where the file says which layers have it.
     soft_cap, final_soft_cap : of attention scores and of logits where the file does not say; 0 for none.
     embedding_scale : of embeddings, 0 for the root of their width.
     logit_scale : the file's "multiplies" or "divides" logits; "" if it may have none.

@@ -16,19 +16,19 @@ GEMMA = register(
 )
 
 
-def largest_model(n_layers: int, spec: Spec) -> Spec:
+def largest_model(n_layers: int, spec: Spec, read: Reader) -> Spec:
     """The largest model of a generation scales scores by the width per head, not by that of a key."""
-    if spec.n_layers != n_layers:
+    if spec.n_layers != n_layers or read.amount("attention.scale"):
         return spec
     return replace(spec, score_scale=1 / math.sqrt(spec.n_embd // spec.layers[0].n_heads))
 
 
 def gemma2_scale(spec: Spec, read: Reader) -> Spec:
-    return largest_model(46, spec)
+    return largest_model(46, spec, read)
 
 
 def gemma3_scale(spec: Spec, read: Reader) -> Spec:
-    return largest_model(62, spec)
+    return largest_model(62, spec, read)
 
 
 GEMMA2 = register(

@@ -20,7 +20,8 @@ PHI2 = register(
     )
 )
 
-# Its window is left alone, as in llama.cpp: files state it for layers that have none.
+# Its window is left alone, as in llama.cpp, unless a file says which layers have it: some state one that
+# no layer has.
 PHI3 = register(
     LLAMA.derive("phi3", rope="neox", longrope=True, gate="fused", routing=None, reads_window=False)
 )

@@ -278,10 +278,10 @@ def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], 
 
 def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
     """The window of each layer, 0 where it sees everything."""
-    if not family.reads_window or family.chunk:
+    key = "attention.sliding_window_pattern"
+    if family.chunk or not (family.reads_window or read.is_array(key)):
         return [0] * n_layers
     window = read.size("attention.sliding_window", family.window, least=0)
-    key = "attention.sliding_window_pattern"
     if read.is_array(key):
         windowed = read.per_layer(key, n_layers, least=0)
     else:

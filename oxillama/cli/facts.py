@@ -1,0 +1,178 @@
+"""What `info` tells of a model file, ready for JSON; None for what the file does not say or have."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from oxillama.cli.inspect import SIZES
+from oxillama.errors import ChatTemplateError
+from oxillama.formats import LAYOUTS
+from oxillama.modelfile import ModelFile
+from oxillama.models import Spec
+from oxillama.outline import Outline, outline
+
+
+def describe(file: ModelFile) -> dict[str, Any]:
+    """All of it. ``missing`` says what keeps the file from being loaded, in the words of loading it."""
+    architecture = file.metadata.get("general.architecture")
+    n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
+    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    found = outline(file)
+    spec = found.spec
+    return {
+        "files": [str(path) for path in file.paths],
+        "file_bytes": file.file_size,
+        "gguf_version": file.version,
+        "architecture": plain(architecture),
+        "name": plain(file.metadata.get("general.name")),
+        "parameters": n_elements,
+        "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
+        **{key: plain(file.metadata.get(f"{architecture}.{key}")) for key in SIZES.values()},
+        "attention": describe_attention(spec) if spec else None,
+        "rotation": describe_rotation(spec, file) if spec else None,
+        "recurrent": describe_recurrent(spec, found.state_bytes) if spec else None,
+        "experts": describe_experts(spec) if spec else None,
+        "pooling": (spec.pooling or None) if spec else None,
+        "formats": describe_formats(file),
+        "tokenizer": describe_tokenizer(file, found),
+        "memory": describe_memory(spec, found) if spec and found.weight_bytes else None,
+        "surplus": list(found.surplus),
+        "supported": not found.reasons,
+        "missing": list(found.reasons),
+    }
+
+
+def describe_attention(spec: Spec) -> dict[str, Any] | None:
+    """The kind of attention and what is particular to it."""
+    layers = [spec.layers[i] for i in spec.attending]
+    if not layers:
+        return None
+    shared = {layer.n_heads // layer.n_kv_heads for layer in layers}
+    kind = "multi-head" if shared == {1} else "grouped queries"
+    if spec.latent is not None:
+        kind = "multi-head latent"
+    elif shared != {1} and all(layer.n_kv_heads == 1 for layer in layers):
+        kind = "multi-query"
+    windows = sorted({layer.window for layer in layers} - {0})
+    windowed = sum(layer.window > 0 for layer in layers)
+    return {
+        "kind": kind,
+        "layers": len(layers),
+        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.ropes[0].n_rot,
+        "value_width": spec.value_dim if spec.latent is None else spec.latent.kv_rank,
+        "windows": windows or None,
+        "windowed_layers": windowed if windows else None,
+        "chunk": max(layer.chunk for layer in layers) or None,
+        "sinks": spec.family.sinks,
+        "soft_cap": spec.soft_cap or None,
+        "linear_bias": spec.alibi_bias or None,
+        "both_ways": not spec.causal,
+    }
+
+
+def describe_rotation(spec: Spec, file: ModelFile) -> str | None:
+    """How positions turn: pairing, base and scaling; None where nothing turns."""
+    used = sorted({layer.rope for layer in spec.layers if layer.rope is not None})
+    kinds = []
+    for rope in (spec.ropes[i] for i in used):
+        plain_turn = rope.kind == "none" or (rope.kind == "linear" and rope.factor == 1)
+        scaling = "unscaled" if plain_turn else f"{rope.kind} by {rope.factor:g}"
+        pairs = "halves" if rope.neox else "neighbours"
+        kinds.append(f"{rope.n_rot} dimensions, {pairs}, base {rope.base:g}, {scaling}")
+    factors = ", with factors" if any("rope_f" in name for name in file.tensors) else ""
+    return "; ".join(dict.fromkeys(kinds)) + factors if kinds else None
+
+
+def describe_recurrent(spec: Spec, state_bytes: int) -> dict[str, Any] | None:
+    """Layers that keep a state of fixed size instead of keys and values."""
+    mixers = Counter(layer.mixer for layer in spec.layers if not layer.n_kv_heads)
+    if not mixers:
+        return None
+    return {"kind": " and ".join(mixers), "layers": mixers.total(), "state_bytes": state_bytes}
+
+
+def describe_experts(spec: Spec) -> dict[str, Any] | None:
+    """How many experts a token takes of how many, and how they are chosen."""
+    experts = spec.experts
+    if experts is None:
+        return None
+    return {
+        "kind": {"chosen": "softmax of the chosen"}.get(experts.gating, experts.gating),
+        "layers": sum(layer.experts for layer in spec.layers),
+        "experts": experts.n_experts,
+        "used": experts.n_used,
+        "width": experts.width,
+        "shared_width": experts.shared_width or None,
+        "groups": experts.groups if experts.groups > 1 else None,
+    }
+
+
+def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
+    """Tensors and bytes of each format, most bytes first; the layout and the activations of its kernel."""
+    found: dict[str, dict[str, Any]] = {}
+    for tensor in file.tensors.values():
+        fmt = tensor.format
+        row = found.setdefault(
+            fmt.name,
+            {
+                "format": fmt.name,
+                "tensors": 0,
+                "bytes": 0,
+                "bits_per_weight": fmt.bits_per_weight,
+                "supported": fmt.layout is not None,
+                "layout": fmt.layout,
+                "activation": None if fmt.layout is None else LAYOUTS[fmt.layout].activation,
+            },
+        )
+        row["tensors"] += 1
+        row["bytes"] += tensor.nbytes
+    return sorted(found.values(), key=lambda row: (-row["bytes"], row["format"]))
+
+
+def describe_tokenizer(file: ModelFile, found: Outline) -> dict[str, Any]:
+    """What the file says of its vocabulary; its kind, size and templates where it can be used."""
+    tokenizer = found.tokenizer
+    names = tokenizer.chat_template_names if tokenizer else []
+    broken = None
+    try:
+        for name in names:
+            assert tokenizer is not None
+            tokenizer.chat_template(name)
+    except ChatTemplateError as error:
+        broken = str(error)
+    return {
+        "model": plain(file.metadata.get("tokenizer.ggml.model")),
+        "pre": plain(file.metadata.get("tokenizer.ggml.pre")),
+        "kind": tokenizer.vocab.kind if tokenizer else None,
+        "tokens": tokenizer.n_vocab if tokenizer else None,
+        "chat_template": bool(names) if tokenizer else None,
+        "chat_templates": names,
+        "chat_template_error": broken,
+        "supported": tokenizer is not None,
+    }
+
+
+def describe_memory(spec: Spec, found: Outline) -> dict[str, Any]:
+    """Bytes that running it takes, beside what passes through."""
+    return {
+        "weights": found.weight_bytes,
+        "tables": found.table_bytes,
+        "kv_per_token": found.kv_bytes,
+        "context": spec.context_length,
+        "kv_at_context": {kind: n * spec.context_length for kind, n in found.kv_bytes.items()},
+        "state": found.state_bytes,
+    }
+
+
+def plain(value: Any) -> Any:
+    """A metadata value as JSON takes it; an array of one number throughout as that number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if not hasattr(value, "dtype"):
+        return f"array of {len(value)}"
+    values = [plain(v) for v in value.tolist()]
+    return values[0] if values and values.count(values[0]) == len(values) else values

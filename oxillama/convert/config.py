@@ -1,0 +1,168 @@
+"""What a conversion is made of: a checked reading of config.json, and the plan that it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from oxillama.errors import LoadError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A tensor of the target, and what it is made of.
+
+    Attributes
+    ----------
+    sources : names in the source; several are experts, which are stacked.
+    target : its name in GGUF.
+    shape : of each source. One row of a matrix is a vector in GGUF.
+    heads : above 0, rows of so many heads are reordered (`reordered`).
+    plus : added to all values.
+    """
+
+    sources: tuple[str, ...]
+    target: str
+    shape: tuple[int, ...]
+    heads: int = 0
+    plus: float = 0.0
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """Its shape in the target, in NumPy's order."""
+        shape = self.shape[1:] if len(self.shape) > 1 and self.shape[0] == 1 else self.shape
+        return shape if len(self.sources) == 1 else (len(self.sources), *shape)
+
+
+@dataclass
+class Plan:
+    """What a config comes to: metadata without the architecture's prefix, tensors, and what is left out."""
+
+    architecture: str
+    n_vocab: int
+    metadata: dict[str, Any]
+    tensors: list[Wanted]
+    made: dict[str, np.ndarray] = field(default_factory=dict)  # float32, of the config alone
+    ignored: tuple[str, ...] = ()  # beginnings of names that carry no weight of the model
+    prefixes: tuple[str, ...] = ()  # what some write before every name
+
+
+class Config:
+    """Typed, checked reading of config.json; what nobody asked for is in `unread`."""
+
+    def __init__(self, values: dict[str, Any], name: str = "config.json") -> None:
+        self.values = values
+        self.name = name
+        self.seen: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.seen.add(key)
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a key with a value that is not null."""
+        return self.get(key) is not None
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """An integer from 1 to 2^31 - 1."""
+        value = self.get(key, default)
+        if type(value) is not int or not 1 <= value < 2**31:
+            raise LoadError(f"{self.name}: {key}: needs a number from 1 to 2^31 - 1, got {value!r:.60}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+            raise LoadError(f"{self.name}: {key}: needs a number above 0, got {value!r:.60}")
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise LoadError(f"{self.name}: {key}: needs true or false, got {value!r:.60}")
+        return value
+
+    def numbers(self, key: str, n: int) -> np.ndarray:
+        """float32 (n,), all above 0."""
+        values = self.get(key)
+        sound = isinstance(values, list) and all(type(v) in (int, float) and 0 < v < 1e12 for v in values)
+        if not sound or len(values) != n:
+            raise LoadError(f"{self.name}: {key}: needs {n} numbers above 0, got {values!r:.60}")
+        return np.array(values, np.float32)
+
+    def table(self, key: str) -> Config:
+        """An object inside, empty where the key is absent."""
+        value = self.get(key, {})
+        if not isinstance(value, dict):
+            raise LoadError(f"{self.name}: {key}: needs an object, got {value!r:.60}")
+        return Config(value, f"{self.name}: {key}")
+
+    def only(self, key: str, *harmless: Any) -> None:
+        """Raises LoadError if the key is there with another value than these (or null)."""
+        value = self.get(key)
+        if value is not None and value not in harmless:
+            raise LoadError(f"{self.name}: {key}: {value!r:.60} is not supported")
+
+    def refuse_others(self) -> None:
+        """Raises LoadError for keys that change a model's numbers and that no plan has looked at."""
+        for key, harmless in CHANGING.items():
+            if key not in self.seen:
+                self.only(key, *harmless)
+
+    def unread(self) -> list[str]:
+        """Keys that no plan looked at and that are not known to change nothing; null asks for nothing."""
+        others = self.values.keys() - self.seen - HARMLESS
+        return sorted(key for key in others if key[:1] != "_" and self.values[key] is not None)
+
+
+HARMLESS = {
+    *("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache"),
+    *("initializer_range", "attention_dropout", "hidden_dropout", "attention_probs_dropout_prob"),
+    *("hidden_dropout_prob", "classifier_dropout", "gradient_checkpointing", "pretraining_tp", "id2label"),
+    *("label2id", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "max_window_layers"),
+    *("problem_type", "output_attentions", "output_hidden_states", "return_dict", "auto_map"),
+    *("router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "cache_implementation"),
+    *("embd_pdrop", "resid_pdrop", "embedding_dropout", "residual_dropout", "is_encoder_decoder"),
+}
+"""Keys of training, of other programs, or read with the vocabulary."""
+
+CHANGING: dict[str, tuple[Any, ...]] = {
+    "alibi": (False,),
+    "attention_multiplier": (),
+    "attn_logit_softcapping": (),
+    "clip_qkv": (),
+    "decoder_sparse_step": (),
+    "embedding_multiplier": (1, 1.0),
+    "final_logit_softcapping": (),
+    "full_attn_mod": (1,),
+    "interpolate_factor": (1, 1.0),
+    "is_causal": (True,),
+    "is_decoder": (True, False),
+    "layer_types": (),
+    "lm_head_bias": (False,),
+    "logit_scale": (1, 1.0),
+    "logits_scaling": (1, 1.0),
+    "mlp_bias": (False,),
+    "attention_bias": (False,),
+    "no_rope_layers": ([],),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "n_routed_experts": (0,),
+    "original_max_position_embeddings": (),
+    "parallel_attn": (False,),
+    "partial_rotary_factor": (1, 1.0),
+    "qk_layernorm": (False,),
+    "query_pre_attn_scalar": (),
+    "residual_multiplier": (1, 1.0),
+    "rope_interleaved": (),
+    "sliding_window": (),
+    "sliding_window_pattern": (),
+    "use_bidirectional_attention": (False,),
+    "use_parallel_residual": (False,),
+    "use_qk_norm": (False,),
+}
+"""Keys that change what a model computes, with values that ask for nothing."""

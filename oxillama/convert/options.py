@@ -1,0 +1,168 @@
+"""What is particular to a family of decoders: options of its config.json, read into metadata and sizes.
+
+Each function takes the config, the metadata, to which it adds, and the sizes that shapes are written in; it
+returns tensors that come from the config alone (factors of the rotation).
+"""
+
+from __future__ import annotations
+
+from oxillama.convert.config import Config
+from oxillama.convert.decoders import Sizes
+from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
+from oxillama.errors import LoadError
+
+
+def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
+    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
+    layers have it; ``layer_types`` wins over what is usual."""
+    kinds = config.get("layer_types", ["sliding_attention" if has else "full_attention" for has in usual])
+    known = {"sliding_attention": True, "full_attention": False}
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
+        raise LoadError(
+            f"config.json: layer_types: needs {' or '.join(known)} for each of {len(usual)} layers, "
+            f"got {kinds!r:.80}"
+        )
+    has = [known[kind] for kind in kinds]
+    if not config.has("sliding_window") or not any(has):
+        metadata["attention.sliding_window"] = 0
+        return
+    metadata["attention.sliding_window"] = config.size("sliding_window")
+    if stated or has != usual:
+        metadata["attention.sliding_window_pattern"] = has
+
+
+def without_windows(config: Config, sizes: Sizes) -> None:
+    """Raises LoadError if layers have windows."""
+    config.only("use_sliding_window", False)
+    config.get("sliding_window")  # without the flag it is only a number
+    config.only("layer_types", ["full_attention"] * sizes["layers"])
+
+
+def two_rotations(config: Config, metadata: Metadata, dim: int, base: float, local: float | None) -> Tensors:
+    """A rotation of layers that see everything, and one without scaling of those with windows: its base is
+    ``local`` (None: the other's) where the config does not say."""
+    both = config.table("rope_parameters")
+    if not both.has("full_attention") and not both.has("sliding_attention"):
+        made = rotation(config, metadata, dim, base)
+        metadata["rope.freq_base_swa"] = local or metadata["rope.freq_base"]
+        return made
+    inner = both.table("sliding_attention")
+    inner.only("rope_type", "default")
+    made = rotation_of(both.table("full_attention"), config, metadata, dim, base)
+    metadata["rope.freq_base_swa"] = inner.number("rope_theta", local or metadata["rope.freq_base"])
+    unread = sorted({*both.unread(), *inner.unread()})
+    if unread:
+        raise LoadError(f"{both.name}: {', '.join(unread)} is not supported")
+    return made
+
+
+def llama(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    if config.has("sliding_window"):
+        windows(config, metadata, [True] * sizes["layers"])
+    return rotation(config, metadata, sizes["dim"])
+
+
+def mixtral(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    sizes["experts"] = metadata["expert_count"] = config.size("num_local_experts")
+    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    return llama(config, metadata, sizes)
+
+
+def qwen(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    without_windows(config, sizes)
+    return rotation(config, metadata, sizes["dim"])
+
+
+def qwen2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.get("attention_bias")  # there always are those of q, k and v, and no other
+    return qwen(config, metadata, sizes)
+
+
+def many_experts(config: Config, metadata: Metadata, sizes: Sizes, width: str) -> None:
+    """Experts of a width of their own in every layer."""
+    sizes["experts"] = metadata["expert_count"] = config.size("num_experts")
+    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size(width)
+    metadata["expert_weights_norm"] = config.flag("norm_topk_prob")
+    config.only("decoder_sparse_step", 1)
+    config.only("mlp_only_layers", [])
+
+
+def qwen_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    many_experts(config, metadata, sizes, "moe_intermediate_size")
+    return qwen(config, metadata, sizes)
+
+
+def qwen2_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    shared = config.size("shared_expert_intermediate_size")
+    config.get("attention_bias")
+    sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = shared
+    return qwen_experts(config, metadata, sizes)
+
+
+def olmoe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    many_experts(config, metadata, sizes, "intermediate_size")
+    if config.has("clip_qkv"):
+        metadata["attention.clamp_kqv"] = config.number("clip_qkv")
+    return rotation(config, metadata, sizes["dim"])
+
+
+def olmo2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("layer_types", ["full_attention"] * sizes["layers"])
+    return rotation(config, metadata, sizes["dim"])
+
+
+def olmo3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """OLMo 2 with windows on three layers of four, which rotate without scaling."""
+    windows(config, metadata, [i % 4 < 3 for i in range(sizes["layers"])], stated=True)
+    return two_rotations(config, metadata, sizes["dim"], 500000.0, None)
+
+
+def gemma(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("hidden_activation", "gelu_pytorch_tanh")
+    return rotation(config, metadata, sizes["dim"])
+
+
+def gemma_scores(config: Config, metadata: Metadata, sizes: Sizes) -> None:
+    """What Gemma 2 and 3 do to scores and logits."""
+    config.only("hidden_activation", "gelu_pytorch_tanh")
+    asked = config.number("query_pre_attn_scalar")
+    if asked != sizes["dim"]:
+        metadata["attention.scale"] = asked**-0.5
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        metadata[key] = config.number(key) if config.has(key) else 0.0
+
+
+def gemma2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    gemma_scores(config, metadata, sizes)
+    windows(config, metadata, [i % 2 == 0 for i in range(sizes["layers"])])
+    return rotation(config, metadata, sizes["dim"])
+
+
+def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Windowed layers have a base of their own and no scaling."""
+    gemma_scores(config, metadata, sizes)
+    if metadata["attn_logit_softcapping"]:
+        raise LoadError("config.json: attn_logit_softcapping: is not supported of Gemma 3")
+    period = config.size("sliding_window_pattern", 6)
+    usual = [(i + 1) % period > 0 for i in range(sizes["layers"])]
+    windows(config, metadata, usual, stated=period != 6)
+    local = config.number("rope_local_base_freq", 10000.0)
+    return two_rotations(config, metadata, sizes["dim"], 1e6, local)
+
+
+def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """A window is stated layer by layer. One that is not is ignored, for files of other makers state windows
+    that do not count."""
+    if config.has("sliding_window") and config.size("sliding_window") < metadata["context_length"]:
+        windows(config, metadata, [True] * sizes["layers"], stated=True)
+    if config.has("original_max_position_embeddings"):
+        original = config.size("original_max_position_embeddings")
+        metadata["rope.scaling.original_context_length"] = original
+    return rotation(config, metadata, sizes["dim"], partial=True)
+
+
+def starcoder2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("mlp_type", "default")
+    config.only("norm_type", "layer_norm")
+    return llama(config, metadata, sizes)

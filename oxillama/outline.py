@@ -1,0 +1,101 @@
+"""What a model file needs, found by loading it without its weights.
+
+Every tensor is looked for and checked as in loading, and a model is put together; but matrices stay in
+the file, and only vectors are read. So what is said here of a file is what loading it says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from oxillama._kernels import Kernels, best
+from oxillama.config import EngineConfig
+from oxillama.errors import GGUFError, LoadError, TokenizerError
+from oxillama.formats import KV_TYPES
+from oxillama.modelfile import ModelFile
+from oxillama.models import Decoder, Spec, read_spec
+from oxillama.tensor import Matrices, Source, Weights
+from oxillama.tokenizer import TokenizerBridge
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a file needs, or why it cannot be loaded.
+
+    Attributes
+    ----------
+    reasons : what stands against loading it, in the words that loading it says first; () for nothing.
+    spec, tokenizer : as far as they could be made.
+    surplus : tensors that the model does not use.
+    weight_bytes : memory that packed matrices take once all are in use.
+    table_bytes : of tables of embeddings, which stay in the file.
+    kv_bytes : memory that keys and values of a token take, by KV type.
+    state_bytes : memory that a recurrent state of a sequence takes.
+    """
+
+    reasons: tuple[str, ...]
+    spec: Spec | None = None
+    tokenizer: TokenizerBridge | None = None
+    surplus: tuple[str, ...] = ()
+    weight_bytes: int = 0
+    table_bytes: int = 0
+    kv_bytes: dict[str, int] = field(default_factory=dict)
+    state_bytes: int = 0
+
+
+class UnpackedMatrices(Matrices):
+    """Sizes of matrices, which cannot be multiplied with."""
+
+    def __init__(self, sources: list[Source], cols: int) -> None:
+        self.sources = sources
+        self.rows = sum(source.rows for source in sources)
+        self.cols = cols
+
+
+class UnpackedWeights(Weights):
+    """Weights that are checked and counted, and not packed."""
+
+    def __init__(self, file: ModelFile, kernels: Kernels) -> None:
+        super().__init__(file, kernels, 1)
+        self.packed_bytes = 0
+
+    def _matrices(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Matrices:
+        self.packed_bytes += sum(source.packed_bytes(cols) for source in sources)
+        return UnpackedMatrices(sources, cols)
+
+
+def outline(file: ModelFile) -> Outline:
+    """Looks through an open file; what keeps it from being loaded is told, not raised."""
+    reasons, tokenizer = [], None
+    try:
+        tokenizer = TokenizerBridge.from_metadata(file.metadata)
+    except TokenizerError as error:
+        reasons.append(str(error))
+    try:
+        spec = read_spec(file)
+    except (LoadError, GGUFError) as error:
+        without = sorted({t.format.name for t in file.tensors.values() if t.format.layout is None})
+        missing = [f"format {name} has no kernels" for name in without]
+        return Outline((str(error), *missing, *reasons), tokenizer=tokenizer)
+    if tokenizer is not None and tokenizer.n_vocab > spec.n_vocab:
+        reasons.append(f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows")
+    weights = UnpackedWeights(file, best())
+    try:
+        model = Decoder(spec, weights)
+    except (LoadError, GGUFError) as error:
+        return Outline((str(error), *reasons), spec, tokenizer)
+    tables = [table for table in (model.inputs.tokens, model.inputs.positions) if table is not None]
+    page = EngineConfig.page_size
+    kv = {name: model.kv_shape(id, page).page_bytes // page for name, id in KV_TYPES.items()}
+    return Outline(
+        reasons=tuple(reasons),
+        spec=spec,
+        tokenizer=tokenizer,
+        surplus=tuple(weights.unused()),
+        weight_bytes=weights.packed_bytes,
+        table_bytes=sum(table.rows.nbytes for table in tables),
+        kv_bytes=kv if spec.attending else dict.fromkeys(kv, 0),
+        state_bytes=4 * model.state_floats,
+    )
