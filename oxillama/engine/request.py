@@ -60,7 +60,7 @@ class Request:
         keep_logits: bool = False,
         top_logprobs: int | None = None,
     ) -> None:
-        self.sequence = Sequence(pool, prompt)
+        self.sequence = Sequence(pool, prompt, checkpoints=0)  # it never goes back
         self.prompt = list(prompt)
         self.sampler = sampler
         self.key = key
