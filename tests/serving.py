@@ -43,7 +43,7 @@ OF_THE_ZOO = (
 )  # fmt: skip
 """Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
 
-NAMES = ("mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7")
+NAMES = (*MODELS, *OF_THE_ZOO)
 CONTEXT = 200
 ENDS = 3
 """The token that ends a text."""

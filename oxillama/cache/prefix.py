@@ -220,11 +220,11 @@ class PrefixKvCache:
 
         Returns
         -------
-        The last node that holds nothing but these tokens; None if there is none.
+        The last node that is full of these tokens, which it will always be; None if there is none.
         """
         size = self.pool.page_size
-        if after is None or after.page < 0 or after.end % size or after.end > len(tokens):
-            after = None  # it was given up, filled up, or is further on: from the root, then
+        if after is None or after.page < 0 or after.end > len(tokens):
+            after = None  # it was given up, or is further on: from the root, then
         node = after or self._roots.get(key) or Node(key=key)
         self._clock += 1
         node.used = self._clock
@@ -245,8 +245,8 @@ class PrefixKvCache:
             node = child
         if slot is not None and node.end >= len(tokens):
             self._keep(node, len(tokens), slot)
-        if node.parent is not None and node.end > len(tokens):
-            node = node.parent
+        if node.parent is not None and len(tokens) // size * size < node.end:
+            node = node.parent  # a page that is not full yet another may fill up differently
         return None if node.parent is None else node
 
     def pin(self, key: bytes, tokens: Sequence[int]) -> PinnedPrefix | None:
