@@ -88,8 +88,8 @@ class Clock:
 class Serving:
     """An engine core over a tiny model, stepped by hand.
 
-    ``states`` and ``cached_states`` are what there is room for beside ``max_pages`` and ``cached_pages``, where
-    the model has such.
+    ``states`` and ``cached_states`` are what there is room for beside ``max_pages`` and ``cached_pages``,
+    where the model has such.
     """
 
     def __init__(

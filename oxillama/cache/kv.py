@@ -196,8 +196,10 @@ class PagedKvCache:
         self.version += 1
 
     def adopt(self, pages: list[int], n_tokens: int, slot: int | None = None) -> None:
-        """Begins with the pages of ``n_tokens`` tokens, of which the caller gives up a reference each; it must
-        be empty."""
+        """Begins with the pages of ``n_tokens`` tokens, whose references the caller gives up.
+
+        It must be empty.
+        """
         assert not self.pages and len(pages) == self.pool.pages_for(n_tokens)
         self.pages = list(pages)
         self.version += 1

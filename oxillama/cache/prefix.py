@@ -6,10 +6,10 @@ tokens it has in common: the sequence that takes it copies that page before it w
 Keys and values depend on the tokens before them and on nothing else, so a hit changes no bit.
 
 Of a recurrent model a beginning can be reused only where its state was kept: a node also holds states after
-some of its page's tokens. As states are large, a prompt leaves few of them, at `Match.marks`: on a grid that is
-the wider the larger they are, at the end of its last whole page, and where it leaves a path that is known
-without a state, which a third prompt will then find (Pan et al., Marconi, 2024). A sequence's last state is
-kept too, for it to be continued.
+some of its page's tokens. As states are large, a prompt leaves few of them, at `Match.marks`: on a grid
+that is the wider the larger they are, at the end of its last whole page, and where it leaves a path that is
+known without a state, which a third prompt will then find (Pan et al., Marconi, 2024). A sequence's last
+state is kept too, for it to be continued.
 
 Trees are kept apart by a key: the blake3 hash of the model, its adapters and an optional salt.
 """
@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from blake3 import blake3
 
 from oxillama.cache.pages import PagePool
-
-Tokens = tuple[int, ...]
+from oxillama.cache.radix import Node, State, Tokens, last_state, walk
 
 SPACING = 256
 """Tokens between the states that are kept of a prompt; more where they are large."""
@@ -55,60 +54,13 @@ class Match:
     pages : that hold the tokens; the last may hold more.
     n_tokens : that need not be run.
     slot : of the state after them; None if there are none, or pages hold everything.
-    marks : where a state is wanted, in order, if that is so, of what is run; None where pages hold everything.
+    marks : where, in order, states of what is run are wanted; None where pages hold everything.
     """
 
     pages: list[int]
     n_tokens: int
     slot: int | None = None
     marks: Sequence[int] | None = None
-
-
-@dataclass(eq=False)
-class State:
-    """A recurrent state that is kept."""
-
-    node: Node
-    end: int  # tokens it has seen
-    slot: int
-    used: int
-
-
-@dataclass(eq=False)
-class Node:
-    """A page of the tree; a root has none, nor has one that was given up."""
-
-    tokens: Tokens = ()
-    page: int = -1
-    parent: Node | None = None
-    key: bytes = b""  # of the tree, at its root
-    end: int = 0  # tokens up to here, its own included
-    used: int = 0  # when, on the tree's own clock
-    pins: int = 0
-    children: dict[int, list[Node]] = field(default_factory=dict)  # by their first token
-    states: dict[int, State] = field(default_factory=dict)  # by their end, which lies in this page
-
-    def longest(self, tokens: Tokens) -> tuple[Node | None, int]:
-        """The child that has most of ``tokens`` in common, and how many."""
-        best, most = None, 0
-        for child in self.children.get(tokens[0], ()) if tokens else ():
-            n = common(child.tokens, tokens)
-            if n > most:
-                best, most = child, n
-        return best, most
-
-
-def last_state(path: Sequence[Node], n: int) -> State | None:
-    """The last state on a path within ``n`` tokens."""
-    states = (state for node in path for state in node.states.values() if state.end <= n)
-    return max(states, key=lambda state: state.end, default=None)
-
-
-def common(a: Tokens, b: Tokens) -> int:
-    """How many tokens two begin with together."""
-    if a == b:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 class PinnedPrefix:
@@ -175,7 +127,7 @@ class PrefixKvCache:
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
         """The longest known beginning of ``tokens`` from which they can be gone on with."""
-        path, known = self._walk(key, tokens)
+        path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         self._clock += 1
         n, slot, marks = known, None, None
         if self.pool.states is not None:
@@ -251,7 +203,7 @@ class PrefixKvCache:
 
     def pin(self, key: bytes, tokens: Sequence[int]) -> PinnedPrefix | None:
         """Keeps a prefix, all of which must be known, until it is released; None if it is not."""
-        path, known = self._walk(key, tokens)
+        path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         if not path or known < len(tokens):
             return None
         pinned = {path[-1]}
@@ -291,7 +243,7 @@ class PrefixKvCache:
         return [state.slot for node in self.nodes() for state in node.states.values()]
 
     def check_integrity(self) -> None:
-        """Asserts that the tree is one: full pages inside, leaves known, every page and state counted once."""
+        """Asserts that the tree is one: full pages inside, leaves known, all that is kept counted once."""
         found = list(self.nodes())
         assert len(found) == self.n_pages
         assert {id(node) for node in found if not node.children} == {id(node) for node in self._leaves}
@@ -308,21 +260,8 @@ class PrefixKvCache:
         assert self._n_held <= max(self._most, 0), "more is kept than may be"
         assert all(root.children for root in self._roots.values()), "a tree without pages is kept"
 
-    def _walk(self, key: bytes, tokens: Sequence[int]) -> tuple[list[Node], int]:
-        """The path that has most of ``tokens`` in common, and how many."""
-        path: list[Node] = []
-        n, node = 0, self._roots.get(key)
-        while node is not None:
-            child, same = node.longest(tuple(tokens[n : n + self.pool.page_size]))
-            if child is None:
-                break
-            path.append(child)
-            n += same
-            node = child if same == self.pool.page_size else None
-        return path, n
-
     def _marks(self, start: int, known: int, end: int) -> list[int]:
-        """Where to keep states of what is run from ``start`` to ``end``, of which ``known`` tokens have pages.
+        """Where to keep states of what is run from ``start`` to ``end``; pages are known up to ``known``.
 
         Each is at the end of a page, and worth the pass that it cuts short: not near another.
         """

@@ -157,6 +157,8 @@ class InferenceEngine(Stepwise, Embedder):
             "waiting": len(scheduler.waiting),
             "kv_pages_used": pool.n_used,
             "kv_pages_cached": prefix.n_pages,
+            "kv_states_used": 0 if pool.states is None else pool.states.n_used,
+            "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
             "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
         }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.cache.pages import PagePool
-from oxillama.cache.prefix import Node
+from oxillama.cache.radix import Node
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.stop_text import StopText
 from oxillama.errors import ConfigError
