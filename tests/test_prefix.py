@@ -36,11 +36,11 @@ def put(cache: PrefixKvCache, tokens: Sequence[int], key: bytes = KEY, held: Seq
 
 
 def known(cache: PrefixKvCache, tokens: Sequence[int], key: bytes = KEY, held: Sequence[int] = ()) -> int:
-    pages, n = cache.match(key, tokens)
-    assert len(pages) == cache.pool.pages_for(n)
-    cache.pool.release(pages)
+    found = cache.match(key, tokens)
+    assert len(found.pages) == cache.pool.pages_for(found.n_tokens)
+    cache.pool.release(found.pages)
     check(cache, held)
-    return n
+    return found.n_tokens
 
 
 def check(cache: PrefixKvCache, held: Sequence[int] = ()) -> None:
@@ -75,10 +75,10 @@ def test_a_leaf_that_is_continued_is_replaced_and_one_that_differs_stands_beside
 def test_shared_pages_are_not_copied() -> None:
     cache = cache_of()
     put(cache, range(8))
-    pages, n = cache.match(KEY, range(12))
-    assert n == 8
-    assert [cache.pool.references(page) for page in pages] == [2, 2]
-    assert set(pages) == set(cache.pages())
+    found = cache.match(KEY, range(12))
+    assert found.n_tokens == 8
+    assert [cache.pool.references(page) for page in found.pages] == [2, 2]
+    assert set(found.pages) == set(cache.pages())
 
 
 def test_keys_keep_trees_apart() -> None:
@@ -118,7 +118,7 @@ def test_a_pool_that_runs_out_gets_pages_back_but_none_in_use() -> None:
     cache = cache_of(max_pages=4)
     put(cache, range(8))
     put(cache, range(50, 58))
-    held, _ = cache.match(KEY, range(8))
+    held = cache.match(KEY, range(8)).pages
     taken = cache.pool.allocate(2)
     assert known(cache, range(50, 58), held=[*held, *taken]) == 0
     assert known(cache, range(8), held=[*held, *taken]) == 8
@@ -241,6 +241,21 @@ def test_requests_that_come_together_run_their_common_prefix_once() -> None:
     assert serving.prefix.hit_tokens == 5 * 64
     for request in requests:
         check_as_alone(serving, request, 3)
+    serving.check_empty()
+
+
+def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving(chunk=512)
+    serving.run(*(serving.submit(tokens_of(70, 40, seed=i), max_tokens=2) for i in range(2, 6)))
+    serving.prefix.clear()
+    monkeypatch.setattr(serving.scheduler, "_is_run_by_another", lambda *_: False)
+    twins = [serving.submit(tokens_of(40, 40), max_tokens=6) for _ in range(2)]
+    serving.step()
+    assert twins[0].sequence.pages[:2] == twins[1].sequence.pages[:2]
+    other = serving.submit(tokens_of(60, 40, seed=1), max_tokens=6)  # gets the pages that were given up
+    serving.run(*twins, other)
+    for request in (*twins, other):
+        check_as_alone(serving, request, 6)
     serving.check_empty()
 
 
