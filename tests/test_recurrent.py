@@ -90,6 +90,46 @@ def test_a_pass_that_fails_changes_nothing(name: str, monkeypatch: pytest.Monkey
     assert same_bits(running.runner.forward([(sequence, 20)], all_logits=True), whole[20:])
 
 
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_state_that_nobody_goes_back_to_is_changed_in_place(name: str) -> None:
+    running = Running(MODELS[name].file())
+    whole = running.logits(TOKENS)
+    sequence = Sequence(running.pool, TOKENS, checkpoints=0)
+    parts = []
+    for n in (16, 1, 2, 1, 3, 17):
+        parts.append(running.runner.forward([(sequence, n)], all_logits=True))
+        assert states(running).n_used == 1
+    assert same_bits(np.concatenate(parts), whole)
+    other = sequence.fork()
+    other.tokens, sequence.tokens = [*TOKENS, 1], [*TOKENS, 2]
+    ways = [running.runner.forward([(way, 1)]) for way in (other, sequence)]
+    assert states(running).n_used == 2
+    for token, found in zip((1, 2), ways):
+        assert same_bits(found[-1], running.logits([*TOKENS, token])[-1])
+
+
+@pytest.mark.parametrize("name", ["jamba", "rwkv7"])
+def test_a_pass_that_fails_in_place_is_run_again_from_the_beginning(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(MODELS[name].file())
+    whole = running.logits(TOKENS)
+    sequence = Sequence(running.pool, TOKENS, checkpoints=0)
+    running.runner.forward([(sequence, 20)])
+    last = running.model.layers[-1]
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("half way")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(last.mixer), "run", fails)
+        with pytest.raises(RuntimeError, match="half way"):
+            running.runner.forward([(sequence, 20)])
+    assert sequence.cached_len == 0
+    assert states(running).n_used == 0
+    assert same_bits(running.runner.forward([(sequence, 40)], all_logits=True), whole)
+
+
 def test_a_snapshot_holds_the_state() -> None:
     running = Running(MODELS["jamba"].file())
     sequence = Sequence(running.pool, TOKENS)

@@ -173,8 +173,10 @@ class PagedKvCache:
         """Pages that `reserve` would take."""
         return self._missing(start, end)
 
-    def demand(self, start: int, end: int) -> int:
-        """Pages that it will have taken when it has run from ``start`` to ``end``, in however many passes."""
+    def demand(self, start: int, end: int, shared: bool) -> int:
+        """Pages that it will have taken when it has run from ``start`` to ``end``, in however many passes;
+        ``shared`` if others take over its state on the way.
+        """
         return self._missing(start, end)
 
     def reserve(self, start: int, end: int) -> None:

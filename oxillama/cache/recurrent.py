@@ -1,9 +1,12 @@
 """States of recurrent layers, beside the pages: one *slot* of floats for all such layers of a model.
 
-A pass reads a sequence's slot and writes another, so a slot is never changed once it is written: forks share
+A pass reads a sequence's slot and writes another, so a slot is not changed once it is written: forks share
 it, a pass that fails leaves it alone, and the slots of earlier passes are *checkpoints* that a sequence can
 be cut back to. A few are kept, the further back the further apart; what lies behind the checkpoint that is
 taken is run again. The prefix cache keeps states of its own, beside the pages of the tokens they have seen.
+
+A sequence that keeps no checkpoints, and shares its state with nobody, changes it in place, for states are
+large. If such a pass fails, the sequence has none, and all its tokens are run again.
 """
 
 from __future__ import annotations
@@ -191,15 +194,27 @@ class RecurrentCache(PagedKvCache):
         if slot is not None:
             self.checkpoints = [(n_tokens, slot)]
 
+    @property
+    def _in_place(self) -> bool:
+        """Whether the next pass changes the present state, for it is nobody else's and none is kept."""
+        if self.most or not self.checkpoints:
+            return False
+        return self.states.references(self.checkpoints[-1][1]) == 1
+
+    def _missing_slots(self) -> int:
+        """Slots that must be taken before a pass can run."""
+        return int(self._next is None and not self._in_place)
+
     def shortage(self, start: int, end: int) -> int:
         """Pages that `reserve` would take, its state as so many."""
-        state = self.states.slot_pages if start < end and self._next is None else 0
+        state = self.states.slot_pages * self._missing_slots() if start < end else 0
         return self._missing(start, end) + state
 
-    def demand(self, start: int, end: int) -> int:
-        """The same for any number of passes: while one is under way, there are two states."""
-        missing = 2 - bool(self.checkpoints) - (self._next is not None)
-        return self._missing(start, end) + missing * self.states.slot_pages
+    def demand(self, start: int, end: int, shared: bool) -> int:
+        """The same for any number of passes: a state that is kept or shared has another beside it."""
+        held = bool(self.checkpoints) + (self._next is not None)
+        two = bool(self.most) or shared or (bool(self.checkpoints) and not self._in_place)
+        return self._missing(start, end) + self.states.slot_pages * max(0, 1 + two - held)
 
     def reserve(self, start: int, end: int) -> None:
         """Also takes the slot that the next pass writes; earlier states make room for it.
@@ -208,19 +223,26 @@ class RecurrentCache(PagedKvCache):
         """
         while len(self.checkpoints) > 1 and not self.pool.can_allocate(self.shortage(start, end)):
             self._drop()
-        fresh = self.states.allocate() if self._next is None else self._next
+        fresh = self.states.allocate() if self._missing_slots() else self._next
         try:
             super().reserve(start, end)
         except BaseException:
-            if self._next is None:
+            if fresh is not None and self._next is None:
                 self.states.release(fresh)
             raise
         self._next = fresh
 
     def begin(self, start: int) -> tuple[int, int]:
-        """Addresses of the state that a pass from position ``start`` reads (0 for zeros) and writes."""
+        """Addresses of the state that a pass from position ``start`` reads (0 for zeros) and writes.
+
+        Where they are one, there is no state until the pass has ended.
+        """
         assert start == self.length, "a pass goes on where the state stands"
-        assert self._next is not None, "a pass needs a slot in reserve"
+        if self._next is None:
+            assert self._in_place, "a pass needs a slot in reserve"
+            self._next = self.checkpoints.pop()[1]
+            address = self.states.slot(self._next).ctypes.data
+            return address, address
         before = self.states.slot(self.checkpoints[-1][1]).ctypes.data if self.checkpoints else 0
         return before, self.states.slot(self._next).ctypes.data
 

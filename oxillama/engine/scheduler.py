@@ -193,6 +193,8 @@ class Scheduler:
         for request in self.running:
             if request.sequence.scheduled_len > request.sequence.cached_len:
                 request.sequence.rollback()
+                if request.sequence.pending > 1:
+                    request.sequence.state = SeqState.PREFILLING
         for request in self.waiting:
             if request.sequence.pages:
                 request.sequence.forget()

@@ -101,7 +101,7 @@ class Sequence:
     @property
     def demand(self) -> int:
         """Pages that it will have allocated when all its tokens have been run."""
-        return self.kv.demand(self.cached_len, self.total_len)
+        return self.kv.demand(self.cached_len, self.total_len, self.next_shared <= self.total_len)
 
     def schedule(self, n: int) -> None:
         """Announces that ``n`` more tokens are run now, and makes place for them. Raises KvCacheFullError."""
