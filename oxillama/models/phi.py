@@ -21,9 +21,7 @@ PHI2 = register(
 )
 
 # Its window is left alone, as in llama.cpp: files state it for layers that have none.
-PHI3 = register(
-    LLAMA.derive("phi3", rope="neox", longrope=True, gate="fused", routing=None, reads_window=False)
-)
+PHI3 = register(LLAMA.derive("phi3", rope="neox", longrope=True, gate="fused", routing=None))
 
 PHI_MOE = register(
     PHI3.derive("phimoe", norm_bias="yes", gate="pair", routing=Routing(), output="own", adjust=needs_experts)
