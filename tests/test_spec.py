@@ -74,7 +74,7 @@ def test_an_unknown_architecture_is_named(architecture: str) -> None:
     ("key", "value", "harmless"),
     [
         ("expert_group_scale", ("f32", 2.0), ("f32", 1.0)),
-        ("attention.key_length_swa", ("u32", 16), ("u32", 24)),
+        ("expert_latent_length", ("u32", 8), ("u32", 0)),
         ("altup.num_inputs", ("u32", 4), ("u32", 0)),
     ],
 )
@@ -146,6 +146,19 @@ def test_options_that_cannot_be_are_named(name: str, key: str, value: tuple[str,
     model = replace(zoo.MODELS[name], keys={key: value})
     with pytest.raises(LoadError, match=f"{name}.{key}: {text}"):
         load_model(model.file())
+
+
+@pytest.mark.parametrize(
+    "key", ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
+)
+def test_windowed_layers_of_another_shape_are_refused(key: str) -> None:
+    def file(name: str, n: int) -> bytes:
+        return replace(zoo.MODELS[name], keys={key: ("u32", n)}).file()
+
+    with pytest.raises(LoadError, match=f"gemma2.{key}: 4 is not supported"):
+        load_model(file("gemma2", 4))
+    load_model(file("gemma2", 8))
+    load_model(file("gemma", 4))  # it has no windows
 
 
 def test_options_of_other_architectures_change_nothing_and_are_told() -> None:

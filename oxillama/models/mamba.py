@@ -71,7 +71,9 @@ GRANITE_HYBRID = register(
 
 
 def short_taps(spec: Spec, read: Reader) -> Spec:
-    """LFM2's recurrent layers have but a length."""
+    """LFM2's recurrent layers have but a length. Those of its encoders would see what follows, too."""
+    if not spec.causal:
+        raise LoadError(f"{read.prefix}.attention.causal: convolutions that look ahead are not supported")
     return replace(spec, ssm=Ssm(taps=read.size("shortconv.l_cache"), inner=spec.n_embd, n=1, heads=1))
 
 

@@ -24,7 +24,6 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "deepstack_mapping": (),
     "expert_group_scale": (0.0, 1.0),
     "expert_latent_length": (0,),
-    "rope.dimension_count_swa": (),
     "swiglu_clamp_exp": (),
     "swiglu_clamp_shexp": (),
 }

@@ -243,10 +243,12 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
         raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {first} heads")
     key_dim = read.size("attention.key_length", n_embd // first or 1)
     value_dim = read.size("attention.value_length", n_embd // first or 1)
-    read.refuse("attention.key_length_swa", (key_dim,))
-    read.refuse("attention.value_length_swa", (value_dim,))
     widths = read.per_layer("feed_forward_length", n) if family.feed else [0] * n
     windows = read_windows(read, family, n)
+    if any(windows):
+        read.refuse("attention.key_length_swa", (key_dim,))
+        read.refuse("attention.value_length_swa", (value_dim,))
+        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
     routed = expert_layers(read, family, n)
     layers = []
     for i in range(n):
