@@ -140,8 +140,8 @@ class Weights:
         cols: int,
         biases: Sequence[tuple[str, int]] | None = None,
     ) -> Matrices:
-        """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have, or those
-        of ``biases`` (of as many rows in all)."""
+        """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have, or
+        those of ``biases`` (of as many rows in all)."""
         sources = []
         for name, rows in names:  # all shapes are right before anything is made from them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector

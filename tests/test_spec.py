@@ -134,54 +134,6 @@ def test_sizes_that_cannot_be_are_named(key: str, value: tuple[str, Any], text: 
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "value", "text"),
-    [
-        ("granite", "attention.scale", ("f32", float("nan")), "needs a number from 0 on"),
-        ("mpt", "attention.clamp_kqv", ("f32", -1.0), "needs a number from 0 on"),
-        ("granite", "embedding_scale", ("f32", float("inf")), "needs a finite number"),
-        ("gemma2", "attention.sliding_window_pattern", ("[i32]", [1]), "needs a number for each of 2 layers"),
-    ],
-)
-def test_options_that_cannot_be_are_named(name: str, key: str, value: tuple[str, Any], text: str) -> None:
-    model = replace(zoo.MODELS[name], keys={key: value})
-    with pytest.raises(LoadError, match=f"{name}.{key}: {text}"):
-        load_model(model.file())
-
-
-@pytest.mark.parametrize(
-    "key", ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
-)
-def test_windowed_layers_of_another_shape_are_refused(key: str) -> None:
-    def file(name: str, n: int) -> bytes:
-        return replace(zoo.MODELS[name], keys={key: ("u32", n)}).file()
-
-    with pytest.raises(LoadError, match=f"gemma2.{key}: 4 is not supported"):
-        load_model(file("gemma2", 4))
-    load_model(file("gemma2", 8))
-    load_model(file("gemma", 4))  # it has no windows
-
-
-def test_options_of_other_architectures_change_nothing_and_are_told() -> None:
-    keys: dict[str, tuple[str, Any]] = {
-        "attention.clamp_kqv": ("f32", 0.1),
-        "attention.max_alibi_bias": ("f32", 8.0),
-        "attention.sliding_window": ("u32", 2),
-        "attention.sliding_window_pattern": ("[bool]", [True, False]),
-        "attn_logit_softcapping": ("f32", 1.0),
-        "expert_gating_func": ("u32", 2),
-        "expert_weights_scale": ("f32", 3.0),
-        "final_logit_softcapping": ("str", "not even a number"),
-        "logit_scale": ("f32", 0.5),
-        "rope.scaling.finetuned": ("bool", False),
-    }
-    model, tokens = zoo.MODELS["qwen3moe"], tokens_of(20, zoo.VOCAB)
-    stated = replace(model, keys=keys).file()
-    spec = read_spec(ModelFile.open(stated))
-    assert spec.unread == tuple(f"qwen3moe.{key}" for key in keys)
-    assert same_bits(Running(stated).logits(tokens), Running(model.file()).logits(tokens))
-
-
-@pytest.mark.parametrize(
     "key",
     [
         "block_count",

@@ -243,7 +243,12 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
         raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {first} heads")
     key_dim = read.size("attention.key_length", n_embd // first or 1)
     value_dim = read.size("attention.value_length", n_embd // first or 1)
-    widths = read.per_layer("feed_forward_length", n) if family.feed else [0] * n
+    if not family.feed:
+        widths = [0] * n
+    elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
+        widths = [0] * n  # experts may be all there is
+    else:
+        widths = read.per_layer("feed_forward_length", n)
     windows = read_windows(read, family, n)
     if any(windows):
         read.refuse("attention.key_length_swa", (key_dim,))
