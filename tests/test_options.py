@@ -21,6 +21,7 @@ from tests import zoo
 from tests.floor import same_bits
 from tests.test_spec import load_model
 from tests.tinymodels import Running, tokens_of
+from tests.twins.transformer import Twin
 from tests.zoo import ENCODERS, MODELS, Model
 
 VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever they count
@@ -186,7 +187,11 @@ def test_a_scale_of_a_whole_tensor_is_refused(tensor: str) -> None:
     [
         ("gpt-oss", {"expert_group_count": ("u32", 2)}, "expert_group_count: experts that are chosen by"),
         ("llama4", {"expert_group_count": ("u32", 2)}, "expert_group_count: experts that are chosen by"),
-        ("lfm2", {"attention.causal": ("bool", False)}, "attention.causal: convolutions that look ahead"),
+        (
+            "lfm2",
+            {"attention.causal": ("bool", False), "shortconv.l_cache": ("u32", 4)},
+            "shortconv.l_cache: needs an odd number in an encoder, got 4",
+        ),
     ],
 )
 def test_what_cannot_be_combined_is_refused(name: str, keys: dict[str, Any], text: str) -> None:
@@ -198,3 +203,18 @@ def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
     bias = {"blk.0.exp_probs_b.bias": np.ones(4, np.float32)}
     with pytest.raises(LoadError, match=r"exp_probs_b\.bias: experts that are chosen by their logits"):
         load_model(MODELS["gpt-oss"].file(**bias))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ENCODERS])
+def test_any_architecture_may_see_both_ways(name: str) -> None:
+    """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""
+    model = MODELS[name]
+    window = {"attention.sliding_window": ("u32", 99)} if name in zoo.WINDOWED else {}
+    model = replace(model, keys=model.keys | window | {"attention.causal": ("bool", False)})
+    for n in (20, 1, 2):
+        tokens = tokens_of(n, zoo.VOCAB)
+        running = Running(model.file())
+        found, again = token_states(running.runner, [tokens, tokens[: n // 2 + 1]], 512)
+        expected = Twin(model).states(tokens)
+        assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
+        assert same_bits(again, token_states(running.runner, [tokens[: n // 2 + 1]], 512)[0])

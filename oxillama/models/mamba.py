@@ -71,10 +71,11 @@ GRANITE_HYBRID = register(
 
 
 def short_taps(spec: Spec, read: Reader) -> Spec:
-    """LFM2's recurrent layers have but a length. Those of its encoders would see what follows, too."""
-    if not spec.causal:
-        raise LoadError(f"{read.prefix}.attention.causal: convolutions that look ahead are not supported")
-    return replace(spec, ssm=Ssm(taps=read.size("shortconv.l_cache"), inner=spec.n_embd, n=1, heads=1))
+    """LFM2's recurrent layers have but a length."""
+    taps = read.size("shortconv.l_cache")
+    if not spec.causal and taps % 2 == 0:
+        raise LoadError(f"{read.prefix}.shortconv.l_cache: needs an odd number in an encoder, got {taps}")
+    return replace(spec, ssm=Ssm(taps=taps, inner=spec.n_embd, n=1, heads=1))
 
 
 LFM2 = register(

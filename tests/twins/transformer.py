@@ -243,7 +243,8 @@ class Twin:
         bias = 8.0 if self.name in ("bloom", "jina-bert-v2") else self.get("attention.max_alibi_bias", 0.0)
         q = q * self.temperature(i, n)
         distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-        seen = np.ones((n, n), bool) if self.name in ENCODERS else np.tri(n, dtype=bool)
+        both_ways = self.name in ENCODERS or not self.get("attention.causal", True)
+        seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
         if window:
             seen &= np.arange(n)[:, None] - np.arange(n)[None] < window
         out = []
