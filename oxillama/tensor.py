@@ -151,24 +151,37 @@ class Weights:
         self.loaded(name, info.nbytes)
         return out.reshape(shape[::-1])
 
-    def linear(self, names: Sequence[tuple[str, int]], cols: int) -> Matrices:
-        """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have."""
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        cols: int,
+        biases: Sequence[tuple[str, int]] | None = None,
+    ) -> Matrices:
+        """The matrices ``(name without suffix, rows)`` that share an input, with any biases they have, or
+        those of ``biases`` (of as many rows in all)."""
         sources = []
         for name, rows in names:  # all shapes are right before anything is made from them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
             info = self._info(f"{name}.weight", (cols,) if flat else (cols, rows))
             sources.append(Source(info, self._format(info), self.file.data(info.name), info.nbytes, rows))
+            self._refuse_scale(name)
         bias = None
-        if any(self.has(f"{name}.bias") for name, _ in names):
-            biases = [
+        biases = biases or names
+        if any(self.has(f"{name}.bias") for name, _ in biases):
+            parts = [
                 self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
-                for name, rows in names
+                for name, rows in biases
             ]
-            bias = np.concatenate(biases)
+            bias = np.concatenate(parts)
         return self._matrices(sources, cols, bias)
 
     def _matrices(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Matrices:
         return Matrices(self, sources, cols, bias)
+
+    def _refuse_scale(self, name: str) -> None:
+        """Raises LoadError where the file says by another tensor that a whole matrix is to be scaled."""
+        if self.has(f"{name}.scale"):
+            raise LoadError(f"{name}.scale: scales of whole tensors are not supported")
 
     def stack(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> MatrixStack:
         """Such matrices for each expert: its slices of stacked (n_experts, rows, cols) tensors, and of their
@@ -186,6 +199,7 @@ class Weights:
                 for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
                     part = Source(info, self._format(info), blocks, info.nbytes // n_experts, rows, expert)
                     slices[expert].append(part)
+            self._refuse_scale(name)
             if self.has(f"{name}.bias"):
                 biases.append(self.table(f"{name}.bias", n_experts, rows))
             else:

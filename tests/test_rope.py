@@ -83,8 +83,8 @@ def test_what_metadata_say() -> None:
         "rope.scaling.yarn_beta_slow": ("f32", 2.0),
         "rope.scaling.yarn_log_multiplier": ("f32", 0.5),
     }
-    rope = spec_rope(Model("qwen3", keys=keys))
-    assert rope.neox
+    assert spec_rope(Model("qwen3", keys=keys)).neox
+    rope = spec_rope(Model("mistral3", keys=keys))
     assert (rope.beta_fast, rope.beta_slow) == (16.0, 2.0)
     assert rope.magnitude == pytest.approx(1.5 * (1 + 0.1 * np.log(4)) / (1 + 0.05 * np.log(4)))
     rope = spec_rope(Model("llama", keys={"rope.scaling.alpha": ("f32", 8.0)}))

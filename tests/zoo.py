@@ -373,8 +373,11 @@ class Model:
             elif name == "rope_freqs":
                 made["rope_freqs.weight"] = np.linspace(1, 3, self.n_rot // 2).astype(np.float32)
             elif name == "factors":
-                made["rope_factors_long.weight"] = np.linspace(1, 4, self.n_rot // 2).astype(np.float32)
-                made["rope_factors_short.weight"] = np.linspace(1, 2, self.n_rot // 2).astype(np.float32)
+                n = (
+                    self.key_dim if a == "phimoe" else self.n_rot
+                ) // 2  # there for dimensions that rest, too
+                made["rope_factors_long.weight"] = np.linspace(1, 4, n).astype(np.float32)
+                made["rope_factors_short.weight"] = np.linspace(1, 2, n).astype(np.float32)
             else:
                 add(name, VOCAB, d, bias=bias)
         for i in range(self.n_layers):
@@ -422,7 +425,10 @@ class Model:
                 kind = MIXED.get(self.architecture, name)
                 self._add_recurrent(block, kind, metadata, add, made, rng)
             elif name == "dense":  # a dense block or experts, by the layer
-                routed = {"llama4": i % 2 == 1, "nomic-bert-moe": i % 2 == 1}.get(self.architecture, i >= 1)
+                every = metadata.get("moe_every_n_layers", ("", 2))[1]
+                routed = {"llama4": i % 2 == 1, "nomic-bert-moe": every > 0 and i % every == 1}.get(
+                    self.architecture, i >= 1
+                )
                 ungated = self.architecture == "nomic-bert-moe"
                 parts = ["gate", "up", "down"][ungated:] if not routed else []
                 for part in parts:
@@ -786,6 +792,93 @@ VARIANTS: dict[str, Model] = {
     "phimoe-short": Model("phimoe", keys={"rope.scaling.original_context_length": ("u32", 512)}, seed=151),
     "dbrx-experts": Model("dbrx", n_experts=7, n_used=4, seed=152),
     "qwen3moe-many": Model("qwen3moe", n_experts=16, n_used=5, seed=153),
+    "deepseek2-linear": Model(
+        "deepseek2",
+        keys={
+            "rope.scaling.factor": ("f32", 4.0),
+            "rope.scaling.yarn_log_multiplier": ("f32", 0.07),
+        },
+        seed=157,
+        **LATENT,  # type: ignore[arg-type]
+    ),
+    "gemma3-magnitude": Model(
+        "gemma3",
+        n_layers=3,
+        keys={
+            "attention.sliding_window_pattern": ("u32", 2),
+            "rope.scaling.attn_factor": ("f32", 1.3),
+            "rope.scaling.factor": ("f32", 2.0),
+        },
+        seed=158,
+    ),
+    "glm4-text": Model("glm4", keys={"rope.dimension_sections": ("[i32]", [0, 2, 2, 0])}, seed=159),
+    "llama4-pattern": Model(
+        "llama4",
+        n_layers=4,
+        keys={
+            "attention.sliding_window_pattern": ("[u32]", [0, 1, 0, 1]),
+            "rope.freq_base_swa": ("f32", 20.0),
+        },
+        seed=160,
+    ),
+    "gpt-oss-bases": Model(
+        "gpt-oss",
+        n_layers=3,
+        keys={
+            "attention.sliding_window_pattern": ("u32", 3),
+            "rope.freq_base_swa": ("f32", 20.0),
+            "feed_forward_length": None,
+        },
+        seed=161,
+    ),
+    "granitemoe-turned": Model("granitemoe", keys={"rope.scaling.finetuned": ("bool", False)}, seed=162),
+    "granite-moe": Model("granite", layer="n:attn_norm q k v o n:ffn_norm moe", seed=163),
+    "granitehybrid-moe": Model(
+        "granitehybrid",
+        layer="n:attn_norm mixed n:ffn_norm moe shexp",
+        keys={
+            "expert_shared_feed_forward_length": ("u32", 20),
+            "rope.scaling.finetuned": ("bool", False),
+            "logit_scale": None,
+            "ssm.group_count": ("u32", 1),
+            "ssm.time_step_rank": ("u32", 8),
+            "ssm.conv_kernel": ("u32", 3),
+        },
+        seed=164,
+    ),
+    "olmo2-base": Model(  # the base of windowed layers is for families that have another one there
+        "olmo2",
+        n_layers=4,
+        keys={"attention.sliding_window": ("u32", 6), "rope.freq_base_swa": ("f32", 20.0)},
+        seed=165,
+    ),
+    "lfm2-windows": Model(
+        "lfm2",
+        n_layers=4,
+        keys={"attention.sliding_window": ("u32", 5), "attention.sliding_window_pattern": ("u32", 1)},
+        seed=166,
+    ),
+    "phimoe-partial": Model("phimoe", n_rot=4, seed=167),
+    "nomic-bert-moe-third": Model(
+        "nomic-bert-moe", n_layers=5, keys={"moe_every_n_layers": ("u32", 3)}, seed=168
+    ),
+    "bert-causal": Model("bert", keys={"attention.causal": ("bool", True)}, seed=169),
+    "mamba-rms": Model(
+        "mamba", keys={"ssm.dt_b_c_rms": ("bool", True), "ssm.conv_kernel": ("u32", 2)}, seed=170
+    ),
+    "mamba2-narrow": Model(
+        "mamba2",
+        keys={
+            "ssm.inner_size": ("u32", 48),
+            "ssm.time_step_rank": ("u32", 6),
+            "ssm.group_count": ("u32", 3),
+        },
+        seed=171,
+    ),
+    "jamba-norms": Model(
+        "jamba", n_layers=4, keys={"ssm.dt_b_c_rms": ("bool", False), "ssm.state_size": ("u32", 16)}, seed=172
+    ),
+    "rwkv6-unscaled": Model("rwkv6", keys={"rescale_every_n_layers": None}, seed=173),
     "smollm3-eight": Model("smollm3", n_layers=8, seed=154),
     "starcoder-one-head": Model("starcoder", n_kv_heads=1, seed=155),
     "chatglm-partial": Model("chatglm", n_rot=4, seed=156),

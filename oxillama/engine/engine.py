@@ -107,6 +107,8 @@ class InferenceEngine(Stepwise, Embedder):
             raise
         if weights.unused():
             warnings.warn(f"tensors that the model does not use: {', '.join(weights.unused())}", stacklevel=4)
+        if spec.unread:
+            warnings.warn(f"options that the model does not have: {', '.join(spec.unread)}", stacklevel=4)
         if context > spec.context_length:
             warnings.warn(
                 f"context_size: {context} is more than the {spec.context_length} the model was trained with",

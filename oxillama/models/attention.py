@@ -24,13 +24,14 @@ class Attention:
         layer, block = spec.layers[i], f"blk.{i}"
         q, k = layer.n_heads * spec.key_dim, layer.n_kv_heads * spec.key_dim
         v, attended = layer.n_kv_heads * spec.value_dim, layer.n_heads * spec.value_dim
-        fused = weights.has(f"{block}.attn_qkv.weight")
-        qkv = [("attn_qkv", q + k + v)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", v)]
+        parts = [(f"{block}.attn_q", q), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
+        fused = [(f"{block}.attn_qkv", q + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
         self.index = spec.attending.index(i)  # among the layers of a page
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels
-        self.attn_qkv = weights.linear([(f"{block}.{name}", rows) for name, rows in qkv], spec.n_embd)
+        apart = not weights.has(f"{block}.attn_qkv.bias")  # biases may be where the matrices are not
+        self.attn_qkv = weights.linear(fused, spec.n_embd, parts if apart else None)
         self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], attended)
         norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
         after = spec.family.qk_norm == "unit"

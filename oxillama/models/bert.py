@@ -31,7 +31,13 @@ BERT = register(
 NOMIC_BERT = register(BERT.derive("nomic-bert", rope="neox", positions="no", gate="pair", activation="silu"))
 
 NOMIC_BERT_MOE = register(
-    BERT.derive("nomic-bert-moe", rope="neox", positions="no", routing=Routing(normalize=False, gated=False))
+    BERT.derive(
+        "nomic-bert-moe",
+        options=("moe_every_n_layers",),
+        rope="neox",
+        positions="no",
+        routing=Routing(normalize=False, gated=False),
+    )
 )
 
 JINA_BERT_V2 = register(

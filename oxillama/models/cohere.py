@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.models.family import register
+from oxillama.models.family import WINDOWS, register
 from oxillama.models.llama import LLAMA
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
@@ -20,10 +20,10 @@ def plus_norms(spec: Spec, read: Reader) -> Spec:
 COMMAND_R = register(
     LLAMA.derive(
         "command-r",
+        options=("logit_scale",),
         norm="layer",
         residual="parallel",
         ffn_norm="",
-        logit_scale="multiplies",
         routing=None,
         output="tied",
         adjust=plus_norms,
@@ -31,4 +31,12 @@ COMMAND_R = register(
 )
 
 # Three layers of four see a window, and only they rotate.
-COHERE2 = register(COMMAND_R.derive("cohere2", window_period=4, rope_on_windows_only=True, adjust=None))
+COHERE2 = register(
+    COMMAND_R.derive(
+        "cohere2",
+        options=("logit_scale", *WINDOWS[:2]),
+        window_period=4,
+        rope_on_windows_only=True,
+        adjust=None,
+    )
+)

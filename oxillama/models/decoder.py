@@ -193,7 +193,10 @@ def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.n
         names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
         names = [name for name in names if weights.has(name)]
         name = f"rope_factors_{'long' if context > rope.original_context else 'short'}.weight"
-    factors = {name: weights.vector(name, rope.n_rot // 2) for name in names}
+    # some files go on for dimensions that do not rotate
+    n, whole = rope.n_rot // 2, spec.key_dim // 2
+    sizes = {name: whole if weights.shape(name) == (whole,) else n for name in names}
+    factors = {name: weights.vector(name, sizes[name])[:n] for name in names}
     for other, values in factors.items():
         if not (np.isfinite(values) & (values > 0)).all():
             raise LoadError(f"{other}: needs finite numbers above 0")

@@ -12,8 +12,20 @@ from oxillama.models.metadata import Reader
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Latent, Spec, Temperature
 
+MANY_EXPERTS = (
+    "expert_feed_forward_length",
+    "expert_shared_count",
+    "expert_weights_scale",
+    "leading_dense_block_count",
+)
+
 DEEPSEEK = register(
-    LLAMA.derive("deepseek", routing=Routing(normalize=False, shared_width="expert"), adjust=needs_experts)
+    LLAMA.derive(
+        "deepseek",
+        options=MANY_EXPERTS,
+        routing=Routing(normalize=False, shared_width="expert"),
+        adjust=needs_experts,
+    )
 )
 
 
@@ -46,10 +58,8 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     stretch = log_of(rope.factor) if rope.factor > 0 else 0.0
     plain = read.number("rope.scaling.attn_factor", 1.0)
     k = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
-    if rope.mix and k:
-        gain, magnitude = plain * (1 + k * stretch), plain
-    else:
-        gain, magnitude = plain * (1 + 0.1 * stretch), rope.magnitude
+    magnitude = plain if rope.mix and k else rope.magnitude
+    gain = plain * (1 + k * stretch) * (1.0 if rope.mix and k else 1 + 0.1 * stretch)
     rate = read.amount("attention.temperature_scale")
     if rate:
         length = read.size("attention.temperature_length")
@@ -66,7 +76,21 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
 
 
-DEEPSEEK2 = register(DEEPSEEK.derive("deepseek2", mixer="mla", adjust=deepseek2_numbers))
+DEEPSEEK2 = register(
+    DEEPSEEK.derive(
+        "deepseek2",
+        options=(
+            *MANY_EXPERTS,
+            "attention.temperature_length",
+            "attention.temperature_scale",
+            "expert_gating_func",
+            "expert_weights_norm",
+            "rope.scaling.yarn_log_multiplier",
+        ),
+        mixer="mla",
+        adjust=deepseek2_numbers,
+    )
+)
 
 
 def minicpm3_scales(spec: Spec, read: Reader) -> Spec:

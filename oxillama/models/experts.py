@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.errors import LoadError
 from oxillama.models.family import Routing
 from oxillama.models.feed import Feed, load_feed
 from oxillama.models.spec import Experts, Spec
@@ -151,6 +152,8 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
     first = weights.stack(names, d, sizes.n_experts)
     down = weights.stack([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
     bias = f"{block}.exp_probs_b.bias"
+    if weights.has(bias) and (sizes.gating == "chosen" or routing.scales_input):
+        raise LoadError(f"{bias}: experts that are chosen by their logits have no other bias")
     shared = load_feed(spec, weights, block, sizes.shared_width, "_shexp") if sizes.shared_width else None
     shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
     scale = 1.0

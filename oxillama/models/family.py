@@ -50,9 +50,11 @@ class Family:
     Attributes
     ----------
     name : ``general.architecture``, the prefix of its metadata keys.
+    options : of the metadata keys that not every family has (`OPTIONS` in `metadata.py`), those that it has.
     rope : "norm" rotates pairs (2i, 2i+1), "neox" pairs (i, i + n_rot/2), "none" nothing.
     longrope : ``rope_factors_long`` and ``_short`` are used whatever the file calls its scaling.
-    local_rope : windowed layers rotate like the others ("same"), or without any scaling ("plain").
+    local_rope : windowed layers rotate like the others ("same"), without any scaling ("plain"), or with
+        that of magnitudes only ("unscaled").
     local_base : base of windowed layers' rotation where the file does not say; 0 for that of the others.
     rope_on_windows_only : layers without a window do not rotate.
     no_rope_every : every so many layers one does not rotate; 0 for none.
@@ -78,11 +80,10 @@ class Family:
     sinks : each head has a logit that competes for attention and adds nothing.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and that every so many layers the last has none (0: all have it).
-    chunk : layers that rotate see no position before the last multiple of this; 0 for all.
-    reads_window : the file's window counts; if not, then only where the file says which layers have it.
+    chunk : instead of a window; such layers see no position before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits where the file does not say; 0 for none.
     embedding_scale : of embeddings, 0 for the root of their width.
-    logit_scale : the file's "multiplies" or "divides" logits; "" if it may have none.
+    logit_scale : the file's "multiplies" or "divides" logits.
     activation : by its name among the kernels'.
     gate : the feed-forward block has a gate and an up matrix ("pair"), both in one ("fused"), no gate
         ("none"), or whichever the file has ("either").
@@ -95,6 +96,7 @@ class Family:
     """
 
     name: str
+    options: tuple[str, ...] = ()
     rope: str = "norm"
     longrope: bool = False
     local_rope: str = "same"
@@ -121,11 +123,10 @@ class Family:
     window: int = 0
     window_period: int = 0
     chunk: int = 0
-    reads_window: bool = True
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
     embedding_scale: float = 1.0
-    logit_scale: str = ""
+    logit_scale: str = "multiplies"
     activation: str = "silu"
     gate: str = "pair"
     routing: Routing | None = None
@@ -141,6 +142,9 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {}
+
+WINDOWS = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
+"""Options of families that have windows on some layers."""
 
 
 def register(family: Family) -> Family:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from oxillama.models.family import register
+from oxillama.models.family import WINDOWS, register
 from oxillama.models.llama import LLAMA
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
@@ -34,6 +34,7 @@ def gemma3_scale(spec: Spec, read: Reader) -> Spec:
 GEMMA2 = register(
     GEMMA.derive(
         "gemma2",
+        options=(*WINDOWS, "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"),
         attn_post_norm=("post_attention_norm",),
         ffn_post_norm=("post_ffw_norm",),
         window=4096,
@@ -47,10 +48,11 @@ GEMMA2 = register(
 GEMMA3 = register(
     GEMMA2.derive(
         "gemma3",
+        options=(*WINDOWS, "attention.scale", "final_logit_softcapping"),
         qk_norm="head",
         window=0,
         window_period=6,
-        local_rope="plain",
+        local_rope="unscaled",
         local_base=10000.0,
         soft_cap=0.0,
         final_soft_cap=0.0,

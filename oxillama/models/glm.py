@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from oxillama.models.family import register
 from oxillama.models.llama import LLAMA
+from oxillama.models.metadata import Reader
 from oxillama.models.qwen import rope_sections
+from oxillama.models.spec import Spec
 
 CHATGLM = register(LLAMA.derive("chatglm", gate="fused", routing=None))
+
+
+def sections_if_two(spec: Spec, read: Reader) -> Spec:
+    """Only the models that see images have sections; they pair other dimensions, too."""
+    sections = read.sections("rope.dimension_sections")
+    return rope_sections(spec, read) if len(sections) > 1 and all(sections[:2]) else spec
+
 
 GLM4 = register(
     CHATGLM.derive(
         "glm4",
+        options=("rope.dimension_sections",),
         attn_post_norm=("post_attention_norm",),
         ffn_post_norm=("post_ffw_norm",),
-        adjust=rope_sections,
+        adjust=sections_if_two,
     )
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.models.family import Routing, register
+from oxillama.models.family import WINDOWS, Routing, register
 from oxillama.models.llama import LLAMA, needs_experts
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
@@ -27,7 +27,16 @@ STARCODER2 = register(GPT2.derive("starcoder2", rope="neox", positions="no"))
 FALCON = register(STARCODER2.derive("falcon", residual="parallel", ffn_norm=""))
 BLOOM = register(GPT2.derive("bloom", positions="no", embd_norm=True, alibi_bias=8.0))
 
-MPT = register(GPT2.derive("mpt", positions="maybe", norm_bias="maybe", qk_norm="row", qk_norm_optional=True))
+MPT = register(
+    GPT2.derive(
+        "mpt",
+        options=("attention.clamp_kqv", "attention.max_alibi_bias"),
+        positions="maybe",
+        norm_bias="maybe",
+        qk_norm="row",
+        qk_norm_optional=True,
+    )
+)
 
 
 def parallel_if_stated(spec: Spec, read: Reader) -> Spec:
@@ -36,11 +45,14 @@ def parallel_if_stated(spec: Spec, read: Reader) -> Spec:
     return replace(spec, family=spec.family.derive(spec.family.name, residual=residual))
 
 
-GPT_NEOX = register(STARCODER2.derive("gptneox", output="own", adjust=parallel_if_stated))
+GPT_NEOX = register(
+    STARCODER2.derive("gptneox", options=("use_parallel_residual",), output="own", adjust=parallel_if_stated)
+)
 
 STABLELM = register(
     STARCODER2.derive(
         "stablelm",
+        options=("use_parallel_residual",),  # which the tensors say, too
         gate="pair",
         activation="silu",
         residual="maybe",
@@ -56,6 +68,7 @@ ORION = register(STARCODER2.derive("orion", gate="pair", activation="silu", outp
 GPT_OSS = register(
     LLAMA.derive(
         "gpt-oss",
+        options=(*WINDOWS, "expert_feed_forward_length"),
         rope="neox",
         ffn_norm="post_attention_norm",
         sinks=True,

@@ -6,12 +6,13 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.family import Family, Routing, register
+from oxillama.models.family import WINDOWS, Family, Routing, register
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec, Temperature
 
-# Llama 1 to 3, Mistral, Yi; with experts Mixtral.
-LLAMA = register(Family("llama", routing=Routing()))
+# Llama 1 to 3, Yi; with experts Mixtral. Mistral's first version has a window, which most files leave out.
+LLAMA = Family("llama", routing=Routing())
+register(LLAMA.derive("llama", options=("attention.sliding_window",)))
 
 
 def sharpen_by_length(spec: Spec, read: Reader) -> Spec:
@@ -24,7 +25,13 @@ def sharpen_by_length(spec: Spec, read: Reader) -> Spec:
     )
 
 
-MISTRAL3 = register(LLAMA.derive("mistral3", adjust=sharpen_by_length))
+MISTRAL3 = register(
+    LLAMA.derive(
+        "mistral3",
+        options=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier"),
+        adjust=sharpen_by_length,
+    )
+)
 
 
 def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
@@ -35,11 +42,7 @@ def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
         family = family.derive("llama4", chunk=0)
         spec = spec.each_layer(rope=0, chunk=0)
     else:
-        read.refuse("attention.sliding_window_pattern", (4,))
-        layers = tuple(
-            replace(layer, sharpened=layer.rope is None, rope=None if layer.rope is None else 1)
-            for layer in spec.layers
-        )
+        layers = tuple(replace(layer, sharpened=layer.rope is None) for layer in spec.layers)
         spec = replace(spec, layers=layers, temperature=Temperature(0.1, family.chunk, 1))
     if spec.experts is not None and spec.experts.n_experts == 128:
         family = family.derive("llama4", qk_norm="")
@@ -51,8 +54,10 @@ def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
 LLAMA4 = register(
     LLAMA.derive(
         "llama4",
+        options=(*WINDOWS, "expert_feed_forward_length", "interleave_moe_layer_step"),
         routing=Routing(gating="sigmoid", normalize=False, shared_width="expert", scales_input=True),
         no_rope_every=4,
+        window_period=4,
         chunk=8192,
         qk_norm="unit",
         adjust=llama4_exceptions,
@@ -69,8 +74,15 @@ def granite_rotation(spec: Spec, read: Reader) -> Spec:
     return spec if read.flag("rope.scaling.finetuned", True) else spec.each_layer(rope=None)
 
 
-GRANITE = register(LLAMA.derive("granite", logit_scale="divides", adjust=granite_rotation))
-GRANITE_MOE = register(GRANITE.derive("granitemoe"))
+SCALES = ("embedding_scale", "residual_scale", "logit_scale")
+GRANITE_OPTIONS = (*SCALES, "attention.scale", "expert_shared_feed_forward_length")
+
+GRANITE_MOE = register(LLAMA.derive("granitemoe", options=GRANITE_OPTIONS, logit_scale="divides"))
+GRANITE = register(
+    GRANITE_MOE.derive(
+        "granite", options=(*GRANITE_OPTIONS, "rope.scaling.finetuned"), adjust=granite_rotation
+    )
+)
 
 
 def minicpm_scales(spec: Spec, read: Reader) -> Spec:
@@ -84,7 +96,7 @@ def minicpm_scales(spec: Spec, read: Reader) -> Spec:
     )
 
 
-MINICPM = register(LLAMA.derive("minicpm", logit_scale="divides", adjust=minicpm_scales))
+MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides", adjust=minicpm_scales))
 
 
 def needs_experts(spec: Spec, read: Reader) -> Spec:
@@ -96,7 +108,13 @@ def needs_experts(spec: Spec, read: Reader) -> Spec:
 
 DBRX = register(
     LLAMA.derive(
-        "dbrx", rope="neox", norm="layer", ffn_norm="attn_output_norm", output="own", adjust=needs_experts
+        "dbrx",
+        options=("attention.clamp_kqv",),
+        rope="neox",
+        norm="layer",
+        ffn_norm="attn_output_norm",
+        output="own",
+        adjust=needs_experts,
     )
 )
 
@@ -119,12 +137,22 @@ def grok_scores(spec: Spec, read: Reader) -> Spec:
 GROK = register(
     LLAMA.derive(
         "grok",
+        options=(
+            "attention.output_scale",
+            "attn_logit_softcapping",
+            "embedding_scale",
+            "expert_feed_forward_length",
+            "final_logit_softcapping",
+            "logit_scale",
+            "rope.scaling.yarn_attn_factor",
+            "rope.scaling.yarn_ext_factor",
+            "router_logit_softcapping",
+        ),
         rope="neox",
         activation="gelu",
         attn_post_norm=("attn_output_norm",),
         ffn_post_norm=("layer_output_norm", "post_ffw_norm"),
         soft_cap=30.0,
-        logit_scale="multiplies",
         routing=Routing(beside_dense=True),
         adjust=grok_scores,
     )

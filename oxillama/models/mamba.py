@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from oxillama.errors import LoadError
 from oxillama.models.family import Family, Routing, register
-from oxillama.models.llama import GRANITE_MOE, LLAMA, granite_rotation
+from oxillama.models.llama import GRANITE, LLAMA, granite_rotation
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec, Ssm
 
@@ -30,9 +30,18 @@ def ssm_sizes(spec: Spec, read: Reader) -> Spec:
 
 
 MAMBA = register(
-    Family("mamba", rope="none", mixer="mamba", recurrent="mamba", ffn_norm="", feed="", adjust=ssm_sizes)
+    Family(
+        "mamba",
+        options=("ssm.dt_b_c_rms",),
+        rope="none",
+        mixer="mamba",
+        recurrent="mamba",
+        ffn_norm="",
+        feed="",
+        adjust=ssm_sizes,
+    )
 )
-MAMBA2 = register(MAMBA.derive("mamba2", mixer="mamba2", recurrent="mamba2"))
+MAMBA2 = register(MAMBA.derive("mamba2", options=(), mixer="mamba2", recurrent="mamba2"))
 
 
 def jamba_layers(spec: Spec, read: Reader) -> Spec:
@@ -53,7 +62,7 @@ JAMBA = register(
 )
 
 GRANITE_HYBRID = register(
-    GRANITE_MOE.derive(
+    GRANITE.derive(
         "granitehybrid",
         recurrent="mamba2",
         adjust=lambda spec, read: ssm_sizes(granite_rotation(spec, read), read),
@@ -63,12 +72,16 @@ GRANITE_HYBRID = register(
 
 def short_taps(spec: Spec, read: Reader) -> Spec:
     """LFM2's recurrent layers have but a length."""
-    return replace(spec, ssm=Ssm(taps=read.size("shortconv.l_cache"), inner=spec.n_embd, n=1, heads=1))
+    taps = read.size("shortconv.l_cache")
+    if not spec.causal and taps % 2 == 0:
+        raise LoadError(f"{read.prefix}.shortconv.l_cache: needs an odd number in an encoder, got {taps}")
+    return replace(spec, ssm=Ssm(taps=taps, inner=spec.n_embd, n=1, heads=1))
 
 
 LFM2 = register(
     LLAMA.derive(
         "lfm2",
+        options=("attention.sliding_window",),
         rope="neox",
         recurrent="shortconv",
         qk_norm="head",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -22,30 +24,83 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "deepstack_mapping": (),
     "expert_group_scale": (0.0, 1.0),
     "expert_latent_length": (0,),
-    "rope.dimension_count_swa": (),
     "swiglu_clamp_exp": (),
     "swiglu_clamp_shexp": (),
 }
 
 
+# Keys that count in the families that name them among their `options`. Of another family they are not known
+# to mean anything: some converters state them of every model.
+OPTIONS = frozenset(
+    {
+        "attention.clamp_kqv",
+        "attention.max_alibi_bias",
+        "attention.output_scale",
+        "attention.scale",
+        "attention.sliding_window",
+        "attention.sliding_window_pattern",
+        "attention.temperature_length",
+        "attention.temperature_scale",
+        "attn_logit_softcapping",
+        "embedding_scale",
+        "expert_feed_forward_length",
+        "expert_gating_func",
+        "expert_shared_count",
+        "expert_shared_feed_forward_length",
+        "expert_weights_norm",
+        "expert_weights_scale",
+        "final_logit_softcapping",
+        "interleave_moe_layer_step",
+        "leading_dense_block_count",
+        "logit_scale",
+        "moe_every_n_layers",
+        "rescale_every_n_layers",
+        "residual_scale",
+        "rope.dimension_sections",
+        "rope.freq_base_swa",
+        "rope.scaling.finetuned",
+        "rope.scaling.yarn_attn_factor",
+        "rope.scaling.yarn_ext_factor",
+        "rope.scaling.yarn_log_multiplier",
+        "router_logit_softcapping",
+        "ssm.dt_b_c_rms",
+        "use_parallel_residual",
+    }
+)
+
+
 class Reader:
-    """Metadata under the prefix of an architecture.
+    """Metadata under the prefix of an architecture; `OPTIONS` as if absent, but for those in ``options``.
 
     All methods raise LoadError or GGUFError naming the full key where a value is of another kind, out of
     bounds, or missing without a default.
     """
 
-    def __init__(self, file: ModelFile, prefix: str) -> None:
+    def __init__(self, file: ModelFile, prefix: str, options: Iterable[str] = ()) -> None:
         self.file = file
         self.prefix = prefix
+        self.foreign = OPTIONS.difference(options)
+
+    def unread(self) -> tuple[str, ...]:
+        """Keys of the file, in full, that do not count in its architecture."""
+        return tuple(
+            full for key in sorted(self.foreign) if (full := f"{self.prefix}.{key}") in self.file.metadata
+        )
 
     def has(self, key: str) -> bool:
-        return f"{self.prefix}.{key}" in self.file.metadata
+        return key not in self.foreign and f"{self.prefix}.{key}" in self.file.metadata
+
+    def get(self, key: str, kind: Any, default: Any) -> Any:
+        """As `ModelFile.get`; a key that does not count is absent. A default of None asks for the key."""
+        full = f"{self.prefix}.{key}"
+        if key in self.foreign and default is not None:
+            return default
+        return self.file.get(full, kind) if default is None else self.file.get(full, kind, default)
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
         """An integer from ``least`` to 2^31 - 1."""
         full = f"{self.prefix}.{key}"
-        value = self.file.get(full, int) if default is None else self.file.get(full, int, default)
+        value: int = self.get(key, int, default)
         if not least <= value < 2**31:
             raise LoadError(f"{full}: needs a number from {least} to 2^31 - 1, got {value}")
         return value
@@ -53,40 +108,42 @@ class Reader:
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         full = f"{self.prefix}.{key}"
-        value = self.file.get(full, float) if default is None else self.file.get(full, float, default)
+        value: float = self.get(key, float, default)
         if not 0 < value < 1e12:
             raise LoadError(f"{full}: needs a number above 0, got {value}")
         return value
 
     def amount(self, key: str, default: float = 0.0) -> float:
         """A number from 0 on."""
-        value = self.file.get(f"{self.prefix}.{key}", float, default)
+        value: float = self.get(key, float, default)
         if not 0 <= value < 1e12:
             raise LoadError(f"{self.prefix}.{key}: needs a number from 0 on, got {value}")
         return value
 
     def factor(self, key: str, default: float = 1.0) -> float:
         """A finite number; where it is 0, ``default``."""
-        value = self.file.get(f"{self.prefix}.{key}", float, default)
+        value: float = self.get(key, float, default)
         if not math.isfinite(value):
             raise LoadError(f"{self.prefix}.{key}: needs a finite number, got {value}")
         return value or default
 
     def flag(self, key: str, default: bool) -> bool:
-        return self.file.get(f"{self.prefix}.{key}", bool, default)
+        value: bool = self.get(key, bool, default)
+        return value
 
     def text(self, key: str, default: str = "") -> str:
-        return self.file.get(f"{self.prefix}.{key}", str, default)
+        value: str = self.get(key, str, default)
+        return value
 
     def per_layer(self, key: str, n_layers: int, default: int | None = None, least: int = 1) -> list[int]:
         """An integer for each layer, from one for all or an array of as many."""
         full = f"{self.prefix}.{key}"
         value = self.file.metadata.get(full)
-        if not isinstance(value, np.ndarray):
+        if not self.is_array(key):
             return [self.size(key, default, least)] * n_layers
         values: list[int] = (
             [int(v) for v in self.file.get(full, list[bool])]
-            if value.dtype.kind == "b"
+            if isinstance(value, np.ndarray) and value.dtype.kind == "b"
             else self.file.get(full, list[int])
         )
         if len(values) < n_layers:
@@ -104,12 +161,12 @@ class Reader:
         return values.pop() if values else 0
 
     def is_array(self, key: str) -> bool:
-        return isinstance(self.file.metadata.get(f"{self.prefix}.{key}"), np.ndarray)
+        return self.has(key) and isinstance(self.file.metadata[f"{self.prefix}.{key}"], np.ndarray)
 
     def sections(self, key: str) -> tuple[int, ...]:
         """Up to four integers from 0 on, or () where the key is absent."""
         full = f"{self.prefix}.{key}"
-        values = self.file.get(full, list[int], [])
+        values: list[int] = self.get(key, list[int], [])
         if len(values) > 4 or any(not 0 <= v < 2**31 for v in values):
             raise LoadError(f"{full}: needs up to four numbers from 0 on, got {values!r:.60}")
         return tuple(values)

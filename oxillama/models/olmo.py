@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from oxillama.models.family import Routing, register
+from oxillama.models.family import WINDOWS, Routing, register
 from oxillama.models.llama import LLAMA, needs_experts
 
-OLMO = register(LLAMA.derive("olmo", norm="layer", norm_weight=False, routing=None))
+OLMO = register(
+    LLAMA.derive("olmo", options=("attention.clamp_kqv",), norm="layer", norm_weight=False, routing=None)
+)
 
 OLMO2 = register(
     LLAMA.derive(
         "olmo2",
+        options=WINDOWS[:2],
         rope="neox",
         routing=None,
         attn_norm="",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from oxillama.models.family import Routing, register
 from oxillama.models.llama import LLAMA, needs_experts
+from oxillama.models.metadata import Reader
+from oxillama.models.spec import Spec
 
 PHI2 = register(
     LLAMA.derive(
@@ -20,12 +22,32 @@ PHI2 = register(
     )
 )
 
-# Its window is left alone, as in llama.cpp, unless a file says which layers have it: some state one that
-# no layer has.
+
+def listed_windows(spec: Spec, read: Reader) -> Spec:
+    """Some files state a window that no layer has: it counts where they say which layers have it."""
+    return spec if read.is_array("attention.sliding_window_pattern") else spec.each_layer(window=0)
+
+
 PHI3 = register(
-    LLAMA.derive("phi3", rope="neox", longrope=True, gate="fused", routing=None, reads_window=False)
+    LLAMA.derive(
+        "phi3",
+        options=("attention.sliding_window", "attention.sliding_window_pattern"),
+        rope="neox",
+        longrope=True,
+        gate="fused",
+        routing=None,
+        adjust=listed_windows,
+    )
 )
 
 PHI_MOE = register(
-    PHI3.derive("phimoe", norm_bias="yes", gate="pair", routing=Routing(), output="own", adjust=needs_experts)
+    PHI3.derive(
+        "phimoe",
+        options=(),
+        norm_bias="yes",
+        gate="pair",
+        routing=Routing(),
+        output="own",
+        adjust=needs_experts,
+    )
 )

@@ -15,6 +15,7 @@ QWEN2 = register(LLAMA.derive("qwen2", rope="neox", routing=None))
 QWEN2_MOE = register(
     QWEN2.derive(
         "qwen2moe",
+        options=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
         routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
         output="own",
         adjust=needs_experts,
@@ -37,7 +38,14 @@ def without_epsilon(spec: Spec, read: Reader) -> Spec:
     return replace(rope_sections(spec, read), norm_eps=1e-30)
 
 
-QWEN2_VL = register(QWEN2.derive("qwen2vl", adjust=without_epsilon))
+QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",), adjust=without_epsilon))
 
 QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head"))
-QWEN3_MOE = register(QWEN3.derive("qwen3moe", routing=Routing(width="ff/used"), adjust=needs_experts))
+QWEN3_MOE = register(
+    QWEN3.derive(
+        "qwen3moe",
+        options=("expert_feed_forward_length",),
+        routing=Routing(width="ff/used"),
+        adjust=needs_experts,
+    )
+)

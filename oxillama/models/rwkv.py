@@ -34,6 +34,7 @@ def rwkv_sizes(spec: Spec, read: Reader) -> Spec:
 RWKV6 = register(
     Family(
         "rwkv6",
+        options=("rescale_every_n_layers",),
         rope="none",
         norm="layer",
         norm_bias="yes",
@@ -46,4 +47,4 @@ RWKV6 = register(
         adjust=rwkv_sizes,
     )
 )
-RWKV7 = register(RWKV6.derive("rwkv7", mixer="rwkv7", recurrent="rwkv7", feed="rwkv7"))
+RWKV7 = register(RWKV6.derive("rwkv7", options=(), mixer="rwkv7", recurrent="rwkv7", feed="rwkv7"))

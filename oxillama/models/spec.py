@@ -13,7 +13,7 @@ from oxillama.models.rope import Rope, read_rope
 
 MAX_EXPERTS = 1024
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "chosen"}  # expert_gating_func, by llama.cpp's numbers
-POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last"}  # pooling_type, by llama.cpp's numbers
+POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}  # pooling_type, by llama.cpp's numbers
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class Spec:
     temperature, experts, latent, ssm : or None.
     pooling : how a text's embedding comes from its tokens' states, by the file: "mean", "cls", "last", or ""
         where it does not say.
+    unread : options that the file states and the architecture does not have.
     """
 
     family: Family
@@ -155,6 +156,7 @@ class Spec:
     ssm: Ssm | None = None
     causal: bool = True
     pooling: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def n_layers(self) -> int:
@@ -195,7 +197,7 @@ def read_spec(file: ModelFile) -> Spec:
     GGUFError : a key is missing or has the wrong type.
     """
     family = family_of(file)
-    read = Reader(file, family.name)
+    read = Reader(file, family.name, family.options)
     for key, harmless in UNSUPPORTED.items():
         read.refuse(key, harmless)
     n_embd, context = read.size("embedding_length"), read.size("context_length")
@@ -220,8 +222,9 @@ def read_spec(file: ModelFile) -> Spec:
         residual_scale=read.factor("residual_scale"),
         logit_scale=read_logit_scale(read, family),
         experts=read_experts(read, family, layers),
-        causal=read.flag("attention.causal", family.causal),
+        causal=family.causal and read.flag("attention.causal", True),
         pooling=read_pooling(read),
+        unread=read.unread(),
     )
     if family.adjust is not None:
         spec = family.adjust(spec, read)
@@ -235,14 +238,22 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
         most = len(read.file.tensors)
         raise LoadError(f"{read.prefix}.block_count: needs 1 layer to {most} (the file's tensors), got {n}")
     heads, kv_heads = read_heads(read, family, n)
-    if n_embd % max(heads) and not read.has("attention.key_length"):
-        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {max(heads)} heads")
-    key_dim = read.size("attention.key_length", n_embd // max(heads) or 1)
-    value_dim = read.size("attention.value_length", n_embd // max(heads) or 1)
-    read.refuse("attention.key_length_swa", (key_dim,))
-    read.refuse("attention.value_length_swa", (value_dim,))
-    widths = read.per_layer("feed_forward_length", n) if family.feed else [0] * n
+    first = next(n for n in heads if n)
+    if n_embd % first and not read.has("attention.key_length"):
+        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {first} heads")
+    key_dim = read.size("attention.key_length", n_embd // first or 1)
+    value_dim = read.size("attention.value_length", n_embd // first or 1)
+    if not family.feed:
+        widths = [0] * n
+    elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
+        widths = [0] * n  # experts may be all there is
+    else:
+        widths = read.per_layer("feed_forward_length", n)
     windows = read_windows(read, family, n)
+    if any(windows):
+        read.refuse("attention.key_length_swa", (key_dim,))
+        read.refuse("attention.value_length_swa", (value_dim,))
+        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
     routed = expert_layers(read, family, n)
     layers = []
     for i in range(n):
@@ -253,8 +264,8 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
                 n_heads=heads[i],
                 n_kv_heads=kv_heads[i],
                 n_ff=widths[i],
-                window=windows[i],
-                chunk=family.chunk if turns else 0,
+                window=0 if family.chunk else windows[i],
+                chunk=windows[i] if family.chunk else 0,
                 rope=(1 if windows[i] else 0) if turns else None,
                 experts=routed[i],
                 mixer=family.mixer if kv_heads[i] else family.recurrent,
@@ -278,10 +289,8 @@ def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], 
 
 def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
     """The window of each layer, 0 where it sees everything."""
+    window = family.chunk or read.size("attention.sliding_window", family.window, least=0)
     key = "attention.sliding_window_pattern"
-    if family.chunk or not (family.reads_window or read.is_array(key)):
-        return [0] * n_layers
-    window = read.size("attention.sliding_window", family.window, least=0)
     if read.is_array(key):
         windowed = read.per_layer(key, n_layers, least=0)
     else:
@@ -301,6 +310,8 @@ def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tupl
     base = read.number("rope.freq_base_swa", family.local_base or rope.base)
     if family.local_rope == "plain":
         return rope, Rope(n_rot, rope.neox, base)
+    if family.local_rope == "unscaled":
+        return rope, Rope(n_rot, rope.neox, base, magnitude=read.number("rope.scaling.attn_factor", 1.0))
     return rope, replace(rope, base=base)
 
 
@@ -312,9 +323,9 @@ def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
         return [False] * n_layers
     dense = read.size("leading_dense_block_count", 0, least=0)
     step = read.size("interleave_moe_layer_step", 1, least=0)
-    every = read.size("moe_every_n_layers", 0, least=0)
-    if every:
-        return [i % every == 1 for i in range(n_layers)]
+    if "moe_every_n_layers" in family.options:
+        every = read.size("moe_every_n_layers", 0, least=0)
+        return [every > 0 and i % every == 1 for i in range(n_layers)]
     return [i >= dense and step > 0 and (i + 1) % step == 0 for i in range(n_layers)]
 
 
@@ -346,12 +357,17 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
     if groups > 1 and (n % groups or kept > groups or used > kept * (n // groups)):
         finding = f"{used} of {n} experts do not come from {kept} of {groups} groups"
         raise LoadError(f"{read.prefix}.expert_group_count: {finding}")
+    gating = GATINGS.get(number, routing.gating)
+    if groups > 1 and (gating == "chosen" or routing.scales_input):
+        raise LoadError(
+            f"{read.prefix}.expert_group_count: experts that are chosen by their logits have no groups"
+        )
     return Experts(
         n_experts=n,
         n_used=used,
         width=width,
         shared_width=shared,
-        gating=GATINGS.get(number, routing.gating),
+        gating=gating,
         normalize=read.flag("expert_weights_norm", routing.normalize),
         scale=read.factor("expert_weights_scale"),
         groups=groups,
@@ -361,11 +377,8 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
 
 def read_logit_scale(read: Reader, family: Family) -> float:
     """What logits are multiplied by."""
-    if not family.logit_scale:
-        read.refuse("logit_scale", (0.0, 1.0))
-        return 1.0
     scale = read.factor("logit_scale")
-    return scale if family.logit_scale == "multiplies" else 1.0 / scale
+    return 1.0 / scale if family.logit_scale == "divides" else scale
 
 
 def read_pooling(read: Reader) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from oxillama.models.norm import HeadNorm
@@ -140,11 +142,15 @@ class Mamba2(Stateful):
 
 
 class ShortConv(Stateful):
-    """LFM2's gated convolution over a few tokens: c * conv(b * x), all three from one matrix."""
+    """LFM2's gated convolution over a few tokens: c * conv(b * x), all three from one matrix.
+
+    It looks back; in an encoder, as far ahead as back.
+    """
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, d = f"blk.{i}.shortconv", spec.n_embd
         assert spec.ssm is not None
+        self.causal = spec.causal
         self.conv = Conv(weights, f"{block}.conv", d, spec.ssm.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
@@ -164,6 +170,19 @@ class ShortConv(Stateful):
         bcx, bx, y = work.rows("ssm_in", n, 3 * d), work.rows("ssm_x", n, d), work.rows("ssm_y", n, d)
         self.in_proj.apply(h, bcx, work.scratch, n_threads)
         np.multiply(bcx[:, :d], bcx[:, 2 * d :], out=bx)
-        self.conv.run(self.offset, bx, 0, False, y, step)
+        if self.causal:
+            self.conv.run(self.offset, bx, 0, False, y, step)
+        else:
+            self._run_centred(bx, y, step)
         y *= bcx[:, d : 2 * d]
         self.out_proj.apply(y, out, work.scratch, n_threads, accumulate)
+
+    def _run_centred(self, x: np.ndarray, out: np.ndarray, step: Step) -> None:
+        """out (n, d) = the convolution of x (n, d), whose sequences are whole, around each row."""
+        taps, starts = self.conv.weight, step.batch.row_start
+        reach = len(taps) // 2
+        out[:] = 0
+        for first, last in pairwise(starts.tolist()):
+            wide = np.pad(x[first:last], ((reach, reach), (0, 0)))
+            for shift, weight in enumerate(taps):
+                out[first:last] += wide[shift : shift + last - first] * weight

@@ -76,7 +76,10 @@ def mamba2(m: Model, block: str, h: np.ndarray) -> np.ndarray:
 
 def shortconv(m: Model, block: str, h: np.ndarray) -> np.ndarray:
     b, c, x = np.split(h @ m.w[f"{block}.shortconv.in_proj.weight"].T, 3, axis=1)
-    y = c * conv(b * x, m.w[f"{block}.shortconv.conv.weight"])
+    weight = m.w[f"{block}.shortconv.conv.weight"]
+    ahead = 0 if m.get("attention.causal", True) else weight.shape[1] // 2
+    seen = np.concatenate([b * x, np.zeros((ahead, x.shape[1]))])
+    y = c * conv(seen, weight)[ahead:]
     return y @ m.w[f"{block}.shortconv.out_proj.weight"].T
 
 

@@ -25,9 +25,19 @@ GELU = (
     "gemma gemma2 gemma3 grok gpt2 gptneox bloom mpt starcoder starcoder2 falcon phi2 bert nomic-bert-moe "
     "jina-bert-v2"
 )
-NORMALIZED = ("llama", "mistral3", "qwen3moe", "dbrx", "grok", "phimoe", "granitemoe", "granitehybrid")
+NORMALIZED = (
+    "llama",
+    "mistral3",
+    "qwen3moe",
+    "dbrx",
+    "grok",
+    "phimoe",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+)
 TIED = ("gemma", "gemma2", "command-r", "cohere2")
-PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6}
+PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6, "lfm2": 0, "llama4": 4}
 
 
 class Twin:
@@ -130,8 +140,10 @@ class Twin:
         """Positions that layer i sees back, 0 for all."""
         if self.name not in (*PERIODS, "llama"):
             return 0
-        window = self.get("attention.sliding_window", 4096 if self.name == "gemma2" else 0)
-        pattern = self.get("attention.sliding_window_pattern", PERIODS.get(self.name, 0))
+        window = self.get("attention.sliding_window", {"gemma2": 4096, "llama4": 8192}.get(self.name, 0))
+        pattern = PERIODS.get(self.name, 0)
+        if self.name not in ("lfm2", "llama"):
+            pattern = self.get("attention.sliding_window_pattern", pattern)
         if isinstance(pattern, list):
             return window if pattern[i] else 0
         return window if not pattern or i % pattern < pattern - 1 else 0
@@ -144,13 +156,14 @@ class Twin:
         plain_llama4 = self.name == "llama4" and self.get("attention.sliding_window", 1) == 0
         if self.name in ("llama4", "smollm3") and not plain_llama4 and (i + 1) % 4 == 0:
             return None
-        if not self.get("rope.scaling.finetuned", True):
+        if self.name in ("granite", "granitehybrid") and not self.get("rope.scaling.finetuned", True):
             return None
         kind, s = self.get("rope.scaling.type", "linear"), self.get("rope.scaling.factor", 1.0)
         base, plain = self.get("rope.freq_base", 10000.0), False
+        if windowed and self.name in ("gemma2", "gemma3", "gpt-oss", "llama4"):
+            base = self.get("rope.freq_base_swa", 10000.0 if self.name == "gemma3" else base)
         if windowed and self.name in ("gemma3", "olmo2"):
             plain = True
-            base = self.get("rope.freq_base_swa", 10000.0 if self.name == "gemma3" else base)
         first = self.get("rope.scaling.original_context_length", self.model.context)
         facts = SimpleNamespace(
             n_rot=self.model.n_rot,
@@ -161,15 +174,16 @@ class Twin:
             mix=1.0,
             beta_fast=8.0 if self.name == "grok" else 32.0,
             beta_slow=1.0,
-            sections=self.get("rope.dimension_sections", ()),
+            sections=self.sections(),
         )
         factors = self.w.get("rope_freqs.weight")
         if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3")):
             factors = self.w.get(f"rope_factors_{'long' if self.context > first else 'short'}.weight")
+        factors = factors if factors is None else factors[: self.model.n_rot // 2]
         turning = rope_twin.frequencies(facts, self.context, factors).astype(np.float64)
-        if plain:
-            return turning, 1.0
         magnitude = self.get("rope.scaling.attn_factor", 1.0)
+        if plain:
+            return turning, magnitude if self.name == "gemma3" else 1.0
         if kind == "yarn":
             m = self.get("rope.scaling.yarn_log_multiplier", 0.0)
             if self.name == "deepseek2":
@@ -185,11 +199,16 @@ class Twin:
         if rotation is None:
             return x
         turning, magnitude = rotation
-        neox = self.name in NEOX.split() or (self.name == "glm4" and "rope.dimension_sections" in self.keys)
+        neox = self.name in NEOX.split() or bool(self.sections())
         angles = np.arange(len(x))[:, None] * turning
         turned = vector.rope(x, angles, neox)
         n_rot = self.model.n_rot
         return np.concatenate([turned[..., :n_rot] * magnitude, turned[..., n_rot:]], axis=-1)
+
+    def sections(self) -> Any:
+        """Pairs that turn with each coordinate of a token; GLM-4 has some if it sees images."""
+        sections = self.get("rope.dimension_sections", ())
+        return () if self.name == "glm4" and not all(sections[:2]) else sections
 
     def temperature(self, i: int, n: int) -> np.ndarray:
         """(n, 1, 1): what queries are multiplied by."""
@@ -209,9 +228,10 @@ class Twin:
         if (self.name, self.n_layers) in (("gemma2", 46), ("gemma3", 62)):
             return (self.model.n_embd // self.model.n_heads) ** -0.5
         scale = self.get("attention.scale", 0.0) or key_dim**-0.5
-        if self.name == "deepseek2" and self.get("rope.scaling.type", "") == "yarn":
-            m = self.get("rope.scaling.yarn_log_multiplier", 0.1)
-            scale *= (1 + m * math.log(self.get("rope.scaling.factor", 1.0))) ** 2
+        if self.name == "deepseek2":  # the multiplier stands in for YaRN's own gain, and joins any other
+            s, m = self.get("rope.scaling.factor", 1.0), self.get("rope.scaling.yarn_log_multiplier", 0.0)
+            own = 0.0 if m and self.get("rope.scaling.type", "") == "yarn" else 0.1
+            scale *= ((1 + m * math.log(s)) * (1 + own * math.log(s))) ** 2
         return scale
 
     def attend(self, i: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
@@ -223,7 +243,8 @@ class Twin:
         bias = 8.0 if self.name in ("bloom", "jina-bert-v2") else self.get("attention.max_alibi_bias", 0.0)
         q = q * self.temperature(i, n)
         distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-        seen = np.ones((n, n), bool) if self.name in ENCODERS else np.tri(n, dtype=bool)
+        both_ways = self.name in ENCODERS or not self.get("attention.causal", True)
+        seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
         if window:
             seen &= np.arange(n)[:, None] - np.arange(n)[None] < window
         out = []
@@ -371,7 +392,7 @@ class Twin:
         y = self.linear("output" if own else "token_embd", self.states(tokens))
         scale = self.get("logit_scale", {"grok": 0.5773502691896257}.get(self.name, 0.0))
         if self.name.startswith("granite"):
-            y = y / scale
+            y = y / (scale or 1.0)
         elif self.name in ("command-r", "cohere2", "grok"):
             y = y * scale
         elif self.name == "minicpm":
