@@ -91,9 +91,9 @@ class EngineConfig:
         "f32" with what their codes stand for, to check against a reference; "bf16" the same in half the
         memory, rounded. Matrices of floats are multiplied in float32 always.
     seed : seed of generations whose sampler has none; None for a new one each time.
-    kv_memory_limit : most bytes of keys and values, of sequences and cached prefixes together; None for no
-        limit. Memory is taken as it is needed either way.
-    prefix_cache_bytes : most bytes of keys and values kept for prompts that begin alike; 0 keeps none.
+    kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
+        together; None for no limit. Memory is taken as it is needed either way.
+    prefix_cache_bytes : most bytes of these kept for prompts that begin alike; 0 keeps none.
     scheduler : how requests share the engine.
 
     Raises

@@ -86,7 +86,11 @@ class Clock:
 
 
 class Serving:
-    """An engine core over a tiny model, stepped by hand."""
+    """An engine core over a tiny model, stepped by hand.
+
+    ``states`` and ``cached_states`` are what there is room for beside ``max_pages`` and ``cached_pages``,
+    where the model has such.
+    """
 
     def __init__(
         self,
@@ -97,18 +101,23 @@ class Serving:
         chunk: int = 64,
         kv_type: str = "f16",
         max_pages: int | None = None,
+        states: int = 1000,
         cached_pages: int = 1000,
+        cached_states: int = 1000,
+        spacing: int = 16,
         **config: Any,
     ) -> None:
         model = decoder(name)
         shape = model.kv_shape(KV_TYPES[kv_type], page_size)
         stride = -(-shape.page_bytes // 64) * 64
         layout = KvLayout(*model.kv_dims(), kv_type)
-        limit = None if max_pages is None else max_pages * stride
+        slot = -(-4 * model.state_floats // stride)  # in pages
+        limit = None if max_pages is None else (max_pages + states * slot) * stride
         self.name, self.kv_type, self.kernels = name, kv_type, model.kernels
         self.clock = Clock()
         self.pool = KvCachePool(shape, layout, page_size, limit)
-        self.prefix = PrefixKvCache(self.pool, cached_pages * stride)
+        self.prefix = PrefixKvCache(self.pool, (cached_pages + cached_states * slot) * stride, spacing)
+        self.slot_pages = slot
         self.runner = Runner(model, self.pool, threads)
         self.scheduler = Scheduler(SchedulerConfig(**config), self.pool, self.prefix, chunk, self.clock)
         self.core = EngineCore(self.runner, self.scheduler, EngineMetrics(dict))
@@ -143,7 +152,7 @@ class Serving:
         return request
 
     def step(self) -> bool:
-        """One step, after which every page must be accounted for."""
+        """One step, after which every page and state must be accounted for."""
         did = self.core.step()
         self.scheduler.check_integrity()
         return did
@@ -157,12 +166,13 @@ class Serving:
         raise AssertionError(f"not done after {most} steps")
 
     def check_empty(self) -> None:
-        """Nothing but the prefix cache holds a page, and without it nothing does."""
+        """Nothing but the prefix cache holds a page or a state, and without it nothing does."""
         assert not self.scheduler.running
         assert not self.scheduler.waiting
         self.prefix.clear()
         self.pool.check_integrity([])
         assert self.pool.n_used == 0
+        assert self.pool.states is None or self.pool.states.n_used == 0
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ def put(cache: PrefixKvCache, tokens: Sequence[int], key: bytes = KEY, held: Seq
 
 
 def known(cache: PrefixKvCache, tokens: Sequence[int], key: bytes = KEY, held: Sequence[int] = ()) -> int:
-    pages, n = cache.match(key, tokens)
-    assert len(pages) == cache.pool.pages_for(n)
-    cache.pool.release(pages)
+    found = cache.match(key, tokens)
+    assert len(found.pages) == cache.pool.pages_for(found.n_tokens)
+    cache.pool.release(found.pages)
     check(cache, held)
-    return n
+    return found.n_tokens
 
 
 def check(cache: PrefixKvCache, held: Sequence[int] = ()) -> None:
@@ -75,10 +75,10 @@ def test_a_leaf_that_is_continued_is_replaced_and_one_that_differs_stands_beside
 def test_shared_pages_are_not_copied() -> None:
     cache = cache_of()
     put(cache, range(8))
-    pages, n = cache.match(KEY, range(12))
-    assert n == 8
-    assert [cache.pool.references(page) for page in pages] == [2, 2]
-    assert set(pages) == set(cache.pages())
+    found = cache.match(KEY, range(12))
+    assert found.n_tokens == 8
+    assert [cache.pool.references(page) for page in found.pages] == [2, 2]
+    assert set(found.pages) == set(cache.pages())
 
 
 def test_keys_keep_trees_apart() -> None:
@@ -118,7 +118,7 @@ def test_a_pool_that_runs_out_gets_pages_back_but_none_in_use() -> None:
     cache = cache_of(max_pages=4)
     put(cache, range(8))
     put(cache, range(50, 58))
-    held, _ = cache.match(KEY, range(8))
+    held = cache.match(KEY, range(8)).pages
     taken = cache.pool.allocate(2)
     assert known(cache, range(50, 58), held=[*held, *taken]) == 0
     assert known(cache, range(8), held=[*held, *taken]) == 8

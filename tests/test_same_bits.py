@@ -62,7 +62,10 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
     threads=st.sampled_from([1, 2]),
     chunk=st.sampled_from([1, 3, 16, 40, 512]),
     tokens_in_memory=st.sampled_from([64, 128, 192, 320, 10**5]),
+    states=st.sampled_from([2, 3, 6, 100]),
     cached_pages=st.sampled_from([0, 3, 10**4]),
+    cached_states=st.sampled_from([0, 1, 4, 100]),
+    spacing=st.sampled_from([4, 16, 64]),
     max_sequences=st.sampled_from([1, 3, 64]),
     wait_ms=st.sampled_from([1e-6, 1e9]),
     kv_type=st.sampled_from(["f16", "f32", "bf16", "q8_0"]),
@@ -74,7 +77,10 @@ def test_each_request_gets_the_bits_it_gets_alone(
     threads: int,
     chunk: int,
     tokens_in_memory: int,
+    states: int,
     cached_pages: int,
+    cached_states: int,
+    spacing: int,
     max_sequences: int,
     wait_ms: float,
     kv_type: str,
@@ -86,7 +92,10 @@ def test_each_request_gets_the_bits_it_gets_alone(
         chunk=chunk,
         kv_type=kv_type,
         max_pages=tokens_in_memory // page_size,
+        states=states,
         cached_pages=cached_pages,
+        cached_states=cached_states,
+        spacing=spacing,
         max_sequences=max_sequences,
         max_decode_wait_ms=wait_ms,
         promote_seconds=0.3,
@@ -123,7 +132,7 @@ def test_each_request_gets_the_bits_it_gets_alone(
         if request.finish_reason == "error":
             needed = len(request.prompt) + arrival.max_tokens - 1  # the last token is never run
             assert isinstance(request.error, KvCacheFullError)
-            assert serving.pool.pages_for(needed) > serving.pool.max_pages
+            assert serving.pool.pages_for(needed) + 2 * serving.slot_pages > serving.pool.max_pages
         elif request.finish_reason == "cancelled":
             assert arrival.aborted < 10**6
         check_as_alone(serving, request, arrival.max_tokens)
@@ -158,7 +167,7 @@ def test_forks_and_rewinds_change_nobody_elses_bits(
         elif sequence.total_len < 150:
             sequence.tokens += tokens_of(1 + n % 20, n_vocab, seed=number)
             serving.runner.forward([(sequence, sequence.pending)])
-        serving.pool.check_integrity([s.pages for s in sequences])
+        serving.scheduler.check_integrity(sequences)
     for sequence in sequences:
         sequence.tokens.append(1)
         mine = serving.runner.forward([(sequence, sequence.pending)])[0]

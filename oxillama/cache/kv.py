@@ -150,22 +150,39 @@ class PagedKvCache:
         """Bytes of its pages, shared ones included."""
         return len(self.pages) * self.pool.stride
 
+    @property
+    def slots(self) -> list[int]:
+        """Slots of recurrent states that it holds a reference to: none."""
+        return []
+
+    def state_after(self, n_tokens: int) -> int | None:
+        """The slot of the state after ``n_tokens`` tokens: none, for pages hold everything."""
+        return None
+
     def _is_shared(self, start: int) -> bool:
         """Whether the page of position ``start`` belongs to others too."""
         at = start // self.pool.page_size
         return at < len(self.pages) and self.pool.references(self.pages[at]) > 1
 
-    def shortage(self, start: int, end: int) -> int:
-        """Pages that `reserve` would take."""
+    def _missing(self, start: int, end: int) -> int:
+        """Pages that must be taken before the positions ``start`` to ``end`` can be written."""
         missing = max(0, self.pool.pages_for(end) - len(self.pages))
         return missing + int(start < end and self._is_shared(start))
+
+    def shortage(self, start: int, end: int) -> int:
+        """Pages that `reserve` would take."""
+        return self._missing(start, end)
+
+    def demand(self, start: int, end: int) -> int:
+        """Pages that it will have taken when it has run from ``start`` to ``end``, in however many passes."""
+        return self._missing(start, end)
 
     def reserve(self, start: int, end: int) -> None:
         """Makes the positions ``start`` to ``end`` writable; those from ``start`` on are not in use yet.
 
         Raises KvCacheFullError; then nothing has changed.
         """
-        needed = self.shortage(start, end)
+        needed = self._missing(start, end)
         if not needed:
             return
         taken = self.pool.allocate(needed)
@@ -178,9 +195,12 @@ class PagedKvCache:
         self.pages += taken
         self.version += 1
 
-    def adopt(self, pages: list[int]) -> None:
-        """Begins with pages of which the caller gives up a reference each; it must be empty."""
-        assert not self.pages
+    def adopt(self, pages: list[int], n_tokens: int, slot: int | None = None) -> None:
+        """Begins with the pages of ``n_tokens`` tokens, whose references the caller gives up.
+
+        It must be empty.
+        """
+        assert not self.pages and len(pages) == self.pool.pages_for(n_tokens)
         self.pages = list(pages)
         self.version += 1
 
@@ -218,7 +238,8 @@ class PagedKvCache:
         for page, source in zip(fresh, data):
             self.pool.page(page)[:] = source
         self.release()
-        self.adopt(fresh)
+        self.pages = fresh
+        self.version += 1
 
     def release(self) -> None:
         """Frees everything."""

@@ -1,7 +1,8 @@
 """One pool of pages for the keys and values of all sequences.
 
 A page holds `page_size` tokens of every layer. Memory comes in slabs of pages, allocated as they are
-needed and given back by `shrink_to_fit`; a page belongs to whoever holds a reference to it.
+needed and given back by `shrink_to_fit`; a page belongs to whoever holds a reference to it. The states of
+recurrent layers (`StatePool`) share the pool's limit: a state in use takes the room of so many pages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from oxillama.tensor import aligned_empty
 if TYPE_CHECKING:
     from oxillama.cache.recurrent import StatePool
 
-SLAB_BYTES = 4 << 20  # about what is allocated at a time
+SLAB_BYTES = 4 << 20  # about what is allocated at a time, where there are no states
 
 
 @dataclass
@@ -38,7 +39,7 @@ class PagePool:
     ----------
     shape : `KvShape` of the kernels.
     page_size : tokens per page, as in ``shape``.
-    max_pages : the pool never grows beyond this.
+    max_pages : the pool never grows beyond this, or its states beyond as much memory.
 
     Attributes
     ----------
@@ -70,7 +71,8 @@ class PagePool:
     @property
     def n_available(self) -> int:
         """Pages that can still be allocated, without anything being reclaimed."""
-        return len(self._free) + self.max_pages - self._live
+        states = 0 if self.states is None else self.states.n_used * self.states.slot_pages
+        return self.max_pages - self.n_used - states
 
     @property
     def n_used(self) -> int:
@@ -79,8 +81,8 @@ class PagePool:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory the pool holds."""
-        return self._live * self.stride
+        """Bytes of memory that the pool and its states hold."""
+        return self._live * self.stride + (0 if self.states is None else self.states.memory_bytes)
 
     def pages_for(self, n_tokens: int) -> int:
         """Pages that ``n_tokens`` tokens fill."""
@@ -146,7 +148,7 @@ class PagePool:
         free = set(self._free)
         given = []
         for slab in reversed(self._slabs):
-            spare = self.memory_bytes - slab.n * self.stride
+            spare = (self._live - slab.n) * self.stride
             if slab.memory is not None and spare >= keep_bytes and free.issuperset(self._numbers(slab)):
                 slab.memory = None
                 self._live -= slab.n
@@ -158,6 +160,12 @@ class PagePool:
             self.states.shrink_to_fit()
         if given:
             self._free = [page for page in self._free if page in free]
+
+    def make_way(self, n: int) -> None:
+        """Gives back what is free if ``n`` pages more of memory would pass the limit."""
+        states = 0 if self.states is None else self.states.n_live * self.states.slot_pages
+        if self._live + states + n > self.max_pages:
+            self.shrink_to_fit()
 
     def check_integrity(self, holders: Iterable[Iterable[int]] | None = None) -> None:
         """Asserts that every page is either free or referenced, and free only once.
@@ -171,7 +179,9 @@ class PagePool:
         assert unused == set(self._free) | bare, "a page is lost"
         assert not bare & set(self._free), "a page without memory is free"
         assert len(self.addresses) == len(self._references) == self._live + len(bare)
-        assert self._live <= self.max_pages
+        assert self.memory_bytes <= self.max_pages * self.stride
+        if self.states is not None:
+            self.states.check_integrity()
         if holders is not None:
             held = Counter(page for pages in holders for page in pages)
             counted = {p: n for p, n in enumerate(self._references) if n}
@@ -187,6 +197,7 @@ class PagePool:
 
     def _grow(self) -> None:
         slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
+        self.make_way(slab.n)
         try:
             slab.memory = aligned_empty(slab.n * self.stride)
         except MemoryError as error:
@@ -199,7 +210,9 @@ class PagePool:
     def _new_slab(self) -> _Slab:
         """Numbers for a slab more, which has no memory yet."""
         first = len(self._references)
-        slab = _Slab(first, min(max(1, SLAB_BYTES // self.stride), self.max_pages - first), None)
+        # beside states pages come one by one, so that what pages leave free a state can always have
+        most = 1 if self.states is not None else max(1, SLAB_BYTES // self.stride)
+        slab = _Slab(first, min(most, self.max_pages - first), None)
         self._slabs.append(slab)
         self._references += [0] * slab.n
         self.addresses = np.concatenate([self.addresses, np.zeros(slab.n, np.int64)])

@@ -3,10 +3,13 @@
 A pass reads a sequence's slot and writes another, so a slot is never changed once it is written: forks share
 it, a pass that fails leaves it alone, and the slots of earlier passes are *checkpoints* that a sequence can
 be cut back to. A few are kept, the further back the further apart; what lies behind the checkpoint that is
-taken is run again.
+taken is run again. The prefix cache keeps states of its own, beside the pages of the tokens they have seen.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -24,11 +27,26 @@ CHECKPOINT_BYTES = 32 << 20
 class StatePool:
     """Slots of ``floats`` float32 each, handed out by number and counted by reference.
 
-    Memory is taken when it is needed; `shrink_to_fit` gives back what is free.
+    Memory is taken when it is needed, within the limit of a pool of pages; `shrink_to_fit` gives back what is
+    free.
+
+    Parameters
+    ----------
+    pool : whose limit slots count against.
+
+    Raises
+    ------
+    ConfigError : not even one sequence could go on within that limit.
     """
 
-    def __init__(self, floats: int) -> None:
+    def __init__(self, pool: PagePool, floats: int) -> None:
+        self.pool = pool
         self.floats = floats
+        if 2 * self.slot_pages + 1 > pool.max_pages:
+            needed, most = 2 * self.slot_bytes + pool.stride, pool.max_pages * pool.stride
+            raise ConfigError(
+                f"kv_memory_limit: {most} bytes, but two states and a page of a sequence take {needed}"
+            )
         self._slots: list[np.ndarray | None] = []
         self._references: list[int] = []
         self._free: list[int] = []  # with memory
@@ -39,31 +57,57 @@ class StatePool:
         return 4 * self.floats
 
     @property
+    def slot_pages(self) -> int:
+        """Pages that take as much memory as a slot."""
+        return -(-self.slot_bytes // self.pool.stride)
+
+    @property
+    def n_live(self) -> int:
+        """Slots that have memory."""
+        return len(self._slots) - len(self._bare)
+
+    @property
     def memory_bytes(self) -> int:
-        """Bytes of memory the pool holds."""
-        return sum(slot is not None for slot in self._slots) * self.slot_bytes
+        """Bytes of memory the slots hold."""
+        return self.n_live * self.slot_bytes
 
     @property
     def n_used(self) -> int:
         """Slots that somebody holds."""
-        return sum(n > 0 for n in self._references)
+        return self.n_live - len(self._free)
 
     def allocate(self) -> int:
-        """A slot with one reference and any content. Raises KvCacheFullError: the system has no memory."""
+        """A slot with one reference and any content.
+
+        Raises
+        ------
+        KvCacheFullError : the pool has no room for it, or the system no memory.
+        """
+        if not self.pool.can_allocate(self.slot_pages):
+            available = self.pool.n_available * self.pool.stride
+            raise KvCacheFullError(f"a state of {self.slot_bytes} bytes needed, {available} bytes available")
         if not self._free:
-            try:
-                memory = aligned_empty(self.slot_bytes).view(np.float32)
-            except MemoryError as error:
-                raise KvCacheFullError(f"no memory for a state of {self.slot_bytes} bytes") from error
-            number = self._bare.pop() if self._bare else len(self._slots)
-            if number == len(self._slots):
-                self._slots.append(None)
-                self._references.append(0)
-            self._slots[number] = memory
-            self._free.append(number)
+            self._grow()
         number = self._free.pop()
         self._references[number] = 1
         return number
+
+    def _grow(self) -> None:
+        self.pool.make_way(self.slot_pages)
+        try:
+            memory = aligned_empty(self.slot_bytes).view(np.float32)
+        except MemoryError as error:
+            raise KvCacheFullError(f"no memory for a state of {self.slot_bytes} bytes") from error
+        number = self._bare.pop() if self._bare else len(self._slots)
+        if number == len(self._slots):
+            self._slots.append(None)
+            self._references.append(0)
+        self._slots[number] = memory
+        self._free.append(number)
+
+    def references(self, number: int) -> int:
+        """How many hold a slot."""
+        return self._references[number]
 
     def slot(self, number: int) -> np.ndarray:
         """float32 (floats,): the memory of a slot in use."""
@@ -90,18 +134,34 @@ class StatePool:
         self._bare += self._free
         self._free = []
 
+    def check_integrity(self, holders: Iterable[Iterable[int]] | None = None) -> None:
+        """Asserts that every slot is free, without memory, or referenced; with ``holders``, by just these."""
+        unused = [*self._free, *self._bare]
+        assert len(unused) == len(set(unused)), "a slot is free twice"
+        assert set(unused) == {slot for slot, n in enumerate(self._references) if n == 0}, "a slot is lost"
+        assert set(self._bare) == {i for i, slot in enumerate(self._slots) if slot is None}
+        if holders is not None:
+            held = Counter(slot for slots in holders for slot in slots)
+            counted = {slot: n for slot, n in enumerate(self._references) if n}
+            assert held == counted, f"slots held and counted differ: {held - Counter(counted)}, {counted}"
+
 
 class RecurrentCache(PagedKvCache):
     """Pages and states of one sequence; a `SequenceState` that can be cut at its checkpoints only.
+
+    Parameters
+    ----------
+    most : earlier states that it keeps, if they are small.
 
     Attributes
     ----------
     checkpoints : (tokens, slot) in order; the last is the present state.
     """
 
-    def __init__(self, pool: PagePool, states: StatePool) -> None:
+    def __init__(self, pool: PagePool, states: StatePool, most: int = CHECKPOINTS) -> None:
         super().__init__(pool)
         self.states = states
+        self.most = min(most, CHECKPOINT_BYTES // max(1, states.slot_bytes))
         self.checkpoints: list[tuple[int, int]] = []
         self._next: int | None = None  # the slot that the pass under way writes
 
@@ -115,14 +175,52 @@ class RecurrentCache(PagedKvCache):
         """Tokens that the present state has seen."""
         return self.checkpoints[-1][0] if self.checkpoints else 0
 
-    def begin(self, start: int) -> tuple[int, int]:
-        """Addresses of the state that a pass from position ``start`` reads (0 for zeros) and writes.
+    @property
+    def slots(self) -> list[int]:
+        """The slots it holds a reference to."""
+        return [slot for _, slot in self.checkpoints] + ([] if self._next is None else [self._next])
 
-        Raises KvCacheFullError.
+    def state_after(self, n_tokens: int) -> int | None:
+        """The slot of the state after ``n_tokens`` tokens, if it has that."""
+        return next((slot for n, slot in self.checkpoints if n == n_tokens), None)
+
+    def adopt(self, pages: list[int], n_tokens: int, slot: int | None = None) -> None:
+        """Also takes over the reference to the state after these tokens."""
+        super().adopt(pages, n_tokens)
+        assert not self.checkpoints and (slot is None) == (n_tokens == 0)
+        if slot is not None:
+            self.checkpoints = [(n_tokens, slot)]
+
+    def shortage(self, start: int, end: int) -> int:
+        """Pages that `reserve` would take, its state as so many."""
+        state = self.states.slot_pages if start < end and self._next is None else 0
+        return self._missing(start, end) + state
+
+    def demand(self, start: int, end: int) -> int:
+        """The same for any number of passes: while one is under way, there are two states."""
+        missing = 2 - bool(self.checkpoints) - (self._next is not None)
+        return self._missing(start, end) + missing * self.states.slot_pages
+
+    def reserve(self, start: int, end: int) -> None:
+        """Also takes the slot that the next pass writes; earlier states make room for it.
+
+        Raises KvCacheFullError; then what is left of those has changed, but nothing else.
         """
+        while len(self.checkpoints) > 1 and not self.pool.can_allocate(self.shortage(start, end)):
+            self._drop()
+        fresh = self.states.allocate() if self._next is None else self._next
+        try:
+            super().reserve(start, end)
+        except BaseException:
+            if self._next is None:
+                self.states.release(fresh)
+            raise
+        self._next = fresh
+
+    def begin(self, start: int) -> tuple[int, int]:
+        """Addresses of the state that a pass from position ``start`` reads (0 for zeros) and writes."""
         assert start == self.length, "a pass goes on where the state stands"
-        if self._next is None:
-            self._next = self.states.allocate()
+        assert self._next is not None, "a pass needs a slot in reserve"
         before = self.states.slot(self.checkpoints[-1][1]).ctypes.data if self.checkpoints else 0
         return before, self.states.slot(self._next).ctypes.data
 
@@ -132,8 +230,7 @@ class RecurrentCache(PagedKvCache):
         assert n_tokens > self.length
         self.checkpoints.append((n_tokens, self._next))
         self._next = None
-        most = min(CHECKPOINTS, CHECKPOINT_BYTES // max(1, self.states.slot_bytes))
-        while len(self.checkpoints) > 1 + most:
+        while len(self.checkpoints) > 1 + self.most:
             self._drop()
 
     def _drop(self) -> None:
@@ -153,7 +250,7 @@ class RecurrentCache(PagedKvCache):
 
     def fork(self, n_tokens: int) -> tuple[RecurrentCache, int]:
         """Another that shares pages and states; nothing is copied."""
-        other = RecurrentCache(self.pool, self.states)
+        other = RecurrentCache(self.pool, self.states, self.most)
         other.checkpoints = [mark for mark in self.checkpoints if mark[0] <= n_tokens]
         for _, slot in other.checkpoints:
             self.states.retain(slot)
@@ -192,7 +289,7 @@ class RecurrentCache(PagedKvCache):
             self.checkpoints = [(n_tokens, slot)]
 
 
-def new_cache(pool: PagePool) -> PagedKvCache:
-    """What a sequence over the pages of ``pool`` keeps."""
+def new_cache(pool: PagePool, checkpoints: int) -> PagedKvCache:
+    """What a sequence over the pages of ``pool`` keeps, with at most so many earlier states."""
     states = pool.states
-    return PagedKvCache(pool) if states is None else RecurrentCache(pool, states)
+    return PagedKvCache(pool) if states is None else RecurrentCache(pool, states, checkpoints)

@@ -20,7 +20,11 @@ class SequenceState(Protocol):
         """Bytes it holds, shared ones included."""
 
     def shortage(self, start: int, end: int) -> int:
-        """Pages or slots that must be taken before positions ``start`` to ``end`` can be written."""
+        """Pages that must be taken before positions ``start`` to ``end`` can be written; a slot counts as the
+        pages that take as much memory."""
+
+    def demand(self, start: int, end: int) -> int:
+        """The same, when they are written in any number of passes."""
 
     def reserve(self, start: int, end: int) -> None:
         """Makes the positions ``start`` to ``end`` writable: takes what is missing, copies what is shared.

@@ -99,6 +99,9 @@ class InferenceEngine(Stepwise, Embedder):
                 for matrices in model.matrices():
                     matrices.pack()
             shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
+            layout = KvLayout(*model.kv_dims(), config.kv_type)
+            pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
+            runner = Runner(model, pool, self.num_threads)
         except BaseException:
             file.close()
             raise
@@ -113,10 +116,8 @@ class InferenceEngine(Stepwise, Embedder):
             self._file.close()
         self._file, self.spec, self.tokenizer, self.context_size = file, spec, tokenizer, context
         self._model_key = content_key(file)
-        layout = KvLayout(*model.kv_dims(), config.kv_type)
-        pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
-        self.runner = Runner(model, pool, self.num_threads)
+        self.runner = runner
         scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         self.metrics = EngineMetrics(self._gauges)
         self.core = EngineCore(self.runner, scheduler, self.metrics)
@@ -156,14 +157,16 @@ class InferenceEngine(Stepwise, Embedder):
             "waiting": len(scheduler.waiting),
             "kv_pages_used": pool.n_used,
             "kv_pages_cached": prefix.n_pages,
+            "kv_states_used": 0 if pool.states is None else pool.states.n_used,
+            "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
-            "kv_usage": (pool.n_used - prefix.n_idle) / pool.max_pages,
+            "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
         }
 
     def check_integrity(self) -> None:
         """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""
         with self.core.exclusive():
-            self.core.scheduler.check_integrity([self._sequence.pages])
+            self.core.scheduler.check_integrity([self._sequence])
 
     # --- text -----------------------------------------------------------------------------------
 
@@ -367,13 +370,9 @@ class InferenceEngine(Stepwise, Embedder):
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:
         """Runs a prompt that others will begin with, and keeps it until it is released.
 
-        Raises what `stream` raises, KvCacheFullError if it does not fit into ``prefix_cache_bytes``, and
-        ConfigError for a recurrent model, whose states are not kept for others.
+        Raises what `stream` raises, and KvCacheFullError if it does not fit into ``prefix_cache_bytes``.
         """
         self._need_file()
-        if self.runner.pool.states is not None:
-            name = self.spec.family.name
-            raise ConfigError(f"prefix: {name} is recurrent, its states are not kept for other prompts")
         request = self.prepare(prompt, sampler=SamplerConfig.greedy(), max_tokens=1, salt=salt)
         "".join(Generation(self.core, request))
         with self.core.exclusive():

@@ -67,8 +67,9 @@ class MetricsSnapshot:
     steps, preemptions : so far.
     running, waiting : requests now.
     kv_pages_used, kv_pages_cached : held by sequences or the prefix cache now, and by the latter.
-    kv_memory_bytes : memory of the pool now. kv_usage : share of the pages it may have that sequences use
-        now, 0 to 1.
+    kv_states_used, kv_states_cached : the same of states of recurrent layers.
+    kv_memory_bytes : memory of the pool and its states now. kv_usage : share of what it may have that
+        sequences use now, 0 to 1.
     prefix_hits, prefix_misses : prompts that began, or did not begin, with something known.
     """
 
@@ -88,6 +89,8 @@ class MetricsSnapshot:
     waiting: int
     kv_pages_used: int
     kv_pages_cached: int
+    kv_states_used: int
+    kv_states_cached: int
     kv_memory_bytes: int
     kv_usage: float
     prefix_hits: int
@@ -187,8 +190,8 @@ COUNTERS = {
 GAUGES = {
     "num_requests_running": "Requests that have pages",
     "num_requests_waiting": "Requests that wait for pages",
-    "kv_cache_usage_perc": "Share of the pages in use, 0 to 1",
-    "kv_cache_memory_bytes": "Memory of the pages",
+    "kv_cache_usage_perc": "Share of the pages and states in use, 0 to 1",
+    "kv_cache_memory_bytes": "Memory of the pages and states",
 }
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("time_to_first_token", "From a request to its first token"),

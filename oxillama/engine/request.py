@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.cache.pages import PagePool
-from oxillama.cache.prefix import Node
+from oxillama.cache.radix import Node
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.stop_text import StopText
 from oxillama.errors import ConfigError
@@ -60,7 +60,7 @@ class Request:
         keep_logits: bool = False,
         top_logprobs: int | None = None,
     ) -> None:
-        self.sequence = Sequence(pool, prompt)
+        self.sequence = Sequence(pool, prompt, checkpoints=0)  # it never goes back
         self.prompt = list(prompt)
         self.sampler = sampler
         self.key = key

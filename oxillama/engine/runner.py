@@ -24,7 +24,7 @@ class Runner:
         self.model = model
         self.pool = pool
         if model.state_floats:
-            pool.states = StatePool(model.state_floats)
+            pool.states = StatePool(pool, model.state_floats)
         self.pace = Pace(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()

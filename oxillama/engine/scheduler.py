@@ -13,7 +13,7 @@ needs them, and is the first to lose them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from oxillama.cache.pages import PagePool
@@ -88,7 +88,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.pool = pool
-        self.prefix = None if pool.states is not None else prefix  # pages alone do not hold a recurrent state
+        self.prefix = prefix
         self.chunk = chunk
         self.clock = clock
         self.waiting: list[Request] = []
@@ -168,16 +168,20 @@ class Scheduler:
             elif now >= request.deadline:
                 self.finish(request, "timeout")
 
-    def check_integrity(self, others: list[list[int]] | None = None) -> None:
-        """Asserts that free + cached + owned pages are all there are; ``others`` hold pages too."""
-        holders = [request.sequence.pages for request in (*self.waiting, *self.running)]
+    def check_integrity(self, others: Iterable[Sequence] = ()) -> None:
+        """Asserts that free + cached + owned pages and states are all there are; ``others`` hold some too."""
+        sequences = [*(request.sequence for request in (*self.waiting, *self.running)), *others]
+        pages, slots = [s.pages for s in sequences], [s.kv.slots for s in sequences]
         if self.prefix is not None:
             self.prefix.check_integrity()
-            holders.append(self.prefix.pages())
-        self.pool.check_integrity([*holders, *(others or [])])
+            pages.append(self.prefix.pages())
+            slots.append(self.prefix.slots())
+        self.pool.check_integrity(pages)
+        if self.pool.states is not None:
+            self.pool.states.check_integrity(slots)
         for request in self.waiting:
             assert request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED)
-            assert not request.sequence.pages
+            assert not request.sequence.pages and not request.sequence.kv.slots
         for request in self.running:
             assert request.sequence.state in (SeqState.PREFILLING, SeqState.DECODING)
             request.sequence.check()
@@ -217,7 +221,7 @@ class Scheduler:
                 if not admits:
                     continue
                 n_active += 1
-            budget -= self._run(request, min(budget, request.sequence.pending), batch)
+            budget -= self._run(request, request.sequence.at_most(budget), batch)
             if budget <= 0:
                 break
 
@@ -242,16 +246,16 @@ class Scheduler:
         return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
-        """Whether a page that this prompt begins with is computed in this very step: it waits for it."""
+        """Whether this prompt begins with what is being run until it can be taken over: it waits for it."""
         if self.prefix is None:
             return False
-        tokens, size = request.sequence.tokens, self.pool.page_size
+        tokens = request.sequence.tokens
         for other in batch.requests:
-            first = other.sequence
-            end = (first.cached_len // size + 1) * size
-            fits = other.key == request.key and end <= min(first.scheduled_len, len(tokens) - 1)
-            if fits and first.state is SeqState.PREFILLING and first.tokens[:end] == tokens[:end]:
-                return True
+            first, end = other.sequence, other.sequence.next_shared
+            if other.key == request.key and first.state is SeqState.PREFILLING and end < len(tokens):
+                n = int(end)
+                if first.tokens[:n] == tokens[:n]:
+                    return True
         return False
 
     def _admit(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
@@ -259,8 +263,8 @@ class Scheduler:
         sequence = request.sequence
         n_known = self._reuse(request)
         # what those that run will need: the rest of their prompts, a page for each stream to go on with
-        promised = sum(other.sequence.shortage(other.sequence.pending) + 1 for other in self.running)
-        while not self.pool.can_allocate(sequence.shortage(sequence.pending) + promised):
+        promised = sum(other.sequence.demand + 1 for other in self.running)
+        while not self.pool.can_allocate(sequence.demand + promised):
             lesser = [r for r in self.running if not r.wanted or r.priority < request.priority]
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
@@ -274,7 +278,7 @@ class Scheduler:
                     break
                 self._fail(request)
                 return False
-            promised -= victim.sequence.shortage(victim.sequence.pending) + 1
+            promised -= victim.sequence.demand + 1
             self._preempt(victim)
         if self.prefix is not None and sequence.state is SeqState.WAITING:
             self.prefix.count(len(request.prompt), n_known)
@@ -286,23 +290,23 @@ class Scheduler:
         return True
 
     def _reuse(self, request: Request) -> int:
-        """Takes over the pages that hold the beginning of a prompt; how many of its tokens they hold."""
+        """Takes over what is known of the beginning of a prompt; how many tokens that is."""
         if self.prefix is None:
             return 0
         sequence = request.sequence
-        pages, n = self.prefix.match(request.key, sequence.tokens)
-        n = min(n, sequence.total_len - 1)  # the last must be run: its logits are wanted
-        kept = self.pool.pages_for(n)
-        self.pool.release(pages[kept:])
-        sequence.adopt(pages[:kept], n)
-        return n
+        known = self.prefix.match(request.key, sequence.tokens[:-1])  # the last is run: its logits are wanted
+        sequence.adopt(known)
+        return known.n_tokens
 
     def _remember(self, request: Request, whole_pages: bool = False) -> None:
         """Keeps what a request has run for others."""
         sequence = request.sequence
         n = sequence.cached_len - (sequence.cached_len % self.pool.page_size if whole_pages else 0)
         if self.prefix is not None and n:
-            request.node = self.prefix.insert(request.key, sequence.tokens[:n], sequence.pages, request.node)
+            slot = sequence.kv.state_after(n) if not whole_pages or n in (sequence.marks or ()) else None
+            tokens, kv = sequence.tokens[:n], sequence.kv
+            request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
+            kv.version += 1  # some of its pages may be known ones now
 
     # --- when pages run out ---------------------------------------------------------------------
 
@@ -343,8 +347,13 @@ class Scheduler:
         self.preemptions += 1
 
     def _fail(self, request: Request) -> None:
-        needed, most = self.pool.pages_for(request.sequence.total_len + 1), self.pool.n_available
-        message = f"prompt: {needed} pages of {self.pool.page_size} tokens needed, {most} available"
+        pool, states = self.pool, self.pool.states
+        needed = f"{pool.pages_for(request.sequence.total_len + 1)} pages of {pool.page_size} tokens"
+        available = f"{pool.n_available}"
+        if states is not None:
+            needed += f" and 2 states of {states.slot_bytes} bytes"
+            available = f"{pool.n_available * pool.stride} bytes"
+        message = f"prompt: {needed} needed, {available} available"
         self.finish(request, "error", KvCacheFullError(message))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence as Tokens
 
 from oxillama.cache.pages import PagePool
-from oxillama.cache.recurrent import new_cache
+from oxillama.cache.prefix import Match
+from oxillama.cache.recurrent import CHECKPOINTS, new_cache
 
 
 class SeqState(enum.Enum):
@@ -29,18 +31,24 @@ class Sequence:
     ``0 <= cached_len <= scheduled_len <= total_len`` and ``cached_len <= kv.capacity`` always hold. Between
     `schedule` and `commit` the tokens from `cached_len` to `scheduled_len` are being run.
 
+    Parameters
+    ----------
+    checkpoints : earlier states of a recurrent model to keep, for `truncate`.
+
     Attributes
     ----------
     tokens : ids; grows as they are sampled.
     kv : its keys and values, a `SequenceState`.
     state : where it stands with the scheduler.
+    marks : where its state is wanted for the prefix cache: passes end there. None if pages hold everything.
     """
 
-    def __init__(self, pool: PagePool, tokens: Tokens[int] = ()) -> None:
+    def __init__(self, pool: PagePool, tokens: Tokens[int] = (), checkpoints: int = CHECKPOINTS) -> None:
         self.pool = pool
         self.tokens = list(tokens)
-        self.kv = new_cache(pool)
+        self.kv = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
+        self.marks: Tokens[int] | None = None
         self.cached_len = 0
         self.scheduled_len = 0
 
@@ -64,16 +72,34 @@ class Sequence:
         assert 0 <= self.cached_len <= self.scheduled_len <= len(self.tokens)
         assert self.cached_len <= self.kv.capacity
 
-    def adopt(self, pages: list[int], n_tokens: int) -> None:
-        """Begins with pages that hold its first ``n_tokens`` tokens; the references are the caller's gift."""
+    def adopt(self, known: Match) -> None:
+        """Begins with what is known of its tokens, whose references it takes over."""
         assert self.cached_len == 0
-        self.kv.adopt(pages)
-        self.cached_len = self.scheduled_len = n_tokens
+        self.kv.adopt(known.pages, known.n_tokens, known.slot)
+        self.cached_len = self.scheduled_len = known.n_tokens
+        self.marks = known.marks
         self.check()
+
+    @property
+    def next_shared(self) -> float:
+        """After how many tokens others that begin alike can next take over what it has run."""
+        if self.marks is None:
+            return (self.cached_len // self.pool.page_size + 1) * self.pool.page_size
+        return next((mark for mark in self.marks if mark > self.cached_len), math.inf)
+
+    def at_most(self, n: int) -> int:
+        """How many of ``n`` tokens the next pass may run."""
+        n = min(n, self.pending)
+        return n if self.marks is None else int(min(n, self.next_shared - self.cached_len))
 
     def shortage(self, n: int) -> int:
         """Pages that must be allocated before ``n`` more tokens can be run."""
         return self.kv.shortage(self.cached_len, self.cached_len + n)
+
+    @property
+    def demand(self) -> int:
+        """Pages that it will have allocated when all its tokens have been run."""
+        return self.kv.demand(self.cached_len, self.total_len)
 
     def schedule(self, n: int) -> None:
         """Announces that ``n`` more tokens are run now, and makes place for them. Raises KvCacheFullError."""
