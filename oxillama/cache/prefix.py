@@ -265,7 +265,8 @@ class PrefixKvCache:
 
         Each is at the end of a page, and worth the pass that it cuts short: not near another.
         """
-        most = min(self._most, self.pool.max_pages) // self._slot_pages
+        room = self.pool.max_pages - 2 * self._slot_pages  # a sequence that runs has two itself
+        most = min(self._most, room) // self._slot_pages
         size = self.pool.page_size
         spacing = max(self.spacing, size)
         while end // spacing > max(1, most // 2):  # no prompt's grid takes more than half
