@@ -244,6 +244,19 @@ def test_requests_that_come_together_run_their_common_prefix_once() -> None:
     serving.check_empty()
 
 
+def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving(chunk=512)
+    monkeypatch.setattr(serving.scheduler, "_is_run_by_another", lambda *_: False)
+    twins = [serving.submit(tokens_of(40, 40), max_tokens=6) for _ in range(2)]
+    serving.step()
+    assert twins[0].sequence.pages[:2] == twins[1].sequence.pages[:2]
+    other = serving.submit(tokens_of(60, 40, seed=1), max_tokens=6)  # gets the pages that were given up
+    serving.run(*twins, other)
+    for request in (*twins, other):
+        check_as_alone(serving, request, 6)
+    serving.check_empty()
+
+
 def test_a_salt_keeps_requests_apart() -> None:
     serving = Serving()
     prompt = tokens_of(40, 40)

@@ -14,8 +14,9 @@ from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
 from oxillama.cache.recurrent import StatePool
-from oxillama.engine import sequence as sequences
+from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
+from oxillama.engine.sequence import Sequence as Running
 from oxillama.errors import ConfigError, KvCacheFullError
 from tests.serving import Serving, check_as_alone, n_vocab_of
 from tests.test_prefix import KEY, Shape
@@ -27,11 +28,11 @@ MAMBA = Path(__file__).parents[2] / "shared" / "parity" / "mamba.gguf"
 
 
 class Cache(PrefixKvCache):
-    """Pages of four tokens, states as large as two pages."""
+    """Pages of four tokens, states as large as two pages, or as said."""
 
-    def __init__(self, room: int = 100, cached: int = 100, spacing: int = 8) -> None:
+    def __init__(self, room: int = 100, cached: int = 100, spacing: int = 8, state: int = 2) -> None:
         pool = PagePool(Shape(), 4, room)
-        pool.states = self.slots_of = StatePool(pool, 32)
+        pool.states = self.slots_of = StatePool(pool, 16 * state)
         super().__init__(pool, 64 * cached, spacing)
 
     def put(self, tokens: Sequence[int]) -> None:
@@ -59,7 +60,8 @@ class Cache(PrefixKvCache):
         self.check_integrity()
         self.pool.check_integrity([self.pages()])
         self.slots_of.check_integrity([self.slots()])
-        assert self.memory_bytes == 64 * self.n_pages + 128 * self.n_states <= self.max_bytes
+        slot_bytes = self.slots_of.slot_bytes
+        assert self.memory_bytes == 64 * self.n_pages + slot_bytes * self.n_states <= self.max_bytes
 
     def marks(self, tokens: Sequence[int]) -> list[int]:
         found = self.match(KEY, tokens)
@@ -112,6 +114,27 @@ def test_a_state_larger_than_the_cache_takes_nobodys_place() -> None:
     assert (cache.n_pages, cache.n_states) == (1, 0)
     assert cache.marks(range(100)) == []
     assert PrefixKvCache(cache.pool, 0).match(KEY, range(100)).marks == []
+    cache = Cache(cached=3, state=4)
+    for tokens in ([1, 2, 3], [4, 5, 6]):
+        cache.put(tokens)
+    assert (cache.n_pages, cache.n_states) == (2, 0)
+
+
+def test_a_state_that_is_left_again_counts_as_used() -> None:
+    cache = Cache(cached=3 * 2)
+    for tokens in ([1, 2], [4, 5], [1, 2]):
+        cache.put(tokens)
+    cache.put([7, 8])
+    assert [cache.known(tokens) for tokens in ([1, 2], [4, 5], [7, 8])] == [2, 0, 2]
+
+
+def test_a_page_that_is_needed_costs_one_state_at_most() -> None:
+    cache = Cache(room=1000, cached=1000)
+    for n in (4, 8, 12):
+        cache.put(range(n))
+    cache.put(range(1000, 1400))
+    assert cache.reclaim(1) == 2
+    assert cache.n_states == 3
 
 
 def test_states_and_pages_come_out_of_one_limit() -> None:
@@ -295,7 +318,7 @@ def test_a_higher_priority_takes_the_state_of_a_lower() -> None:
 
 def test_a_request_without_room_for_its_states_is_told_so() -> None:
     serving, n_vocab = Serving("mamba", max_pages=4, states=2), n_vocab_of("mamba")
-    own = sequences.Sequence(serving.pool, tokens_of(9, n_vocab))
+    own = Running(serving.pool, tokens_of(9, n_vocab))
     serving.runner.forward([(own, 5)])
     request = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     while request.finish_reason is None:
@@ -314,11 +337,40 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
 
 def test_earlier_states_of_a_sequence_make_room_for_its_next() -> None:
     serving, n_vocab = Serving("mamba", max_pages=4, states=4, cached_states=0), n_vocab_of("mamba")
-    own = sequences.Sequence(serving.pool, tokens_of(30, n_vocab))
+    own = Running(serving.pool, tokens_of(30, n_vocab))
     while own.pending:
         serving.runner.forward([(own, 1)])
         assert len(own.kv.slots) <= 4
     own.release()
+    serving.check_empty()
+
+
+def test_a_pass_that_finds_no_pages_gives_its_slot_back() -> None:
+    serving, n_vocab = Serving("mamba", page_size=1, max_pages=1, states=2), n_vocab_of("mamba")
+    own = Running(serving.pool, tokens_of(100, n_vocab))
+    with pytest.raises(KvCacheFullError, match="100 pages of 1 tokens needed"):
+        serving.runner.forward([(own, 100)])
+    assert own.kv.slots == []
+    serving.check_empty()
+
+
+def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving, n_vocab = Serving("mamba", chunk=16), n_vocab_of("mamba")
+    prompt = tokens_of(50, n_vocab)
+    request = serving.submit(prompt)
+    serving.step()
+
+    def interrupted(request: Request) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(serving.scheduler, "ran", interrupted)
+        serving.core.step()
+    assert request.sequence.cached_len == 16
+    serving.core.cancel(request)
+    again = serving.submit(prompt)
+    serving.run(again)
+    check_as_alone(serving, again, 8)
     serving.check_empty()
 
 

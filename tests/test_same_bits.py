@@ -14,6 +14,7 @@ from oxillama.errors import KvCacheFullError
 from oxillama.sampling.params import SamplerConfig
 from tests.serving import NAMES, Serving, check_as_alone, n_vocab_of
 from tests.tinymodels import tokens_of
+from tests.zoo import RECURRENT
 
 SAMPLERS = (
     SamplerConfig.greedy(),
@@ -56,7 +57,7 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    name=st.sampled_from(NAMES),
+    name=st.sampled_from((*NAMES, *RECURRENT)),  # states and pages together are the harder case
     requests=st.lists(arrivals, min_size=1, max_size=8),
     page_size=st.sampled_from([1, 8, 16, 32, 64]),
     threads=st.sampled_from([1, 2]),
