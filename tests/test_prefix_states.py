@@ -355,7 +355,7 @@ def test_a_pass_that_finds_no_pages_gives_its_slot_back() -> None:
 
 
 def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving, n_vocab = Serving("mamba", chunk=16), n_vocab_of("mamba")
+    serving, n_vocab = Serving("mamba", chunk=16, spacing=256), n_vocab_of("mamba")
     prompt = tokens_of(50, n_vocab)
     request = serving.submit(prompt)
     serving.step()
