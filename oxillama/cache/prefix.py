@@ -267,15 +267,19 @@ class PrefixKvCache:
         """
         room = self.pool.max_pages - 2 * self._slot_pages  # a sequence that runs has two itself
         most = min(self._most, room) // self._slot_pages
+        if not most:
+            return []
         size = self.pool.page_size
         spacing = max(self.spacing, size)
         while end // spacing > max(1, most // 2):  # no prompt's grid takes more than half
             spacing *= 2
-        marks: list[int] = []
-        for mark in (known // size * size, *range(spacing, end + 1, spacing), end // size * size):
-            if most and mark > start and all(abs(mark - n) >= self.spacing // 4 for n in (start, *marks)):
-                marks.append(mark)
-        return sorted(marks)
+        gap, turn, last = self.spacing // 4, known // size * size, end // size * size
+        near = [start, turn] if turn - start >= gap else [start]
+        grid = range(start // spacing * spacing + spacing, end + 1, spacing)
+        marks = sorted([*near, *(n for n in grid if all(abs(n - other) >= gap for other in near))])
+        if last - marks[-1] >= gap:
+            marks.append(last)
+        return marks[1:]
 
     def _exchange(self, pages: list[int], at: int, known: int) -> None:
         """Has a sequence use the known page instead of one of its own that holds the same."""

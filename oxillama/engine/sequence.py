@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from bisect import bisect_right
 from collections.abc import Sequence as Tokens
 
 from oxillama.cache.pages import PagePool
@@ -85,7 +86,8 @@ class Sequence:
         """After how many tokens others that begin alike can next take over what it has run."""
         if self.marks is None:
             return (self.cached_len // self.pool.page_size + 1) * self.pool.page_size
-        return next((mark for mark in self.marks if mark > self.cached_len), math.inf)
+        following = bisect_right(self.marks, self.cached_len)
+        return self.marks[following] if following < len(self.marks) else math.inf
 
     def at_most(self, n: int) -> int:
         """How many of ``n`` tokens the next pass may run."""
