@@ -446,15 +446,16 @@ def test_longrope_of_a_share_of_each_head(tmp_path: Path) -> None:
     check(data, twin_of("phi3", made, n_rot=6, **keys))
 
 
-@pytest.mark.parametrize("original, stretch", [(None, 0.0), (64, 2 * 256 / 64 - 1)])
-def test_dynamic(tmp_path: Path, original: int | None, stretch: float) -> None:
-    """Up to the context of training nothing is scaled; beyond a shorter one the base is."""
+def test_dynamic(tmp_path: Path) -> None:
+    """Up to the context of training nothing is scaled; beyond it the base is, by the engine's context."""
     made = weights_of("mistral")
-    scaling: dict[str, Any] = {"rope_type": "dynamic", "factor": 2.0}
-    scaling |= {"original_max_position_embeddings": original} if original else {}
-    data = converted(tmp_path, config_of("mistral", rope_scaling=scaling), made)
-    base = 100.0 * stretch ** (DIM / (DIM - 2)) if original else 100.0
-    check(data, twin_of("mistral", made, rope__freq_base=base))
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 256}
+    check(converted(tmp_path, config_of("mistral", rope_scaling=scaling), made), twin_of("mistral", made))
+    with pytest.warns(UserWarning, match="context_size: 1024 is more than the 256"):
+        engine = InferenceEngine.from_gguf(tmp_path / "out.gguf", context_size=1024)
+    base = 100.0 * (2.0 * 1024 / 256 - 1) ** (DIM / (DIM - 2))
+    found = engine.runner.model.frequencies[0]
+    assert np.allclose(found, base ** (-np.arange(0, DIM, 2) / DIM), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "olmo3"])
@@ -465,6 +466,7 @@ def test_dynamic(tmp_path: Path, original: int | None, stretch: float) -> None:
         ({"attention_factor": 1.25}, 1.25),
         ({"mscale": 1.0, "mscale_all_dim": 0.5}, (1 + 0.1 * math.log(4)) / (1 + 0.05 * math.log(4))),
         ({"mscale": 0.7}, 1 + 0.1 * math.log(4)),
+        ({"factor": None}, 1 + 0.1 * math.log(4)),  # the context of 256 over the original one
     ],
 )
 def test_yarn(tmp_path: Path, kind: str, more: dict[str, float], gain: float) -> None:
@@ -505,6 +507,11 @@ def test_yarn(tmp_path: Path, kind: str, more: dict[str, float], gain: float) ->
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True is not"),
         ("phi3", {"partial_rotary_factor": 0.4}, "partial_rotary_factor: 0.4 of 8 dim"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not supported"),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}},
+            "original_max_position_embeddings: 64 is not supported",
+        ),
         ("phi3", {"rope_scaling": {"type": "longrope"}}, "factor: needs a number above 0"),
         ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0, "long_factor": [1]}}, "long_factor of"),
         ("olmo2", {"layer_types": ["sliding_attention"] * 4}, "layer_types: .* is not supported"),
