@@ -74,20 +74,21 @@ def linear(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tens
 
 
 def dynamic(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
-    """NTK-aware scaling by the length of the text, here by the context that the engine runs with."""
+    """NTK-aware scaling by the length of the text, here by the context that the engine runs with; up to
+    max_position_embeddings there is none, whatever else is said."""
+    rope.only("original_max_position_embeddings", metadata["context_length"])
     metadata["rope.scaling.type"] = "dynamic"
     metadata["rope.scaling.factor"] = rope.number("factor")
-    original = rope.size("original_max_position_embeddings", metadata["context_length"])
-    metadata["rope.scaling.original_context_length"] = original
+    metadata["rope.scaling.original_context_length"] = metadata["context_length"]
     return {}
 
 
 def yarn(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
     """Peng et al., 2023. The size of cosines is 1 + 0.1 ln s, or given, or a quotient as in DeepSeek."""
-    factor = rope.number("factor")
+    original = rope.size("original_max_position_embeddings", metadata["context_length"])
+    factor = rope.number("factor", metadata["context_length"] / original)
     metadata["rope.scaling.type"] = "yarn"
     metadata["rope.scaling.factor"] = factor
-    original = rope.size("original_max_position_embeddings", metadata["context_length"])
     metadata["rope.scaling.original_context_length"] = original
     metadata["rope.scaling.yarn_beta_fast"] = rope.number("beta_fast", 32.0)
     metadata["rope.scaling.yarn_beta_slow"] = rope.number("beta_slow", 1.0)
