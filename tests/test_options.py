@@ -58,6 +58,10 @@ VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever 
     "ssm.dt_b_c_rms": ("bool", True),
     "use_parallel_residual": ("bool", False),
 }
+VALUES_OF: dict[tuple[str, str], tuple[str, Any]] = {  # where those would not
+    ("llama4", "attention.sliding_window"): ("u32", 0),
+    ("phi3", "attention.sliding_window_pattern"): ("[bool]", [True, False]),
+}
 WITHOUT_EFFECT = {("stablelm", "use_parallel_residual"), ("grok", "router_logit_softcapping")}
 """Known to mean nothing: the tensors say it, or nobody uses it."""
 
@@ -69,8 +73,11 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
     ("deepseek2", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
     ("granite", "expert_shared_feed_forward_length"): SHARED,
     ("granitehybrid", "expert_shared_feed_forward_length"): SHARED,
+    ("llama", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
     ("mistral3", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
     ("olmo2", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
+    ("phi3", "attention.sliding_window"): {"attention.sliding_window_pattern": ("[bool]", [True, False])},
+    ("phi3", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
 }
 
 
@@ -101,7 +108,7 @@ def test_options_are_known() -> None:
 )
 def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
     usual = replace(MODELS[name], keys=MODELS[name].keys | NEEDED.get((name, option), {}))
-    value = ("u32", 0) if (name, option) == ("llama4", "attention.sliding_window") else VALUES[option]
+    value = VALUES_OF.get((name, option), VALUES[option])
     found, unread = facts(replace(usual, keys=usual.keys | {option: value}))
     assert unread == ()
     assert (found == facts(usual)[0]) is ((name, option) in WITHOUT_EFFECT)

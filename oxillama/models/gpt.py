@@ -23,8 +23,9 @@ GPT2 = register(
 )
 
 STARCODER = register(GPT2.derive("starcoder"))
-STARCODER2 = register(GPT2.derive("starcoder2", rope="neox", positions="no"))
-FALCON = register(STARCODER2.derive("falcon", residual="parallel", ffn_norm=""))
+ROTATING = GPT2.derive("", rope="neox", positions="no")
+STARCODER2 = register(ROTATING.derive("starcoder2", options=("attention.sliding_window",)))
+FALCON = register(ROTATING.derive("falcon", residual="parallel", ffn_norm=""))
 BLOOM = register(GPT2.derive("bloom", positions="no", embd_norm=True, alibi_bias=8.0))
 
 MPT = register(
@@ -46,11 +47,11 @@ def parallel_if_stated(spec: Spec, read: Reader) -> Spec:
 
 
 GPT_NEOX = register(
-    STARCODER2.derive("gptneox", options=("use_parallel_residual",), output="own", adjust=parallel_if_stated)
+    ROTATING.derive("gptneox", options=("use_parallel_residual",), output="own", adjust=parallel_if_stated)
 )
 
 STABLELM = register(
-    STARCODER2.derive(
+    ROTATING.derive(
         "stablelm",
         options=("use_parallel_residual",),  # which the tensors say, too
         gate="pair",
@@ -62,8 +63,8 @@ STABLELM = register(
     )
 )
 
-NEMOTRON = register(STARCODER2.derive("nemotron", activation="relu_squared", output="own"))
-ORION = register(STARCODER2.derive("orion", gate="pair", activation="silu", output="own"))
+NEMOTRON = register(ROTATING.derive("nemotron", activation="relu_squared", output="own"))
+ORION = register(ROTATING.derive("orion", gate="pair", activation="silu", output="own"))
 
 GPT_OSS = register(
     LLAMA.derive(

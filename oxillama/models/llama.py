@@ -12,7 +12,7 @@ from oxillama.models.spec import Spec, Temperature
 
 # Llama 1 to 3, Yi; with experts Mixtral. Mistral's first version has a window, which most files leave out.
 LLAMA = Family("llama", routing=Routing())
-register(LLAMA.derive("llama", options=("attention.sliding_window",)))
+register(LLAMA.derive("llama", options=WINDOWS[:2]))
 
 
 def sharpen_by_length(spec: Spec, read: Reader) -> Spec:

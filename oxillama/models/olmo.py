@@ -30,6 +30,7 @@ OLMO2 = register(
 OLMOE = register(
     LLAMA.derive(
         "olmoe",
+        options=("attention.clamp_kqv", "expert_weights_norm"),
         rope="neox",
         qk_norm="row",
         routing=Routing(normalize=False),

@@ -15,7 +15,7 @@ QWEN2 = register(LLAMA.derive("qwen2", rope="neox", routing=None))
 QWEN2_MOE = register(
     QWEN2.derive(
         "qwen2moe",
-        options=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
+        options=("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm"),
         routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
         output="own",
         adjust=needs_experts,
