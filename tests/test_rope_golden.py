@@ -119,7 +119,9 @@ def test_yarn_of_llama_2() -> None:
     ],
 )
 def test_numbers_of_yarn(more: dict[str, Any], betas: tuple[int, int], magnitude: float) -> None:
-    check(loaded(YARN | more), yarn(8, FIRST, fast=betas[0], slow=betas[1]), magnitude)
+    check(
+        loaded(YARN | more, architecture="mistral3"), yarn(8, FIRST, fast=betas[0], slow=betas[1]), magnitude
+    )
 
 
 def test_yarn_without_its_first_context_takes_the_context() -> None:

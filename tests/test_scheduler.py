@@ -14,7 +14,7 @@ from oxillama.engine.request import Request
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import Busy, ConfigError, KvCacheFullError, SamplingError
-from tests.serving import Letters, Serving, check_as_alone
+from tests.serving import Letters, Serving, check_as_alone, n_vocab_of
 from tests.tinymodels import tokens_of
 
 LONG = 60
@@ -355,16 +355,21 @@ def test_a_request_without_anything_to_do_ends_at_once() -> None:
     assert serving.prefix.misses == 0
 
 
-def test_what_the_model_raises_ends_the_request_that_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    serving = Serving()
-    good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))
+@pytest.mark.parametrize("name", ["llama", "jamba"])
+def test_what_the_model_raises_ends_the_request_that_is_at_fault(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = Serving(name)
+    good, bad = (serving.submit(tokens_of(10, n_vocab_of(name), seed=i), max_tokens=6) for i in range(2))
+    serving.step()
     serving.step()
     real = serving.runner.run
 
-    def run(sequences: list[Sequence], wanted: Any) -> np.ndarray:
+    def run(sequences: list[Sequence], *args: Any) -> np.ndarray:
+        rows = real(sequences, *args)
         if bad.sequence in sequences:
             raise MemoryError("too much")
-        return real(sequences, wanted)
+        return rows
 
     monkeypatch.setattr(serving.runner, "run", run)
     serving.run(good, bad)

@@ -23,8 +23,9 @@ class SequenceState(Protocol):
         """Pages that must be taken before positions ``start`` to ``end`` can be written; a slot counts as the
         pages that take as much memory."""
 
-    def demand(self, start: int, end: int) -> int:
-        """The same, when they are written in any number of passes."""
+    def demand(self, start: int, end: int, shared: bool) -> int:
+        """The same, when they are written in any number of passes; ``shared`` if the cache takes over a state
+        on the way."""
 
     def reserve(self, start: int, end: int) -> None:
         """Makes the positions ``start`` to ``end`` writable: takes what is missing, copies what is shared.

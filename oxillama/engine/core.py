@@ -19,6 +19,7 @@ from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import ScheduledBatch, Scheduler
+from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 
 Row = np.ndarray | Exception | None
@@ -133,8 +134,8 @@ class EngineCore:
         try:
             yield
         finally:
+            self._busy, self._leader = False, 0
             with self._changed:
-                self._busy, self._leader = False, 0
                 self._changed.notify_all()
 
     def fail(self, requests: Iterable[Request], error: BaseException) -> None:
@@ -154,8 +155,8 @@ class EngineCore:
         try:
             return self.step()
         finally:
+            self._busy, self._leader = False, 0  # first, for a Ctrl-C may come between any two lines
             self._changed.acquire()
-            self._busy, self._leader = False, 0
             self._changed.notify_all()
 
     def step(self) -> bool:
@@ -180,12 +181,18 @@ class EngineCore:
         except Exception as error:
             if len(batch.requests) == 1:
                 return [error]
-        return [self._forward_alone(batch, i) for i in range(len(batch.requests))]  # to see whose fault it is
+        # to see whose fault it is
+        return [self._forward_alone(*part) for part in zip(batch.sequences, batch.wanted)]
 
-    def _forward_alone(self, batch: ScheduledBatch, i: int) -> Row:
+    def _forward_alone(self, sequence: Sequence, wanted: bool) -> Row:
+        """Runs what was scheduled again, and before it all that a lost state had seen."""
+        end = sequence.scheduled_len
         try:
-            rows = self.runner.run([batch.requests[i].sequence], [batch.wanted[i]])
-            return rows[0] if batch.wanted[i] else None
+            sequence.rollback()
+            while sequence.cached_len < end:
+                n = min(end - sequence.cached_len, self.scheduler.chunk)
+                rows = self.runner.forward([(sequence, n)])
+            return rows[0] if wanted else None
         except Exception as error:
             return error
 

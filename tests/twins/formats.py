@@ -36,7 +36,8 @@ def _put_half(at: int) -> Put:
 
 
 def _put_float(blocks: np.ndarray, halves: np.ndarray) -> None:
-    blocks[:, :4] = halves.view(np.float16).astype("<f4")[:, None].view(np.uint8)
+    with np.errstate(invalid="ignore"):  # signalling NaNs are among them, which Arm tells
+        blocks[:, :4] = halves.view(np.float16).astype("<f4")[:, None].view(np.uint8)
 
 
 def _put_spread(blocks: np.ndarray, halves: np.ndarray) -> None:
