@@ -71,11 +71,14 @@ def test_checkpoints_are_few_and_the_further_back_the_further_apart() -> None:
     assert states(running).memory_bytes <= (CHECKPOINTS + 2) * states(running).slot_bytes
 
 
+@pytest.mark.parametrize(("checkpoints", "kept"), [(CHECKPOINTS, 20), (0, 0)])
 @pytest.mark.parametrize("name", ["jamba", "rwkv7"])
-def test_a_pass_that_fails_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_fails_changes_nothing_but_a_state_in_place(
+    name: str, checkpoints: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = Running(MODELS[name].file())
     whole = running.logits(TOKENS)
-    sequence = Sequence(running.pool, TOKENS)
+    sequence = Sequence(running.pool, TOKENS, checkpoints=checkpoints)
     running.runner.forward([(sequence, 20)])
     last = running.model.layers[-1]
 
@@ -86,8 +89,9 @@ def test_a_pass_that_fails_changes_nothing(name: str, monkeypatch: pytest.Monkey
         patch.setattr(type(last.mixer), "run", fails)
         with pytest.raises(RuntimeError, match="half way"):
             running.runner.forward([(sequence, 20)])
-    assert sequence.cached_len == 20
-    assert same_bits(running.runner.forward([(sequence, 20)], all_logits=True), whole[20:])
+    assert sequence.cached_len == kept
+    assert states(running).n_used == bool(kept)
+    assert same_bits(running.runner.forward([(sequence, sequence.pending)], all_logits=True), whole[kept:])
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -106,28 +110,6 @@ def test_a_state_that_nobody_goes_back_to_is_changed_in_place(name: str) -> None
     assert states(running).n_used == 2
     for token, found in zip((1, 2), ways):
         assert same_bits(found[-1], running.logits([*TOKENS, token])[-1])
-
-
-@pytest.mark.parametrize("name", ["jamba", "rwkv7"])
-def test_a_pass_that_fails_in_place_is_run_again_from_the_beginning(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = Running(MODELS[name].file())
-    whole = running.logits(TOKENS)
-    sequence = Sequence(running.pool, TOKENS, checkpoints=0)
-    running.runner.forward([(sequence, 20)])
-    last = running.model.layers[-1]
-
-    def fails(*_: Any) -> None:
-        raise RuntimeError("half way")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(last.mixer), "run", fails)
-        with pytest.raises(RuntimeError, match="half way"):
-            running.runner.forward([(sequence, 20)])
-    assert sequence.cached_len == 0
-    assert states(running).n_used == 0
-    assert same_bits(running.runner.forward([(sequence, 40)], all_logits=True), whole)
 
 
 def test_a_snapshot_holds_the_state() -> None:
