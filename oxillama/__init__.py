@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.cache.kv import KvCache, KvCachePool, PagedKvCache
     from oxillama.cache.prefix import PrefixKvCache
+    from oxillama.cache.recurrent import SsmStatePool
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.calibration import collect_imatrix
     from oxillama.engine.embedding import PoolingMode
@@ -83,6 +84,7 @@ __all__ = [
     "SchedulerConfig",
     "SeqState",
     "Sequence",
+    "SsmStatePool",
     "TokenConstraint",
     "TokenLogprobs",
     "TokenizerBridge",
@@ -121,6 +123,7 @@ _LATER = {
     "Scheduler": "oxillama.engine.scheduler",
     "SeqState": "oxillama.engine.sequence",
     "Sequence": "oxillama.engine.sequence",
+    "SsmStatePool": "oxillama.cache.recurrent",
     "TokenConstraint": "oxillama.sampling.protocols",
     "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer",

@@ -14,7 +14,7 @@ from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
-from oxillama.cache.recurrent import StatePool
+from oxillama.cache.recurrent import SsmStatePool
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
 from oxillama.engine.sequence import Sequence as Running
@@ -33,7 +33,7 @@ class Cache(PrefixKvCache):
 
     def __init__(self, room: int = 100, cached: int = 100, spacing: int = 8, state: int = 2) -> None:
         pool = PagePool(Shape(), 4, room)
-        pool.states = self.slots_of = StatePool(pool, 16 * state)
+        pool.states = self.slots_of = SsmStatePool(pool, 16 * state)
         super().__init__(pool, 64 * cached, spacing)
 
     def put(self, tokens: Sequence[int]) -> None:

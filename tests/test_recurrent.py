@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine
-from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache, StatePool
+from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache, SsmStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, LoadError
 from tests.floor import same_bits
@@ -26,7 +26,7 @@ def state_of(sequence: Sequence) -> RecurrentCache:
     return sequence.kv
 
 
-def states(running: Running) -> StatePool:
+def states(running: Running) -> SsmStatePool:
     assert running.pool.states is not None
     return running.pool.states
 

@@ -2,7 +2,7 @@
 
 A page holds `page_size` tokens of every layer. Memory comes in slabs of pages, allocated as they are
 needed and given back by `shrink_to_fit`; a page belongs to whoever holds a reference to it. The states of
-recurrent layers (`StatePool`) share the pool's limit: a state in use takes the room of so many pages.
+recurrent layers (`SsmStatePool`) share the pool's limit: a state in use takes the room of so many pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oxillama.errors import KvCacheFullError
 from oxillama.tensor import aligned_empty
 
 if TYPE_CHECKING:
-    from oxillama.cache.recurrent import StatePool
+    from oxillama.cache.recurrent import SsmStatePool
 
 SLAB_BYTES = 4 << 20  # about what is allocated at a time, where there are no states
 
@@ -57,7 +57,7 @@ class PagePool:
         self.stride: int = -(-self.page_bytes // 64) * 64
         self.addresses = np.empty(0, np.int64)
         self.reclaim: Callable[[int], object] | None = None
-        self.states: StatePool | None = None
+        self.states: SsmStatePool | None = None
         self._slabs: list[_Slab] = []
         self._references: list[int] = []
         self._free: list[int] = []

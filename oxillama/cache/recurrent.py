@@ -27,7 +27,7 @@ CHECKPOINT_BYTES = 32 << 20
 """Most bytes that the earlier states of a sequence take."""
 
 
-class StatePool:
+class SsmStatePool:
     """Slots of ``floats`` float32 each, handed out by number and counted by reference.
 
     Memory is taken when it is needed, within the limit of a pool of pages; `shrink_to_fit` gives back what is
@@ -161,7 +161,7 @@ class RecurrentCache(PagedKvCache):
     checkpoints : (tokens, slot) in order; the last is the present state.
     """
 
-    def __init__(self, pool: PagePool, states: StatePool, most: int = CHECKPOINTS) -> None:
+    def __init__(self, pool: PagePool, states: SsmStatePool, most: int = CHECKPOINTS) -> None:
         super().__init__(pool)
         self.states = states
         self.most = min(most, CHECKPOINT_BYTES // max(1, states.slot_bytes))

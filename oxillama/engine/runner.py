@@ -10,7 +10,7 @@ import numpy as np
 from oxillama.batch import Batch
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
-from oxillama.cache.recurrent import RecurrentCache, StatePool
+from oxillama.cache.recurrent import RecurrentCache, SsmStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
@@ -24,7 +24,7 @@ class Runner:
         self.model = model
         self.pool = pool
         if model.state_floats:
-            pool.states = StatePool(pool, model.state_floats)
+            pool.states = SsmStatePool(pool, model.state_floats)
         self.pace = Pace(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()
