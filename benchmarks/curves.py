@@ -18,8 +18,8 @@ from benchmarks.peers import ENGINES, LlamaCpp, Runner
 from benchmarks.timing import alternate
 from oxillama.benchmark import Summary, fixed_tokens
 from oxillama.errors import ConfigError
+from oxillama.gguf.model_file import ModelFile
 from oxillama.measurements import Metric, Row, rows
-from oxillama.modelfile import ModelFile
 
 CONTEXTS = [512, 1024, 2048, 4096, 8192, 16384]
 BATCHES = [1, 2, 4, 8, 16, 32, 64]

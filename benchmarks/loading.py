@@ -111,7 +111,7 @@ def _kv_bytes(metadata: Mapping[str, Any], context: int) -> int:
 
 
 def _open(model: Path) -> Any:
-    from oxillama.modelfile import ModelFile
+    from oxillama.gguf.model_file import ModelFile
 
     return ModelFile.open(model)
 

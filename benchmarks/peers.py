@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from oxillama.benchmark import fixed_tokens, peak_rss
 from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 
 Logits = NDArray[np.float32]
 

@@ -31,8 +31,8 @@ from oxillama.conversion import quantized
 from oxillama.errors import ConfigError
 from oxillama.filetypes import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
 from oxillama.formats import FORMATS
+from oxillama.gguf.model_file import ModelFile
 from oxillama.measurements import Metric, Row, rows
-from oxillama.modelfile import ModelFile
 
 ROWS, COLS = 64, 1024
 FORMATS_COMPARED = [name for name in TARGETS if name not in FLOATS]

@@ -17,11 +17,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from oxillama import ggufwriter
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.formats import FORMATS
-from oxillama.gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.header import DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES
+from oxillama.gguf.header import writer as ggufwriter
+from oxillama.gguf.model_file import ModelFile
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 FLOOR = 1e-6

@@ -14,7 +14,7 @@ from oxillama._kernels import Kernels, best
 from oxillama.config import EngineConfig
 from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import KV_TYPES
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
 from oxillama.tensor import Matrices, Source, Weights
 from oxillama.tokenizer import TokenizerBridge

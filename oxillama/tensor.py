@@ -18,7 +18,7 @@ from oxillama.conversion import converted, quantized
 from oxillama.errors import LoadError
 from oxillama.filetypes import FLOATS, fitting, is_quantized
 from oxillama.formats import FORMATS, LAYOUTS, Format
-from oxillama.modelfile import ModelFile, TensorInfo
+from oxillama.gguf.model_file import ModelFile, TensorInfo
 
 ALIGNMENT = 64
 PIECE = 64 << 20  # bytes of memory that small matrices share

@@ -55,7 +55,7 @@ class TokenizerBridge:
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> TokenizerBridge:
         """Build from a GGUF file; one with a vocabulary and no tensors will do."""
-        from oxillama.modelfile import ModelFile
+        from oxillama.gguf.model_file import ModelFile
 
         return cls.from_metadata(ModelFile.open(path).metadata)
 

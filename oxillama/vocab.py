@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.errors import TokenizerError
-from oxillama.gguf import StringArray
+from oxillama.gguf.header import StringArray
 from oxillama.pretokenizers import PreTokenizer, pre_tokenizer
 
 PREFIX = "tokenizer.ggml."

@@ -1,6 +1,6 @@
 """Writes GGUF files for tests: valid ones from Python values, broken ones by naming the wrong part.
 
-Independent of the reader: it shares no table with `oxillama.gguf`, so that an error in one is seen
+Independent of the reader: it shares no table with `oxillama.gguf.header`, so that an error in one is seen
 by the other.
 """
 

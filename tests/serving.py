@@ -20,7 +20,7 @@ from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.formats import KV_TYPES
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig

@@ -20,7 +20,7 @@ import tqdm  # type: ignore[import-untyped]
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig
 from oxillama.cli import console, generate
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from tests.commandline import (
     COMMANDS,
     ENVIRONMENT,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oxillama import demo
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from tests.commandline import error, output, run
 
 

@@ -16,7 +16,7 @@ from oxillama import InferenceEngine
 from oxillama.convert import convert
 from oxillama.engine.embedding import token_states
 from oxillama.errors import ConfigError, LoadError, ModelFileError, TokenizerError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer import TokenizerBridge
 from tests import huggingface as hf
 from tests.commandline import error, output

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oxillama import InferenceEngine
 from oxillama.errors import LoadError, OxiLlamaError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from tests import huggingface as hf
 from tests.convertfamilies import (
     DIM,

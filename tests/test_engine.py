@@ -279,7 +279,7 @@ def test_a_model_may_be_replaced(engine: InferenceEngine) -> None:
 
 def test_progress_names_every_tensor_and_packs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from oxillama import _kernels
-    from oxillama.modelfile import ModelFile
+    from oxillama.gguf.model_file import ModelFile
 
     seen: list[str] = []
     engine = InferenceEngine.from_gguf(demo.STORY, progress=lambda name, n: seen.append(name))

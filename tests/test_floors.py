@@ -112,7 +112,7 @@ def test_no_imports_go_in_a_circle() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "fault"),
     [
-        ("errors", "import oxillama.gguf", "imports oxillama.gguf"),
+        ("errors", "import oxillama.gguf.header", "imports oxillama.gguf.header"),
         ("tensor", "from oxillama.models import Decoder", "imports oxillama.models"),
         ("tensor", "from oxillama import models", "imports oxillama.models"),
         (

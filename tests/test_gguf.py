@@ -11,8 +11,8 @@ import pytest
 
 from oxillama.errors import GGUFError
 from oxillama.formats import FORMATS, Format
-from oxillama.gguf import MAX_ARRAY_DEPTH, MAX_NAME_BYTES, StringArray
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.header import MAX_ARRAY_DEPTH, MAX_NAME_BYTES, StringArray
+from oxillama.gguf.model_file import ModelFile
 from tests.ggufwriter import (
     Tensor,
     assemble,

@@ -25,8 +25,8 @@ from oxillama import (
 )
 from oxillama._kernels import best
 from oxillama.engine.calibration import Recorder
+from oxillama.gguf.model_file import ModelFile
 from oxillama.imatrix import FLOOR, Entry
-from oxillama.modelfile import ModelFile
 from tests import ggufwriter
 from tests.tinymodels import Running, Tiny, tokens_of
 from tests.twins.formats import weights as dequantized

@@ -15,7 +15,7 @@ import pytest
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.formats import FORMATS
-from oxillama.modelfile import ModelFile, StringArray
+from oxillama.gguf.model_file import ModelFile, StringArray
 from tests.ggufwriter import Tensor, assemble, entry, f32_tensor, vocabulary, write
 
 PARITY = sorted((Path(__file__).parents[2] / "shared" / "parity").glob("*.gguf"))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.formats import FORMATS, Format
-from oxillama.modelfile import ModelFile, StringArray
+from oxillama.gguf.model_file import ModelFile, StringArray
 from tests.ggufwriter import Tensor, f32_tensor, write
 
 SECONDS = 5.0  # a fraction of a millisecond when nothing else runs

@@ -14,7 +14,7 @@ import pytest
 
 from oxillama.engine.embedding import token_states
 from oxillama.errors import LoadError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, read_spec
 from oxillama.models.metadata import OPTIONS
 from tests import zoo

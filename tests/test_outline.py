@@ -21,7 +21,7 @@ from oxillama.cli import main
 from oxillama.cli.facts import describe
 from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import FORMATS, KV_TYPES
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.outline import outline
 from tests import ggufwriter
 from tests.test_models import OPTIONS, VALUES

@@ -9,7 +9,7 @@ import pytest
 
 from oxillama import InferenceEngine
 from oxillama.engine.embedding import PoolingMode, pool, token_states
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES
 from tests.floor import PRESENT, same_bits
 from tests.test_decoder import divergence

@@ -21,8 +21,8 @@ from oxillama import (
 from oxillama._kernels import best
 from oxillama.filetypes import TARGETS
 from oxillama.formats import FORMATS
+from oxillama.gguf.model_file import ModelFile
 from oxillama.imatrix import Entry
-from oxillama.modelfile import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.tensor import Weights
 from tests import ggufwriter

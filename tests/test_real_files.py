@@ -21,7 +21,7 @@ from oxillama.engine.embedding import token_states
 from oxillama.errors import GGUFError, LoadError, ModelFileError
 from oxillama.filetypes import FALLBACK
 from oxillama.formats import FORMATS
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec, read_spec
 from oxillama.tokenizer import TokenizerBridge
 from tests import ggufwriter

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oxillama.errors import LoadError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.models.rope import Rope, rope_powers
 from tests.twins import rope as twin

@@ -16,7 +16,7 @@ import pytest
 
 from oxillama._kernels import best
 from oxillama.errors import LoadError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.tensor import Weights
 from tests.zoo import Model

@@ -11,7 +11,7 @@ import pytest
 from oxillama._kernels import load
 from oxillama.errors import GGUFError, LoadError
 from oxillama.formats import FORMATS
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, Decoder, read_spec
 from oxillama.tensor import Weights
 from tests import zoo

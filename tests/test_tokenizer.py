@@ -102,7 +102,7 @@ def test_vocabulary_file_equals_llama_cpp(path: Path) -> None:
 
 
 def test_from_gguf(tmp_path: Path) -> None:
-    pytest.importorskip("oxillama.modelfile")
+    pytest.importorskip("oxillama.gguf.model_file")
     for kind in ("byte_pair", *KINDS):
         values = getattr(vocabularies, kind)(**({"pre": "qwen2"} if kind == "byte_pair" else {}))
         write_metadata(tmp_path / "vocabulary.gguf", values)

@@ -14,7 +14,7 @@ from oxillama.cache.pages import PagePool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS, KV_TYPES
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.tensor import Weights
 from tests import ggufwriter

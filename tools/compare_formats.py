@@ -26,7 +26,7 @@ from benchmarks.peers import LlamaCpp, OxiLlama, Runner
 from benchmarks.random_blocks import RANDOM_FORMATS
 from benchmarks.shapes import Shape
 from oxillama.benchmark import fixed_tokens
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from tests.twins import formats, llama
 
 SHAPE = Shape(n_embd=256, n_ff=512, n_layer=4, n_head=4, n_head_kv=2, n_vocab=1000, context=128)

@@ -118,7 +118,7 @@ def loading_bar(path: str, show: bool | None, doing: str = "loading") -> Iterato
         return
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    from oxillama.modelfile import ModelFile
+    from oxillama.gguf.model_file import ModelFile
 
     with ModelFile.open(path) as file:
         left = {name: tensor.nbytes for name, tensor in file.tensors.items()}

@@ -9,7 +9,7 @@ from typing import Any
 from oxillama.cli.inspect import SIZES
 from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
 from oxillama.outline import Outline, outline
 

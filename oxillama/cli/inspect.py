@@ -59,7 +59,7 @@ SIZES = {
 
 def run_info(args: argparse.Namespace) -> int:
     from oxillama.cli.facts import describe
-    from oxillama.modelfile import ModelFile
+    from oxillama.gguf.model_file import ModelFile
 
     with ModelFile.open(args.model) as file:
         facts = describe(file)

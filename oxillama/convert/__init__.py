@@ -26,7 +26,7 @@ from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.filetypes import FILE_TYPES, is_quantized
 from oxillama.formats import FORMATS, Format
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.outline import outline
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")

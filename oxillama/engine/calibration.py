@@ -12,8 +12,8 @@ from oxillama.config import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
+from oxillama.gguf.model_file import TensorInfo
 from oxillama.imatrix import Entry, ImportanceMatrix
-from oxillama.modelfile import TensorInfo
 from oxillama.tensor import Loaded
 
 

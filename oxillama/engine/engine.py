@@ -27,7 +27,7 @@ from oxillama.engine.stepwise import Prompt, Stepwise
 from oxillama.errors import ConfigError, KvCacheFullError, LoadError, PromptError
 from oxillama.filetypes import named_format
 from oxillama.formats import KV_TYPES
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken

@@ -16,7 +16,7 @@ from oxillama.engine.core import EngineCore
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models.spec import Spec
 from oxillama.tokenizer import TokenizerBridge
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.errors import GGUFError, LoadError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 
 # Keys that change what a model computes and that nothing here implements, with values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from oxillama.errors import LoadError
-from oxillama.modelfile import ModelFile
+from oxillama.gguf.model_file import ModelFile
 from oxillama.models.family import FAMILIES, Family
 from oxillama.models.metadata import UNSUPPORTED, Reader
 from oxillama.models.rope import Rope, read_rope

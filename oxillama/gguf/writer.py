@@ -22,7 +22,7 @@ import numpy as np
 
 from oxillama.errors import ModelFileError
 from oxillama.formats import Format
-from oxillama.gguf import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
+from oxillama.gguf.header import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
 
 VERSION = 3
 UINT32 = 4

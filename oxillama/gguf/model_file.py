@@ -1,6 +1,6 @@
 """Opens GGUF model files: metadata and tensor directory at once, tensor bytes on demand.
 
-A file is mapped, never read whole: opening one touches its header only (`oxillama.gguf`), and tensors
+A file is mapped, never read whole: opening one touches its header only (`oxillama.gguf.header`), and tensors
 are handed out as views of the mapping. Split files follow llama.cpp's gguf-split, which names them
 ``NAME-00001-of-00003.gguf`` and numbers them in ``split.no`` (from 0), ``split.count`` and
 ``split.tensors.count``; all shards open as one.
@@ -17,7 +17,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
-from oxillama.gguf import Buffer, StringArray, TensorInfo, parse_header
+from oxillama.gguf.header import Buffer, StringArray, TensorInfo, parse_header
 
 __all__ = ["ModelFile", "StringArray", "TensorInfo"]
 
