@@ -23,7 +23,7 @@ from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
 from oxillama.measurements import Metric, Row, align, round_ratios, spread
-from oxillama.tensor import aligned_empty
+from oxillama.weights.linear import aligned_empty
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from oxillama.measurements import (
     round_ratios,
     spread,
 )
-from oxillama.tensor import aligned_empty
+from oxillama.weights.linear import aligned_empty
 
 COLS = 4096
 SOME_ROWS = 256  # this many random rows, again and again

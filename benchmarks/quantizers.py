@@ -27,12 +27,12 @@ from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
 from oxillama.benchmark import Summary
-from oxillama.conversion import quantized
 from oxillama.errors import ConfigError
-from oxillama.filetypes import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.measurements import Metric, Row, rows
+from oxillama.weights.file_types import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
+from oxillama.weights.requantize import quantized
 
 ROWS, COLS = 64, 1024
 FORMATS_COMPARED = [name for name in TARGETS if name not in FLOATS]

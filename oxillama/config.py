@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oxillama.errors import ConfigError
-from oxillama.filetypes import named_format
 from oxillama.formats import KV_TYPES
 from oxillama.sampling.params import SamplerConfig
+from oxillama.weights.file_types import named_format
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""

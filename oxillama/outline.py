@@ -16,8 +16,8 @@ from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
-from oxillama.tensor import Matrices, Source, Weights
 from oxillama.tokenizer import TokenizerBridge
+from oxillama.weights.linear import Matrices, Source, Weights
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from oxillama import _kernels, filetypes
+from oxillama import _kernels
 from oxillama.config import available_cpus
-from oxillama.conversion import converted
 from oxillama.errors import ConfigError, GGUFError, LoadError
-from oxillama.filetypes import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.header import writer as ggufwriter
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.imatrix import ImportanceMatrix
+from oxillama.weights import file_types as filetypes
+from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
+from oxillama.weights.requantize import converted
 
 QUANTIZATION_VERSION = 2
 """Of the block formats, as ``general.quantization_version`` has it."""

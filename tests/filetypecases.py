@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.filetypes import TARGETS
+from oxillama.weights.file_types import TARGETS
 from tests import ggufwriter
 
 COLS, ROWS = 256, 8

@@ -9,7 +9,7 @@ import numpy as np
 
 from oxillama._kernels import load
 from oxillama.formats import KV_TYPES
-from oxillama.tensor import aligned_empty
+from oxillama.weights.linear import aligned_empty
 from tests.floor import normal
 from tests.twins import attention as twin
 

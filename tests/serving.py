@@ -24,7 +24,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tensor import Weights
+from oxillama.weights.linear import Weights
 from tests import zoo
 from tests.floor import PRESENT, same_bits
 from tests.tinymodels import Tiny

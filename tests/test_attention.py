@@ -9,7 +9,7 @@ import pytest
 
 from oxillama._kernels import load
 from oxillama.formats import KV_TYPES, LAYOUTS
-from oxillama.tensor import aligned_empty
+from oxillama.weights.linear import aligned_empty
 from tests.floor import PRESENT, normal, same_bits
 from tests.pagedcache import SHAPES, Cache, rows, some_options, wanted
 from tests.twins import attention as twin

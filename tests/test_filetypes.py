@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, ImportanceMatrix, quantize_model
-from oxillama.filetypes import FALLBACK, FILE_TYPES, TARGETS, fitting, is_quantized, named_format, named_type
 from oxillama.formats import FORMATS
 from oxillama.imatrix import Entry
+from oxillama.weights.file_types import (
+    FALLBACK,
+    FILE_TYPES,
+    TARGETS,
+    fitting,
+    is_quantized,
+    named_format,
+    named_type,
+)
 from tests.filetypecases import CASES, LETTERS, Case
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "file_types.json").read_text())

@@ -19,12 +19,12 @@ from oxillama import (
     quantize_model,
 )
 from oxillama._kernels import best
-from oxillama.filetypes import TARGETS
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.imatrix import Entry
 from oxillama.models import Decoder, read_spec
-from oxillama.tensor import Weights
+from oxillama.weights.file_types import TARGETS
+from oxillama.weights.linear import Weights
 from tests import ggufwriter
 from tests.floor import normal
 from tests.tinymodels import WIDE, Running, Tiny, tokens_of
@@ -103,7 +103,7 @@ def test_blocks_are_those_of_the_kernel_for_tensors_of_many_chunks(
     x = normal(100, 512, seed=4)
     path = matrix_file(tmp_path / "in.gguf", x, kind="F16")
     quantize_model(path, tmp_path / "one.gguf", "Q4_K_M", num_threads=1)
-    monkeypatch.setattr("oxillama.conversion.CHUNK_ELEMENTS", 512 * 16)
+    monkeypatch.setattr("oxillama.weights.requantize.CHUNK_ELEMENTS", 512 * 16)
     quantize_model(path, tmp_path / "many.gguf", "Q4_K_M", num_threads=3)
     assert contents(tmp_path / "one.gguf") == contents(tmp_path / "many.gguf")
     (fmt, data) = contents(tmp_path / "many.gguf")["blk.0.attn_q.weight"]

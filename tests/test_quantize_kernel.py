@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from benchmarks.quantizers import importance, matrices, relative_error
 from oxillama._kernels import best, load
-from oxillama.filetypes import FLOATS, TARGETS
 from oxillama.formats import FORMATS
+from oxillama.weights.file_types import FLOATS, TARGETS
 from tests.floor import PRESENT, normal
 from tests.twins.formats import weights as dequantized
 

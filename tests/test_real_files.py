@@ -19,11 +19,11 @@ import pytest
 from oxillama import InferenceEngine, SamplerConfig
 from oxillama.engine.embedding import token_states
 from oxillama.errors import GGUFError, LoadError, ModelFileError
-from oxillama.filetypes import FALLBACK
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec, read_spec
 from oxillama.tokenizer import TokenizerBridge
+from oxillama.weights.file_types import FALLBACK
 from tests import ggufwriter
 from tests.floor import PRESENT, matrix, same_bits
 from tests.tinymodel import N_CONTROL, tiny_vocabulary, write_tiny_model

@@ -18,7 +18,7 @@ from oxillama._kernels import best
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.tensor import Weights
+from oxillama.weights.linear import Weights
 from tests.zoo import Model
 
 DIM, BASE, FIRST = 64, 10000.0, 2048

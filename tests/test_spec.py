@@ -13,7 +13,7 @@ from oxillama.errors import GGUFError, LoadError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, Decoder, read_spec
-from oxillama.tensor import Weights
+from oxillama.weights.linear import Weights
 from tests import zoo
 from tests.floor import NAMES, PRESENT, matrix, same_bits
 from tests.tinymodels import WIDE, Running, Tiny, tokens_of

@@ -16,7 +16,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.tensor import Weights
+from oxillama.weights.linear import Weights
 from tests import ggufwriter
 from tests.floor import PRESENT, matrix, normal
 from tests.twins import formats as twin_formats

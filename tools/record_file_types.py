@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.quantizers import Peer, formats_of
 from oxillama import ImportanceMatrix
-from oxillama.filetypes import FILE_TYPES
 from oxillama.imatrix import Entry
+from oxillama.weights.file_types import FILE_TYPES
 from tests.filetypecases import CASES, LETTERS, Case
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oxillama import ConfigError
 from oxillama.cli import options
 from oxillama.cli.console import human_bytes, loading_bar, print_rows, printable, say
-from oxillama.filetypes import ALIASES, FILE_TYPES, TARGETS, UNWEIGHTED
+from oxillama.weights.file_types import ALIASES, FILE_TYPES, TARGETS, UNWEIGHTED
 
 if TYPE_CHECKING:
     from oxillama import Quantization

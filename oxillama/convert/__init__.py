@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
-from oxillama.conversion import MOST, quantized
 from oxillama.convert.config import Config, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
-from oxillama.filetypes import FILE_TYPES, is_quantized
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.model_file import ModelFile
 from oxillama.outline import outline
+from oxillama.weights.file_types import FILE_TYPES, is_quantized
+from oxillama.weights.requantize import MOST, quantized
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}

@@ -14,7 +14,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
 from oxillama.gguf.model_file import TensorInfo
 from oxillama.imatrix import Entry, ImportanceMatrix
-from oxillama.tensor import Loaded
+from oxillama.weights.linear import Loaded
 
 
 class Recorder:

@@ -25,15 +25,15 @@ from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.stepwise import Prompt, Stepwise
 from oxillama.errors import ConfigError, KvCacheFullError, LoadError, PromptError
-from oxillama.filetypes import named_format
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tensor import Loaded, Weights
 from oxillama.tokenizer import TokenizerBridge
+from oxillama.weights.file_types import named_format
+from oxillama.weights.linear import Loaded, Weights
 
 SAMPLE_BYTES = 256  # of a tensor, for its model's key
 

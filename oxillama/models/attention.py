@@ -11,7 +11,7 @@ from oxillama._kernels import Kernels
 from oxillama.models.norm import load_qk_norms
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, Weights
+from oxillama.weights.linear import Matrices, Weights
 
 
 class Attention:

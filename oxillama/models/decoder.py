@@ -21,7 +21,7 @@ from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
 from oxillama.models.stateful import lay_out
 from oxillama.models.workspace import Step, Workspace, merge_widths
-from oxillama.tensor import Embedding, Matrices, Weights
+from oxillama.weights.linear import Embedding, Matrices, Weights
 
 
 class Decoder:

@@ -12,7 +12,7 @@ from oxillama.models.family import Routing
 from oxillama.models.feed import Feed, load_feed
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
-from oxillama.tensor import Matrices, MatrixStack, Weights
+from oxillama.weights.linear import Matrices, MatrixStack, Weights
 
 
 class ExpertFeed:

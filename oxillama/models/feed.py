@@ -7,7 +7,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, Weights
+from oxillama.weights.linear import Matrices, Weights
 
 
 class Feed:

@@ -18,7 +18,7 @@ from oxillama.models.spec import Spec
 from oxillama.models.ssm import Mamba, Mamba2, ShortConv
 from oxillama.models.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.workspace import Step, merge_widths
-from oxillama.tensor import Matrices, Weights
+from oxillama.weights.linear import Matrices, Weights
 
 
 class Block(Protocol):

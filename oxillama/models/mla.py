@@ -14,7 +14,7 @@ from oxillama.models.attention import attend_options
 from oxillama.models.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, MatrixStack, Weights
+from oxillama.weights.linear import Matrices, MatrixStack, Weights
 
 
 class LatentAttention:

@@ -6,7 +6,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.spec import Spec
-from oxillama.tensor import Weights
+from oxillama.weights.linear import Weights
 
 
 class Norm:

@@ -10,7 +10,7 @@ from oxillama.models.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.stateful import Stateful, in_blocks, padded
 from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, Weights
+from oxillama.weights.linear import Matrices, Weights
 
 
 class Conv:

@@ -14,7 +14,7 @@ from oxillama.models.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.stateful import Stateful, padded
 from oxillama.models.workspace import Step
-from oxillama.tensor import Matrices, Weights
+from oxillama.weights.linear import Matrices, Weights
 
 GROUP_EPS = 64e-5
 DECAY = -0.606531  # -e^-0.5

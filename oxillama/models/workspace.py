@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.batch import Batch
-from oxillama.tensor import Matrices, aligned_empty
+from oxillama.weights.linear import Matrices, aligned_empty
 
 MIN_ROWS = 64  # what buffers hold at least, so that a token's experts can run together
 MAX_GROUPS = 512  # matrices that one call takes

@@ -8,8 +8,8 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.errors import GGUFError
-from oxillama.filetypes import UNWEIGHTED
 from oxillama.formats import Format
+from oxillama.weights.file_types import UNWEIGHTED
 
 CHUNK_ELEMENTS = 1 << 22
 """Elements converted at a time: what bounds the memory."""

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
-from oxillama.conversion import converted, quantized
 from oxillama.errors import LoadError
-from oxillama.filetypes import FLOATS, fitting, is_quantized
 from oxillama.formats import FORMATS, LAYOUTS, Format
 from oxillama.gguf.model_file import ModelFile, TensorInfo
+from oxillama.weights.file_types import FLOATS, fitting, is_quantized
+from oxillama.weights.requantize import converted, quantized
 
 ALIGNMENT = 64
 PIECE = 64 << 20  # bytes of memory that small matrices share
