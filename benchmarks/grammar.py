@@ -23,7 +23,7 @@ from benchmarks.grammar_texts import CASES, Case
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
 from oxillama.measurements import Metric, Row, align
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 
 @dataclass

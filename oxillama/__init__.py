@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from oxillama.sampling.chain import Sampler, SamplerChain
     from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
-    from oxillama.tokenizer import TokenizerBridge
+    from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
     "MAX_DECODE_WAIT_MS",
@@ -126,7 +126,7 @@ _LATER = {
     "SsmStatePool": "oxillama.cache.recurrent",
     "TokenConstraint": "oxillama.sampling.protocols",
     "TokenLogprobs": "oxillama.sampling.logprobs",
-    "TokenizerBridge": "oxillama.tokenizer",
+    "TokenizerBridge": "oxillama.tokenizer.bridge",
     "batched_flash_attention": "oxillama.attention",
     "collect_imatrix": "oxillama.engine.calibration",
     "flash_attention_forward": "oxillama.attention",

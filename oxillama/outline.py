@@ -16,7 +16,7 @@ from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.linear import Matrices, Source, Weights
 
 

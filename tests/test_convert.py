@@ -17,7 +17,7 @@ from oxillama.convert import convert
 from oxillama.engine.embedding import token_states
 from oxillama.errors import ConfigError, LoadError, ModelFileError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from tests import huggingface as hf
 from tests.commandline import error, output
 from tests.tinymodels import Running
@@ -256,7 +256,7 @@ def test_word_piece(tmp_path: Path) -> None:
 
 def test_word_piece_takes_apart_as_bert_does() -> None:
     """Hangul syllables fall into all their letters, and vowel signs that take room stay."""
-    from oxillama.characters import without_accents
+    from oxillama.tokenizer.characters import without_accents
 
     assert without_accents(ord("한")) == "\u1112\u1161\u11ab"
     assert without_accents(ord("é")) == "e"

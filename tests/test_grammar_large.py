@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.grammar_texts import CASES
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "grammar_masks.json").read_text())
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

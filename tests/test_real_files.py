@@ -22,7 +22,7 @@ from oxillama.errors import GGUFError, LoadError, ModelFileError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec, read_spec
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.file_types import FALLBACK
 from tests import ggufwriter
 from tests.floor import PRESENT, matrix, same_bits

@@ -18,7 +18,7 @@ from oxillama.sampling.breakers import breaker_tables, sequences
 from oxillama.sampling.chain import Sampler, SamplerChain
 from oxillama.sampling.logprobs import token_logprobs
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.floor import PRESENT, normal
 from tests.twins import sampling as twin
 

@@ -13,7 +13,7 @@ from oxillama._kernels import best
 from oxillama.demo import STORY
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.floor import normal
 
 PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}

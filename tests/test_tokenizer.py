@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.characters import categories, class_view
 from oxillama.errors import ChatTemplateError, ModelFileError, TokenizerError
-from oxillama.pretokenizers import PRE_TOKENIZERS
-from oxillama.segmenters.byte_pair import _merge_many, merge_pairs
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.tokenizer.characters import categories, class_view
+from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
+from oxillama.tokenizer.segmenters.byte_pair import _merge_many, merge_pairs
 from tests import vocabularies
 from tests.gguf_metadata import read_metadata, write_metadata
 from tests.vocabularies import BYTE, CONTROL, NORMAL, USER_DEFINED

@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from oxillama.segmenters.byte_pair import BYTE_TO_CHAR
+from oxillama.tokenizer.segmenters.byte_pair import BYTE_TO_CHAR
 
 WORDS = ("the", "and", "once", "upon", "time", "fox", "little", "said", "there", "was", "hello", "world")
 BOS, EOS, TURN, END_OF_TURN = "<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>"

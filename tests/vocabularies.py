@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.segmenters.byte_pair import BYTE_TO_CHAR
+from oxillama.tokenizer.segmenters.byte_pair import BYTE_TO_CHAR
 
 # Members of every class the pre-tokenizers tell apart.
 CHARACTERS = (

@@ -1,4 +1,4 @@
-"""Write oxillama/unicode_table.py: the general category of every code point, one letter per range.
+"""Write oxillama/tokenizer/unicode_table.py: the general category of every code point, one letter per range.
 
 The pre-tokenizers of language models are defined over Unicode categories, and a vocabulary is only
 reproduced exactly with the Unicode version its reference implementation uses. llama.cpp's table is

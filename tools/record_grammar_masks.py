@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.grammar_texts import CASES
 from oxillama.grammar import Vocabulary
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 STEP = 3  # every third position is recorded
 

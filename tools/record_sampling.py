@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import llama_cpp as api
 
 from oxillama.demo import STORY
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.floor import normal
 
 N = 60

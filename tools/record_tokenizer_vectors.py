@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from oxillama.pretokenizers import PRE_TOKENIZERS
+from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests import vocabularies
 from tests.gguf_metadata import write_metadata
 

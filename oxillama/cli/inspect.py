@@ -9,7 +9,7 @@ from oxillama import TokenizerError
 from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, read_text, say
 
 if TYPE_CHECKING:
-    from oxillama.vocab import TokenType
+    from oxillama.tokenizer.vocabulary import TokenType
 
 
 def add_commands(commands: Any) -> None:

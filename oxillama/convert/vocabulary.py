@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 
 from oxillama.convert.safetensors import read_json
 from oxillama.errors import ModelFileError, TokenizerError
-from oxillama.pretokenizers import PRE_TOKENIZERS
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens, by GGUF's numbers."""

@@ -12,7 +12,7 @@ from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_GRAMMARS = 32
 """Grammars that are kept; what is asked for again is not compiled again."""

@@ -31,7 +31,7 @@ from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.params import SamplerConfig
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.file_types import named_format
 from oxillama.weights.linear import Loaded, Weights
 

@@ -17,7 +17,7 @@ from oxillama.engine.stop_text import StopText
 from oxillama.errors import ConfigError
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 
 class Request:

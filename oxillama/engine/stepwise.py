@@ -18,7 +18,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.spec import Spec
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 Prompt = str | Listed[int] | np.ndarray
 

@@ -17,7 +17,7 @@ from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from oxillama.tokenizer import TokenizerBridge
+    from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_CONSTRAINTS = 4  # vocabularies for which a grammar keeps what it has found out
 CHUNK = 1 << 14  # bytes matched before the size of the tables is looked at

@@ -9,10 +9,10 @@ import numpy as np
 
 from oxillama._kernels.trie import Trie
 from oxillama.errors import TokenizerError
-from oxillama.vocab import HIDDEN, UNUSED
+from oxillama.tokenizer.vocabulary import HIDDEN, UNUSED
 
 if TYPE_CHECKING:
-    from oxillama.tokenizer import TokenizerBridge
+    from oxillama.tokenizer.bridge import TokenizerBridge
 
 
 class Vocabulary:

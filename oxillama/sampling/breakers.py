@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from oxillama.errors import ConfigError
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 MAX_TAIL = 20  # tokens of a breaker after its first, as in llama.cpp
 

@@ -21,7 +21,7 @@ from oxillama.sampling.protocols import SamplerStage, TokenConstraint
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.stages import Native, call_stage, history_window, masking_stages, ordered_stages
 from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
-from oxillama.tokenizer import TokenizerBridge
+from oxillama.tokenizer.bridge import TokenizerBridge
 
 LN2 = 0.6931471805599453
 NO_HISTORY = np.empty(0, np.int32)

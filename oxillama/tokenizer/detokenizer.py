@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import re
 
-from oxillama.segmenters.base import SPACE
-from oxillama.segmenters.byte_pair import CHAR_TO_BYTE
-from oxillama.segmenters.longest_match import unescape_rwkv
-from oxillama.vocab import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
+from oxillama.tokenizer.segmenters.base import SPACE
+from oxillama.tokenizer.segmenters.byte_pair import CHAR_TO_BYTE
+from oxillama.tokenizer.segmenters.longest_match import unescape_rwkv
+from oxillama.tokenizer.vocabulary import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
 
 
 class StreamDecoder:

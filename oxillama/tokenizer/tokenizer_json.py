@@ -15,8 +15,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from oxillama.errors import ModelFileError, TokenizerError
-from oxillama.tokenizer import TokenizerBridge, check_text
-from oxillama.vocab import BYTE, BYTE_TOKEN, CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocab
+from oxillama.tokenizer.bridge import TokenizerBridge, check_text
+from oxillama.tokenizer.vocabulary import BYTE, BYTE_TOKEN, CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocab
 
 
 class JsonTokenizer(TokenizerBridge):

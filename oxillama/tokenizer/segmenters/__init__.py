@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oxillama.segmenters.base import Segmenter
-from oxillama.segmenters.byte_pair import BytePair, DnaText, SentencePiece, WhitespaceWords
-from oxillama.segmenters.longest_match import Rwkv, WordPiece
-from oxillama.segmenters.unigram import Plamo2, Unigram
-from oxillama.vocab import Vocab
+from oxillama.tokenizer.segmenters.base import Segmenter
+from oxillama.tokenizer.segmenters.byte_pair import BytePair, DnaText, SentencePiece, WhitespaceWords
+from oxillama.tokenizer.segmenters.longest_match import Rwkv, WordPiece
+from oxillama.tokenizer.segmenters.unigram import Plamo2, Unigram
+from oxillama.tokenizer.vocabulary import Vocab
 
 _BY_MODEL: dict[str, Callable[[Vocab], Segmenter]] = {
     "gpt2": BytePair,

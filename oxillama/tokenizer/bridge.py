@@ -1,7 +1,7 @@
 """Text to token ids and back, from a model file's own vocabulary or from a tokenizer.json.
 
 Encoding has two stages. Special tokens are found first and cut the text into fragments; a segmenter
-(`oxillama.segmenters`) turns each fragment into ids. Both follow llama.cpp, token for token.
+(`oxillama.tokenizer.segmenters`) turns each fragment into ids. Both follow llama.cpp, token for token.
 Decoding joins the bytes of the tokens; a character whose bytes are spread over several tokens comes
 out whole, streamed or not.
 """
@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import Any
 
 from oxillama.chat import ChatTemplate
-from oxillama.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
 from oxillama.errors import ChatTemplateError, TokenizerError
-from oxillama.segmenters import segmenter
-from oxillama.segmenters.base import Segmenter
-from oxillama.special_tokens import SpecialTokenFinder
-from oxillama.vocab import CONTROL, TokenType, Vocab
+from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
+from oxillama.tokenizer.segmenters import segmenter
+from oxillama.tokenizer.segmenters.base import Segmenter
+from oxillama.tokenizer.special_tokens import SpecialTokenFinder
+from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
 
 
 class TokenizerBridge:
@@ -73,7 +73,7 @@ class TokenizerBridge:
             GGUF metadata to take special ids, the end-of-generation set and chat templates from. Without
             it they come from what the JSON file adds to a text and from well-known token texts.
         """
-        from oxillama.tokenizer_json import JsonTokenizer
+        from oxillama.tokenizer.tokenizer_json import JsonTokenizer
 
         return JsonTokenizer.load(path, metadata, _templates(metadata or {}))
 

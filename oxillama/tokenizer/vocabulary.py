@@ -18,7 +18,7 @@ import numpy as np
 
 from oxillama.errors import TokenizerError
 from oxillama.gguf.header import StringArray
-from oxillama.pretokenizers import PreTokenizer, pre_tokenizer
+from oxillama.tokenizer.pretokenizers import PreTokenizer, pre_tokenizer
 
 PREFIX = "tokenizer.ggml."
 

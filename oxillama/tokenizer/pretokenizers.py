@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from oxillama.characters import class_view, space_view
 from oxillama.errors import TokenizerError
+from oxillama.tokenizer.characters import class_view, space_view
 
 # What `\p{...}` holds: the stand-in for characters outside ASCII, and the ASCII members.
 _SETS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxillama.vocab import HIDDEN, LSTRIP, RSTRIP, SPECIAL, Vocab
+from oxillama.tokenizer.vocabulary import HIDDEN, LSTRIP, RSTRIP, SPECIAL, Vocab
 
 
 class SpecialTokenFinder:

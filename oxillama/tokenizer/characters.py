@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from oxillama.unicode_table import RANGES
+from oxillama.tokenizer.unicode_table import RANGES
 
 WHITESPACE = frozenset(
     (

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from oxillama.characters import lowered, split_spaces
 from oxillama.errors import TokenizerError
-from oxillama.segmenters.base import SPACE, WordCache, uncrossed_spaces
-from oxillama.vocab import PREFIX, Vocab
+from oxillama.tokenizer.characters import lowered, split_spaces
+from oxillama.tokenizer.segmenters.base import SPACE, WordCache, uncrossed_spaces
+from oxillama.tokenizer.vocabulary import PREFIX, Vocab
 
 _LIST_LIMIT = 200  # symbols up to which a plain list is faster than a heap
 

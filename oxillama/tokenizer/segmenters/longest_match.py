@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from oxillama.characters import WHITESPACE, base, category, lower, without_accents
 from oxillama.errors import TokenizerError
-from oxillama.segmenters.base import SPACE, WordCache
-from oxillama.vocab import PREFIX, Vocab
+from oxillama.tokenizer.characters import WHITESPACE, base, category, lower, without_accents
+from oxillama.tokenizer.segmenters.base import SPACE, WordCache
+from oxillama.tokenizer.vocabulary import PREFIX, Vocab
 
 
 class WordPiece:
