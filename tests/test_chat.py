@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oxillama.chat import MAX_SOURCE, ChatTemplate
+from oxillama.chat.template import MAX_SOURCE, ChatTemplate
 from oxillama.errors import ChatTemplateError
 
 USER = {"role": "user", "content": "Hi there"}

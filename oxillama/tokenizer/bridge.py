@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from oxillama.chat import ChatTemplate
+from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
 from oxillama.tokenizer.segmenters import segmenter

@@ -1,7 +1,7 @@
 """Chat templates: Jinja programs from a model file, rendered without trusting them.
 
 A template is a program somebody else wrote (CVE-2024-34359 ran code through one), so it sees a plain
-copy of the messages, dicts, lists, strings and numbers only, inside `oxillama.chat_sandbox`, which bounds
+copy of the messages, dicts, lists, strings and numbers only, inside `oxillama.chat.sandbox`, which bounds
 what it may call, write and take. Rendering follows `transformers`, for which these templates are
 written: the same environment, `raise_exception`, `strftime_now`, `tojson`, the `generation` tag ignored.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2.exceptions import TemplateSyntaxError
 
-from oxillama.chat_sandbox import Budget, Environment, OverBudget, Refused, current_budget
+from oxillama.chat.sandbox import Budget, Environment, OverBudget, Refused, current_budget
 from oxillama.errors import ChatTemplateError
 
 MAX_SOURCE = 1 << 18  # characters of a template
