@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.errors import LoadError
+from oxillama.models.families.llama import GRANITE, LLAMA, granite_rotation
 from oxillama.models.family import Family, Routing, register
-from oxillama.models.llama import GRANITE, LLAMA, granite_rotation
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec, Ssm
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import WINDOWS, register
-from oxillama.models.llama import LLAMA
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
 

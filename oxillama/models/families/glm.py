@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from oxillama.models.families.llama import LLAMA
+from oxillama.models.families.qwen import rope_sections
 from oxillama.models.family import register
-from oxillama.models.llama import LLAMA
 from oxillama.models.metadata import Reader
-from oxillama.models.qwen import rope_sections
 from oxillama.models.spec import Spec
 
 CHATGLM = register(LLAMA.derive("chatglm", gate="fused", routing=None))

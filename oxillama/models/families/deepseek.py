@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
+from oxillama.models.families.llama import LLAMA, needs_experts
 from oxillama.models.family import Family, Routing, register
-from oxillama.models.llama import LLAMA, needs_experts
 from oxillama.models.metadata import Reader
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Latent, Spec, Temperature

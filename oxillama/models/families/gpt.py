@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from oxillama.models.families.llama import LLAMA, needs_experts
 from oxillama.models.family import WINDOWS, Routing, register
-from oxillama.models.llama import LLAMA, needs_experts
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
 

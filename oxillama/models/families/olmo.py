@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from oxillama.models.families.llama import LLAMA, needs_experts
 from oxillama.models.family import WINDOWS, Routing, register
-from oxillama.models.llama import LLAMA, needs_experts
 
 OLMO = register(
     LLAMA.derive("olmo", options=("attention.clamp_kqv",), norm="layer", norm_weight=False, routing=None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Routing, register
-from oxillama.models.llama import LLAMA
 
 BERT = register(
     LLAMA.derive(
