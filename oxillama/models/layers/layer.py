@@ -9,14 +9,14 @@ from typing import Protocol
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.attention import Attention
-from oxillama.models.experts import load_experts
-from oxillama.models.feed import load_feed
-from oxillama.models.mla import LatentAttention
-from oxillama.models.norm import Norm, load_norm
+from oxillama.models.layers.attention import Attention
+from oxillama.models.layers.experts import load_experts
+from oxillama.models.layers.feed import load_feed
+from oxillama.models.layers.latent_attention import LatentAttention
+from oxillama.models.layers.norm import Norm, load_norm
+from oxillama.models.layers.ssm import Mamba, Mamba2, ShortConv
+from oxillama.models.layers.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.spec import Spec
-from oxillama.models.ssm import Mamba, Mamba2, ShortConv
-from oxillama.models.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.weights.linear import Matrices, Weights
 

@@ -9,7 +9,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.family import Routing
-from oxillama.models.feed import Feed, load_feed
+from oxillama.models.layers.feed import Feed, load_feed
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.weights.linear import Matrices, MatrixStack, Weights

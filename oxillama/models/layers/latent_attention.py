@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.attention import attend_options
-from oxillama.models.norm import HeadNorm
+from oxillama.models.layers.attention import attend_options
+from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Matrices, MatrixStack, Weights

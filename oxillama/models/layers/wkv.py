@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.norm import HeadNorm
+from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.stateful import Stateful, padded
 from oxillama.models.spec import Spec
-from oxillama.models.stateful import Stateful, padded
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Matrices, Weights
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.norm import load_qk_norms
+from oxillama.models.layers.norm import load_qk_norms
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Matrices, Weights

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from oxillama.models.norm import HeadNorm
+from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.stateful import Stateful, in_blocks, padded
 from oxillama.models.spec import Spec
-from oxillama.models.stateful import Stateful, in_blocks, padded
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Matrices, Weights
 
