@@ -24,7 +24,6 @@ from oxillama.errors import (
 from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
-    from oxillama.attention import batched_flash_attention, flash_attention_forward
     from oxillama.cache.kv import KvCache, KvCachePool, PagedKvCache
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.cache.recurrent import SsmStatePool
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.imatrix import ImportanceMatrix
+    from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
     from oxillama.quantize import Quantization, quantize_model
     from oxillama.sampling.batch import sample, sample_batch
     from oxillama.sampling.chain import Sampler, SamplerChain
@@ -127,9 +127,9 @@ _LATER = {
     "TokenConstraint": "oxillama.sampling.protocols",
     "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer.bridge",
-    "batched_flash_attention": "oxillama.attention",
+    "batched_flash_attention": "oxillama.models.flash_attention",
     "collect_imatrix": "oxillama.engine.calibration",
-    "flash_attention_forward": "oxillama.attention",
+    "flash_attention_forward": "oxillama.models.flash_attention",
     "quantize_model": "oxillama.quantize",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",

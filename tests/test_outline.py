@@ -22,7 +22,7 @@ from oxillama.cli.facts import describe
 from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
-from oxillama.outline import outline
+from oxillama.models.preflight import outline
 from tests import ggufwriter
 from tests.test_models import OPTIONS, VALUES
 from tests.test_real_files import k_m, wide, written

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oxillama.models.pace import LATEST, SOONEST, TRIAL, Pace
+from oxillama.models.thread_tuner import LATEST, SOONEST, TRIAL, Pace
 
 
 class Machine:

@@ -11,7 +11,7 @@ from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
-from oxillama.outline import Outline, outline
+from oxillama.models.preflight import Outline, outline
 
 
 def describe(file: ModelFile) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.model_file import ModelFile
-from oxillama.outline import outline
+from oxillama.models.preflight import outline
 from oxillama.weights.file_types import FILE_TYPES, is_quantized
 from oxillama.weights.requantize import MOST, quantized
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence as Listed
 
 import numpy as np
 
-from oxillama.batch import Batch
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
 from oxillama.cache.recurrent import RecurrentCache, SsmStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
-from oxillama.models.pace import Pace
+from oxillama.models.batch import Batch
+from oxillama.models.thread_tuner import Pace
 
 
 class Runner:

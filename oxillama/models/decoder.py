@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.batch import Batch
 from oxillama.errors import LoadError
+from oxillama.models.batch import Batch
 from oxillama.models.layers.layer import Layer, load_layer
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.stateful import lay_out
-from oxillama.models.pace import Pace
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
+from oxillama.models.thread_tuner import Pace
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.linear import Embedding, Matrices, Weights
 

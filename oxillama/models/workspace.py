@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.batch import Batch
+from oxillama.models.batch import Batch
 from oxillama.weights.linear import Matrices, aligned_empty
 
 MIN_ROWS = 64  # what buffers hold at least, so that a token's experts can run together
