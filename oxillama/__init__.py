@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.cache.recurrent import SsmStatePool
     from oxillama.engine.async_engine import AsyncEngine
-    from oxillama.engine.calibration import collect_imatrix
     from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Generation
@@ -36,9 +35,10 @@ if TYPE_CHECKING:
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.grammar import Grammar, GrammarState
-    from oxillama.imatrix import ImportanceMatrix
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
-    from oxillama.quantize import Quantization, quantize_model
+    from oxillama.quantize.calibration import collect_imatrix
+    from oxillama.quantize.imatrix import ImportanceMatrix
+    from oxillama.quantize.model import Quantization, quantize_model
     from oxillama.sampling.batch import sample, sample_batch
     from oxillama.sampling.chain import Sampler, SamplerChain
     from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
@@ -106,7 +106,7 @@ _LATER = {
     "Generation": "oxillama.engine.generation",
     "Grammar": "oxillama.grammar",
     "GrammarState": "oxillama.grammar",
-    "ImportanceMatrix": "oxillama.imatrix",
+    "ImportanceMatrix": "oxillama.quantize.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
     "KvCache": "oxillama.cache.kv",
     "KvCachePool": "oxillama.cache.kv",
@@ -114,7 +114,7 @@ _LATER = {
     "PagedKvCache": "oxillama.cache.kv",
     "PoolingMode": "oxillama.engine.embedding",
     "PrefixKvCache": "oxillama.cache.prefix",
-    "Quantization": "oxillama.quantize",
+    "Quantization": "oxillama.quantize.model",
     "SampledToken": "oxillama.sampling.logprobs",
     "Sampler": "oxillama.sampling.chain",
     "SamplerChain": "oxillama.sampling.chain",
@@ -128,9 +128,9 @@ _LATER = {
     "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer.bridge",
     "batched_flash_attention": "oxillama.models.flash_attention",
-    "collect_imatrix": "oxillama.engine.calibration",
+    "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
-    "quantize_model": "oxillama.quantize",
+    "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",
     "token_logprobs": "oxillama.sampling.logprobs",

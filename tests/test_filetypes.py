@@ -10,7 +10,7 @@ import pytest
 
 from oxillama import ConfigError, ImportanceMatrix, quantize_model
 from oxillama.formats import FORMATS
-from oxillama.imatrix import Entry
+from oxillama.quantize.imatrix import Entry
 from oxillama.weights.file_types import (
     FALLBACK,
     FILE_TYPES,

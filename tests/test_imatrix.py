@@ -24,9 +24,9 @@ from oxillama import (
     quantize_model,
 )
 from oxillama._kernels import best
-from oxillama.engine.calibration import Recorder
 from oxillama.gguf.model_file import ModelFile
-from oxillama.imatrix import FLOOR, Entry
+from oxillama.quantize.calibration import Recorder
+from oxillama.quantize.imatrix import FLOOR, Entry
 from tests import ggufwriter
 from tests.tinymodels import Running, Tiny, tokens_of
 from tests.twins.formats import weights as dequantized

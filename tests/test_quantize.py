@@ -21,8 +21,8 @@ from oxillama import (
 from oxillama._kernels import best
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
-from oxillama.imatrix import Entry
 from oxillama.models import Decoder, read_spec
+from oxillama.quantize.imatrix import Entry
 from oxillama.weights.file_types import TARGETS
 from oxillama.weights.linear import Weights
 from tests import ggufwriter

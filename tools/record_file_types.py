@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.quantizers import Peer, formats_of
 from oxillama import ImportanceMatrix
-from oxillama.imatrix import Entry
+from oxillama.quantize.imatrix import Entry
 from oxillama.weights.file_types import FILE_TYPES
 from tests.filetypecases import CASES, LETTERS, Case
 

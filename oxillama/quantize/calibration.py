@@ -13,7 +13,7 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
 from oxillama.gguf.model_file import TensorInfo
-from oxillama.imatrix import Entry, ImportanceMatrix
+from oxillama.quantize.imatrix import Entry, ImportanceMatrix
 from oxillama.weights.linear import Loaded
 
 

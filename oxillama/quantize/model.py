@@ -20,7 +20,7 @@ from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.header import writer as ggufwriter
 from oxillama.gguf.model_file import ModelFile, TensorInfo
-from oxillama.imatrix import ImportanceMatrix
+from oxillama.quantize.imatrix import ImportanceMatrix
 from oxillama.weights import file_types as filetypes
 from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
 from oxillama.weights.requantize import converted
