@@ -21,8 +21,8 @@ from benchmarks import (
     sampling,
     serving,
 )
+from oxillama.bench.measurements import Row
 from oxillama.errors import OxiLlamaError
-from oxillama.measurements import Row
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.peers import ENGINES, Runner
 from benchmarks.timing import alternate
-from oxillama.benchmark import fixed_tokens
+from oxillama.bench.benchmark import fixed_tokens
+from oxillama.bench.measurements import Metric, Row, rows
 from oxillama.errors import ConfigError
-from oxillama.measurements import Metric, Row, rows
 
 SPIN = """
 import os, sys

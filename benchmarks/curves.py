@@ -16,10 +16,10 @@ from typing import Any
 from benchmarks import plot, runs, serving
 from benchmarks.peers import ENGINES, LlamaCpp, Runner
 from benchmarks.timing import alternate
-from oxillama.benchmark import Summary, fixed_tokens
+from oxillama.bench.benchmark import Summary, fixed_tokens
+from oxillama.bench.measurements import Metric, Row, rows
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
-from oxillama.measurements import Metric, Row, rows
 
 CONTEXTS = [512, 1024, 2048, 4096, 8192, 16384]
 BATCHES = [1, 2, 4, 8, 16, 32, 64]

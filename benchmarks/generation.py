@@ -14,10 +14,10 @@ from benchmarks import runs
 from benchmarks.grammar_texts import JSON
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
+from oxillama.bench.measurements import Metric, rows
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
-from oxillama.measurements import Metric, rows
 
 PROMPT = "A list of animals, as JSON:\n"
 METRICS = (Metric("decode", "ms a token", False), Metric("whole", "ms a token", False))

@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.grammar_texts import CASES, Case
+from oxillama.bench.measurements import Metric, Row, align
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
-from oxillama.measurements import Metric, Row, align
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 

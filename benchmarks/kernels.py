@@ -19,17 +19,17 @@ from benchmarks import runs
 from benchmarks.random_blocks import random_rows
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
-from oxillama.benchmark import Summary
-from oxillama.config import available_cpus
-from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, LAYOUTS
-from oxillama.measurements import (
+from oxillama.bench.benchmark import Summary
+from oxillama.bench.measurements import (
     Metric,
     Row,
     align,
     round_ratios,
     spread,
 )
+from oxillama.config import available_cpus
+from oxillama.errors import ConfigError
+from oxillama.formats import FORMATS, LAYOUTS
 from oxillama.weights.linear import aligned_empty
 
 COLS = 4096

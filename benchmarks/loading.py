@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import alternate
-from oxillama.benchmark import fixed_tokens
+from oxillama.bench.benchmark import fixed_tokens
+from oxillama.bench.measurements import Metric, Row, rows
 from oxillama.errors import LoadError
-from oxillama.measurements import Metric, Row, rows
 
 METRICS = (
     Metric("load", "s", higher_is_better=False),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.benchmark import fixed_tokens, peak_rss
+from oxillama.bench.benchmark import fixed_tokens, peak_rss
 from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
 from oxillama.gguf.model_file import ModelFile
 

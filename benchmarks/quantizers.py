@@ -26,11 +26,11 @@ from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
-from oxillama.benchmark import Summary
+from oxillama.bench.benchmark import Summary
+from oxillama.bench.measurements import Metric, Row, rows
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
-from oxillama.measurements import Metric, Row, rows
 from oxillama.weights.file_types import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
 from oxillama.weights.requantize import quantized
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, others_share
-from oxillama.benchmark import describe_machine
+from oxillama.bench.benchmark import describe_machine
+from oxillama.bench.measurements import Row, compare, machine_text, read_report, report, table, write_report
 from oxillama.config import available_cpus
 from oxillama.errors import ConfigError, ModelFileError
-from oxillama.measurements import Row, compare, machine_text, read_report, report, table, write_report
 
 
 def add_arguments(parser: argparse.ArgumentParser, rounds: int = 10, warmup: int = 1) -> None:

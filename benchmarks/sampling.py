@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
+from oxillama.bench.measurements import Metric, Row, rows
 from oxillama.errors import ConfigError
-from oxillama.measurements import Metric, Row, rows
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.params import SamplerConfig

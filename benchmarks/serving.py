@@ -20,10 +20,10 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
-from oxillama.benchmark import Summary, fixed_tokens
+from oxillama.bench.benchmark import Summary, fixed_tokens
+from oxillama.bench.measurements import Metric, Row, align, rows
 from oxillama.config import available_cpus
 from oxillama.errors import PromptError
-from oxillama.measurements import Metric, Row, align, rows
 
 PROMPT = 16  # tokens of each sequence's prompt
 GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}

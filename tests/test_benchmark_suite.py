@@ -23,9 +23,9 @@ from benchmarks import busy, curves, peers, plot, timing
 from benchmarks.__main__ import main
 from benchmarks.make_model import write_model
 from benchmarks.shapes import Shape
-from oxillama.benchmark import Summary
+from oxillama.bench.benchmark import Summary
+from oxillama.bench.measurements import Metric, Row, table
 from oxillama.errors import ConfigError, PromptError
-from oxillama.measurements import Metric, Row, table
 
 SVG = "{http://www.w3.org/2000/svg}"
 TINY = Shape(n_embd=64, n_ff=64, n_layer=1, n_head=2, n_head_kv=1, n_vocab=1000, context=512)

@@ -23,9 +23,8 @@ from benchmarks import end_to_end, loading, peers, sampling, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
-from oxillama.benchmark import Summary, bench_model, fixed_tokens, peak_rss
-from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
-from oxillama.measurements import (
+from oxillama.bench.benchmark import Summary, bench_model, fixed_tokens, peak_rss
+from oxillama.bench.measurements import (
     Metric,
     Row,
     compare,
@@ -36,6 +35,7 @@ from oxillama.measurements import (
     table,
     write_report,
 )
+from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
 from oxillama.sampling.params import SamplerConfig
 
 # Statistics

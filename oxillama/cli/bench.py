@@ -1,4 +1,4 @@
-"""``bench``: how fast a model runs here; `oxillama.benchmark` measures."""
+"""``bench``: how fast a model runs here; `oxillama.bench.benchmark` measures."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def add_commands(commands: Any) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    from oxillama.benchmark import Summary, bench_model, describe_machine
+    from oxillama.bench.benchmark import Summary, bench_model, describe_machine
+    from oxillama.bench.measurements import Metric, Row, compare, machine_text, read_report, report
     from oxillama.config import available_cpus
-    from oxillama.measurements import Metric, Row, compare, machine_text, read_report, report
 
     if args.json is not None:
         check_writable(args.json)

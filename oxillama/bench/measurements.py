@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from oxillama.benchmark import Summary
+from oxillama.bench.benchmark import Summary
 from oxillama.errors import ConfigError
 
 Samples = dict[str, dict[str, list[float]]]
@@ -77,7 +77,7 @@ def _significant(value: float, digits: int) -> str:
 
 
 def machine_text(machine: Mapping[str, Any]) -> str:
-    """What `oxillama.benchmark.describe_machine` found, in two lines."""
+    """What `oxillama.bench.benchmark.describe_machine` found, in two lines."""
     memory = machine["memory_bytes"]
     parts = [f"{machine['cpu']}, {machine['available_cores']} of {machine['cores']} cores"]
     parts += [f"{memory / 1e9:.1f} GB"] if memory else []
