@@ -20,7 +20,7 @@ from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
 from oxillama.bench.benchmark import Summary
 from oxillama.bench.measurements import Metric, Row, align, round_ratios, spread
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
 from oxillama.weights.linear import aligned_empty

@@ -27,7 +27,7 @@ from oxillama.bench.measurements import (
     round_ratios,
     spread,
 )
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
 from oxillama.weights.linear import aligned_empty

@@ -22,7 +22,7 @@ from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
 from oxillama.bench.benchmark import Summary, fixed_tokens
 from oxillama.bench.measurements import Metric, Row, align, rows
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 from oxillama.errors import PromptError
 
 PROMPT = 16  # tokens of each sequence's prompt

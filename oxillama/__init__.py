@@ -6,7 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from oxillama._version import __version__
-from oxillama.config import MAX_DECODE_WAIT_MS, PREFILL_CHUNK, EngineConfig, SchedulerConfig
+from oxillama.config.engine import MAX_DECODE_WAIT_MS, PREFILL_CHUNK, EngineConfig, SchedulerConfig
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import (
     Busy,
     ChatTemplateError,
@@ -21,7 +22,6 @@ from oxillama.errors import (
     SamplingError,
     TokenizerError,
 )
-from oxillama.sampling.params import SamplerConfig
 
 if TYPE_CHECKING:
     from oxillama.cache.kv import KvCache, KvCachePool, PagedKvCache

@@ -12,7 +12,8 @@ import numpy as np
 from oxillama._kernels import load
 from oxillama.cache.kv import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config import SchedulerConfig
+from oxillama.config.engine import SchedulerConfig
+from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import Request
@@ -23,7 +24,6 @@ from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
-from oxillama.sampling.params import SamplerConfig
 from oxillama.weights.linear import Weights
 from tests import zoo
 from tests.floor import PRESENT, same_bits

@@ -35,8 +35,8 @@ from oxillama.bench.measurements import (
     table,
     write_report,
 )
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
-from oxillama.sampling.params import SamplerConfig
 
 # Statistics
 

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.request import Request
 from oxillama.errors import KvCacheFullError
-from oxillama.sampling.params import SamplerConfig
 from tests.serving import NAMES, Serving, check_as_alone, n_vocab_of
 from tests.tinymodels import tokens_of
 from tests.zoo import RECURRENT

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama._kernels import load
+from oxillama.config.sampler import SamplerConfig
 from oxillama.sampling.chain import Sampler
-from oxillama.sampling.params import SamplerConfig
 from tests.floor import PRESENT, normal
 from tests.twins import sampling as twin
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import load
+from oxillama.config.sampler import SamplerConfig
 from oxillama.demo import STORY
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.batch import sample, sample_batch
 from oxillama.sampling.breakers import breaker_tables, sequences
 from oxillama.sampling.chain import Sampler, SamplerChain
 from oxillama.sampling.logprobs import token_logprobs
-from oxillama.sampling.params import SamplerConfig
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.floor import PRESENT, normal
 from tests.twins import sampling as twin

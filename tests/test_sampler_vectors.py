@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import best
+from oxillama.config.sampler import SamplerConfig
 from oxillama.demo import STORY
 from oxillama.sampling.chain import Sampler
-from oxillama.sampling.params import SamplerConfig
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.floor import normal
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama._kernels import load
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.chain import Sampler
-from oxillama.sampling.params import SamplerConfig
 from oxillama.sampling.random import Xorshift64
 from tests.floor import PRESENT, normal
 from tests.twins.sampling import distribution

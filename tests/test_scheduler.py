@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.config import SchedulerConfig
+from oxillama.config.engine import SchedulerConfig
 from oxillama.engine.request import Request
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence

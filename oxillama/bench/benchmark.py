@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 
 CPU_FLAGS = (

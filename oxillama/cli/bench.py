@@ -35,7 +35,7 @@ def add_commands(commands: Any) -> None:
 def run_bench(args: argparse.Namespace) -> int:
     from oxillama.bench.benchmark import Summary, bench_model, describe_machine
     from oxillama.bench.measurements import Metric, Row, compare, machine_text, read_report, report
-    from oxillama.config import available_cpus
+    from oxillama.config.engine import available_cpus
 
     if args.json is not None:
         check_writable(args.json)

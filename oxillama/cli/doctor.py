@@ -10,7 +10,7 @@ from typing import Any
 
 from oxillama import ConfigError, __version__
 from oxillama.cli.console import human_bytes, print_json, print_rows
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 
 DEPENDENCIES = ("numpy", "tokenizers", "jinja2", "tqdm")
 

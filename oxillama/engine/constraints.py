@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from threading import Lock
 
+from oxillama.config.sampler import SamplerConfig
 from oxillama.grammar import Grammar, GrammarState
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
 from oxillama.grammar.vocabulary import Vocabulary
-from oxillama.sampling.params import SamplerConfig
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 MOST_GRAMMARS = 32

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from oxillama.config import EngineConfig
+from oxillama.config.engine import EngineConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence

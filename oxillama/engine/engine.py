@@ -14,7 +14,8 @@ from blake3 import blake3
 from oxillama import _kernels
 from oxillama.cache.kv import KvCachePool, KvLayout
 from oxillama.cache.prefix import PinnedPrefix, PrefixKvCache, prefix_key
-from oxillama.config import EngineConfig, available_cpus
+from oxillama.config.engine import EngineConfig, available_cpus
+from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.core import EngineCore
 from oxillama.engine.embedding import Embedder
@@ -30,7 +31,6 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.sampling.params import SamplerConfig
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.file_types import named_format
 from oxillama.weights.linear import Loaded, Weights

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config import SchedulerConfig
+from oxillama.config.engine import SchedulerConfig
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import Busy, KvCacheFullError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.config import EngineConfig
+from oxillama.config.engine import EngineConfig
 from oxillama.engine.core import EngineCore
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import best
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
 from oxillama.weights.linear import aligned_empty

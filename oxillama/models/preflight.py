@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from oxillama._kernels import Kernels, best
-from oxillama.config import EngineConfig
+from oxillama.config.engine import EngineConfig
 from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oxillama.config import EngineConfig
+from oxillama.config.engine import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError

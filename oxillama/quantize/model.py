@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from oxillama import _kernels
-from oxillama.config import available_cpus
+from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.header import writer as ggufwriter

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import OxiLlamaError, SamplingError
 from oxillama.sampling.chain import Sampler, SamplerChain
-from oxillama.sampling.params import SamplerConfig
 from oxillama.sampling.workspaces import workspaces
 
 History = Sequence[int] | np.ndarray

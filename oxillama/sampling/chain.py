@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
+from oxillama.config.sampler import SamplerConfig, is_token
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.breakers import breaker_tables
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
-from oxillama.sampling.params import SamplerConfig, is_token
 from oxillama.sampling.protocols import SamplerStage, TokenConstraint
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.stages import Native, call_stage, history_window, masking_stages, ordered_stages

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.config.sampler import CUTS, SamplerConfig
 from oxillama.errors import SamplingError
-from oxillama.sampling.params import CUTS, SamplerConfig
 from oxillama.sampling.protocols import SamplerStage
 from oxillama.sampling.workspaces import set_aside
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oxillama.sampling.params import CUTS, SamplerConfig
+from oxillama.config.sampler import CUTS, SamplerConfig
 
 MINUS = -np.inf
 

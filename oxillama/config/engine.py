@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.sampling.params import SamplerConfig
 from oxillama.weights.file_types import named_format
 
 PREFILL_CHUNK = 512
