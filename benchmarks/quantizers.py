@@ -29,13 +29,13 @@ from oxillama._kernels import best, pack
 from oxillama.bench.benchmark import Summary
 from oxillama.bench.measurements import Metric, Row, rows
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS
+from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
-from oxillama.weights.file_types import FILE_TYPES, FLOATS, TARGETS, UNWEIGHTED
+from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED
 from oxillama.weights.requantize import quantized
 
 ROWS, COLS = 64, 1024
-FORMATS_COMPARED = [name for name in TARGETS if name not in FLOATS]
+FORMATS_COMPARED = [name for name in WRITABLE if name not in FLOATS]
 TYPES_COMPARED = [name for name, found in FILE_TYPES.items() if found.base != "F32"]
 
 

@@ -139,4 +139,9 @@ FORMATS: dict[str, Format] = {
     )
 }
 
+WRITABLE: tuple[str, ...] = (
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+)  # fmt: skip
+"""Formats that the quantizer can write."""
+
 FORMAT_BY_ID: dict[int, Format] = {fmt.id: fmt for fmt in FORMATS.values()}

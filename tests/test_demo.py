@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from oxillama import demo
+from tests.support.paths import ROOT
 
-TOOL = Path(__file__).parents[1] / "tools" / "train_demo"
+TOOL = ROOT / "tools" / "train_demo"
 gguf = pytest.importorskip("gguf")
 
 

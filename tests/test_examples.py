@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
 import pytest
 
 from oxillama import InferenceEngine, demo
+from tests.support.paths import ROOT
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.skipif(not EXAMPLES.is_dir(), reason="only the package was unpacked")

@@ -6,8 +6,8 @@ import gguf
 import pytest
 
 from oxillama.formats import FORMAT_BY_ID, FORMATS, LAYOUTS, PANEL_ROWS, Format
-from tests.floor import RUNNABLE
-from tests.twins.formats import DECODE
+from tests.references.formats import DECODE
+from tests.support.kernels import RUNNABLE
 
 
 @pytest.mark.parametrize("name", FORMATS)

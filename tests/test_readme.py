@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import doctest
 import re
-from pathlib import Path
 
 import pytest
 
 from oxillama import InferenceEngine, SamplerConfig, cli, demo
 from oxillama.formats import FORMATS
 from oxillama.models import FAMILIES
+from tests.support.paths import ROOT
 
-README = Path(__file__).parents[1] / "README.md"
+README = ROOT / "README.md"
 if not README.is_file():
     pytest.skip("only the package was unpacked", allow_module_level=True)
 TEXT = README.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Fetch the vocabulary files and chat templates that tests/test_tokenizer.py and test_chat.py can use.
+"""Fetch the vocabulary files and chat templates that the tests of tokenizer/ and chat/ can use.
 
 They are part of the source distribution of llama-cpp-python on PyPI (llama.cpp's models/ folder), too
 large to keep in this repository (75 MB):

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from oxillama import InferenceEngine, demo
 from oxillama._kernels import best
 from oxillama.formats import KV_TYPES
-from tests.floor import NAMES, apply, linear, matrix
-from tests.tinymodels import Running
+from tests.support.kernels import NAMES, apply, linear, matrix
+from tests.support.tiny_models import Running
 
 N_TOKENS = 100
 ROWS, COLS = 48, 512

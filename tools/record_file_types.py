@@ -19,7 +19,7 @@ from benchmarks.quantizers import Peer, formats_of
 from oxillama import ImportanceMatrix
 from oxillama.quantize.imatrix import Entry
 from oxillama.weights.file_types import FILE_TYPES
-from tests.filetypecases import CASES, LETTERS, Case
+from tests.support.file_type_cases import CASES, LETTERS, Case
 
 
 def importance(case: Case) -> ImportanceMatrix:

@@ -1,4 +1,4 @@
-"""Record llama.cpp's masks along the documents of the grammar benchmark, for tests/test_grammar_large.py.
+"""Record llama.cpp's masks along the documents of the grammar benchmark, for test_grammar_large.py.
 
     python tools/record_grammar_masks.py VOCAB.gguf tests/data/grammar_masks.json
 

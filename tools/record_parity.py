@@ -1,4 +1,4 @@
-"""Record what llama.cpp makes of the small random models of tests/zoo.py, for tests/test_parity.py.
+"""Record what llama.cpp makes of the small random models of tests/support/zoo.py, for test_parity.py.
 
 Needs the package llama-cpp-python (0.3.36 was used):
 
@@ -22,7 +22,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
+from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
 N_TOKENS, N_PROMPT = 28, 24
 

@@ -1,12 +1,12 @@
-"""Record what llama.cpp's samplers leave of random logits, for tests/test_sampler_vectors.py.
+"""Record what llama.cpp's samplers leave of random logits, for tests/sampling/test_sampler_vectors.py.
 
 Needs the package llama-cpp-python (0.3.36 was used), and oxillama built in place:
 
     python tools/record_sampling.py
 
 writes tests/data/sampling_llama.json: a list of cases, each with ``options`` (fields of `SamplerConfig`) and
-the ``seed`` of 60 logits (`tests.floor.normal`, deviation 2) or, with a ``history``, of one for each token of
-the demo model. ``kept`` holds [id, probability] of each candidate left, by id; of a case with a history, the
+the ``seed`` of 60 logits (`normal` of tests/support/kernels.py, deviation 2) or, with a ``history``, of one for each
+token of the demo model. ``kept`` holds [id, probability] of each candidate left, by id; of a case with a history, the
 [id, logit] of each that changed.
 """
 
@@ -27,7 +27,7 @@ import llama_cpp as api
 
 from oxillama.demo import STORY
 from oxillama.tokenizer.bridge import TokenizerBridge
-from tests.floor import normal
+from tests.support.kernels import normal
 
 N = 60
 BREAKERS = ["\n", ":", '"', "the sea", "red"]

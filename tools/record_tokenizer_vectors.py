@@ -1,4 +1,4 @@
-"""Record what llama.cpp makes of the test vocabularies, for tests/test_tokenizer.py.
+"""Record what llama.cpp makes of the test vocabularies, for tests/tokenizer/test_tokenizer.py.
 
 Needs the package llama-cpp-python (0.3.36 was used):
 
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
-from tests import vocabularies
-from tests.gguf_metadata import write_metadata
+from tests.support import vocabularies
+from tests.support.gguf_metadata import write_metadata
 
 TARGET = ROOT / "tests" / "data" / "tokenizer_vectors.json"
 

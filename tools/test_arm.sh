@@ -64,7 +64,8 @@ for target in neon portable; do
 done | tee "$folder/bits"
 [ "$(sort -u "$folder/bits" | wc -l)" = 1 ]
 if [ $# = 0 ]; then
-    set -- tests/test_{targets,vector,routing,linear,compute,pack,formats,quantize_kernel}.py \
-        tests/test_{attention,attention_options,flash_attention,rope,sampling,sampler_vectors,parity,demo}.py
+    set -- tests/kernels/test_{targets,vector,routing,linear,pack,quantize_kernel,attention}.py \
+        tests/kernels/test_{attention_options,flash_attention}.py tests/models/test_{rope,parity}.py \
+        tests/sampling/test_{sampling,sampler_vectors}.py tests/weights/test_compute.py tests/test_{formats,demo}.py
 fi
 emulated -m pytest -p no:cacheprovider "$@"

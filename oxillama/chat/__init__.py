@@ -1,0 +1,1 @@
+"""Files. Chat templates, rendered in a sandbox."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from oxillama import ConfigError
 from oxillama.cli import options
 from oxillama.cli.console import human_bytes, loading_bar, print_rows, printable, say
-from oxillama.weights.file_types import ALIASES, FILE_TYPES, TARGETS, UNWEIGHTED
+from oxillama.formats import WRITABLE
+from oxillama.weights.file_types import ALIASES, FILE_TYPES, UNWEIGHTED
 
 if TYPE_CHECKING:
     from oxillama import Quantization
@@ -25,7 +26,7 @@ def add_commands(commands: Any) -> None:
         help="write a model in a smaller format",
         description="Writes a model file in another file type: most matrices in the type's format, those "
         "that lose most in a better one, all else unchanged.",
-        epilog=f"types: {', '.join((*FILE_TYPES, *ALIASES))}; formats: {', '.join(TARGETS)}",
+        epilog=f"types: {', '.join((*FILE_TYPES, *ALIASES))}; formats: {', '.join(WRITABLE)}",
         allow_abbrev=False,
     )
     quantize.add_argument("source", metavar="IN.gguf", help="model to read (of a split one: the first file)")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
-from oxillama.formats import KV_TYPES
-from oxillama.weights.file_types import named_format
+from oxillama.formats import KV_TYPES, WRITABLE
 
 PREFILL_CHUNK = 512
 """Tokens of a prompt that are run in one forward pass."""
@@ -137,7 +136,8 @@ class EngineConfig:
         if self.page_size & (self.page_size - 1):
             raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
         if self.quantize is not None:
-            named_format(self.quantize, "quantize")
+            if not isinstance(self.quantize, str) or self.quantize.upper() not in WRITABLE:
+                raise ConfigError(f"quantize: expected one of {', '.join(WRITABLE)}, got {self.quantize!r}")
         if self.compute not in COMPUTE:
             raise ConfigError(f"compute: needs one of {', '.join(COMPUTE)}, got {self.compute!r}")
         if self.quantize is not None and self.compute != "int8":

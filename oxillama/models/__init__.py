@@ -1,18 +1,7 @@
-"""Model families. Importing this registers them all."""
+"""Models. A GGUF file's metadata and tensors become layers that run one ragged batch."""
 
+from oxillama.models import families as families
 from oxillama.models.decoder import Decoder
-from oxillama.models.families import bert as bert
-from oxillama.models.families import cohere as cohere
-from oxillama.models.families import deepseek as deepseek
-from oxillama.models.families import gemma as gemma
-from oxillama.models.families import glm as glm
-from oxillama.models.families import gpt as gpt
-from oxillama.models.families import llama as llama
-from oxillama.models.families import mamba as mamba
-from oxillama.models.families import olmo as olmo
-from oxillama.models.families import phi as phi
-from oxillama.models.families import qwen as qwen
-from oxillama.models.families import rwkv as rwkv
 from oxillama.models.family import FAMILIES, Family
 from oxillama.models.spec import Spec, read_spec
 

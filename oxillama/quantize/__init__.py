@@ -1,0 +1,1 @@
+"""Work. Writes quantized files; collects and reads importance matrices."""

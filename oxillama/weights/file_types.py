@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oxillama.errors import ConfigError
-from oxillama.formats import FORMATS, Format
-
-TARGETS: tuple[str, ...] = (
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
-)  # fmt: skip
-"""Formats that can be written."""
+from oxillama.formats import FORMATS, WRITABLE, Format
 
 FLOATS = ("F32", "F16", "BF16")
 
@@ -134,8 +129,8 @@ def named_type(name: str) -> tuple[str, FileType]:
 
 def named_format(name: str, option: str) -> Format:
     """The format of a name, in any case. Raises ConfigError, naming ``option``, unless it can be written."""
-    if not isinstance(name, str) or name.upper() not in TARGETS:
-        raise ConfigError(f"{option}: {name} cannot be written, only {', '.join(TARGETS)}")
+    if not isinstance(name, str) or name.upper() not in WRITABLE:
+        raise ConfigError(f"{option}: {name} cannot be written, only {', '.join(WRITABLE)}")
     return FORMATS[name.upper()]
 
 

@@ -34,7 +34,7 @@ def converted(
     ----------
     name : of the tensor, for errors.
     source, blocks : its format and its rows, uint8 of any shape; dequantized first, if need be.
-    target : of `filetypes.TARGETS`; ``cols`` is a multiple of its block length.
+    target : one of `formats.WRITABLE`; ``cols`` is a multiple of its block length.
     importance : float32 (cols,), above 0: the weights of the columns' errors; None for 1.
 
     Yields

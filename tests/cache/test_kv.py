@@ -1,0 +1,177 @@
+"""Keys and values of one sequence: what is stored can be read back, what is shared is never written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from oxillama.cache.kv import KvCache, KvCachePool, KvLayout, PagedKvCache
+from oxillama.cache.pages import PagePool
+from oxillama.errors import ConfigError, KvCacheFullError
+from tests.support.kernels import normal
+from tests.support.serving import Serving, decoder
+
+
+def store(serving: Serving, kv: PagedKvCache, start: int, x: np.ndarray) -> None:
+    """Writes rows (n, heads * (key_dim + value_dim)) of keys, then values, into every layer."""
+    spec = decoder(serving.name).spec
+    kv.reserve(start, start + len(x))
+    batch = serving.kernels.attention.PagedBatch(
+        serving.pool.shape,
+        serving.pool.addresses,
+        kv.block_table[None].copy(),
+        np.array([0, len(x)], np.int32),
+        np.array([start], np.int32),
+    )
+    for layer in range(spec.n_layers):
+        batch.store(layer, x + layer, 0, spec.n_kv_heads * spec.key_dim, 1)
+
+
+@pytest.mark.parametrize("name", ["llama", "narrow values, tied, Q8_0"])
+@pytest.mark.parametrize(("kv_type", "close"), [("f32", 0), ("f16", 2e-3), ("bf16", 2e-2), ("q8_0", 4e-2)])
+@pytest.mark.parametrize("page_size", [1, 8, 16, 64])
+def test_keys_and_values_are_read_back(name: str, kv_type: str, close: float, page_size: int) -> None:
+    serving = Serving(name, kv_type=kv_type, page_size=page_size)
+    spec = decoder(name).spec
+    keys = spec.n_kv_heads * spec.key_dim
+    x = normal(37, keys + spec.n_kv_heads * spec.value_dim)
+    kv = PagedKvCache(serving.pool)
+    kv.reserve(0, 37)
+    for page in kv.pages:
+        serving.pool.page(page)[:] = 0xFF  # NaNs, wherever nothing is stored
+    store(serving, kv, 0, x[:20])
+    store(serving, kv, 20, x[20:])
+    for layer in range(spec.n_layers):
+        found_keys, found_values = np.array(list(kv.keys(layer, 37))), np.array(list(kv.values(layer, 37)))
+        assert found_keys.shape == (37, spec.n_kv_heads, spec.key_dim)
+        assert found_values.shape == (37, spec.n_kv_heads, spec.value_dim)
+        np.testing.assert_allclose(found_keys.reshape(37, -1), x[:, :keys] + layer, rtol=close, atol=close)
+        np.testing.assert_allclose(found_values.reshape(37, -1), x[:, keys:] + layer, rtol=close, atol=close)
+    for wrong in ((spec.n_layers, 1), (-1, 1), (0, kv.capacity + 1)):
+        with pytest.raises(ConfigError):
+            list(kv.keys(*wrong))
+
+
+def test_a_pool_of_unknown_layout_is_not_read() -> None:
+    serving = Serving()
+    kv = PagedKvCache(PagePool(serving.pool.shape, 16, 10))
+    with pytest.raises(ConfigError, match="layout is not known"):
+        list(kv.keys(0, 0))
+    layout = KvLayout(2, 2, 16, 17, "f16")
+    other = PagedKvCache(KvCachePool(serving.pool.shape, layout, 16))
+    other.reserve(0, 5)
+    with pytest.raises(ConfigError, match="6144 bytes, the pool's 4096"):
+        list(other.keys(0, 5))
+
+
+def test_memory_grows_and_shrinks_with_the_tokens() -> None:
+    serving = Serving()
+    kv = PagedKvCache(serving.pool)
+    assert kv.memory_bytes == kv.capacity == 0
+    kv.reserve(0, 1)
+    assert kv.capacity == 16
+    kv.reserve(1, 16)
+    assert len(kv.pages) == 1
+    kv.reserve(16, 50)
+    assert kv.memory_bytes == 4 * serving.pool.stride
+    assert kv.block_table.dtype == np.int32
+    assert kv.block_table.tolist() == kv.pages
+    kv.shrink_to_fit(17)
+    assert len(kv.pages) == 2
+    kv.release()
+    serving.pool.check_integrity([])
+    serving.pool.shrink_to_fit()
+    assert serving.pool.memory_bytes == 0
+    kv.reserve(0, 40)  # the same numbers, new memory
+    serving.pool.page(kv.pages[0])[:] = 1
+    assert serving.pool.page(kv.pages[-1]).ctypes.data == serving.pool.addresses[kv.pages[-1]]
+
+
+def test_a_pool_that_shrinks_keeps_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oxillama.cache import pages as module
+
+    serving = Serving()
+    monkeypatch.setattr(module, "SLAB_BYTES", 3 * serving.pool.stride)
+    pool = serving.pool
+    pages = pool.allocate(10)
+    for page in pages:
+        pool.page(page)[:] = page
+    pool.release(pages[:7])
+    pool.shrink_to_fit(keep_bytes=pool.memory_bytes)
+    assert pool.n_pages == 12
+    pool.shrink_to_fit()
+    assert pool.n_pages == 6  # the slabs of the three that are left
+    assert (pool.addresses == 0).sum() == 6
+    pool.check_integrity([pages[7:]])
+    assert all((pool.page(page) == page).all() for page in pages[7:])
+    more = pool.allocate(9)
+    assert not set(more) & set(pages[7:])
+    assert pool.n_pages == 12
+    assert (pool.addresses[more] != 0).all()
+    pool.check_integrity([pages[7:], more])
+
+
+def test_a_shared_page_is_copied_before_it_is_written() -> None:
+    serving = Serving(kv_type="f32")
+    x = normal(40, 64)
+    first = PagedKvCache(serving.pool)
+    store(serving, first, 0, x[:20])
+    second, kept = first.fork(18)
+    assert kept == 18
+    assert second.pages == first.pages
+    assert second.shortage(18, 19) == 1
+    assert second.shortage(18, 18) == 0
+    store(serving, second, 18, x[30:])
+    assert second.pages[0] == first.pages[0]
+    assert second.pages[1] != first.pages[1]
+    np.testing.assert_array_equal(np.array(list(first.keys(0, 20))).reshape(20, -1), x[:20, :32])
+    expected = np.concatenate([x[:18, :32], x[30:, :32]])
+    np.testing.assert_array_equal(np.array(list(second.keys(0, 28))).reshape(28, -1), expected)
+    serving.pool.check_integrity([first.pages, second.pages])
+
+
+def test_reserving_takes_all_or_nothing() -> None:
+    serving = Serving(max_pages=3)
+    kv = PagedKvCache(serving.pool)
+    kv.reserve(0, 20)
+    other, _ = kv.fork(20)
+    with pytest.raises(KvCacheFullError):
+        other.reserve(20, 40)  # a copy and a page more, one is left
+    assert other.pages == kv.pages
+    serving.pool.check_integrity([kv.pages, other.pages])
+    other.reserve(20, 30)
+    serving.pool.check_integrity([kv.pages, other.pages])
+
+
+def test_a_snapshot_is_put_back() -> None:
+    serving = Serving(kv_type="f32")
+    x = normal(20, 64)
+    kv = PagedKvCache(serving.pool)
+    store(serving, kv, 0, x)
+    data = kv.snapshot(20)
+    store(serving, kv, 0, 0 * x)
+    other = PagedKvCache(serving.pool)
+    other.reserve(0, 3)
+    other.restore(data, 20)
+    np.testing.assert_array_equal(np.array(list(other.keys(0, 20))).reshape(20, -1), x[:, :32])
+    before = list(other.pages)
+    for wrong, n in ((data[:1], 20), (data.astype(np.int16), 20), (data, 33)):
+        with pytest.raises(ConfigError, match="snapshot"):
+            other.restore(wrong, n)
+    assert other.pages == before
+    serving.pool.check_integrity([kv.pages, other.pages])
+
+
+def test_a_contiguous_cache_is_one_page() -> None:
+    serving = Serving(page_size=64)
+    kv = KvCache(serving.pool)
+    kv.reserve(0, 1)
+    kv.reserve(1, 64)
+    assert len(kv.pages) == 1
+    with pytest.raises(ConfigError, match="65 tokens do not fit a contiguous cache of 64"):
+        kv.reserve(64, 65)
+
+
+def test_a_limit_below_one_page_is_refused() -> None:
+    with pytest.raises(ConfigError, match="kv_memory_limit"):
+        Serving(max_pages=0)

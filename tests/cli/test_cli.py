@@ -1,0 +1,357 @@
+"""`oxillama run` and what holds for every command: help, errors, interruption."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tqdm  # type: ignore[import-untyped]
+
+import oxillama
+from oxillama import EngineConfig, InferenceEngine, SamplerConfig
+from oxillama.cli import console, generate
+from oxillama.gguf.model_file import ModelFile
+from tests.support.command_line import (
+    COMMANDS,
+    ENVIRONMENT,
+    PROMPT,
+    SUMMARY,
+    Text,
+    command,
+    error,
+    facts_of,
+    output,
+    run,
+)
+from tests.support.tiny_file import END_OF_TURN, write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that never ends by itself."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf", ends=False)
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> InferenceEngine:
+    return InferenceEngine(EngineConfig(model_path=model, sampler=SamplerConfig.greedy()))
+
+
+# --- the program ----------------------------------------------------------------------------------
+def test_version() -> None:
+    assert output("--version") == f"oxillama {oxillama.__version__}\n"
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from oxillama.cli import main; main(['--version']); main(['run', '--help']);"
+        "heavy = {'numpy', 'tokenizers', 'jinja2', 'tqdm', 'oxillama._kernels'};"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_public_names_are_all_there() -> None:
+    for name in oxillama.__all__:
+        assert getattr(oxillama, name) is not None
+        assert name in dir(oxillama)
+    with pytest.raises(AttributeError, match="nonsense"):
+        oxillama.nonsense  # noqa: B018
+
+
+def test_help_lists_every_command() -> None:
+    text = output("--help")
+    for name in COMMANDS:
+        assert re.search(rf"^    {name} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(name: str) -> None:
+    assert output(name, "--help").startswith(f"usage: oxillama {name} ")
+
+
+# --- run ------------------------------------------------------------------------------------------
+def test_run_writes_the_text_then_a_summary(model: Path, engine: InferenceEngine) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "20", "--greedy", "--seed", "7")
+    assert done.stdout.decode() == engine.generate(PROMPT, max_tokens=20) + "\n"
+    assert facts_of(done) == (str(len(engine.tokenize(PROMPT))), "19", "length", "7")
+    assert done.returncode == 0
+
+
+def test_each_piece_is_flushed(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+
+    class Out(io.StringIO):
+        def flush(self) -> None:
+            flushed.append(self.getvalue())
+
+    monkeypatch.setattr(sys, "stdout", Out())
+    pieces = list(engine.stream(PROMPT, max_tokens=9))
+    generate.show(engine.stream(PROMPT, max_tokens=9))
+    assert flushed[: len(pieces)] == list(itertools.accumulate(pieces))
+
+
+def test_run_reads_its_prompt_from_stdin_or_a_file_as_it_is(
+    model: Path, engine: InferenceEngine, tmp_path: Path
+) -> None:
+    prompt = "once\0 upon\n"
+    (tmp_path / "prompt.txt").write_text(prompt)
+    flags, expected = ("-n", "20", "--greedy"), engine.generate(prompt, max_tokens=20)
+    for source in (("-p", "-"), ("-f", "-"), ("-f", str(tmp_path / "prompt.txt"))):
+        assert output("run", model, *source, *flags, stdin=prompt.encode()) == expected + "\n"
+
+
+def test_same_seed_same_text(model: Path) -> None:
+    first = output("run", model, "-p", PROMPT, "-n", "30", "--seed", "5")
+    assert output("run", model, "-p", PROMPT, "-n", "30", "--seed", "5", "-t", "1") == first
+    assert output("run", model, "-p", PROMPT, "-n", "30", "--seed", "6") != first
+
+
+def test_seed_of_the_summary_repeats_a_run(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "30")
+    assert output("run", model, "-p", PROMPT, "-n", "30", "--seed", facts_of(done)[3]) == done.stdout.decode()
+
+
+def test_stop_texts(model: Path, engine: InferenceEngine) -> None:
+    text = engine.generate(PROMPT, max_tokens=40)
+    done = run("run", model, "-p", PROMPT, "--greedy", "--stop", "never there", "--stop", text[10:14])
+    assert done.stdout.decode() == text[: text.index(text[10:14])] + "\n"
+    assert facts_of(done)[2] == "stop"
+
+
+def test_no_tokens_at_all(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "0")
+    assert (done.returncode, done.stdout) == (0, b"\n")
+    assert facts_of(done)[:3] == (str(len(InferenceEngine.from_gguf(model).tokenize(PROMPT))), "0", "length")
+
+
+@pytest.mark.parametrize(
+    ("flags", "n_tokens"),
+    [([], 1 + len(END_OF_TURN)), (["--parse-special"], 2), (["--parse-special", "--no-special"], 1)],
+)
+def test_special_tokens_in_the_prompt(model: Path, flags: list[str], n_tokens: int) -> None:
+    done = run("run", model, "-p", END_OF_TURN, "-n", "1", *flags)
+    assert facts_of(done)[0] == str(n_tokens)
+
+
+def test_warnings_are_one_line(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "1", "-c", "5000")
+    first, *rest = done.stderr.decode().splitlines()
+    assert first.startswith("oxillama: warning: context_size: 5000 is more than the 4096")
+    assert len(rest) == 1
+
+
+def test_bar_is_shown_when_asked_for(model: Path) -> None:
+    assert b"loading:" in run("run", model, "-p", PROMPT, "-n", "1", "--progress").stderr
+    assert b"loading" not in run("run", model, "-p", PROMPT, "-n", "1").stderr
+
+
+def test_bar_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tiny_model(tmp_path / "tied.gguf", tied=True)
+    bars = []
+
+    class Bar(tqdm.tqdm):  # type: ignore[misc]
+        def close(self) -> None:
+            bars.append((self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(tqdm, "tqdm", Bar)
+    with console.loading_bar(str(path), True) as progress:
+        InferenceEngine.from_gguf(path, progress=progress)
+    with ModelFile.open(path) as file:
+        n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    assert (n_bytes, n_bytes) in bars
+
+
+def test_no_bar(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is shown, but the engine still hears that it is to pack the model now."""
+    with console.loading_bar(str(model), False) as progress:
+        progress("token_embd.weight", 1)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- bad input ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-p", ""], "prompt: is empty"),
+        (["-p", "a" * 5000], "prompt: 5001 tokens leave no room for more in a context of 4096"),
+        (["-p", b"a\xffb"], "lone surrogate U+DCFF at character 1"),
+        (["-p", b"\xed\xa0\x80"], "lone surrogate U+DCED at character 0"),
+        (["-p", "x", "--threads", "0"], "num_threads: needs at least 1, got 0"),
+        (["-p", "x", "--max-tokens", "-1"], "--max-tokens: needs an integer from 0 on, got -1"),
+        (["-p", "x", "--max-tokens", "many"], "--max-tokens: needs an integer from 0 on, got many"),
+        (["-p", "x", "--temp", "-1"], "temperature: needs 0 or more, got -1.0"),
+        (["-p", "x", "--temp", "nan"], "temperature: needs 0 or more, got nan"),
+        (["-p", "x", "--top-k", "1.5"], "argument --top-k: invalid int value: '1.5'"),
+        (["-p", "x", "--kv-type", "f8"], "kv_type: needs one of f32, f16, bf16, q8_0, got 'f8'"),
+        (["-p", "x", "--page-size", "17"], "page_size: needs a power of two"),
+        (["-p", "x", "--ctx", "1000000"], "context_size: needs less than 10^6"),
+        (["-p", "x", "--stop", ""], "stop: needs strings that are not empty"),
+        (["-p", "x", "-f", "y"], "not allowed with argument"),
+        (["-p", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["-p", "x", "--nonsense\n\x1b[2J"], r"unrecognized arguments: --nonsense\n\x1b[2J"),
+        (["-f", "absent\nfile"], r"prompt: absent\nfile cannot be read: No such file"),
+        (["-f", "."], "prompt: . cannot be read: Is a directory"),
+        ([], "one of the arguments -p/--prompt -f/--file is required"),
+    ],
+)
+def test_bad_arguments_of_run(model: Path, flags: list[Text], message: str) -> None:
+    assert message in error("run", model, *flags)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe"])
+def test_bad_prompt_on_stdin(model: Path, data: bytes) -> None:
+    assert error("run", model, "-p", "-", stdin=data).startswith("oxillama: error: prompt: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "COMMAND"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["info"], "MODEL"),
+        (["--ver"], "COMMAND"),
+    ],
+)
+def test_bad_commands(args: list[str], message: str) -> None:
+    assert message in error(*args)
+
+
+QUERY = "blk.0.attn_q.weight"
+
+
+def broken_models(folder: Path, good: Path) -> Iterator[tuple[Path, str]]:
+    """Files that cannot be run, each with what is said of it."""
+    data = good.read_bytes()
+    for name, content, message in (
+        ("empty.gguf", b"", "empty.gguf"),
+        ("truncated.gguf", data[:-1], "1 byte"),
+        ("header.gguf", data[:500], "header.gguf"),
+        ("foreign.gguf", b"\x7fELF" + data[4:], "foreign.gguf"),
+    ):
+        (folder / name).write_bytes(content)
+        yield folder / name, message
+    yield folder / "absent.gguf", "absent.gguf: cannot be opened: No such file or directory"
+    yield folder, "expected a file, found a directory"
+    for name, changes, message in (
+        ("arch", {"architecture": "quantum"}, "architecture 'quantum' is not supported"),
+        ("format", {"tensors": {QUERY: np.ones((64, 64), np.int32)}}, f"{QUERY}: format I32 has no kernels"),
+        ("missing", {"tensors": {QUERY: None}}, f"{QUERY}: the file has no such tensor"),
+    ):
+        yield write_tiny_model(folder / f"{name}.gguf", **changes), message
+
+
+def test_models_that_cannot_be_run(tmp_path: Path, model: Path) -> None:
+    results = tmp_path / "results.json"
+    results.write_text("kept")
+    for path, message in broken_models(tmp_path, model):
+        assert message in error("run", path, "-p", "x"), path
+        error("bench", path, "--json", results)
+    assert results.read_text() == "kept"
+    assert not [p for p in tmp_path.iterdir() if p.suffix not in (".gguf", ".json")]
+
+
+def test_text_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "arch.gguf", architecture="\x1b[2J\nx")
+    assert "\x1b" not in error("run", path, "-p", "x")
+    told = run("info", path)
+    assert told.returncode == 1
+    assert b"\x1b" not in told.stdout + told.stderr
+
+
+def test_target_that_does_not_exist(model: Path) -> None:
+    assert "'sparkling' is not one of" in error("run", model, "-p", "x", OXILLAMA_TARGET="sparkling")
+
+
+def test_output_that_cannot_be_written(model: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("run", model, "-p", "x"), stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT
+        )
+    assert (done.returncode, done.stderr) == (2, b"oxillama: error: output: No space left on device\n")
+
+
+def test_terminal_of_few_characters(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "200", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert len(done.stdout) > 100
+
+
+# --- interruption ---------------------------------------------------------------------------------
+def start_endless(model: Path, *flags: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command("run", model, "-p", PROMPT, "-n", "900000", "-c", "999999", "--greedy", *flags),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+
+
+def test_interrupt_keeps_the_text_and_tells_the_speed(model: Path, engine: InferenceEngine) -> None:
+    with start_endless(model) as process:
+        assert process.stdout is not None
+        first = os.read(process.stdout.fileno(), 1)
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        rest, told = process.communicate(timeout=20)
+        assert time.monotonic() - started < 5
+    text = (first + rest).decode()
+    assert process.returncode == 130
+    assert text.endswith("\n")
+    assert engine.generate(PROMPT, max_tokens=20).startswith(text.rstrip("\n")[:10])
+    _warning, summary = told.decode().splitlines()
+    found = SUMMARY.fullmatch(summary)
+    assert found, told
+    assert found[5] == "interrupted"
+    assert "Traceback" not in told.decode()
+
+
+def test_interrupt_before_the_text(model: Path) -> None:
+    """While it waits for its prompt, as while it loads: no text, no traceback."""
+    process = subprocess.Popen(
+        command("run", model, "-p", "-"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    with process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read() == process.stderr.read() == b""
+
+
+def test_reader_that_leaves(model: Path) -> None:
+    with start_endless(model) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(20) == 141
+        assert process.stderr.read().count(b"\n") == 1  # the warning of the long context
+
+
+@pytest.mark.parametrize("flags", [["--json"], ["--tensors"]])
+def test_reader_that_was_never_there(model: Path, flags: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = command("info", model, *flags)
+    done = subprocess.run(args, stdout=writer, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,172 @@
+"""The options made of the configuration dataclasses."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import ConfigError, EngineConfig, SamplerConfig
+from oxillama.cli import build_parser, options
+from tests.support.command_line import (
+    output,
+)
+
+
+def other_value(cls: type, name: str) -> Any:
+    """A value that the field takes and that is not its default."""
+    default: Any = getattr(cls(), name)
+    special = {
+        "kv_type": "f32",
+        "quantize": "Q8_0",
+        "compute": "f32",
+        "tokenizer_path": "tokenizer.json",
+        "mirostat": 2,
+        "dry_base": 2.0,
+        "dry_range": 50,
+        "dry_sequence_breakers": ("x",),
+        "logit_bias": {15043: 1.5},
+        "banned_tokens": (3,),
+        "allowed_tokens": (3,),
+        "regex": "a*",
+        "choices": ("x",),
+        "order": ("top_k", "typical_p", "temperature"),
+    }
+    if name in special:
+        return special[name]
+    if isinstance(default, bool):
+        return not default
+    if default is None:
+        return 3
+    if isinstance(default, int):
+        return default * 2 or 1
+    return default / 2 or 0.5
+
+
+def texts_of(value: Any) -> list[str]:
+    """How the value is said on the command line."""
+    if isinstance(value, dict):
+        return [f"{token}{bias:+}" for token, bias in value.items()]
+    if isinstance(value, tuple):
+        return [";".join(map(str, value))]
+    return [] if isinstance(value, bool) else [str(value)]
+
+
+FIELDS = [(cls, f.name) for cls in (EngineConfig, SamplerConfig) for f in fields(cls)]
+
+
+READ = ("grammar", "json_schema")  # from files
+
+
+@pytest.mark.parametrize(("cls", "name"), [f for f in FIELDS if f[1] not in (*options.ELSEWHERE, *READ)])
+@pytest.mark.parametrize("verb", ["run", "chat"])
+def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str) -> None:
+    value = other_value(cls, name)
+    prompt = ["-p", "x"] if verb == "run" else []
+    flag = f"--{name.replace('_', '-')}"
+    args = build_parser().parse_args([verb, "m", *prompt, flag, *texts_of(value)])
+    config = options.engine_config(args, "m")
+    assert getattr(config if cls is EngineConfig else config.sampler, name) == value
+    usual = EngineConfig(model_path="m")
+    changed = [f.name for f in fields(config) if getattr(config, f.name) != getattr(usual, f.name)]
+    assert set(changed) <= {name, "sampler"}
+
+
+def test_only_fields_made_of_other_arguments_have_no_option() -> None:
+    assert set(options.ELSEWHERE) == {"model_path", "sampler", "scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["-t", "3"], {"num_threads": 3}),
+        (["--threads", "3"], {"num_threads": 3}),
+        (["-c", "99"], {"context_size": 99}),
+        (["--ctx", "99"], {"context_size": 99}),
+        (["--prefill-chunk", "7"], {"prefill_chunk_size": 7}),
+        (["--tokenizer", "t.json"], {"tokenizer_path": "t.json"}),
+        (["--seed", "5"], {"seed": 5}),
+    ],
+)
+def test_known_names_of_engine_options(flags: list[str], expected: dict[str, Any]) -> None:
+    config = options.engine_config(build_parser().parse_args(["run", "m", "-p", "x", *flags]), "m")
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--temp", "0.5"], SamplerConfig(temperature=0.5)),
+        (["--repeat-penalty", "1.5"], SamplerConfig(repetition_penalty=1.5)),
+        (["--repeat-window", "-1"], SamplerConfig(repetition_window=-1)),
+        (["--top-k", "0", "--top-p", "1", "--min-p", "0"], SamplerConfig(top_k=0, top_p=1.0, min_p=0.0)),
+        (["--greedy"], SamplerConfig.greedy()),
+        (["--typical", "0.5", "--top-nsigma", "2"], SamplerConfig(typical_p=0.5, top_n_sigma=2.0)),
+        (["--repeat-last-n", "5"], SamplerConfig(repetition_window=5)),
+        (["--dry-penalty-last-n", "50"], SamplerConfig(dry_range=50)),
+        (["--mirostat", "2", "--mirostat-ent", "3"], SamplerConfig(mirostat=2, mirostat_tau=3.0)),
+        (
+            ["--mirostat-lr", "0.2", "--dynatemp-exp", "2"],
+            SamplerConfig(mirostat_eta=0.2, dynatemp_exponent=2.0),
+        ),
+        (["--dry-sequence-breaker", "none"], SamplerConfig(dry_sequence_breakers=())),
+        (
+            ["--dry-sequence-breaker", ".", "--dry-sequence-breaker", "!"],
+            SamplerConfig(dry_sequence_breakers=(".", "!")),
+        ),
+        (
+            ["--logit-bias", "3+1.5", "--logit-bias", "4-inf", "--logit-bias", "5-2"],
+            SamplerConfig(logit_bias={3: 1.5, 4: float("-inf"), 5: -2.0}),
+        ),
+        (["--samplers", "typ_p;temperature"], SamplerConfig(order=("typical_p", "temperature"))),
+        (["--choice", "yes", "--choice", "no"], SamplerConfig(choices=("yes", "no"))),
+        (["--banned-tokens", "3", "--banned-tokens", "4"], SamplerConfig(banned_tokens=(3, 4))),
+        (["--greedy", "--temp", "0"], SamplerConfig.greedy()),
+        (["--greedy", "--repeat-penalty", "2"], replace(SamplerConfig.greedy(), repetition_penalty=2.0)),
+    ],
+)
+def test_sampling_options(flags: list[str], expected: SamplerConfig) -> None:
+    assert options.sampler_config(build_parser().parse_args(["run", "m", "-p", "x", *flags])) == expected
+
+
+@pytest.mark.parametrize("name", READ)
+def test_grammars_and_schemas_are_read_from_files(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text('{"type": "number"}')
+    flags = ["run", "m", "-p", "x", f"--{name.replace('_', '-')}"]
+    args = build_parser().parse_args([*flags, str(path)])
+    assert getattr(options.sampler_config(args), name) == '{"type": "number"}'
+    with pytest.raises(ConfigError, match=name):
+        options.sampler_config(build_parser().parse_args([*flags, str(tmp_path / "none")]))
+
+
+@pytest.mark.parametrize("text", ["5", "+1", "5+", "5+x", "a+1", "5 1"])
+def test_a_bias_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["run", "m", "-p", "x", "--logit-bias", text])
+    assert f"needs a token id and its bias, as 15043+1.5, got {text}" in capsys.readouterr().err
+
+
+def test_greedy_and_what_undoes_it_are_refused() -> None:
+    args = build_parser().parse_args(["run", "m", "-p", "x", "--greedy", "--temp", "1"])
+    with pytest.raises(ConfigError, match=r"greedy: means temperature 0\.0"):
+        options.sampler_config(args)
+
+
+def test_types_that_make_options() -> None:
+    assert options.argument_kind(int | None) == {"type": int}
+    assert options.argument_kind(str | os.PathLike[str] | None) == {"type": str}
+    assert options.argument_kind(tuple[str, ...]) == {"action": "append", "type": str}
+    assert options.argument_kind(bool) == {"action": argparse.BooleanOptionalAction}
+    assert options.argument_kind(dict[int, float]) is None
+    assert options.argument_kind(SamplerConfig) is None
+
+
+def test_help_of_an_option_is_its_fields_documentation() -> None:
+    text = " ".join(output("run", "--help").split())
+    assert "keep this many of the highest; 0 keeps all. [0, inf) (default: 40)" in text
+    assert "most tokens in a sequence; without it what the model was trained with" in text

@@ -1,0 +1,494 @@
+"""What runs when: streams before prompts, chunks, admission, preemption, priorities, deadlines, the queue."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama.config.engine import SchedulerConfig
+from oxillama.engine.request import Request
+from oxillama.engine.scheduler import ScheduledBatch
+from oxillama.engine.sequence import SeqState, Sequence
+from oxillama.errors import Busy, ConfigError, KvCacheFullError, SamplingError
+from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
+from tests.support.tiny_models import tokens_of
+
+LONG = 60
+"""Tokens that take more than a few steps; no greedy text of the tiny models ends before them."""
+
+
+def prompt(n: int, seed: int = 0) -> list[int]:
+    return tokens_of(n, 40, seed=seed)
+
+
+def batches(serving: Serving) -> list[ScheduledBatch]:
+    """Collects what every later step runs."""
+    seen: list[ScheduledBatch] = []
+    real = serving.scheduler.schedule
+
+    def schedule() -> ScheduledBatch:
+        seen.append(real())
+        return seen[-1]
+
+    serving.scheduler.schedule = schedule  # type: ignore[method-assign]
+    return seen
+
+
+def test_the_states_of_a_request() -> None:
+    serving = Serving(chunk=8)
+    request = serving.submit(prompt(20), max_tokens=2)
+    states = [request.sequence.state]
+    while request.finish_reason is None:
+        serving.step()
+        states.append(request.sequence.state)
+    expected = [SeqState.WAITING, *[SeqState.PREFILLING] * 2, SeqState.DECODING, SeqState.FINISHED]
+    assert states == expected
+    assert serving.scheduler.drain_finished() == []  # the core has taken it
+    serving.check_empty()
+
+
+def test_lengths_are_asserted() -> None:
+    sequence = Sequence(Serving().pool, prompt(20))
+    sequence.schedule(5)
+    assert (sequence.cached_len, sequence.scheduled_len, sequence.total_len) == (0, 5, 20)
+    with pytest.raises(AssertionError):
+        sequence.schedule(1)  # before the first is committed
+    sequence.commit()
+    with pytest.raises(AssertionError):
+        sequence.schedule(16)  # more than there is
+    sequence.scheduled_len = 4
+    with pytest.raises(AssertionError):
+        sequence.check()
+
+
+def test_streams_run_in_every_step_of_a_long_prompt() -> None:
+    serving = Serving(chunk=16)
+    stream = serving.submit(prompt(5), max_tokens=LONG)
+    serving.step()
+    seen = batches(serving)
+    long = serving.submit(prompt(150, seed=1), max_tokens=2)
+    n = len(stream.tokens)
+    while not long.tokens:
+        serving.step()
+        n += 1
+        assert len(stream.tokens) == n
+    assert all(b.n_decode == 1 and b.n_decode + b.n_prefill <= 17 for b in seen)
+    assert len(seen) == math.ceil(150 / 16)
+    serving.run(stream, long)
+    for request, most in ((stream, LONG), (long, 2)):
+        check_as_alone(serving, request, most)
+
+
+def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
+    serving = Serving(chunk=512, max_decode_wait_ms=100)
+    stream = serving.submit(prompt(5), max_tokens=LONG)
+    serving.step()
+    batch = ScheduledBatch(n_prefill=100)
+    serving.scheduler.observe(batch, 0.2)  # two milliseconds a row
+    serving.submit(prompt(150, seed=1), max_tokens=1)
+    seen = batches(serving)
+    serving.step()
+    assert seen[0].n_decode + seen[0].n_prefill == 50
+    serving.scheduler._row_seconds = 1.0
+    serving.step()
+    assert seen[1].n_prefill == 16  # it goes on, however slowly
+    serving.core.cancel(stream)
+    serving.step()
+    assert seen[2].n_prefill == 150 - 49 - 16  # nobody waits
+
+
+def test_a_reader_that_has_just_left_is_expected_back() -> None:
+    serving = Serving(chunk=512, max_decode_wait_ms=100)
+    stream = serving.submit(prompt(5), max_tokens=LONG, ahead=1)
+    while not stream.pieces:
+        serving.step()
+    serving.scheduler._row_seconds = 0.002
+    serving.submit(prompt(150, seed=1), max_tokens=1)
+    seen = batches(serving)
+    serving.step()
+    assert (seen[0].n_decode, seen[0].n_prefill) == (0, 50)
+    serving.scheduler._row_seconds = 0.002
+    serving.clock.now += 2
+    serving.step()
+    assert seen[1].n_prefill == 100
+
+
+def test_the_measured_speed_follows_the_steps() -> None:
+    scheduler = Serving().scheduler
+    scheduler.observe(ScheduledBatch(n_prefill=100), 1.0)
+    assert scheduler._row_seconds == 0.01
+    scheduler.observe(ScheduledBatch(n_prefill=4), 1.0)  # too few to tell
+    assert scheduler._row_seconds == 0.01
+    for _ in range(30):
+        scheduler.observe(ScheduledBatch(n_prefill=60, n_decode=40), 2.0)
+    assert scheduler._row_seconds == pytest.approx(0.02, rel=1e-3)
+
+
+def test_prompts_share_a_step_the_shortest_rest_first() -> None:
+    serving = Serving(chunk=32)
+    long, short = serving.submit(prompt(100)), serving.submit(prompt(10, seed=1))
+    serving.step()
+    assert len(short.tokens) == 1
+    assert long.sequence.cached_len == 22
+    serving.run(long, short)
+
+
+def test_a_long_prompt_is_not_overtaken_for_ever() -> None:
+    serving = Serving(chunk=16, promote_seconds=1.0)
+    long = serving.submit(prompt(100))
+    for i in range(200):
+        serving.submit(prompt(16, seed=i + 1), max_tokens=1)
+        serving.clock.now += 0.2
+        serving.step()
+        if long.tokens:
+            break
+    assert long.tokens
+    assert i < 30
+
+
+def test_the_higher_priority_goes_first() -> None:
+    serving = Serving(max_sequences=1)
+    first = serving.submit(prompt(10), max_tokens=3)
+    serving.step()
+    low, high = (serving.submit(prompt(10, seed=p + 1), max_tokens=3, priority=p) for p in (0, 5))
+    serving.run(high)
+    assert first.finish_reason
+    assert not low.tokens
+    serving.run(low)
+
+
+def test_the_higher_priority_takes_pages_from_the_lower() -> None:
+    serving = Serving(max_pages=4)
+    low = serving.submit(prompt(40), max_tokens=20)
+    serving.step()
+    high = serving.submit(prompt(40, seed=1), max_tokens=3, priority=1)
+    serving.step()  # it had been given its token already
+    serving.step()
+    assert low.sequence.state is SeqState.PREEMPTED
+    serving.run(high)
+    assert low.finish_reason is None
+    serving.run(low)
+    check_as_alone(serving, low, 20)
+    check_as_alone(serving, high, 3)
+    serving.check_empty()
+
+
+@pytest.mark.parametrize("cached_pages", [0, 1000])
+def test_when_pages_run_out_the_latest_gives_way_and_goes_on_later(cached_pages: int) -> None:
+    serving = Serving(max_pages=7, cached_pages=cached_pages)
+    requests = [serving.submit(prompt(30, seed=i), max_tokens=40) for i in range(3)]
+    serving.run(*requests)
+    assert serving.scheduler.preemptions > 0
+    for request in requests:
+        assert request.finish_reason in ("length", "stop")
+        check_as_alone(serving, request, 40)
+    serving.check_empty()
+
+
+def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
+    serving = Serving(max_pages=5)
+    paused = serving.submit(prompt(40), max_tokens=LONG, ahead=1)
+    while not paused.pieces:
+        serving.step()
+    other = serving.submit(prompt(40, seed=1), max_tokens=30)
+    serving.run(other)
+    assert serving.scheduler.preemptions == 1
+    assert paused.sequence.state is SeqState.PREEMPTED
+    paused.ahead = math.inf
+    serving.run(paused)
+    check_as_alone(serving, paused, LONG)
+    serving.check_empty()
+
+
+def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -> None:
+    serving = Serving(max_pages=8, cached_pages=0)
+    paused = serving.submit(prompt(30), max_tokens=LONG, ahead=1)
+    while not paused.pieces:
+        serving.step()
+    later = [serving.submit(prompt(30, seed=i), max_tokens=24) for i in (1, 2)]
+    serving.step()
+    assert len(serving.scheduler.running) == 3
+    serving.run(*later)
+    assert sum(len(request.tokens) for request in later) == 48
+    assert paused.sequence.state is SeqState.PREEMPTED
+    assert serving.scheduler.preemptions == 1
+    serving.core.cancel(paused)
+    serving.check_empty()
+
+
+def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
+    serving = Serving(max_pages=8, chunk=16, cached_pages=0)
+    first = serving.submit(prompt(100), max_tokens=3)
+    serving.step()
+    second = serving.submit(prompt(30, seed=1), max_tokens=3)
+    serving.step()
+    assert second.sequence.state is SeqState.WAITING
+    serving.run(first, second)
+    assert serving.scheduler.preemptions == 0
+
+
+def test_free_memory_is_given_back_when_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oxillama.engine import core
+
+    monkeypatch.setattr(core, "KEEP_BYTES", 0)
+    serving = Serving(cached_pages=0)
+    requests = [serving.submit(prompt(20, seed=i), max_tokens=1 + i) for i in range(2)]
+    serving.run(requests[0])
+    assert serving.pool.memory_bytes > 0
+    serving.run(requests[1])
+    assert serving.pool.memory_bytes == 0
+
+
+def test_what_happens_during_an_idle_step_is_not_missed() -> None:
+    serving = Serving()
+    steps: list[bool] = []
+
+    def step() -> bool:
+        if not steps:
+            serving.core.wake()  # as by another thread, that has made work
+        steps.append(bool(steps))
+        return steps[-1]
+
+    serving.core.step = step  # type: ignore[method-assign]
+    waiter = threading.Thread(target=serving.core.wait, args=(lambda: len(steps) > 1,), daemon=True)
+    waiter.start()
+    waiter.join(20)
+    assert not waiter.is_alive()
+
+
+def test_what_nobody_reads_is_not_run() -> None:
+    serving = Serving()
+    request = serving.submit(prompt(10), ahead=2)
+    while serving.step():
+        pass
+    assert len(request.pieces) == 2
+    request.pieces.popleft()
+    assert serving.step()
+    assert not serving.step()
+
+
+def test_a_request_that_can_never_fit_fails_alone() -> None:
+    serving = Serving(max_pages=3)
+    big = serving.submit(prompt(100))
+    small = serving.submit(prompt(10), max_tokens=3)
+    serving.run(big, small)
+    assert big.finish_reason == "error"
+    assert isinstance(big.error, KvCacheFullError)
+    assert "7 pages of 16 tokens needed, 3 available" in str(big.error)
+    check_as_alone(serving, small, 3)
+    grows = serving.submit(prompt(40), max_tokens=LONG)
+    serving.run(grows)
+    assert isinstance(grows.error, KvCacheFullError)
+    assert len(grows.tokens) == 48 - 40 + 1
+    serving.check_empty()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_cancelling_frees_everything_at_once(steps: int) -> None:
+    serving = Serving(chunk=8, cached_pages=0)
+    request = serving.submit(prompt(20), max_tokens=LONG)
+    for _ in range(steps):
+        serving.step()
+    serving.core.cancel(request)
+    assert request.finish_reason == "cancelled"
+    assert request.sequence.state is SeqState.FINISHED
+    serving.check_empty()
+
+
+def test_nothing_is_shown_behind_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what the decoder still holds, half a character say."""
+    serving = Serving()
+    whole = serving.submit(prompt(10), max_tokens=6)
+    serving.run(whole)
+    text = "".join(whole.pieces)
+    monkeypatch.setattr(Letters, "flush", lambda self: "?")
+    request = serving.submit(prompt(10), max_tokens=6, stop=(text[3],))
+    other = serving.submit(prompt(10), max_tokens=6)
+    serving.run(request, other)
+    assert "".join(request.pieces) == text[: text.index(text[3])]
+    assert request.finish_reason == "stop"
+    assert "".join(other.pieces) == text + "?"
+
+
+def test_deadlines() -> None:
+    serving = Serving()
+    waits, runs = serving.submit(prompt(10), timeout=5.0, ahead=0), serving.submit(prompt(10), timeout=100)
+    serving.step()
+    serving.clock.now += 6
+    serving.run(waits)
+    assert waits.finish_reason == "timeout"
+    serving.run(runs)
+    check_as_alone(serving, runs, 8)
+
+
+def test_the_queue_has_an_end() -> None:
+    serving = Serving(max_waiting=3, max_sequences=1)
+    for i in range(3):
+        serving.submit(prompt(5, seed=i))
+    with pytest.raises(Busy, match="3 requests are waiting, at most 3 may"):
+        serving.submit(prompt(5))
+    assert issubclass(Busy, RuntimeError)
+    serving.step()
+    last = serving.submit(prompt(5))
+    serving.core.submit(serving.request(prompt(6)), limited=False)
+    serving.run(last)
+
+
+def test_more_prompts_than_may_run_take_turns() -> None:
+    serving = Serving(max_sequences=2)
+    requests = [serving.submit(prompt(10, seed=i), max_tokens=4) for i in range(5)]
+    while serving.step():
+        assert len(serving.scheduler.running) <= 2
+    for request in requests:
+        check_as_alone(serving, request, 4)
+
+
+def test_a_request_without_anything_to_do_ends_at_once() -> None:
+    serving = Serving()
+    request = serving.submit(prompt(10), max_tokens=0)
+    serving.step()
+    assert request.finish_reason == "length"
+    assert serving.prefix.misses == 0
+
+
+@pytest.mark.parametrize("name", ["llama", "jamba"])
+def test_what_the_model_raises_ends_the_request_that_is_at_fault(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = Serving(name)
+    good, bad = (serving.submit(tokens_of(10, n_vocab_of(name), seed=i), max_tokens=6) for i in range(2))
+    serving.step()
+    serving.step()
+    real = serving.runner.run
+
+    def run(sequences: list[Sequence], *args: Any) -> np.ndarray:
+        rows = real(sequences, *args)
+        if bad.sequence in sequences:
+            raise MemoryError("too much")
+        return rows
+
+    monkeypatch.setattr(serving.runner, "run", run)
+    serving.run(good, bad)
+    assert isinstance(bad.error, MemoryError)
+    assert good.error is None
+    check_as_alone(serving, good, 6)
+    serving.check_empty()
+
+
+def test_a_stage_that_calls_the_engine_is_an_error_not_a_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = Serving()
+    inner, request = serving.request(prompt(5)), serving.submit(prompt(10))
+
+    def sample(logits: np.ndarray, history: list[int]) -> int:
+        serving.core.next_piece(inner)
+        return 0
+
+    monkeypatch.setattr(request.sampler, "sample", sample)
+    with pytest.raises(ConfigError, match="inside its own step"):
+        serving.core.next_piece(request)
+    with serving.core.exclusive(), pytest.raises(ConfigError, match="inside"):
+        serving.core.join(inner)
+    serving.check_empty()
+
+
+def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving()
+    good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))
+    real = serving.runner.run
+
+    def run(sequences: list[Sequence], wanted: Any) -> np.ndarray:
+        rows = real(sequences, wanted).copy()
+        if bad.sequence in sequences:
+            rows[sequences.index(bad.sequence)] = np.nan
+        return rows
+
+    monkeypatch.setattr(serving.runner, "run", run)
+    serving.run(good, bad)
+    assert isinstance(bad.error, SamplingError)
+    check_as_alone(serving, good, 6)
+
+
+@pytest.mark.parametrize("where", ["run", "sample", "schedule"])
+def test_an_interrupted_step_leaves_the_others_as_they_were(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = Serving(chunk=4)
+    requests = [serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(3)]
+    for _ in range(9):
+        serving.step()
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    victim: Request | None = None
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if where == "run":
+            patch.setattr(serving.runner, "run", interrupted)
+        elif where == "schedule":
+            patch.setattr(ScheduledBatch, "add", interrupted)
+        else:
+            victim = requests[1]
+            patch.setattr(victim.sampler, "sample", interrupted)
+        serving.core.step()
+    if victim is not None:
+        assert victim.finish_reason == "cancelled"
+    serving.run(*requests)
+    for request in requests:
+        check_as_alone(serving, request, 6)
+    serving.check_empty()
+
+
+def test_threads_lead_each_others_requests() -> None:
+    """Who waits leads: four threads with one core, each gets what it would alone."""
+    serving = Serving()
+    requests = [serving.request(prompt(20, seed=i), max_tokens=30, ahead=0) for i in range(4)]
+    leaders = set()
+    real = serving.core.step
+
+    def step() -> bool:
+        leaders.add(threading.get_ident())
+        return real()
+
+    serving.core.step = step  # type: ignore[method-assign]
+    texts: dict[int, str] = {}
+
+    def read(i: int) -> None:
+        serving.core.submit(requests[i])
+        texts[i] = "".join(iter(lambda: serving.core.next_piece(requests[i]) or "", ""))
+
+    threads = [threading.Thread(target=read, args=(i,), daemon=True) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(texts) == 4, "somebody still waits"
+    for i, request in enumerate(requests):
+        check_as_alone_read(serving, request, texts[i], 30)
+    serving.check_empty()
+
+
+def check_as_alone_read(serving: Serving, request: Request, text: str, most: int) -> None:
+    request.pieces.append(text)
+    check_as_alone(serving, request, most)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_sequences": 0}, "max_sequences"),
+        ({"max_sequences": 1.5}, "max_sequences"),
+        ({"max_waiting": True}, "max_waiting"),
+        ({"max_decode_wait_ms": 0}, "max_decode_wait_ms"),
+        ({"max_decode_wait_ms": math.nan}, "max_decode_wait_ms"),
+        ({"promote_seconds": "1"}, "promote_seconds"),
+    ],
+)
+def test_bad_scheduler_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SchedulerConfig(**options)

@@ -1,0 +1,322 @@
+"""Serving through the engine's public face: batches, shared prefixes, snapshots, metrics."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from oxillama import (
+    Busy,
+    ConfigError,
+    EngineConfig,
+    InferenceEngine,
+    KvCacheFullError,
+    PromptError,
+    SamplerConfig,
+    SchedulerConfig,
+    demo,
+)
+from tests.support.kernels import same_bits
+
+GREEDY = SamplerConfig.greedy()
+PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
+
+
+@pytest.fixture(autouse=True)
+def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
+    yield
+    engine.reset()
+    engine.check_integrity()
+    engine.prefix_cache.clear()
+    assert engine.runner.pool.n_used == 0
+
+
+def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -> None:
+    alone = [engine.generate(p, sampler=GREEDY, max_tokens=30) for p in PROMPTS]
+    before = engine.metrics_snapshot().steps
+    assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=30) == alone
+    assert engine.metrics_snapshot().steps - before < 40
+    assert engine.generate_batch([]) == []
+
+
+def test_a_batch_may_be_larger_than_the_queue(engine: InferenceEngine) -> None:
+    config = SchedulerConfig(max_sequences=2, max_waiting=1)
+    small = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
+    texts = small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=5)
+    assert texts == engine.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=5)
+
+
+def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.runner.pool.stride)
+    prompts = ["One day", "word " * 100, "A boat"]
+    with pytest.raises(KvCacheFullError):
+        small.generate_batch(prompts, sampler=GREEDY, max_tokens=5)
+    assert not small.core.scheduler.running
+    texts = small.generate_batch(prompts, sampler=GREEDY, max_tokens=5, return_exceptions=True)
+    assert isinstance(texts[1], KvCacheFullError)
+    assert [texts[0], texts[2]] == [engine.generate(p, sampler=GREEDY, max_tokens=5) for p in prompts[::2]]
+    with pytest.raises(PromptError):
+        small.generate_batch(["One day", ""])
+    small.check_integrity()
+
+
+def test_memory_stays_under_its_limit(engine: InferenceEngine) -> None:
+    limit = 10 * engine.runner.pool.stride
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit)
+    expected = engine.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40)
+    assert small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40) == expected
+    assert small.runner.pool.memory_bytes <= limit
+    assert small.metrics_snapshot().preemptions > 0
+
+
+def test_no_memory_before_it_is_needed() -> None:
+    fresh = InferenceEngine.from_gguf(demo.STORY)
+    assert fresh.runner.pool.memory_bytes == 0
+
+
+def test_generate_with_logits(engine: InferenceEngine) -> None:
+    hot = SamplerConfig(temperature=1.0, seed=3)
+    text, logits = engine.generate_with_logits(PROMPTS[0], sampler=hot, max_tokens=12)
+    assert text == engine.generate_with_config(PROMPTS[0], hot, max_tokens=12)
+    assert engine.last is not None
+    tokens = engine.last.prompt_tokens + engine.last.tokens
+    whole = engine.logits(tokens)
+    assert same_bits(logits, whole[len(engine.last.prompt_tokens) - 1 : -1])
+
+
+def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
+    system = "You are a toad who lives by the sea. " * 6
+    pinned = engine.prime_with_prefix(system)
+    engine.prefix_cache.clear()
+    before = engine.prefix_cache.hit_tokens
+    text = engine.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5)
+    assert engine.prefix_cache.hit_tokens - before >= pinned.n_tokens - 2  # the last may join what follows
+    pinned.release()
+    engine.prefix_cache.clear()
+    assert engine.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5) == text
+    without = InferenceEngine.from_gguf(demo.STORY, prefix_cache_bytes=0)
+    assert without.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5) == text
+    assert without.prefix_cache.hits == 0
+    with pytest.raises(KvCacheFullError, match="prefix"):
+        without.prime_with_prefix(system)
+
+
+def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) -> None:
+    prompt = "Mia and the little fox went to the sea. They found a boat"
+    for salt in ("a", "b", "a"):
+        engine.generate(prompt, max_tokens=1, salt=salt)
+    assert engine.prefix_cache.hits - engine.prefix_cache.misses < 1
+    before = engine.prefix_cache.hits
+    engine.generate(prompt, max_tokens=1, salt="c")
+    assert engine.prefix_cache.hits == before
+
+
+def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize("Mia and the little fox went to the sea.")
+    whole = engine.logits(tokens)
+    assert same_bits(engine.forward_prefill(tokens[:6]), whole[5])
+    assert same_bits(engine.forward_decode(tokens[6]), whole[6])
+    engine.rewind(3)
+    assert engine.kv_cache_seq_len == 4
+    assert same_bits(engine.prefill(tokens[4:]), whole[-1])
+    for wrong in (-1, 100, True):
+        with pytest.raises(ConfigError, match="n_tokens"):
+            engine.rewind(wrong)
+
+
+def test_snapshots_of_the_own_sequence(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize("Mia and the little fox went to the sea. They found a boat, and then")
+    whole = engine.logits(tokens)
+    engine.prefill(tokens[:18])
+    snapshot = engine.kv_snapshot()
+    engine.reset()
+    engine.prefill(tokens[3:9])
+    engine.kv_restore(snapshot)
+    assert same_bits(engine.prefill(tokens[18:]), whole[-1])
+    engine.kv_restore(snapshot)
+    assert engine.kv_cache_seq_len == 18
+    assert same_bits(engine.prefill(tokens[18:]), whole[-1])
+    for other in (
+        InferenceEngine.from_gguf(demo.DRAFT),
+        InferenceEngine.from_gguf(demo.STORY, page_size=64),
+        InferenceEngine.from_gguf(demo.STORY, kv_type="f32"),
+    ):
+        other.prefill(tokens[:3])
+        with pytest.raises(ConfigError, match="snapshot"):
+            other.kv_restore(snapshot)
+        assert other.kv_cache_seq_len == 3
+
+
+def test_generations_and_the_own_sequence_take_turns(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize("Mia and the little fox went to the sea.")
+    whole = engine.logits(tokens)
+    expected = engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=80)
+    found: list[str] = []
+    thread = threading.Thread(
+        target=lambda: found.append(engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=80))
+    )
+    thread.start()
+    for _ in range(10):
+        assert same_bits(engine.logits(tokens), whole)
+        engine.reset()
+        assert same_bits(engine.prefill(tokens), whole[-1])
+    thread.join(30)
+    assert found == [expected]
+
+
+def test_two_threads_share_batches(engine: InferenceEngine) -> None:
+    expected = [engine.generate(p, sampler=GREEDY, max_tokens=100) for p in PROMPTS]
+    texts: dict[int, str] = {}
+    barrier = threading.Barrier(len(PROMPTS))
+
+    def work(i: int) -> None:
+        barrier.wait()
+        texts[i] = engine.generate(PROMPTS[i], sampler=GREEDY, max_tokens=100)
+
+    before = engine.metrics_snapshot().steps
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [texts[i] for i in range(len(PROMPTS))] == expected
+    assert engine.metrics_snapshot().steps - before < 350  # alone they would be four times a hundred
+
+
+def test_cancelling_from_another_thread_between_chunks() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, prefill_chunk_size=1)
+    generation = engine.stream("word " * 80, sampler=GREEDY, max_tokens=5)
+    real, calls = engine.runner.run, []
+
+    def run(*args: object) -> np.ndarray:
+        calls.append(1)
+        if len(calls) == 3:
+            generation.cancel()
+        return real(*args)  # type: ignore[arg-type]
+
+    engine.runner.run = run  # type: ignore[method-assign, assignment]
+    assert list(generation) == []
+    assert generation.finish_reason == "cancelled"
+    assert len(calls) == 3
+    engine.check_integrity()
+
+
+def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
+    generation = engine.stream(PROMPTS[0], sampler=GREEDY, max_tokens=300, timeout=60)
+    first = next(generation)
+    generation._request.deadline = 0.0
+    assert "".join(generation) == ""
+    assert generation.finish_reason == "timeout"
+    assert generation.text == first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"priority": 0.5}, "priority"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "1"}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+    ],
+)
+def test_bad_options(engine: InferenceEngine, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        engine.generate(PROMPTS[0], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_memory_limit": 0},
+        {"kv_memory_limit": 1.5},
+        {"prefix_cache_bytes": -1},
+        {"prefix_cache_bytes": True},
+        {"scheduler": {"max_waiting": 3}},
+    ],
+)
+def test_bad_engine_options(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        EngineConfig(**options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="kv_memory_limit"):
+        InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=1000)
+
+
+def test_a_full_queue_is_said_to_threads_too() -> None:
+    config = SchedulerConfig(max_sequences=1, max_waiting=1)
+    engine = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
+    request = engine.prepare(PROMPTS[0])
+    engine.core.submit(request)
+    with pytest.raises(Busy):
+        engine.generate(PROMPTS[1])
+    engine.core.cancel(request)
+    assert engine.generate(PROMPTS[1], max_tokens=2)
+
+
+def test_tokens_as_text_and_bytes(engine: InferenceEngine) -> None:
+    pieces = engine.vocab_bytes()
+    assert len(pieces) == engine.tokenizer.n_vocab
+    token = engine.tokenize("fox", add_special=False)[-1]
+    assert engine.decode_token(token) == pieces[token].decode()
+
+
+def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
+    fresh = InferenceEngine.from_gguf(demo.STORY)
+    n = len(fresh.tokenize(PROMPTS[0]))
+    for _ in range(2):
+        fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
+    stream = fresh.stream(PROMPTS[1], sampler=GREEDY, max_tokens=10)
+    next(stream)
+    now = fresh.metrics_snapshot()
+    m = len(stream.prompt_tokens)
+    assert now.prompt_tokens == 2 * n + m
+    assert now.cached_prompt_tokens >= n - 1
+    assert now.prefill_tokens == 2 * n + m - now.cached_prompt_tokens
+    assert now.generation_tokens == 20 + len(stream.tokens)
+    assert now.finished == {"length": 2}
+    assert (now.running, now.waiting) == (1, 0)
+    assert now.kv_pages_used > now.kv_pages_cached > 0
+    assert 0 < now.kv_usage < 1
+    assert now.time_to_first_token.count == now.queue_time.count == 3
+    assert now.time_per_output_token.count == now.generation_tokens - 3
+    assert now.prefill_tokens_per_second > 0
+    assert now.decode_tokens_per_second > 0
+    assert now.steps == now.generation_tokens
+    stream.close()
+    assert fresh.metrics_snapshot().finished == {"length": 2, "cancelled": 1}
+    assert now.finished == {"length": 2}  # a snapshot stays what it was
+
+
+def test_metrics_as_prometheus_text() -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is optional")
+    fresh = InferenceEngine.from_gguf(demo.STORY)
+    fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
+    text = fresh.metrics.prometheus({"model_name": "story"})
+    found = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    model = ("model_name", "story")
+    assert found["oxillama:generation_tokens_total", (model,)] == 10
+    assert found["oxillama:request_success_total", (("finished_reason", "length"), model)] == 1
+    assert found["oxillama:num_requests_running", (model,)] == 0
+    assert found["oxillama:time_to_first_token_seconds_count", (model,)] == 1
+    assert found["oxillama:time_to_first_token_seconds_bucket", (("le", "+Inf"), model)] == 1
+    assert found["oxillama:prompt_tokens_total", (model,)] == len(fresh.tokenize(PROMPTS[0]))
+
+
+def test_without_the_package_the_prometheus_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    fresh = InferenceEngine.from_gguf(demo.STORY)
+    with pytest.raises(ConfigError, match="prometheus_client"):
+        fresh.metrics.prometheus()

@@ -1,0 +1,150 @@
+"""Masks against a recogniser that reads the definition of a grammar's nodes, on small vocabularies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxillama._kernels.grammar import Matcher
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar, GrammarState, Vocabulary, parse_gbnf
+from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from tests.references import grammar as twin
+
+# Tokens that cross rules, cut characters anywhere, share their bytes, are no text, and end the generation.
+STRINGS: list[bytes | None] = [
+    *(b"a", b"b", b"c", b"ab", b"ba", b"aa", b"abc", b"bb", b"cab", b"aaaa", b" a", b"1", b"12", b"\n"),
+    *("é".encode(), b"\xc3", b"\xa9", b"a\xc3", b"\xa9b", "日".encode(), b"\xe6\x97", b"\xa5", b"\xf0\x9f"),
+    *(b"\x99\x82", b"a", b"", None, None, None, None),
+]
+CONTROL = {26, 27}
+END = {28, 29}
+VOCABULARY = Vocabulary([s or b"<control>" for s in STRINGS], END, CONTROL | {25})
+
+
+def allowed(mask: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+# As for large vocabularies: unions over entries at every node, slices for every loop, few escapes kept.
+SETTINGS = {
+    "plain": {},
+    "unions": {"large": 1},
+    "slices": {"sliced": 1, "min_loop": 1},
+    "both": {"large": 1, "sliced": 1, "min_loop": 1},
+    "few escapes": {"large": 1, "sliced": 1, "min_loop": 1, "max_escapes": 1},
+}
+
+
+def tuned(grammar: Grammar, setting: str) -> GrammarState:
+    state = GrammarState(grammar, VOCABULARY)
+    state._tables.matcher = Matcher(VOCABULARY.trie, state._tables.configs)
+    for name, value in SETTINGS[setting].items():
+        setattr(state._tables.matcher, name, value)
+    return state
+
+
+def check(rules: Rules, choices: list[int]) -> None:
+    """Follow a grammar, choosing among the allowed tokens, and compare every mask on the way."""
+    states = [tuned(Grammar.from_rules(rules), setting) for setting in SETTINGS]
+    state = states[0]
+    for choice in (*choices, 0):
+        expected = twin.mask(rules, state.tokens, STRINGS, END)
+        for setting, other in zip(SETTINGS, states, strict=True):
+            assert allowed(other.mask()) == expected, (setting, state.tokens)
+        assert {id for id in range(len(STRINGS)) if state.allows_token(id)} == expected
+        reading = twin.Reading(rules, state.tokens, STRINGS)
+        assert state.is_complete == reading.is_complete
+        going_on = sorted(expected - END)
+        if not going_on:
+            break
+        refused = next((id for id in range(len(STRINGS)) if id not in expected), None)
+        if refused is not None:
+            with pytest.raises(GrammarError, match=f"token {refused} is not allowed"):
+                state.advance(refused)
+        for other in states:
+            other.advance(going_on[choice % len(going_on)])
+
+
+CASES = {
+    "first alternative is a prefix": 'root ::= "a" | "ab"',
+    "left recursion": 'root ::= root "b" | "a"',
+    "indirect left recursion": 'root ::= x "b" | "a"\nx ::= root "c" | "b" x',
+    "left recursion behind what may be empty": 'root ::= e root "b" | "a"\ne ::= "c"?',
+    "left recursion between three": 'root ::= x | "c"\nx ::= y "a" | root "b"\ny ::= x | root',
+    "only itself": 'root ::= root | "a"',
+    "right recursion": 'root ::= "a" root | "b"',
+    "right recursion before what may be empty": 'root ::= "a" root "b"? | "c"',
+    "middle": 'root ::= "a" root "b" | ""',
+    "exponentially ambiguous": 'root ::= root root | "a" | "b"?',
+    "a loop of nothing": 'root ::= ("a"* "b"?)* ("" | "c")*',
+    "counted characters": 'root ::= [ab]{3,20} "c"',
+    "counted wide characters": 'root ::= [aé日]{2,30} "b"',
+    "counted groups": 'root ::= ("ab" | "c" [1]?){2,40}',
+    "counted, at least": 'root ::= ("a" "b"?){25,} "c"',
+    "counted, twice": 'root ::= (("a" | "b"){17,18} "c"?){0,100}',
+    "counted inside recursion": 'root ::= ("(" root ")" | [ab]{1,20}){0,30}',
+    "classes": "root ::= [^a-b\\x00-\\x20]* [é日🙂]",
+    "any": "root ::= ... .?",
+    "a token by its number": 'root ::= <[3]> "c" <[26]> "a"',
+    "any but a token": "root ::= (!<[3]>)* <[26]>",
+    "a token or its text": 'root ::= (<[3]> | "ab" "a") "c"',
+    "an end of generation by its number": 'root ::= "a" (<[28]> | "b")',
+    "ends of generation in the middle": 'root ::= "a" <[28]> "b" | "c"',
+    "rules that match nothing": 'root ::= "a" none | "b" some?\nnone ::= "c" none\nsome ::= none | "a"',
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_masks_equal_the_definition(name: str) -> None:
+    rules = parse_gbnf(CASES[name])
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        check(rules, rng.integers(0, 100, 6).tolist())
+
+
+LETTERS = st.sampled_from("abcé日1 ")
+RANGES = st.sampled_from(
+    [((97, 99),), ((97, 97), (0xE9, 0xE9)), ((0x80, 0x10FFFF),), ((0, 96), (98, 0x65E5)), ((0xD800, 0xDFFF),)]
+)
+DFAS = st.sampled_from(
+    [
+        Dfa((((97, 97, 1),), ((98, 98, 0), (0x65E5, 0x65E5, 1))), frozenset({0, 1})),
+        Dfa((((97, 99, 1), (0xE9, 0x10FFFF, 2)), ((97, 97, 1),), ((97, 97, 2),)), frozenset({1})),
+    ]
+)
+IDS = st.sets(st.sampled_from([0, 3, 17, 26, 28]), max_size=2).map(lambda ids: tuple(sorted(ids)))
+LEAVES = st.one_of(
+    st.text(LETTERS, max_size=3).map(Text),
+    RANGES.map(Chars),
+    DFAS,
+    st.builds(Tokens, IDS, st.booleans()),
+    st.sampled_from(["root", "x", "y"]).map(Ref),
+)
+BOUNDS = st.sampled_from([(0, None), (1, None), (0, 1), (2, 3), (0, 20), (3, 19), (18, None), (2, None)])
+
+
+def compound(nodes: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    return st.one_of(
+        st.lists(nodes, max_size=3).map(lambda items: Seq(tuple(items))),
+        st.lists(nodes, max_size=3).map(lambda items: Alt(tuple(items))),
+        st.tuples(nodes, BOUNDS).map(lambda pair: Repeat(pair[0], *pair[1])),
+    )
+
+
+NODES = st.recursive(LEAVES, compound, max_leaves=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(NODES, NODES, NODES, st.lists(st.integers(0, 50), max_size=4))
+def test_masks_of_random_grammars_equal_the_definition(
+    root: Node, x: Node, y: Node, choices: list[int]
+) -> None:
+    rules = Rules("root", {"root": root, "x": x, "y": y})
+    if "root" not in twin.Reading(rules, [], STRINGS).productive:
+        with pytest.raises(GrammarError, match="no text matches the rule root"):
+            Grammar.from_rules(rules)
+        return
+    check(rules, choices)

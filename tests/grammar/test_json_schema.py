@@ -1,0 +1,719 @@
+"""JSON Schema to grammars: drafts, orders, spellings, numbers, references, types, refusals and limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import doctest
+import enum
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+import uuid
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Optional, TypedDict
+
+import pytest
+
+from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar import Grammar, JsonSchemaCompiler
+from oxillama.grammar.rules import Dfa
+from oxillama.grammar.schema.formats import PATTERNS
+from oxillama.grammar.schema.numbers import Numbers
+from tests.support.paths import DOCS
+from tests.support.schema_samples import Sampler
+
+DRAFTS = {
+    4: "http://json-schema.org/draft-04/schema#",
+    6: "http://json-schema.org/draft-06/schema#",
+    7: "http://json-schema.org/draft-07/schema#",
+    2019: "https://json-schema.org/draft/2019-09/schema",
+    2020: "https://json-schema.org/draft/2020-12/schema",
+}
+
+
+def grammar(schema: object, **options: Any) -> Grammar:
+    return Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(**options))
+
+
+def check(schema: object, valid: list[object], invalid: list[object], **options: Any) -> None:
+    made = grammar(schema, **options)
+    for value in valid:
+        for separators in ((", ", ": "), (",", ":")):
+            for ascii_only in (True, False):
+                text = json.dumps(value, separators=separators, ensure_ascii=ascii_only)
+                assert made.matches(text), text
+    for value in invalid:
+        assert not made.matches(json.dumps(value)), value
+
+
+# --------------------------------------------------------------------------- drafts
+
+IN_DRAFTS = [
+    (4, {"minimum": 3, "exclusiveMinimum": True}, [3.1, 4], [3, 2.9]),
+    (4, {"minimum": 3, "exclusiveMinimum": False}, [3], [2.9]),
+    (4, {"type": "integer"}, [1], [1.0, 1.5]),
+    (6, {"type": "integer"}, [1, 1.0], [1.5]),
+    (4, {"const": 3}, [4, 3], []),
+    (6, {"const": 3}, [3, 3.0], [4]),
+    (4, {"items": [{"type": "integer"}], "additionalItems": False}, [[1], []], [["a"], [1, 1]]),
+    (7, {"items": {"type": "integer"}, "additionalItems": False}, [[1, 2]], [["a"]]),
+    (4, {"dependencies": {"b": ["a"]}}, [{}, {"a": 1, "b": 2}], [{"b": 1}]),
+    (7, {"dependencies": {"b": {"required": ["a"]}}}, [{}, {"a": 1, "b": 2}], [{"b": 1}]),
+    (6, {"if": {"const": 1}, "then": False}, [1, 2], []),
+    (7, {"if": {"const": 1}, "then": False}, [2], [1]),
+    (4, {"definitions": {"A": {"id": "#foo", "type": "integer"}}, "allOf": [{"$ref": "#foo"}]}, [1], ["a"]),
+    (7, {"definitions": {"A": {"$id": "#foo", "type": "integer"}}, "allOf": [{"$ref": "#foo"}]}, [1], ["a"]),
+    (7, {"$ref": "#/definitions/a", "definitions": {"a": {"type": "integer"}}, "maximum": 3}, [5], ["a"]),
+    (2019, {"$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}, "maximum": 3}, [2], ["a", 5]),
+    (2019, {"items": [{"type": "integer"}, True], "unevaluatedItems": False}, [[1, 2]], [[1, 2, 3]]),
+    (2019, {"contains": {"const": 1}, "unevaluatedItems": False}, [], [[1]]),
+    (2020, {"contains": {"const": 1}, "unevaluatedItems": False}, [[1], [1, 1]], [[1, 2]]),
+    (2019, {"prefixItems": [{"type": "string"}]}, [[1]], []),
+    (2020, {"prefixItems": [{"type": "string"}]}, [["a", 1]], [[1]]),
+    (7, {"format": "date"}, ["2024-02-29", 3], ["2023-02-29"]),
+    (2020, {"format": "date"}, ["2023-02-29"], []),
+    (
+        2019,
+        {
+            "$id": "http://localhost/t",
+            "$recursiveAnchor": True,
+            "properties": {"a": {"$recursiveRef": "#"}},
+            "additionalProperties": False,
+        },
+        [{"a": {"a": {}}}],
+        [{"a": {"b": 1}}, {"b": 1}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("draft", "schema", "valid", "invalid"), IN_DRAFTS)
+def test_the_draft_decides(draft: int, schema: dict, valid: list[object], invalid: list[object]) -> None:
+    check({"$schema": DRAFTS[draft], **schema}, valid, invalid)
+    check(schema, valid, invalid, default_schema=DRAFTS[draft])
+
+
+def test_recursive_references_look_for_the_outermost_anchor() -> None:
+    for outer, inner in itertools.product((True, False), repeat=2):
+        schema = {
+            "$schema": DRAFTS[2019],
+            "$id": "http://localhost/s.json",
+            "$recursiveAnchor": outer,
+            "$defs": {
+                "o": {
+                    "$id": "o.json",
+                    "$recursiveAnchor": inner,
+                    "anyOf": [
+                        {"type": "string"},
+                        {"type": "object", "additionalProperties": {"$recursiveRef": "#"}},
+                    ],
+                }
+            },
+            "anyOf": [{"type": "integer"}, {"$ref": "#/$defs/o"}],
+        }
+        check(schema, [{"a": "x"}, {"a": {"b": "x"}}, 1], [True])
+        assert grammar(schema).matches('{"a": 1}') == (outer and inner)
+
+
+def test_schemas_without_a_draft_understand_the_older_words() -> None:
+    check({"items": [{"type": "integer"}], "additionalItems": False}, [[1]], [[1, 2], ["a"]])
+    check({"minimum": 3, "exclusiveMinimum": True}, [4], [3])
+    check({"dependencies": {"a": ["b"]}}, [{}], [{"a": 1}])
+    check({"format": "date"}, ["2024-02-29"], ["2023-02-29"])
+    check({"format": "date"}, ["x"], [], formats=False)
+    check({"$schema": DRAFTS[2020], "format": "date"}, [], ["x"], formats=True)
+
+
+# --------------------------------------------------------------------------- objects
+
+SMALL = {"properties": {"a": {"type": "integer"}, "b": {}, "c": {}}, "required": ["a", "c"]}
+
+
+def test_few_properties_come_in_any_order_with_others_between() -> None:
+    made = grammar({"type": "object", **SMALL})
+    for names in itertools.permutations(["a", "b", "c", "x"]):
+        assert made.matches(json.dumps(dict.fromkeys(names, 1)))
+    assert not made.matches('{"a": 1, "b": 1}') and not made.matches('{"a": "s", "c": 1}')
+    assert not made.matches('{"a": 1, "c": 1, "a": 1}'), "a known name comes once"
+    assert not made.matches('{"\\u0061": "s", "a": 1, "c": 1}'), "nor hides behind an escape"
+
+
+def test_many_properties_come_in_the_order_of_the_schema() -> None:
+    names = [f"n{i}" for i in range(9)]
+    schema = {"type": "object", "properties": dict.fromkeys(names, True), "required": names[3:5]}
+    made = grammar(schema)
+    value = dict.fromkeys(names, 1)
+    assert made.matches(json.dumps(value))
+    assert made.matches(json.dumps({"n0": 1, "x": 1, "n3": 1, "y": 1, "n4": 1, "n8": 1, "z": 1}))
+    assert made.matches('{"n3": 1, "n4": 1}') and made.matches('{"x": 1, "n3": 1, "n4": 1}')
+    assert not made.matches('{"n4": 1, "n3": 1}')
+    assert not made.matches('{"n3": 1}') and not made.matches("{}") and not made.matches('{"n3": 1,}')
+
+
+def test_orders_can_be_those_of_the_schema() -> None:
+    made = grammar({"type": "object", **SMALL, "additionalProperties": False}, any_order=0)
+    assert made.matches('{"a": 1, "b": 1, "c": 1}') and made.matches('{"a": 1, "c": 1}')
+    assert not made.matches('{"c": 1, "a": 1}') and not made.matches('{"a": 1, "c": 1, "x": 1}')
+
+
+def test_objects_can_be_closed_unless_they_say_otherwise() -> None:
+    check({"type": "object", **SMALL}, [{"a": 1, "c": 1}], [{"a": 1, "c": 1, "x": 1}], open_objects=False)
+    check({"type": "object"}, [{"x": 1}], [], open_objects=False)
+    check({"properties": {"a": {}}, "additionalProperties": True}, [{"x": 1}], [], open_objects=False)
+    by_pattern = {"properties": {"a": {}}, "patternProperties": {"^x": {}}}
+    check(by_pattern, [{"xy": 1, "a": 1}], [{"y": 1}], open_objects=False)
+    split = {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
+    check(split, [{"a": 1, "b": 1}], [{"c": 1}], open_objects=False)
+
+
+def test_optional_properties_leave_no_comma_behind() -> None:
+    for any_order in (0, 6):
+        schema = {"properties": {n: {} for n in "abc"}, "additionalProperties": False, "type": "object"}
+        made = grammar(schema, any_order=any_order)
+        for picked in itertools.product([0, 1], repeat=3):
+            assert made.matches(json.dumps({n: 1 for n, there in zip("abc", picked) if there}))
+        for text in ('{"a": 1,}', '{,"a": 1}', '{"a": 1 "b": 1}', '{"a": 1,, "b": 1}', "{,}"):
+            assert not made.matches(text)
+
+
+def test_numbers_of_properties() -> None:
+    closed = {"properties": {n: {} for n in "abcd"}, "additionalProperties": False, "type": "object"}
+    for any_order in (0, 6):
+        two = {**closed, "minProperties": 2, "maxProperties": 3}
+        values = [dict.fromkeys("abcd"[:n]) for n in range(5)]
+        check(two, values[2:4], [values[0], values[1], values[4]], any_order=any_order)
+    check({"maxProperties": 2}, [{}, {"x": 1, "y": 1}], [{"x": 1, "y": 1, "z": 1}])
+    check({"minProperties": 1}, [{"x": 1}, 3], [{}])
+    with pytest.raises(GrammarError, match="names that are not known and could be equal"):
+        grammar({"minProperties": 2})
+
+
+def test_names_that_come_twice_do_not_undo_what_must_exist() -> None:
+    made = grammar({"type": "object", "not": {"additionalProperties": {"type": "integer"}}})
+    assert made.matches('{"x": 1, "y": "s"}') and made.matches('{"y": "s", "x": "t"}')
+    assert not made.matches('{"x": "s", "x": 1}') and not made.matches('{"x": 1}')
+
+
+# --------------------------------------------------------------------------- strings
+
+
+def test_strings_count_characters_however_they_are_written() -> None:
+    made = grammar({"type": "string", "minLength": 2, "maxLength": 2})
+    for text in ('"ab"', '"\\u0061b"', '"\\n\\/"', '"😀é"', '"\\ud83d\\uDE00\\u00e9"', '"\\"\\\\"'):
+        assert made.matches(text) and len(json.loads(text)) == 2
+    for text in ('"a"', '"abc"', '"\\ud83d\\ude00"', '"a\n"', '"a\\x"', '"\\ud83da"', '"""'):
+        assert not made.matches(text), text
+    long = grammar({"type": "string", "maxLength": 5000})
+    assert long.matches(json.dumps("x" * 5000)) and not long.matches(json.dumps("x" * 5001))
+
+
+def test_patterns_see_characters_not_their_spelling() -> None:
+    made = grammar({"type": "string", "pattern": '^["\\\\é\\n😀/]{2}$'})
+    for text in ('"\\"\\\\"', '"é\\n"', '"\\u00e9\\u000a"', '"\\ud83d\\ude00/"'):
+        assert made.matches(text), text
+    assert not made.matches('"\\""') and not made.matches('"éa"')
+
+
+def test_literals_are_spelled_as_json_dumps_does() -> None:
+    check({"const": 'a"\\/é\n😀\x7f'}, ['a"\\/é\n😀\x7f'], ["a"])
+    check({"properties": {'é"': {"const": 1}}, "additionalProperties": False}, [{'é"': 1}], [{'é"': 2}])
+    check({"enum": [f"v{i}é" for i in range(40)]}, ["v0é", "v39é"], ["v40é", "v", ""])
+
+
+def test_patterns_lengths_and_exclusions_together() -> None:
+    check({"type": "string", "pattern": "^a[b-y]*z$", "minLength": 4}, ["abbz", "abcdz"], ["az", "abz"])
+    check(
+        {"type": "string", "pattern": "^[a-z]+$", "maxLength": 40_000},
+        ["a", "b" * 40_000],
+        ["", "b" * 40_001, "A"],
+    )
+    check(
+        {"type": "string", "pattern": "[0-9]", "minLength": 3, "maxLength": 5},
+        ["a1b", "12345"],
+        ["1", "abc", "123456"],
+    )
+    check(
+        {"allOf": [{"pattern": "a"}, {"pattern": "b$"}], "not": {"enum": ["ab", "aab"]}, "type": "string"},
+        ["aaab", "abb"],
+        ["ab", "aab", "a", "b"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "invalid"),
+    [
+        ("date-time", ["2024-02-29T23:59:59.5Z", "1998-12-31T23:59:60Z"], ["2023-02-29T00:00:00Z", "x"]),
+        ("time", ["08:30:06+00:20"], ["08:30:06", "24:00:00Z"]),
+        ("duration", ["P4DT12H30M5S", "P4W"], ["P", "PT", "P1D2H"]),
+        ("email", ["joe.bloggs@example.com"], [".a@b.c", "a@b c"]),
+        ("hostname", ["a.b-c.d", "a" * 63], ["-a", "a" * 64, "a..b", "xn--X"]),
+        ("ipv4", ["127.0.0.1"], ["127.0.0.01", "256.1.1.1"]),
+        ("ipv6", ["::", "1::d6:192.168.0.1"], ["1:2:3", "::1::"]),
+        ("uuid", ["2eb8aa08-AA98-11ea-b4aa-73b441d16380"], ["2eb8aa08aa9811eab4aa73b441d16380"]),
+        ("uri", ["http://x.y/?q#f", "urn:a:b"], ["//x", "http://a b"]),
+        ("json-pointer", ["", "/a~1b"], ["a", "/~2"]),
+    ],
+)
+def test_formats(name: str, valid: list[object], invalid: list[object]) -> None:
+    check({"type": "string", "format": name}, valid, invalid)
+
+
+def test_every_format_has_strings() -> None:
+    for name in PATTERNS:
+        rules = JsonSchemaCompiler().compile({"type": "string", "format": name})
+        text = Sampler(rules, random.Random(1)).draw()
+        assert text is not None and Grammar.from_rules(rules).matches(text)
+    check({"format": "nobody knows"}, ["x"], [])
+
+
+# --------------------------------------------------------------------------- numbers
+
+
+def accepts(dfa: object, text: str) -> bool:
+    assert isinstance(dfa, Dfa)
+    state = 0
+    for char in text:
+        target = [t for first, last, t in dfa.edges[state] if first <= ord(char) <= last]
+        if not target:
+            return False
+        state = target[0]
+    return state in dfa.accepting
+
+
+def number_texts(rng: random.Random) -> list[str]:
+    found = []
+    for _ in range(400):
+        whole = rng.choice(
+            ["0", str(rng.randint(1, 9)), str(rng.randint(1, 2000)), "1" + "0" * rng.randint(1, 20)]
+        )
+        part = rng.choice(["", ".0", ".00", ".5", ".25", ".50", ".001", f".{rng.randint(0, 9999)}"])
+        found.append(rng.choice(["", "-"]) + whole + part)
+        digits = rng.choice("123456789") + rng.choice(["", ".0", ".5", ".275"])
+        power = rng.choice(["", "+", "-"]) + rng.choice(["0", "00", "1", "3", "05", "16", "20", "100"])
+        found.append(rng.choice(["", "-"]) + digits + rng.choice("eE") + power)
+    return found
+
+
+def test_texts_of_numbers_are_compared_exactly() -> None:
+    rng = random.Random(5)
+    texts = number_texts(rng)
+    bounds = [
+        "0",
+        "1",
+        "-1",
+        "10",
+        "99",
+        "100",
+        "-5",
+        "0.5",
+        "-0.25",
+        "12.75",
+        "1e3",
+        "1e-3",
+        "-123.4",
+        "1e16",
+    ]
+    steps = ["1", "5", "0.5", "0.01", "7", "100", "2.5", "0.3"]
+    for _ in range(120):
+        low, high = (Fraction(rng.choice(bounds)) if rng.random() < 0.6 else None for _ in range(2))
+        step = Fraction(rng.choice(steps)) if rng.random() < 0.3 else None
+        numbers = Numbers(
+            low,
+            high,
+            rng.random() < 0.5,
+            rng.random() < 0.5,
+            step,
+            frozenset({Fraction(rng.choice(steps))} if rng.random() < 0.2 else ()),
+            None,
+            frozenset({Fraction(rng.choice(bounds))} if rng.random() < 0.3 else ()),
+        )
+        settled = numbers.settled()
+        node = settled.node() if settled else None
+        for text in texts:
+            wanted = numbers.contains(Fraction(text))
+            accepted = isinstance(node, Dfa) and accepts(node, text)
+            assert accepted <= wanted, (numbers, text)
+            plain = "e" not in text.lower() and (step is None or "." not in text)
+            if plain or (step is None and not numbers.not_steps):
+                assert accepted == wanted, (numbers, text)
+
+
+def test_integers_and_multiples() -> None:
+    check({"type": "integer", "minimum": -3, "maximum": 12}, [-3, 0, 12, 7.0], [-4, 13, 0.5])
+    check({"type": "integer"}, [10**30, -(10**30)], [1.5])
+    assert not grammar({"type": "integer"}, plain_integers=True).matches("1.0")
+    assert not grammar({"type": "integer", "minimum": 0}, plain_integers=True).matches("1.0")
+    check({"multipleOf": 0.01}, [0, 1.5, 4.02, 100], [0.001, 1.999])
+    check({"multipleOf": 12}, [0, 144, -36], [13, 6, 2.4])
+    check({"type": "number", "not": {"type": "integer"}}, [0.5], [1, 1.0])
+    check({"type": "number", "not": {"minimum": 3}}, [2.9, -5], [3, 3.1])
+    check({"type": "number", "not": {"exclusiveMaximum": 3}}, [3, 4], [2.9])
+    check({"type": "number", "not": {"exclusiveMinimum": 3, "multipleOf": 2}}, [3, 1, 5, 2], [4, 6])
+    check({"minimum": 0, "maximum": 1}, [0, 1, 0.25, 1e-07, -0.0], [1.0000001, -1e-07, 2])
+    check({"enum": [1, 2.5, 1e20]}, [1, 1.0, 2.5, 1e20, 10**20], [2, 1e21, True])
+
+
+# --------------------------------------------------------------------------- arrays
+
+
+def test_arrays_that_count() -> None:
+    check(
+        {"contains": {"const": 1}, "minContains": 2, "maxContains": 3}, [[1, 1], [1, 0, 1, 1]], [[1], [1] * 4]
+    )
+    check(
+        {"prefixItems": [{"const": 1}], "items": {"const": 2}, "minItems": 3},
+        [[1, 2, 2]],
+        [[1, 2], [2, 2, 2]],
+    )
+    check({"items": {"type": "integer"}, "maxItems": 900}, [[1] * 900, []], [[1] * 901, ["a"]])
+    check({"items": False, "prefixItems": [True]}, [[], [1]], [[1, 2]])
+    check(
+        {"type": "array", "items": {"enum": [1, "a", None]}, "uniqueItems": True},
+        [[], ["a", 1, None]],
+        [[1, 1.0]],
+    )
+    check(
+        {"uniqueItems": True, "prefixItems": [{"type": "string"}, {"type": "null"}], "items": False},
+        [["a", None]],
+        [["a", "a"]],
+    )
+
+
+# --------------------------------------------------------------------------- references
+
+
+def test_references_into_a_registry() -> None:
+    registry = {
+        "http://x/int": {"type": "integer"},
+        "http://x/list": {"items": {"$ref": "int"}, "type": "array"},
+    }
+    check({"$ref": "http://x/list"}, [[1]], [["a"], 1], registry=registry)
+    check({"$ref": "http://x/list"}, [[1]], [["a"], 1], registry=registry.get)
+    with pytest.raises(GrammarError, match="'http://y' is neither in the schema nor in the registry"):
+        grammar({"$ref": "http://y"}, registry=registry)
+
+
+def test_recursion_and_equal_parts() -> None:
+    tree = {
+        "$defs": {
+            "n": {
+                "type": "object",
+                "properties": {
+                    "v": {"type": "integer"},
+                    "kids": {"type": "array", "items": {"$ref": "#/$defs/n"}},
+                },
+                "required": ["v"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/n",
+    }
+    value: dict[str, object] = {"v": 1}
+    for _ in range(50):
+        value = {"v": 1, "kids": [value, {"v": 2}]}
+    check(tree, [value], [{"v": 1, "kids": [{}]}])
+    same = {
+        "type": "object",
+        "properties": {
+            f"p{i}": {"type": "object", "properties": {"x": {"type": "integer"}}} for i in range(20)
+        },
+    }
+    assert len(JsonSchemaCompiler().compile(same).rules) < 60
+
+
+def test_a_schema_that_nothing_meets() -> None:
+    for schema in (
+        False,
+        {"enum": []},
+        {"type": "string", "minLength": 2, "maxLength": 1},
+        {"allOf": [{"const": 1}, {"const": 2}]},
+    ):
+        with pytest.raises(GrammarError, match="no text matches"):
+            grammar(schema)
+    endless = {
+        "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}},
+        "$ref": "#/$defs/a",
+    }
+    with pytest.raises(GrammarError, match="no text matches"):
+        grammar(endless)
+
+
+# --------------------------------------------------------------------------- layout, options, determinism
+
+
+def test_white_space() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {}}}
+    value = {"a": [1, 2], "b": {"c": []}}
+    dense, spaced = json.dumps(value, separators=(",", ":")), json.dumps(value)
+    pretty = json.dumps(value, indent=2)
+    accepted = {
+        w: [grammar(schema, whitespace=w).matches(t) for t in (dense, spaced, pretty)]
+        for w in ("compact", "single", "flexible")
+    }
+    assert accepted == {
+        "compact": [True, False, False],
+        "single": [True, True, False],
+        "flexible": [True] * 3,
+    }
+    assert not grammar(schema).matches('{"a":  [1]}') and not grammar(schema).matches(" {}")
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="whitespace"):
+        JsonSchemaCompiler(whitespace="lots")
+    with pytest.raises(ConfigError, match="any_order"):
+        JsonSchemaCompiler(any_order=-1)
+    with pytest.raises(GrammarError, match="neither a known draft"):
+        grammar({}, default_schema="http://x")
+
+
+def test_lenient_lists_what_it_lets_go() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^(?!x)"},
+            "b": {"uniqueItems": True, "items": {"type": "integer"}},
+        },
+    }
+    with pytest.raises(GrammarError, match=r"#/properties/a/pattern: cannot be enforced: .* lookahead"):
+        grammar(schema)
+    compiler = JsonSchemaCompiler()
+    made = Grammar.from_json_schema(schema, strict=False, compiler=compiler)
+    assert made.matches('{"a": "x", "b": [1, 1]}') and not made.matches('{"a": 1}')
+    assert not made.matches('{"b": ["s"]}')
+    assert [entry.split(":")[0] for entry in compiler.unenforced] == [
+        "#/properties/a/pattern",
+        "#/properties/b",
+    ]
+    negated = {"not": {"pattern": "(?=x)"}}
+    assert Grammar.from_json_schema(negated, strict=False).matches('"x"')
+
+
+SCRIPT = """
+import json, sys
+from oxillama.grammar import Grammar
+s = json.load(sys.stdin)
+print(Grammar.from_json_schema(s).digest.hex())
+"""
+
+
+def test_the_same_schema_is_the_same_grammar_in_every_process() -> None:
+    schema = {
+        "oneOf": [
+            {"properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]},
+            {"patternProperties": {"^b": {"type": "integer"}}},
+        ],
+        "dependentRequired": {"q": ["r"]},
+        "not": {"enum": ["s", "t", "u"]},
+    }
+    found = set()
+    for seed in "012":
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            input=json.dumps(schema),
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+# --------------------------------------------------------------------------- refusals and limits
+
+MALFORMED = [
+    ({"type": "strin"}, "#/type: expected names of types, found 'strin'"),
+    ({"type": []}, "#/type: expected names of types"),
+    ({"$ref": "#/nope"}, "#/$ref: there is no '/nope'"),
+    ({"$ref": "#nope"}, "#/$ref: there is no anchor 'nope'"),
+    ({"$ref": 3}, "#/$ref: expected a reference"),
+    ({"minLength": -1}, "#/minLength: expected a count, found -1"),
+    ({"minLength": 1.5}, "#/minLength: expected a count"),
+    ({"maxLength": 10**12}, "#/maxLength: expected at most"),
+    ({"properties": []}, "#/properties: expected an object"),
+    ({"properties": {"a": 3}}, "#/properties/a: expected a schema"),
+    ({"items": 5}, "#/items: expected a schema, found 5"),
+    ({"allOf": []}, "#/allOf: expected a list of schemas"),
+    ({"required": True}, "#/required: expected a list of strings"),
+    ({"uniqueItems": "x"}, "#/uniqueItems: expected true or false"),
+    ({"multipleOf": 0}, "#/multipleOf: expected more than 0"),
+    ({"minimum": "3"}, "#/minimum: expected a number"),
+    ({"maximum": float("nan")}, "#/maximum: expected a finite number"),
+    ({"maximum": 10**500}, "#/maximum: expected a number of at most"),
+    ({"enum": 5}, "#/enum: expected a list"),
+    ({"const": object()}, "#/const: expected a JSON value"),
+    ({"format": 3}, "#/format: expected a name"),
+    ({"pattern": 3}, "#/pattern: expected a regular expression"),
+    ({"$schema": "http://x/y"}, "#/$schema: 'http://x/y' is neither a known draft nor in the registry"),
+    ({"$ref": "#"}, "#: the schema applies itself to the same value for ever"),
+    ('{"a":', "schema: is not JSON"),
+    ("[1]", "#: expected a schema"),
+    ({"uniqueItems": True, "items": {"type": "string"}}, "#: cannot be enforced: uniqueItems"),
+    ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
+    ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),
+]
+
+
+@pytest.mark.parametrize(("schema", "message"), MALFORMED)
+def test_what_is_malformed_or_cannot_be_enforced_is_named(schema: object, message: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        grammar(schema)
+    assert message in str(caught.value)
+
+
+def nested(depth: int, wrap: Any) -> dict[str, object]:
+    schema: dict[str, object] = {"type": "integer"}
+    for _ in range(depth):
+        schema = wrap(schema)
+    return schema
+
+
+HOSTILE = {
+    "alternatives": {"allOf": [{"anyOf": [{"required": [f"a{i}{j}"]} for j in range(8)]} for i in range(12)]},
+    "dependencies": {"dependentRequired": {f"a{i}": [f"b{i}"] for i in range(40)}},
+    "depth": nested(300, lambda s: {"items": s}),
+    "depth of one value": nested(100, lambda s: {"allOf": [s]}),
+    "depth of text": "[" * 100_000,
+    "negations": nested(40, lambda s: {"not": {"properties": {"a": s, "b": s}}}),
+    "chain": {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(300)}, "$ref": "#/$defs/d0"},
+    "pattern and length": {
+        "type": "string",
+        "pattern": "[a-z]+[0-9]",
+        "minLength": 50_000,
+        "maxLength": 10**5,
+    },
+    "pattern": {"type": "string", "pattern": "(a|b)*a(a|b){20}", "minLength": 3},
+    "counting": {"contains": {"type": "string"}, "minContains": 500, "maxItems": 5000},
+    "unique": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(30))}},
+    "names": {"patternProperties": {f"{c}.*{c}": {"maximum": i} for i, c in enumerate("abcdefghi")}},
+    "multiple": {"multipleOf": 0.123456789},
+    "unevaluated": {
+        "anyOf": [{"properties": {f"a{i}": True}} for i in range(12)],
+        "unevaluatedProperties": False,
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_limits_raise_soon(name: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(GrammarError, match=r"^(#|schema:)"):
+        grammar(HOSTILE[name])
+    assert time.process_time() - begin < 5
+
+
+def test_large_schemas_stay_small() -> None:
+    names = [f"p{i}" for i in range(200)]
+    large = {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in names},
+        "required": names[:1],
+    }
+    assert grammar(large).matches(json.dumps(dict.fromkeys(names, "x")))
+    assert grammar({"enum": [f"value {i}" for i in range(5000)]}).matches('"value 4999"')
+    union = {
+        "oneOf": [{"properties": {"k": {"const": i}}, "required": ["k"], "type": "object"} for i in range(60)]
+    }
+    check(union, [{"k": 59}], [{"k": 60}, {}])
+
+
+# --------------------------------------------------------------------------- Python types
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = 2
+
+
+class Point(TypedDict, total=False):
+    x: float
+    label: str
+
+
+@dataclasses.dataclass
+class Node:
+    name: str
+    colour: Colour
+    when: datetime.date
+    key: uuid.UUID | None = None
+    kids: list[Node] = dataclasses.field(default_factory=list)
+    pair: tuple[int, str] = (1, "")
+    kind: Literal["a", 3] = "a"
+    size: Annotated[int, {"minimum": 0, "maximum": 9}] = 0
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    point: Optional[Point] = None  # noqa: UP045
+    tags: set[Literal["u", "v"]] = dataclasses.field(default_factory=set)
+
+
+def test_dataclasses_and_typed_dicts() -> None:
+    least = {"name": "n", "colour": "red", "when": "2024-02-29"}
+    full = {
+        **least,
+        "key": str(uuid.UUID(int=7)),
+        "kids": [{**least, "colour": 2}],
+        "pair": [1, "x"],
+        "kind": 3,
+        "size": 9,
+        "extra": {"q": [1]},
+        "point": {"x": 1.5},
+        "tags": ["v", "u"],
+    }
+    wrong = [
+        {"name": "n"},
+        {**least, "when": "2023-02-29"},
+        {**least, "size": 10},
+        {**least, "pair": [1]},
+        {**least, "pair": [1, "x", 2]},
+        {**least, "tags": ["u", "u"]},
+        {**least, "point": {"y": 1}},
+        {**least, "other": 1},
+        {**least, "kids": [{}]},
+    ]
+    check(Node, [least, full], wrong)
+    check(list[int], [[], [1]], [["a"]])
+    check(Optional[bool], [None, True], [1])  # noqa: UP045
+
+
+class Model:
+    """As pydantic's models look."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, object]:
+        item = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        return {"$defs": {"Item": item}, "type": "object", "properties": {"item": {"$ref": "#/$defs/Item"}}}
+
+
+@dataclasses.dataclass
+class HasModel:
+    model: Model
+
+
+def test_models_give_their_own_schema() -> None:
+    check(Model, [{"item": {"n": 1}}], [{"item": {}}])
+    check(HasModel, [{"model": {"item": {"n": 1}}}], [{"model": {"item": {}}}])
+
+
+def test_types_name_all_their_properties() -> None:
+    check(Model, [{}], [{"other": 1}, {"item": {"n": 1, "other": 1}}])
+    schema = Model.model_json_schema()
+    check(schema, [{"other": 1}], [])
+    assert not grammar(HasModel).matches('{"model": {"item": {"n": 1.0}}}')
+    assert grammar(schema).matches('{"item": {"n": 1.0}}')
+
+
+def test_types_without_a_schema_are_refused() -> None:
+    for kind in (complex, bytes, dict[int, str], object()):
+        with pytest.raises(GrammarError, match="no JSON schema is known"):
+            grammar(kind)
+
+
+def test_the_documentation_shows_what_happens() -> None:
+    page = DOCS / "json-schema.md"
+    if not page.is_file():
+        pytest.skip("only the package was unpacked")
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert (failed, tried > 7) == (0, True)

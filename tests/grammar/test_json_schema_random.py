@@ -1,0 +1,136 @@
+"""Random schemas and values: accepted if and only if an independent validator says so; so are drawn texts."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar, JsonSchemaCompiler
+from oxillama.grammar.rules import Rules
+from tests.support.schema_samples import Sampler
+
+jsonschema = pytest.importorskip("jsonschema")
+
+NAMES = st.sampled_from("abcd")
+NUMBERS = st.sampled_from([0, 1, 2, 3, -1, 10, 0.5, 1.0, 1.5, -2.5, 100])
+STRINGS = st.sampled_from(["", "a", "b", "ab", "abc", "aab", "x1", "é", "😀", "\t"])
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, STRINGS)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b", "c", "d", "x", "xy"]), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+TYPES = st.sampled_from(["string", "integer", "number", "null", "boolean", "array", "object"])
+COUNTS = st.integers(0, 3)
+PATTERNS = st.sampled_from(["a", "^a", "b$", "^a*$", "^[ab]+$", "x|é", "^$", "^[^x]$", "a[^x]*b", "[bc]"])
+LEAVES = st.one_of(
+    st.booleans(),
+    TYPES.map(lambda kind: {"type": kind}),
+    SCALARS.map(lambda value: {"const": value}),
+    st.just({"$ref": "#/$defs/r"}),
+)
+
+
+def keywords(sub: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    """Schemas of a few keywords, over smaller ones."""
+    some = st.lists(sub, min_size=1, max_size=3)
+    optional = {
+        "type": st.one_of(TYPES, st.lists(TYPES, min_size=1, max_size=2, unique=True)),
+        "enum": st.lists(VALUES, min_size=1, max_size=3),
+        "const": VALUES,
+        "minimum": NUMBERS,
+        "exclusiveMaximum": NUMBERS,
+        "multipleOf": st.sampled_from([1, 2, 3, 0.5]),
+        "minLength": COUNTS,
+        "maxLength": COUNTS,
+        "pattern": PATTERNS,
+        "items": sub,
+        "prefixItems": some,
+        "contains": sub,
+        "minContains": COUNTS,
+        "maxContains": COUNTS,
+        "minItems": COUNTS,
+        "maxItems": COUNTS,
+        "properties": st.dictionaries(NAMES, sub, min_size=1, max_size=3),
+        "required": st.lists(NAMES, min_size=1, max_size=2, unique=True),
+        "additionalProperties": sub,
+        "patternProperties": st.dictionaries(PATTERNS, sub, min_size=1, max_size=2),
+        "propertyNames": st.one_of(PATTERNS.map(lambda p: {"pattern": p}), sub),
+        "minProperties": st.integers(0, 1),
+        "maxProperties": COUNTS,
+        "dependentRequired": st.dictionaries(NAMES, st.lists(NAMES, max_size=1), max_size=1),
+        "dependentSchemas": st.dictionaries(NAMES, sub, max_size=1),
+        "unevaluatedProperties": sub,
+        "unevaluatedItems": sub,
+        "allOf": some,
+        "anyOf": some,
+        "oneOf": some,
+        "not": sub,
+        "if": sub,
+        "then": sub,
+        "else": sub,
+    }
+    return st.lists(st.sampled_from(sorted(optional)), min_size=1, max_size=3, unique=True).flatmap(
+        lambda chosen: st.fixed_dictionaries({keyword: optional[keyword] for keyword in chosen})
+    )
+
+
+SCHEMAS = st.recursive(LEAVES, keywords, max_leaves=8).filter(lambda schema: isinstance(schema, dict))
+RECURSIVE = {
+    "type": ["object", "array", "integer"],
+    "properties": {"a": {"$ref": "#/$defs/r"}},
+    "items": {"$ref": "#/$defs/r"},
+}
+
+
+def compiled(schema: dict[str, object]) -> tuple[Rules | None, Grammar | None]:
+    """The rules and the grammar; none where the schema cannot be enforced, no grammar if nothing matches."""
+    try:
+        rules = JsonSchemaCompiler().compile(schema)
+        return rules, Grammar.from_rules(rules)
+    except GrammarError as error:
+        if "no text matches" in str(error):
+            return rules, None
+        return None, None
+
+
+def undoes_what_exists(schema: object) -> bool:
+    """Whether a negation asks for a property of an unknown name, which is then written last of its kind."""
+    text = json.dumps(schema)
+    negates = any(
+        f'"{keyword}"' in text for keyword in ("not", "if", "oneOf", "contains", "unevaluatedItems")
+    )
+    return negates and any(word in text for word in ("additionalProp", "unevaluatedProp", "patternProp"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(SCHEMAS, st.lists(VALUES, min_size=5, max_size=25), st.integers(0, 2**32))
+def test_accepted_if_and_only_if_valid(schema: dict[str, object], values: list[object], seed: int) -> None:
+    schema = {**schema, "$defs": {"r": RECURSIVE}}
+    validator = jsonschema.Draft202012Validator(schema)
+    rules, grammar = compiled(schema)
+    if rules is None:
+        return
+    for value in values:
+        accepted = grammar is not None and grammar.matches(json.dumps(value))
+        valid = validator.is_valid(value)
+        assert accepted <= valid, value
+        assert accepted == valid or undoes_what_exists(schema), value
+    if grammar is None:
+        return
+    sampler = Sampler(rules, random.Random(seed))
+    for _ in range(5):
+        text = sampler.draw()
+        assert text is not None and grammar.matches(text)
+        if not any(
+            mark in text for mark in ("e", "E", "\\n")
+        ):  # the validator rounds, and $ is before "\n" too
+            assert validator.is_valid(json.loads(text)), text

@@ -1,0 +1,151 @@
+"""The quantization kernel: gguf's bits where gguf has formulas, no more error than llama.cpp where not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.quantizers import importance, matrices, relative_error
+from oxillama._kernels import best, load
+from oxillama.formats import FORMATS
+from oxillama.weights.file_types import FLOATS, TARGETS
+from tests.references.formats import weights as dequantized
+from tests.support.kernels import PRESENT, normal
+from tests.support.paths import DATA
+
+BLOCKS_OF_32 = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+K_QUANTS = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+RECORDED = json.loads((DATA / "quantizer_errors.json").read_text())
+
+
+def quantize(
+    name: str, x: np.ndarray, by: np.ndarray | None = None, target: str = PRESENT[0], n_threads: int = 1
+) -> np.ndarray:
+    """uint8 (rows, bytes of a row)."""
+    rows, cols = x.shape
+    out = np.full((rows, FORMATS[name].nbytes(cols)), 0xA5, np.uint8)
+    load(target).quantize.quantize(FORMATS[name].id, x, rows, cols, by, out, n_threads)
+    return out
+
+
+def by_gguf(name: str, x: np.ndarray) -> np.ndarray:
+    kind: Any = gguf.GGMLQuantizationType[name]
+    return np.ascontiguousarray(gguf.quants.quantize(x, kind)).view(np.uint8).reshape(len(x), -1)
+
+
+@pytest.mark.parametrize("name", [*FLOATS, *BLOCKS_OF_32])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4, 1e-7, 3e-6])
+def test_bits_are_those_of_gguf(name: str, scale: float) -> None:
+    x = normal(40, 256, seed=3, std=scale)
+    x[3] = 0
+    x[4] = np.abs(x[4])
+    x[5] = -np.abs(x[5])
+    x[6] = x[6, 0]
+    x[7, ::2] = 0
+    x[8] = np.round(x[8] / scale * 2) / 2 * scale  # ties
+    x[9, 5], x[9, 9] = -4 * scale, 4 * scale  # two extremes of one size
+    assert (quantize(name, x) == by_gguf(name, x)).all()
+
+
+@given(st.lists(st.floats(-60000, 60000, width=16), min_size=32, max_size=32))
+def test_bits_are_those_of_gguf_for_any_block(values: list[float]) -> None:
+    x = np.array([values], np.float32)
+    for name in BLOCKS_OF_32:
+        assert (quantize(name, x) == by_gguf(name, x)).all(), name
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bits_depend_on_neither_target_nor_threads(name: str, weighted: bool) -> None:
+    x = normal(9, 768, seed=1)  # one and a half times what the K-quants take at once
+    by = importance()[:768].copy() if weighted else None
+    expected = quantize(name, x, by)
+    for target in PRESENT:
+        assert (quantize(name, x, by, target) == expected).all(), target
+    assert (quantize(name, x, by, n_threads=3) == expected).all()
+    for row in range(len(x)):
+        assert (quantize(name, x[row : row + 1], by)[0] == expected[row]).all()
+
+
+@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS])
+@pytest.mark.parametrize("kind", ["Gaussian", "heavy-tailed"])
+@pytest.mark.parametrize("weighted", ["no", "yes"])
+def test_error_is_no_more_than_llama_cpps(name: str, kind: str, weighted: str) -> None:
+    x = dict(matrices())[kind]
+    by = importance() if weighted == "yes" else None
+    error = relative_error(name, quantize(name, x, by), x, np.ones(x.shape[1]) if by is None else by)
+    most = RECORDED[name][f"{kind}, {weighted}"]
+    assert error <= most * (1 + 1e-6)
+    if name in K_QUANTS:
+        assert error < 0.985 * most
+
+
+@pytest.mark.parametrize("name", K_QUANTS)
+def test_error_of_real_formats_is_small(name: str) -> None:
+    """By a decoder that shares nothing with the kernels."""
+    x = normal(4, 512, seed=7, std=0.02)
+    found = dequantized(name, quantize(name, x))
+    most = {"Q2_K": 0.28, "Q3_K": 0.15, "Q4_K": 0.075, "Q5_K": 0.038, "Q6_K": 0.019}[name]
+    assert np.sqrt(((found - x) ** 2).sum() / (x.astype(float) ** 2).sum()) < most
+
+
+@pytest.mark.parametrize("name", K_QUANTS)
+def test_what_a_format_holds_exactly_comes_back(name: str) -> None:
+    """A row of few levels is found again, whatever its scale; zeros and constants too."""
+    top = {"Q2_K": 3, "Q3_K": 7, "Q4_K": 15, "Q5_K": 31, "Q6_K": 63}[name]
+    codes = np.random.default_rng(5).integers(0, top + 1, (6, 256))
+    codes[:, ::16] = 0  # every block spans its range
+    codes[:, 1::16] = top
+    low = -(top + 1) // 2
+    x = ((codes + low) * np.float32(2.0**-7)).astype(np.float32)
+    x[4] = 0
+    x[5] = -0.5
+    found = dequantized(name, quantize(name, x))
+    assert np.abs(found - x).max() <= 0.02 * 2.0**-7 * top
+    assert (found[4] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", *K_QUANTS])
+def test_important_columns_are_closer(name: str) -> None:
+    x = normal(16, 512, seed=9)
+    by = np.full(512, 0.01, np.float32)
+    by[::8] = 10
+    errors = [((dequantized(name, quantize(name, x, w)) - x) ** 2)[:, ::8].mean() for w in (None, by)]
+    assert errors[1] < 0.7 * errors[0]
+
+
+@pytest.mark.parametrize("name", [*BLOCKS_OF_32, *K_QUANTS])
+def test_extreme_values_stay_finite(name: str) -> None:
+    rows = [normal(1, 256, std=s)[0] for s in (1e-38, 1e-30, 1e-9, 1.0)]
+    rows += [np.where(np.arange(256) % 3, -65504, 65504).astype(np.float32), np.full(256, 65504, np.float32)]
+    rows.append(np.eye(1, 256, 9, dtype=np.float32)[0] * 1e-8)
+    x = np.stack(rows).astype(np.float32)
+    found = dequantized(name, quantize(name, x))
+    assert np.isfinite(found).all()
+    assert np.abs(found[:3]).max() < 1e-7
+    tiny = np.full(256, 1e-6, np.float32)
+    tiny[17] = 1
+    assert np.isfinite(dequantized(name, quantize(name, x, tiny))).all()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    kernel = best().quantize.quantize
+    x, out = np.zeros((2, 256), np.float32), np.zeros(512, np.uint8)
+    with pytest.raises(ValueError, match="format id 23: cannot be quantized to"):
+        kernel(23, x, 2, 256, None, out)
+    with pytest.raises(ValueError, match="2 x 200 is not made of blocks of 256"):
+        kernel(12, x, 2, 200, None, out)
+    with pytest.raises(ValueError, match="x: needs 768 elements, has 512"):
+        kernel(12, x, 3, 256, None, out)
+    with pytest.raises(ValueError, match="out: needs 544 elements"):
+        kernel(8, x, 2, 256, None, out)
+    with pytest.raises(ValueError, match="importance: needs 256 elements"):
+        kernel(12, x, 2, 256, np.ones(255, np.float32), out)
+    with pytest.raises(TypeError, match="x: needs"):
+        kernel(12, x.astype(np.float64), 2, 256, None, out)

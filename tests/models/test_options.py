@@ -1,0 +1,227 @@
+"""Options: metadata keys that count in some architectures, and tensors that files may have or leave out.
+
+What an option does is compared with a twin and with llama.cpp's numbers in `test_models.py` and
+`test_parity.py`, for the variants of `zoo.py`; here is what holds for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama.engine.embedding import token_states
+from oxillama.errors import LoadError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import FAMILIES, read_spec
+from oxillama.models.metadata import OPTIONS
+from tests.models.test_spec import load_model
+from tests.references.transformer import Twin
+from tests.support import zoo
+from tests.support.kernels import same_bits
+from tests.support.tiny_models import Running, tokens_of
+from tests.support.zoo import ENCODERS, MODELS, Model
+
+VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever they count
+    "attention.clamp_kqv": ("f32", 0.1),
+    "attention.max_alibi_bias": ("f32", 3.0),
+    "attention.output_scale": ("f32", 0.7),
+    "attention.scale": ("f32", 0.7),
+    "attention.sliding_window": ("u32", 3),
+    "attention.sliding_window_pattern": ("u32", 1),
+    "attention.temperature_length": ("u32", 3),
+    "attention.temperature_scale": ("f32", 0.7),
+    "attn_logit_softcapping": ("f32", 0.3),
+    "embedding_scale": ("f32", 0.7),
+    "expert_feed_forward_length": ("u32", 12),
+    "expert_gating_func": ("u32", 2),
+    "expert_shared_count": ("u32", 3),
+    "expert_shared_feed_forward_length": ("u32", 12),
+    "expert_weights_norm": ("bool", True),
+    "expert_weights_scale": ("f32", 3.0),
+    "final_logit_softcapping": ("f32", 0.3),
+    "interleave_moe_layer_step": ("u32", 1),
+    "leading_dense_block_count": ("u32", 0),
+    "logit_scale": ("f32", 0.7),
+    "moe_every_n_layers": ("u32", 0),
+    "rescale_every_n_layers": ("u32", 1),
+    "residual_scale": ("f32", 0.7),
+    "rope.dimension_sections": ("[i32]", [1, 1, 0, 2]),
+    "rope.freq_base_swa": ("f32", 77.0),
+    "rope.scaling.finetuned": ("bool", False),
+    "rope.scaling.yarn_attn_factor": ("f32", 2.0),
+    "rope.scaling.yarn_ext_factor": ("f32", 0.5),
+    "rope.scaling.yarn_log_multiplier": ("f32", 0.5),
+    "router_logit_softcapping": ("f32", 0.7),
+    "ssm.dt_b_c_rms": ("bool", True),
+    "use_parallel_residual": ("bool", False),
+}
+VALUES_OF: dict[tuple[str, str], tuple[str, Any]] = {  # where those would not
+    ("llama4", "attention.sliding_window"): ("u32", 0),
+    ("phi3", "attention.sliding_window_pattern"): ("[bool]", [True, False]),
+}
+WITHOUT_EFFECT = {("stablelm", "use_parallel_residual"), ("grok", "router_logit_softcapping")}
+"""Known to mean nothing: the tensors say it, or nobody uses it."""
+
+SHARED = {"expert_count": ("u32", 4), "expert_used_count": ("u32", 2)}
+RATE = {"attention.temperature_scale": ("f32", 0.5), "attention.temperature_length": ("u32", 9)}
+NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
+    ("deepseek2", "attention.temperature_length"): RATE,
+    ("deepseek2", "attention.temperature_scale"): RATE,
+    ("deepseek2", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
+    ("granite", "expert_shared_feed_forward_length"): SHARED,
+    ("granitehybrid", "expert_shared_feed_forward_length"): SHARED,
+    ("llama", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
+    ("mistral3", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
+    ("olmo2", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
+    ("phi3", "attention.sliding_window"): {"attention.sliding_window_pattern": ("[bool]", [True, False])},
+    ("phi3", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
+}
+
+
+def run(data: bytes, encoder: bool = False) -> np.ndarray:
+    """Logits of a decoder, states of an encoder, after each of some tokens."""
+    running, tokens = Running(data), tokens_of(20, zoo.VOCAB)
+    return token_states(running.runner, [tokens], 512)[0] if encoder else running.logits(tokens)
+
+
+def with_tensors(model: Model, tensors: dict[str, np.ndarray]) -> bytes:
+    """A file of the model's metadata and these tensors."""
+    return model._file([zoo.stored(name, values, "F32") for name, values in tensors.items()])
+
+
+def facts(model: Model) -> tuple[Any, ...]:
+    """What a model's metadata come to, its first family aside."""
+    spec = read_spec(ModelFile.open(model.file()))
+    return replace(spec, family=replace(spec.family, adjust=None), unread=()), spec.unread
+
+
+def test_options_are_known() -> None:
+    assert {option for family in FAMILIES.values() for option in family.options} == OPTIONS
+    assert set(VALUES) == OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].options]
+)
+def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
+    usual = replace(MODELS[name], keys=MODELS[name].keys | NEEDED.get((name, option), {}))
+    value = VALUES_OF.get((name, option), VALUES[option])
+    found, unread = facts(replace(usual, keys=usual.keys | {option: value}))
+    assert unread == ()
+    assert (found == facts(usual)[0]) is ((name, option) in WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_options_of_other_architectures_change_nothing_and_are_told(name: str) -> None:
+    foreign = sorted(OPTIONS.difference(FAMILIES[name].options))
+    keys: dict[str, Any] = {option: VALUES[option] for option in foreign}
+    keys |= dict.fromkeys(foreign[::3], ("str", "of no kind"))
+    model = MODELS[name]
+    stated = with_tensors(replace(model, keys=model.keys | keys), model.tensors())
+    assert read_spec(ModelFile.open(stated)).unread == tuple(f"{name}.{option}" for option in foreign)
+    encoder = name in ENCODERS
+    assert same_bits(run(stated, encoder), run(model.file(), encoder))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "text"),
+    [
+        ("granite", "attention.scale", ("f32", float("nan")), "needs a number from 0 on"),
+        ("mpt", "attention.clamp_kqv", ("f32", -1.0), "needs a number from 0 on"),
+        ("granite", "embedding_scale", ("f32", float("inf")), "needs a finite number"),
+        ("gemma2", "attention.sliding_window_pattern", ("[i32]", [1]), "needs a number for each of 2 layers"),
+    ],
+)
+def test_options_that_cannot_be_are_named(name: str, key: str, value: tuple[str, Any], text: str) -> None:
+    model = replace(zoo.MODELS[name], keys={key: value})
+    with pytest.raises(LoadError, match=f"{name}.{key}: {text}"):
+        load_model(model.file())
+
+
+@pytest.mark.parametrize(
+    "key", ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
+)
+def test_windowed_layers_of_another_shape_are_refused(key: str) -> None:
+    def file(name: str, n: int) -> bytes:
+        return replace(zoo.MODELS[name], keys={key: ("u32", n)}).file()
+
+    with pytest.raises(LoadError, match=f"gemma2.{key}: 4 is not supported"):
+        load_model(file("gemma2", 4))
+    load_model(file("gemma2", 8))
+    load_model(file("gemma", 4))  # it has no windows
+
+
+@pytest.mark.parametrize("name", ["qwen2", "command-r", "gemma3", "granitehybrid", "bert"])
+def test_matrices_of_q_k_and_v_in_one_with_their_biases_apart(name: str) -> None:
+    """The same bits as both apart, and as both in one."""
+    model, rng = MODELS[name], np.random.default_rng(4)
+    apart = model.tensors()
+    fused, both = dict(apart), dict(apart)
+    for block in sorted({tensor.rpartition(".attn_q.")[0] for tensor in apart if ".attn_q." in tensor}):
+        names = [f"{block}.attn_{part}" for part in "qkv"]
+        for part in names:
+            apart[f"{part}.bias"] = rng.standard_normal(len(apart[f"{part}.weight"])).astype(np.float32)
+            fused[f"{part}.bias"] = apart[f"{part}.bias"]
+        for tensors in (fused, both):
+            tensors[f"{block}.attn_qkv.weight"] = np.concatenate(
+                [tensors.pop(f"{part}.weight") for part in names]
+            )
+        for part in names:
+            both.pop(f"{part}.bias", None)
+        both[f"{block}.attn_qkv.bias"] = np.concatenate([apart[f"{part}.bias"] for part in names])
+
+    def made(tensors: dict[str, np.ndarray]) -> np.ndarray:
+        return run(with_tensors(model, tensors), name in ENCODERS)
+
+    expected = made(apart)
+    assert not same_bits(expected, run(model.file(), name in ENCODERS))
+    assert same_bits(made(fused), expected)
+    assert same_bits(made(both), expected)
+
+
+@pytest.mark.parametrize("tensor", ["attn_q", "ffn_down_exps"])
+def test_a_scale_of_a_whole_tensor_is_refused(tensor: str) -> None:
+    scale = {f"blk.1.{tensor}.scale": np.array([0.5], np.float32)}
+    with pytest.raises(LoadError, match=f"blk.1.{tensor}.scale: scales of whole tensors are not supported"):
+        load_model(MODELS["qwen3moe"].file(**scale))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "text"),
+    [
+        ("gpt-oss", {"expert_group_count": ("u32", 2)}, "expert_group_count: experts that are chosen by"),
+        ("llama4", {"expert_group_count": ("u32", 2)}, "expert_group_count: experts that are chosen by"),
+        (
+            "lfm2",
+            {"attention.causal": ("bool", False), "shortconv.l_cache": ("u32", 4)},
+            "shortconv.l_cache: needs an odd number in an encoder, got 4",
+        ),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(name: str, keys: dict[str, Any], text: str) -> None:
+    with pytest.raises(LoadError, match=text):
+        load_model(replace(MODELS[name], keys=keys).file())
+
+
+def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
+    bias = {"blk.0.exp_probs_b.bias": np.ones(4, np.float32)}
+    with pytest.raises(LoadError, match=r"exp_probs_b\.bias: experts that are chosen by their logits"):
+        load_model(MODELS["gpt-oss"].file(**bias))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ENCODERS])
+def test_any_architecture_may_see_both_ways(name: str) -> None:
+    """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""
+    model = MODELS[name]
+    window = {"attention.sliding_window": ("u32", 99)} if name in zoo.WINDOWED else {}
+    model = replace(model, keys=model.keys | window | {"attention.causal": ("bool", False)})
+    for n in (20, 1, 2):
+        tokens = tokens_of(n, zoo.VOCAB)
+        running = Running(model.file())
+        found, again = token_states(running.runner, [tokens, tokens[: n // 2 + 1]], 512)
+        expected = Twin(model).states(tokens)
+        assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
+        assert same_bits(again, token_states(running.runner, [tokens[: n // 2 + 1]], 512)[0])

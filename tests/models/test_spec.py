@@ -1,0 +1,354 @@
+"""Loading a model: what cannot be run is named, and what a file may leave out has its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama._kernels import load
+from oxillama.errors import GGUFError, LoadError
+from oxillama.formats import FORMATS
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import FAMILIES, Decoder, read_spec
+from oxillama.weights.linear import Weights
+from tests.support import zoo
+from tests.support.kernels import NAMES, PRESENT, matrix, same_bits
+from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
+
+# --- what cannot be loaded -------------------------------------------------------------------------
+
+
+def load_model(data: bytes) -> Decoder:
+    file = ModelFile.open(data)
+    return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1))
+
+
+REQUIRED = [name for name in Tiny(n_layers=1).tensors if name != "output.weight"]
+ALL_KINDS = Tiny(n_layers=1, biases=True, rope_freqs=True)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_missing_tensor_is_named(name: str) -> None:
+    with pytest.raises(LoadError, match=f"{name}: the file has no such"):
+        load_model(Tiny(n_layers=1).file(**{name: None}))
+
+
+@pytest.mark.parametrize("name", ALL_KINDS.tensors)
+def test_a_tensor_of_another_shape_is_named(name: str) -> None:
+    fmt, rows = ALL_KINDS.tensors[name]
+    if name == "token_embd.weight":
+        name, wider = "token_embd.weight", np.hstack([rows, rows])  # its rows are the vocabulary
+    else:
+        wider = np.hstack([rows, rows[:, :4]])
+    with pytest.raises(LoadError, match=rf"{name}: needs the shape \(.*\), the file has \(.*\)"):
+        load_model(ALL_KINDS.file(**{name: (fmt, wider)}))
+    if len(rows) > 1 and name != "token_embd.weight":
+        with pytest.raises(LoadError, match=rf"{name}: needs the shape"):
+            load_model(ALL_KINDS.file(**{name: (fmt, rows[:-1])}))
+
+
+@pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.layout is None], ids=lambda fmt: fmt.name)
+def test_a_tensor_without_kernels_is_named(fmt: Any) -> None:
+    rows = np.zeros((256, fmt.nbytes(256)), np.uint8)
+    for name in ("blk.1.ffn_down.weight", "blk.0.ffn_norm.weight"):
+        data = rows[:1] if "norm" in name else rows
+        with pytest.raises(LoadError, match=f"{name}: format {fmt.name} has no kernels; there are: F32, "):
+            load_model(WIDE.file(**{name: (fmt.name, data)}))
+
+
+def test_formats_with_kernels_are_taken_anywhere() -> None:
+    for name in NAMES:
+        load_model(WIDE.file(**{"blk.1.ffn_down.weight": (name, matrix(name, 256, 256))}))
+
+
+@pytest.mark.parametrize("architecture", ["gpt3", "LLAMA", "", "llama5"])
+def test_an_unknown_architecture_is_named(architecture: str) -> None:
+    with pytest.raises(LoadError, match=f"architecture '{architecture}' is not supported; these are: bert, "):
+        load_model(Tiny(architecture=architecture).file())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "harmless"),
+    [
+        ("expert_group_scale", ("f32", 2.0), ("f32", 1.0)),
+        ("expert_latent_length", ("u32", 8), ("u32", 0)),
+        ("altup.num_inputs", ("u32", 4), ("u32", 0)),
+    ],
+)
+def test_options_that_are_not_implemented_are_refused(
+    key: str, value: tuple[str, Any], harmless: tuple[str, Any]
+) -> None:
+    full = f"qwen2.{key}"
+    with pytest.raises(LoadError, match=f"{full}: .* is not supported"):
+        load_model(Tiny(architecture="qwen2", metadata={full: value}).file())
+    load_model(Tiny(architecture="qwen2", metadata={full: harmless}).file())
+    with pytest.raises(GGUFError, match=full):
+        load_model(Tiny(architecture="qwen2", metadata={full: ("[u32]", [1, 2])}).file())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        (
+            "attention.head_count_kv",
+            ("u32", 3),
+            "llama.attention.head_count: 4 is not a multiple of 3 key heads",
+        ),
+        ("attention.head_count", ("u32", 0), "llama.attention.head_count: needs a number from 1"),
+        ("attention.head_count_kv", ("u32", 0), "llama.attention.head_count_kv: needs a number from 1"),
+        ("block_count", ("u32", 0), "llama.block_count: needs a number from 1"),
+        ("block_count", ("i32", -1), "llama.block_count: needs a number from 1"),
+        ("block_count", ("u32", 2**32 - 1), "llama.block_count: needs a number from 1"),
+        ("block_count", ("u32", 2**31 - 1), "llama.block_count: needs 1 layer to 21 "),
+        ("block_count", ("u32", 3), "blk.2.attn_norm.weight: the file has no such"),
+        ("nextn_predict_layers", ("u32", 2), "llama.block_count: needs 1 layer to 21 .*, got 0"),
+        ("embedding_length", ("u32", 0), "llama.embedding_length: needs a number from 1"),
+        ("embedding_length", ("u32", 64), "token_embd.weight: needs the shape"),
+        ("feed_forward_length", ("u64", 2**40), "llama.feed_forward_length: needs a number from 1"),
+        ("feed_forward_length", ("u32", 81), "ffn_gate.weight: needs the shape"),
+        ("context_length", ("u32", 0), "llama.context_length: needs a number from 1"),
+        ("attention.key_length", ("u32", 26), "attn_q.weight: needs the shape"),
+        ("rope.dimension_count", ("u32", 15), "rope.dimension_count: needs an even number up to 24, got 15"),
+        ("rope.dimension_count", ("u32", 26), "rope.dimension_count: needs an even number up to 24, got 26"),
+        ("rope.freq_base", ("f32", 0.0), "rope.freq_base: needs a number above 0"),
+        ("rope.freq_base", ("f32", -1.0), "rope.freq_base: needs a number above 0"),
+        ("rope.freq_base", ("f32", float("nan")), "rope.freq_base: needs a number above 0"),
+        ("rope.freq_base", ("f32", float("inf")), "rope.freq_base: needs a number above 0"),
+        ("attention.layer_norm_rms_epsilon", ("f32", 0.0), "rms_epsilon: needs a number above 0"),
+        ("attention.sliding_window", ("i32", -1), "attention.sliding_window: needs a number from 0"),
+        ("attention.head_count", ("[u32]", [4]), "head_count: needs a number for each of 2 layers, has 1"),
+        ("attention.head_count_kv", ("[u32]", [2, 0]), "head_count_kv: needs numbers from 1 to"),
+        ("feed_forward_length", ("[i32]", [80, -1]), "feed_forward_length: needs numbers from 1 to"),
+        ("feed_forward_length", ("[u32]", [80, 81]), "blk.1.ffn_gate.weight: needs the shape"),
+        ("expert_count", ("u32", 2000), "expert_count: needs at most 1024"),
+        ("pooling_type", ("u32", 9), "pooling_type: 9 is not one of 0, 1, 2, 3, 4"),
+    ],
+)
+def test_sizes_that_cannot_be_are_named(key: str, value: tuple[str, Any], text: str) -> None:
+    experts = {"llama.expert_used_count": ("u32", 2)} if key == "expert_count" else {}
+    with pytest.raises(LoadError, match=text):
+        load_model(Tiny(metadata={f"llama.{key}": value, **experts}).file())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "context_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ],
+)
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(GGUFError, match=f"llama.{key}: the key is missing"):
+        load_model(Tiny(metadata={f"llama.{key}": None}).file())
+    with pytest.raises(GGUFError, match=f"llama.{key}: expected"):
+        load_model(Tiny(metadata={f"llama.{key}": ("str", "8")}).file())
+
+
+def test_heads_that_do_not_divide_the_width() -> None:
+    lengths = {"llama.attention.key_length": None, "llama.attention.value_length": None}
+    with pytest.raises(LoadError, match="embedding_length: 48 is not a multiple of 5 heads"):
+        load_model(Tiny(n_heads=5, n_kv_heads=5, metadata=lengths).file())
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+def test_rotary_factors_that_are_no_numbers_above_zero(value: float) -> None:
+    factors = np.array([[1, 2, 3, value, 5, 6, 7, 8]], "<f4").view(np.uint8)
+    with pytest.raises(LoadError, match=r"rope_freqs\.weight: needs finite numbers above 0"):
+        load_model(Tiny().file(**{"rope_freqs.weight": ("F32", factors)}))
+
+
+# --- what a file may leave out ---------------------------------------------------------------------
+
+
+def test_defaults_of_what_a_file_leaves_out() -> None:
+    """As many key heads as heads, widths by division, the whole head rotating, a base of 10000."""
+    tiny = Tiny(n_embd=64, n_heads=4, n_kv_heads=4, key_dim=16, value_dim=16, n_rot=16)
+    keys = ("attention.head_count_kv", "attention.key_length", "attention.value_length")
+    keys += ("rope.dimension_count", "rope.freq_base")
+    bare = tiny.but(metadata={f"llama.{key}": None for key in keys})
+    tokens = tokens_of(20, 50)
+    assert same_bits(Running(bare.file()).logits(tokens), Running(tiny.file()).logits(tokens))
+
+
+def test_an_embedding_with_more_rows_than_tokens_has_logits_for_all() -> None:
+    padded = Tiny(metadata={"llama.vocab_size": ("u32", 40)})
+    tokens = [*tokens_of(20, 40), 49]
+    found = Running(padded.file()).logits(tokens)
+    assert found.shape == (21, 50)
+    assert same_bits(found, Running(Tiny().file()).logits(tokens))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "factor"),
+    [
+        ({"llama.rope.scale_linear": ("f32", 4.0)}, 4.0),  # the older name
+        ({"llama.rope.scaling.factor": ("f32", 4.0)}, 4.0),
+        ({"llama.rope.scaling.type": ("str", "none"), "llama.rope.scaling.factor": ("f32", 4.0)}, None),
+        ({"llama.rope.scaling.type": ("str", "linear")}, None),
+        ({"llama.rope.scaling.factor": ("f32", 0.0)}, None),
+    ],
+)
+def test_how_a_file_may_ask_for_linear_scaling(metadata: dict[str, Any], factor: float | None) -> None:
+    tokens = tokens_of(20, 50)
+    found = Running(Tiny(metadata=metadata).file()).logits(tokens)
+    assert same_bits(found, Running(Tiny(rope_factor=factor).file()).logits(tokens))
+    assert same_bits(found, Running(Tiny().file()).logits(tokens)) is (factor is None)
+
+
+def test_the_loader_tells_what_it_took_and_what_it_left() -> None:
+    tiny = Tiny(n_layers=1, tied=True)
+    heard: list[tuple[str, int]] = []
+    file = ModelFile.open(tiny.file(**{"blk.0.attn_sinks.weight": ("F32", np.zeros((1, 16), np.uint8))}))
+    weights = Weights(file, load(PRESENT[0]), 1, lambda name, n: heard.append((name, n)))
+    model = Decoder(read_spec(file), weights)
+    assert not any("attn_q" in name or "ffn_up" in name for name, _ in heard)  # not packed before it is used
+    for matrices in model.matrices():
+        matrices.pack()
+        matrices.pack()
+    assert len(heard) == len(tiny.tensors) + 1  # the tied table is an embedding and a matrix
+    assert weights.unused() == ["blk.0.attn_sinks.weight"]
+    assert {name for name, _ in heard} == set(tiny.tensors)
+    assert all(n == tiny.tensors[name][1].nbytes for name, n in heard)
+
+
+def test_llama4_may_do_without_its_exceptions() -> None:
+    """A window of 0 leaves attention plain, 128 experts come without head norms; both change the logits."""
+    tiny = Tiny(architecture="llama4", n_layers=4, n_experts=4, key_dim=16)
+    usual = read_spec(ModelFile.open(tiny.file()))
+    assert [layer.rope is None for layer in usual.layers] == [False, False, False, True]
+    assert [layer.experts for layer in usual.layers] == [False, True, False, True]
+    assert [layer.chunk for layer in usual.layers] == [8192, 8192, 8192, 0]
+    assert [layer.sharpened for layer in usual.layers] == [False, False, False, True]
+    assert usual.family.qk_norm == "unit"
+    plain = tiny.but(metadata={"llama4.attention.sliding_window": ("u32", 0)})
+    spec = read_spec(ModelFile.open(plain.file()))
+    assert all((layer.rope, layer.chunk, layer.sharpened) == (0, 0, False) for layer in spec.layers)
+    assert spec.temperature is None
+    many = read_spec(ModelFile.open(tiny.but(n_experts=128).file()))
+    assert many.family.qk_norm == ""
+
+
+@pytest.mark.parametrize(("name", "n_layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_scale_by_their_width_unless_the_file_says(name: str, n_layers: int) -> None:
+    model = replace(zoo.MODELS[name], n_layers=n_layers, n_embd=40, n_heads=2, n_kv_heads=1, n_ff=8)
+    usual = read_spec(ModelFile.open(model.file()))
+    assert usual.score_scale == pytest.approx(20**-0.5)
+    stated = replace(model, keys={**model.keys, "attention.scale": ("f32", 0.25)})
+    assert read_spec(ModelFile.open(stated.file())).score_scale == 0.25
+    fewer = replace(model, n_layers=n_layers - 1)
+    assert read_spec(ModelFile.open(fewer.file())).score_scale == pytest.approx(8**-0.5)
+
+
+def test_a_window_that_a_family_leaves_alone_counts_where_layers_have_it() -> None:
+    """Files of Phi 3 state a window that no layer has; the layers that have one are another key."""
+    model = replace(zoo.MODELS["phi3"], keys={"attention.sliding_window": ("u32", 5)})
+    assert [layer.window for layer in read_spec(ModelFile.open(model.file())).layers] == [0, 0]
+    which = {"attention.sliding_window_pattern": ("[bool]", [False, True])}
+    stated = replace(model, keys={**model.keys, **which})
+    assert [layer.window for layer in read_spec(ModelFile.open(stated.file())).layers] == [0, 5]
+
+
+def test_more_experts_used_than_there_are() -> None:
+    tiny = Tiny(architecture="llama4", n_experts=4, metadata={"llama4.expert_used_count": ("u32", 5)})
+    with pytest.raises(LoadError, match="expert_used_count: needs at most 4"):
+        load_model(tiny.file())
+
+
+# --- every architecture ----------------------------------------------------------------------------
+
+
+EVERY = {name: model for name, model in (zoo.MODELS | zoo.VARIANTS).items() if model.n_layers < 20}
+# left out, these leave another model that is sound: a bias that may be there, a table that can be tied
+OPTIONAL = ("output.weight", "output.bias", "token_types.weight", "rope_f", ".act.scales", "exp_probs_b.bias")
+OPTIONAL_NORMS = ("mpt", "stablelm", "jina-bert-v2")
+
+
+@pytest.mark.parametrize("name", sorted(zoo.MODELS))
+def test_a_missing_tensor_of_any_architecture_is_named(name: str) -> None:
+    model = zoo.MODELS[name]
+    tensors = model.tensors()
+    assert set(FAMILIES) >= {model.architecture}
+    for tensor in tensors:
+        layer = tensor.split(".")[1]
+        if tensor.startswith("blk.") and layer != str(model.n_layers - 1):
+            continue
+        is_norm = "norm" in tensor
+        if any(part in tensor for part in OPTIONAL) or (tensor.endswith(".bias") and not is_norm):
+            continue
+        if name in OPTIONAL_NORMS and (tensor.endswith("ffn_norm.weight") or "gate" in tensor):
+            continue
+        with pytest.raises(LoadError, match=r"the file has no such|needs the shape"):
+            load_model(model.file(**{tensor: None}))
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_every_tensor_is_used_and_checked(name: str) -> None:
+    """None is a surplus, and none may have another width."""
+    model = EVERY[name]
+    file = ModelFile.open(model.file())
+    weights = Weights(file, load(PRESENT[0]), 1)
+    Decoder(read_spec(file), weights)
+    assert weights.unused() == []
+    for tensor, values in model.tensors().items():
+        if tensor.startswith("blk.") and not tensor.startswith(f"blk.{model.n_layers - 1}."):
+            continue
+        wider = np.concatenate([values, values], axis=-1)
+        with pytest.raises(LoadError, match=r"needs the shape \(.*\), the file has \(.*\)"):
+            load_model(model.file(**{tensor: wider}))
+
+
+def test_a_surplus_tensor_is_told() -> None:
+    file = ModelFile.open(
+        zoo.MODELS["gemma"].file(**{"output.weight": np.zeros((zoo.VOCAB, 32), np.float32)})
+    )
+    weights = Weights(file, load(PRESENT[0]), 1)
+    Decoder(read_spec(file), weights)
+    assert weights.unused() == ["output.weight"]
+
+
+@pytest.mark.parametrize("name", [a for a, f in FAMILIES.items() if f.output == "own"])
+def test_architectures_that_never_share_their_table_need_an_output(name: str) -> None:
+    with pytest.raises(LoadError, match=r"output\.weight: the file has no such"):
+        load_model(zoo.MODELS[name].file(**{"output.weight": None}))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "starcoder", "bert"])
+def test_a_context_beyond_the_learned_positions(name: str) -> None:
+    file = ModelFile.open(zoo.MODELS[name].file())
+    with pytest.raises(LoadError, match=r"position_embd\.weight: has 256 positions, a context of 257 needs"):
+        Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1), 257)
+
+
+@pytest.mark.parametrize("name", ["qwen2moe", "qwen3moe", "phimoe", "dbrx", "grok", "deepseek", "gpt-oss"])
+def test_architectures_of_experts_need_some(name: str) -> None:
+    model = zoo.MODELS[name]
+    plain = replace(model, keys=model.keys | {"expert_count": None, "expert_used_count": None})
+    with pytest.raises(LoadError, match="expert_count: needs 1 or more experts"):
+        load_model(plain.file())
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"expert_group_count": 3, "expert_group_used_count": 1}, "2 of 4 experts do not come from 1 of 3"),
+        ({"expert_group_count": 2, "expert_group_used_count": 3}, "2 of 4 experts do not come from 3 of 2"),
+        ({"expert_group_count": 4, "expert_group_used_count": 1}, "2 of 4 experts do not come from 1 of 4"),
+        ({"expert_gating_func": 9}, "expert_gating_func: 9 is not one of 1, 2, 3"),
+        ({"expert_used_count": 0}, "expert_used_count: needs a number from 1"),
+        ({"attention.kv_lora_rank": 0}, "attention.kv_lora_rank: needs a number from 1"),
+        ({"attention.key_length_mla": 21}, r"blk\.0\.attn_q_b\.weight: needs the shape"),
+        ({"attention.key_length_mla": 8}, "rope.dimension_count: needs an even number below 8, got 8"),
+    ],
+)
+def test_experts_and_latent_sizes_that_cannot_be(keys: dict[str, int], text: str) -> None:
+    model = zoo.MODELS["deepseek2"]
+    changed = replace(model, keys={key: ("u32", value) for key, value in keys.items()})
+    with pytest.raises(LoadError, match=text):
+        load_model(changed.file())

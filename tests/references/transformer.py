@@ -1,0 +1,403 @@
+"""Reference of the whole model, for every architecture of the zoo: float64, a head, an expert at a time.
+
+Written from published facts, by architecture name; it knows nothing of the library. It takes what
+`tests.support.zoo.Model` writes into a file, and agrees with llama.cpp on all of that.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.references import recurrent, routing, vector
+from tests.references import rope as rope_twin
+from tests.support.zoo import ENCODERS, LAYER_NORM, LAYERS, MIXED, RECURRENT, Model
+
+NEOX = (
+    "qwen2 qwen2moe qwen2vl qwen3 qwen3moe gemma gemma2 gemma3 phi2 phi3 phimoe falcon grok dbrx stablelm "
+    "lfm2 starcoder2 gptneox orion nemotron exaone minicpm3 olmo2 olmoe gpt-oss nomic-bert nomic-bert-moe"
+)
+NO_ROPE = ("jamba", "gpt2", "starcoder", "bloom", "mpt", "bert", "jina-bert-v2")
+GELU = (
+    "gemma gemma2 gemma3 grok gpt2 gptneox bloom mpt starcoder starcoder2 falcon phi2 bert nomic-bert-moe "
+    "jina-bert-v2"
+)
+NORMALIZED = (
+    "llama",
+    "mistral3",
+    "qwen3moe",
+    "dbrx",
+    "grok",
+    "phimoe",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+)
+TIED = ("gemma", "gemma2", "command-r", "cohere2")
+PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6, "lfm2": 0, "llama4": 4}
+
+
+class Twin:
+    """A model's weights and metadata, and its forward pass."""
+
+    def __init__(
+        self, model: Model, weights: dict[str, np.ndarray] | None = None, context: int | None = None
+    ) -> None:
+        self.model = model
+        self.name = model.architecture
+        self.keys = {key: value for key, (_, value) in model.metadata().items()}
+        self.w = {name: values.astype(np.float64) for name, values in (weights or model.tensors()).items()}
+        self.context = context or model.context
+        self.n_layers = model.n_layers
+
+    def get(self, key: str, default: Any) -> Any:
+        value = self.keys.get(key, default)
+        return float(np.float32(value)) if isinstance(value, float) else value
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def linear(self, name: str, x: np.ndarray) -> np.ndarray:
+        return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", 0.0)
+
+    def norm(self, name: str, x: np.ndarray, layer: bool | None = None) -> np.ndarray:
+        """A norm over the last axis with whatever parameters the file has for it."""
+        layer = self.name in LAYER_NORM if layer is None else layer
+        eps = self.get("attention.layer_norm_epsilon", self.get("attention.layer_norm_rms_epsilon", 0.0))
+        if self.name == "qwen2vl":
+            eps = 0.0
+        weight, bias = self.w.get(f"{name}.weight", 1.0), self.w.get(f"{name}.bias", 0.0)
+        kind = vector.layer_norm if layer else vector.rms_norm
+        return kind(x, weight, eps, bias).astype(np.float64)
+
+    def activation(self) -> str:
+        if self.name == "gpt-oss":
+            return "silu_clamped"
+        return "relu_squared" if self.name == "nemotron" else "gelu" if self.name in GELU.split() else "silu"
+
+    def feed(self, block: str, h: np.ndarray, ending: str = "") -> np.ndarray:
+        """A dense block, gated if it has a gate or twice the rows."""
+        up, down = self.linear(f"{block}.ffn_up{ending}", h), f"{block}.ffn_down{ending}"
+        width = self.w[f"{down}.weight"].shape[1]
+        if f"{block}.ffn_gate{ending}.weight" in self.w:
+            fed = vector.gate(self.activation(), self.linear(f"{block}.ffn_gate{ending}", h), up)
+        elif up.shape[1] == 2 * width:
+            fed = vector.gate(self.activation(), up[:, :width], up[:, width:])
+        else:
+            fed = vector.activate(self.activation(), up)
+        return self.linear(down, fed.astype(np.float64) / self.w.get(f"{block}.ffn.act.scales", 1.0))
+
+    def experts(self, block: str, h: np.ndarray) -> np.ndarray:
+        """Each row through its own experts, one at a time."""
+        logits = self.linear(f"{block}.ffn_gate_inp", h)
+        normalize = self.name in NORMALIZED or self.get("expert_weights_norm", False)
+        gating = {"gpt-oss": "chosen", "llama4": "sigmoid"}.get(self.name, "softmax")
+        if self.get("expert_gating_func", 1) == 2:
+            gating = "sigmoid"
+        chosen, weights = routing.route(
+            logits,
+            self.get("expert_used_count", 1),
+            gating,
+            bias=self.w.get(f"{block}.exp_probs_b.bias"),
+            groups=self.get("expert_group_count", 1),
+            kept=self.get("expert_group_used_count", 1),
+            normalize=normalize,
+            scale=self.get("expert_weights_scale", 1.0),
+        )
+        out = np.zeros_like(h)
+        for row, (experts, shares) in enumerate(zip(chosen, weights)):
+            for e, share in zip(experts, shares):
+                x = h[row] * share if self.name == "llama4" else h[row]
+                y = self.one_expert(block, int(e), x[None])[0]
+                out[row] += y if self.name == "llama4" else share * y
+        if f"{block}.ffn_up_shexp.weight" in self.w:
+            shared = self.feed(block, h, "_shexp")
+            gate = f"{block}.ffn_gate_inp_shexp.weight"
+            if gate in self.w:
+                shared = shared / (1 + np.exp(-(h @ self.w[gate])))[:, None]
+            out = out + shared
+        if self.name == "grok" and f"{block}.ffn_up.weight" in self.w:
+            out = (out + self.feed(block, h)) * math.sqrt(2) / 2
+        return out
+
+    def one_expert(self, block: str, e: int, x: np.ndarray) -> np.ndarray:
+        def linear(part: str, x: np.ndarray) -> np.ndarray:
+            name, zero = f"{block}.ffn_{part}_exps", np.zeros((e + 1, 1))
+            y: np.ndarray = x @ self.w[f"{name}.weight"][e].T + self.w.get(f"{name}.bias", zero)[e]
+            return y
+
+        if f"{block}.ffn_gate_exps.weight" in self.w:
+            fed = vector.gate(self.activation(), linear("gate", x), linear("up", x))
+        else:
+            fed = vector.activate(self.activation(), linear("up", x))
+        return linear("down", fed.astype(np.float64))
+
+    # --- attention --------------------------------------------------------------------------------
+
+    def window(self, i: int) -> int:
+        """Positions that layer i sees back, 0 for all."""
+        if self.name not in (*PERIODS, "llama"):
+            return 0
+        window = self.get("attention.sliding_window", {"gemma2": 4096, "llama4": 8192}.get(self.name, 0))
+        pattern = PERIODS.get(self.name, 0)
+        if self.name not in ("lfm2", "llama"):
+            pattern = self.get("attention.sliding_window_pattern", pattern)
+        if isinstance(pattern, list):
+            return window if pattern[i] else 0
+        return window if not pattern or i % pattern < pattern - 1 else 0
+
+    def rotation(self, i: int) -> tuple[np.ndarray, float] | None:
+        """Radians per position and the magnitude, or None for a layer that does not rotate."""
+        windowed = bool(self.window(i))
+        if self.name in NO_ROPE or (self.name == "cohere2" and not windowed):
+            return None
+        plain_llama4 = self.name == "llama4" and self.get("attention.sliding_window", 1) == 0
+        if self.name in ("llama4", "smollm3") and not plain_llama4 and (i + 1) % 4 == 0:
+            return None
+        if self.name in ("granite", "granitehybrid") and not self.get("rope.scaling.finetuned", True):
+            return None
+        kind, s = self.get("rope.scaling.type", "linear"), self.get("rope.scaling.factor", 1.0)
+        base, plain = self.get("rope.freq_base", 10000.0), False
+        if windowed and self.name in ("gemma2", "gemma3", "gpt-oss", "llama4"):
+            base = self.get("rope.freq_base_swa", 10000.0 if self.name == "gemma3" else base)
+        if windowed and self.name in ("gemma3", "olmo2"):
+            plain = True
+        first = self.get("rope.scaling.original_context_length", self.model.context)
+        facts = SimpleNamespace(
+            n_rot=self.model.n_rot,
+            base=base,
+            kind="none" if plain else kind,
+            factor=s,
+            original_context=first,
+            mix=1.0,
+            beta_fast=8.0 if self.name == "grok" else 32.0,
+            beta_slow=1.0,
+            sections=self.sections(),
+        )
+        factors = self.w.get("rope_freqs.weight")
+        if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3")):
+            factors = self.w.get(f"rope_factors_{'long' if self.context > first else 'short'}.weight")
+        factors = factors if factors is None else factors[: self.model.n_rot // 2]
+        turning = rope_twin.frequencies(facts, self.context, factors).astype(np.float64)
+        magnitude = self.get("rope.scaling.attn_factor", 1.0)
+        if plain:
+            return turning, magnitude if self.name == "gemma3" else 1.0
+        if kind == "yarn":
+            m = self.get("rope.scaling.yarn_log_multiplier", 0.0)
+            if self.name == "deepseek2":
+                gain = 1.0 if m else 1 + 0.1 * math.log(s)
+            else:
+                gain = (1 + 0.1 * math.log(s)) / (1 + 0.1 * m * math.log(s))
+            magnitude *= gain
+        return turning, magnitude
+
+    def turn(self, i: int, x: np.ndarray) -> np.ndarray:
+        """Heads (n, heads, dim) with the first dimensions of each turned."""
+        rotation = self.rotation(i)
+        if rotation is None:
+            return x
+        turning, magnitude = rotation
+        neox = self.name in NEOX.split() or bool(self.sections())
+        angles = np.arange(len(x))[:, None] * turning
+        turned = vector.rope(x, angles, neox)
+        n_rot = self.model.n_rot
+        return np.concatenate([turned[..., :n_rot] * magnitude, turned[..., n_rot:]], axis=-1)
+
+    def sections(self) -> Any:
+        """Pairs that turn with each coordinate of a token; GLM-4 has some if it sees images."""
+        sections = self.get("rope.dimension_sections", ())
+        return () if self.name == "glm4" and not all(sections[:2]) else sections
+
+    def temperature(self, i: int, n: int) -> np.ndarray:
+        """(n, 1, 1): what queries are multiplied by."""
+        rate, length, offset = self.get("attention.temperature_scale", 0.0), 1, 0
+        if self.name == "mistral3":
+            length = self.get("rope.scaling.original_context_length", self.model.context)
+        elif self.name == "deepseek2":
+            length = self.get("attention.temperature_length", 1)
+        elif self.name == "llama4" and self.get("attention.sliding_window", 1) and self.rotation(i) is None:
+            rate, length, offset = 0.1, 8192, 1
+        steps = (np.arange(n) + offset) // length + 1
+        return (1 + rate * np.log(steps))[:, None, None]
+
+    def scores_scale(self, key_dim: int) -> float:
+        if self.name == "grok":
+            return self.get("attention.output_scale", 0.08838834764831845)
+        if (self.name, self.n_layers) in (("gemma2", 46), ("gemma3", 62)):
+            return (self.model.n_embd // self.model.n_heads) ** -0.5
+        scale = self.get("attention.scale", 0.0) or key_dim**-0.5
+        if self.name == "deepseek2":  # the multiplier stands in for YaRN's own gain, and joins any other
+            s, m = self.get("rope.scaling.factor", 1.0), self.get("rope.scaling.yarn_log_multiplier", 0.0)
+            own = 0.0 if m and self.get("rope.scaling.type", "") == "yarn" else 0.1
+            scale *= ((1 + m * math.log(s)) * (1 + own * math.log(s))) ** 2
+        return scale
+
+    def attend(self, i: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
+        """(n, heads * value_dim): softmax(q k) v with every variation, a head and a row at a time."""
+        n, heads = q.shape[:2]
+        group, window = heads // k.shape[1], self.window(i)
+        caps = {"gemma2": 50.0, "grok": 30.0}
+        cap = self.get("attn_logit_softcapping", caps.get(self.name, 0.0))
+        bias = 8.0 if self.name in ("bloom", "jina-bert-v2") else self.get("attention.max_alibi_bias", 0.0)
+        q = q * self.temperature(i, n)
+        distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
+        both_ways = self.name in ENCODERS or not self.get("attention.causal", True)
+        seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
+        if window:
+            seen &= np.arange(n)[:, None] - np.arange(n)[None] < window
+        out = []
+        for h in range(heads):
+            scores = q[:, h] @ k[:, h // group].T * scale
+            scores = cap * np.tanh(scores / cap) if cap else scores
+            if bias:
+                two = 2 ** int(math.log2(heads))
+                exponent = bias * (h + 1) / two if h < two else bias * (2 * (h - two) + 1) / (2 * two)
+                scores = scores - 2**-exponent * distance
+            powers = np.where(seen, np.exp(np.where(seen, scores, -np.inf)), 0.0)
+            total = powers.sum(axis=1, keepdims=True)
+            if self.name == "gpt-oss":
+                total = total + np.exp(self.w[f"blk.{i}.attn_sinks.weight"][h])
+            out.append(powers / total @ v[:, h // group])
+        return np.concatenate(out, axis=1)
+
+    def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
+        """The mixer of layer i."""
+        if self.name in RECURRENT and not (self.name in MIXED and self.model.attends(i)):
+            return recurrent.MIXERS[MIXED.get(self.name, self.name)](self, f"blk.{i}", h)
+        if self.name in ("deepseek2", "minicpm3"):
+            return self.latent(i, h)
+        m, block, n = self.model, f"blk.{i}", len(h)
+        heads, kv = m.heads_of_layers[i][:2] if m.heads_of_layers else (m.n_heads, m.n_kv_heads)
+        if f"{block}.attn_qkv.weight" in self.w:
+            widths = np.cumsum([heads * m.key_dim, kv * m.key_dim])
+            q, k, v = np.split(self.linear(f"{block}.attn_qkv", h), widths, axis=1)
+        else:
+            q, k, v = (self.linear(f"{block}.attn_{c}", h) for c in "qkv")
+        clamp = self.get("attention.clamp_kqv", 0.0)
+        if clamp:
+            q, k, v = (np.clip(part, -clamp, clamp) for part in (q, k, v))
+        if f"{block}.attn_q_norm.weight" in self.w:
+            q, k = self.qk_norm(f"{block}.attn_q_norm", q, heads), self.qk_norm(f"{block}.attn_k_norm", k, kv)
+        q, k = self.turn(i, q.reshape(n, heads, -1)), self.turn(i, k.reshape(n, kv, -1))
+        if self.name == "llama4" and self.rotation(i) is not None and m.n_experts != 128:
+            q, k = (self.norm("", part, layer=False) for part in (q, k))
+        attended = self.attend(i, q, k, v.reshape(n, kv, -1), self.scores_scale(m.key_dim))
+        return self.linear(f"{block}.attn_output", attended)
+
+    def qk_norm(self, name: str, x: np.ndarray, heads: int) -> np.ndarray:
+        """By head, by head with its own weights, or over the whole row: as the weights' shape has it."""
+        if self.w[f"{name}.weight"].shape == x.shape[1:]:
+            return self.norm(name, x)
+        return self.norm(name, x.reshape(len(x), heads, -1)).reshape(len(x), -1)
+
+    def latent(self, i: int, h: np.ndarray) -> np.ndarray:
+        """Latent attention with keys and values made for every head, as in training."""
+        m, block, n = self.model, f"blk.{i}", len(h)
+        heads, fixed, rank = m.n_heads, m.key_dim - m.n_rot, m.kv_rank
+        if f"{block}.attn_q.weight" in self.w:
+            q = self.linear(f"{block}.attn_q", h)
+        else:
+            q = self.linear(
+                f"{block}.attn_q_b", self.norm(f"{block}.attn_q_a_norm", self.linear(f"{block}.attn_q_a", h))
+            )
+        q = q.reshape(n, heads, -1)
+        both = self.linear(f"{block}.attn_kv_a_mqa", h)
+        compressed = self.norm(f"{block}.attn_kv_a_norm", both[:, :rank])
+        if m.old_latent:
+            parts = self.linear(f"{block}.attn_kv_b", compressed).reshape(n, heads, -1)
+            keys, values = parts[..., :fixed], parts[..., fixed:]
+        else:
+            keys = np.einsum("nr,hrf->nhf", compressed, self.w[f"{block}.attn_k_b.weight"])
+            values = np.einsum("nr,hvr->nhv", compressed, self.w[f"{block}.attn_v_b.weight"])
+        turned = self.turn(i, both[:, None, rank:])
+        k = np.concatenate([keys, np.repeat(turned, heads, axis=1)], axis=2)
+        q = np.concatenate([q[..., :fixed], self.turn(i, q[..., fixed:])], axis=2)
+        return self.linear(f"{block}.attn_output", self.attend(i, q, k, values, self.scores_scale(m.key_dim)))
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    def layer(self, i: int, x: np.ndarray) -> np.ndarray:
+        block = f"blk.{i}"
+
+        def has(name: str) -> bool:
+            return f"{block}.{name}.weight" in self.w
+
+        def feed(h: np.ndarray) -> np.ndarray:
+            if self.name.startswith("rwkv"):
+                return recurrent.channel_mix(self, block, h)
+            return self.experts(block, h) if has("ffn_gate_inp") else self.feed(block, h)
+
+        def norm(name: str, x: np.ndarray) -> np.ndarray:
+            return self.norm(f"{block}.{name}", x)
+
+        if self.name in ENCODERS:
+            given = x
+            x = norm("attn_output_norm", x + self.mixer(i, x))
+            if has("attn_norm_2"):
+                x = norm("attn_norm_2", x + given)
+            return norm("layer_output_norm", x + feed(x))
+        if self.name in ("phi2", "command-r", "cohere2", "falcon"):
+            h = norm("attn_norm", x)
+            return x + self.mixer(i, norm("attn_norm_2", x) if has("attn_norm_2") else h) + feed(h)
+        if self.name == "gptneox" and self.get("use_parallel_residual", True):
+            return x + self.mixer(i, norm("attn_norm", x)) + feed(norm("ffn_norm", x))
+        if self.name == "stablelm" and not has("ffn_norm"):
+            h = norm("attn_norm", x)
+            return x + self.mixer(i, h) + feed(h)
+        if self.name == "olmo2":
+            x = x + norm("post_attention_norm", self.mixer(i, x))
+            return x + norm("post_ffw_norm", feed(x))
+        if self.name in ("mamba", "mamba2"):
+            return x + self.mixer(i, norm("attn_norm", x))
+        if self.name.startswith("rwkv"):
+            x = x + self.mixer(i, norm("attn_norm", x))
+            every = self.get("rescale_every_n_layers", 0)
+            return (x + feed(norm("attn_norm_2", x))) * (0.5 if every and (i + 1) % every == 0 else 1)
+        residual = self.residual_scale()
+        mixed = self.mixer(i, norm("attn_norm", x))
+        second = {"gpt-oss": "post_attention_norm", "dbrx": "attn_output_norm"}.get(self.name, "ffn_norm")
+        after = {"grok": "attn_output_norm", "gpt-oss": ""}.get(self.name, "post_attention_norm")
+        x = x + residual * (norm(after, mixed) if after and has(after) else mixed)
+        fed = feed(norm(second, x))
+        after = "layer_output_norm" if has("layer_output_norm") else "post_ffw_norm"
+        return x + residual * (norm(after, fed) if has(after) else fed)
+
+    def residual_scale(self) -> float:
+        usual = 1.4 / math.sqrt(self.n_layers) if self.name in ("minicpm", "minicpm3") else 1.0
+        return self.get("residual_scale", usual)
+
+    def states(self, tokens: list[int]) -> np.ndarray:
+        """Hidden states after the last norm, float64 (n, n_embd)."""
+        assert self.name in LAYERS
+        d, w = self.model.n_embd, self.w
+        scales = {"minicpm": 12.0, "minicpm3": 12.0, "grok": 78.38367176906169}
+        usual = math.sqrt(d) if self.name.startswith("gemma") else scales.get(self.name, 1.0)
+        x = w["token_embd.weight"][tokens] * self.get("embedding_scale", usual)
+        if "token_types.weight" in w:
+            x = x + w["token_types.weight"][0]
+        if "position_embd.weight" in w:
+            x = x + w["position_embd.weight"][: len(tokens)]
+        if "token_embd_norm.weight" in w and self.name != "lfm2":
+            x = self.norm("token_embd_norm", x)
+        for i in range(self.n_layers):
+            x = self.layer(i, x)
+        last = "token_embd_norm" if self.name == "lfm2" else "output_norm"
+        return x if self.name in ENCODERS else self.norm(last, x)
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """Logits after each token, float64 (n, vocab)."""
+        own = "output.weight" in self.w and self.name not in TIED
+        y = self.linear("output" if own else "token_embd", self.states(tokens))
+        scale = self.get("logit_scale", {"grok": 0.5773502691896257}.get(self.name, 0.0))
+        if self.name.startswith("granite"):
+            y = y / (scale or 1.0)
+        elif self.name in ("command-r", "cohere2", "grok"):
+            y = y * scale
+        elif self.name == "minicpm":
+            y = y / (scale or 256 / self.model.n_embd)
+        elif self.name == "minicpm3":
+            y = y * 256 / self.model.n_embd
+        cap = self.get("final_logit_softcapping", {"gemma2": 30.0}.get(self.name, 0.0))
+        return cap * np.tanh(y / cap) if cap else y

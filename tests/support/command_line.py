@@ -1,0 +1,113 @@
+"""Runs the command line as a user does: in a process of its own, over pipes and a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+COMMANDS = ("run", "demo", "chat", "info", "tokenize", "quantize", "imatrix", "convert", "bench", "doctor")
+PROMPT = "once upon a time"
+SUMMARY = re.compile(
+    r"prefill (\d+) tokens(, [\d.]+ tokens/s)? \| decode (\d+) tokens(, [\d.]+ tokens/s)? "
+    r"\| finish (\w+) \| seed (\d+)"
+)
+INHERITED = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OXILLAMA_"))}
+ENVIRONMENT = {**INHERITED, "PYTHONPATH": str(ROOT)}
+
+Text = str | bytes
+
+
+def command(*args: Text | Path) -> list[str | bytes]:
+    return [sys.executable, "-m", "oxillama", *(str(a) if isinstance(a, Path) else a for a in args)]
+
+
+def run(*args: Text | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command(*args), input=stdin, capture_output=True, timeout=60, env={**ENVIRONMENT, **environment}
+    )
+
+
+def output(*args: Text | Path, stdin: bytes = b"") -> str:
+    """The stdout of a command that must succeed."""
+    done = run(*args, stdin=stdin)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def error(*args: Text | Path, stdin: bytes = b"", **environment: str) -> str:
+    """The one line on stderr of a command that must fail, and write nothing else."""
+    done = run(*args, stdin=stdin, **environment)
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == b""
+    text = done.stderr.decode()
+    assert text.startswith("oxillama: error: "), text
+    assert text.count("\n") == 1, text
+    assert text.endswith("\n")
+    return text
+
+
+def facts_of(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
+    """Prompt tokens, decoded tokens, finish reason, seed."""
+    found = SUMMARY.fullmatch(done.stderr.decode().strip())
+    assert found, done.stderr
+    return found[1], found[3], found[5], found[6]
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, *args: Text | Path) -> None:
+        import pty
+
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(sys.executable, command(*args), {**ENVIRONMENT, "TERM": "dumb"})
+        self.seen = ""
+
+    def send(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def expect(self, pattern: str, seconds: float = 20) -> str:
+        """Reads until what is new matches; returns it."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.seen, re.DOTALL)):
+            if not select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]:
+                pytest.fail(f"{pattern!r} did not come: {self.seen[-500:]!r}")
+            try:
+                self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
+            except OSError:
+                pytest.fail(f"{pattern!r} did not come before the end: {self.seen[-500:]!r}")
+        text, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return text
+
+    def exit_code(self, seconds: float = 20, *, interrupting: bool = False) -> int:
+        """Waits for the end; ``interrupting`` presses Ctrl-C until it comes.
+
+        Once is not enough: CPython does not see a signal just before it waits for a line.
+        """
+        end = pressed = time.monotonic()
+        end += seconds
+        while (now := time.monotonic()) < end:
+            if interrupting and now >= pressed:
+                self.send("\x03")
+                pressed = now + 1
+            try:
+                if select.select([self.fd], [], [], 0.2)[0] and not os.read(self.fd, 65536):
+                    break
+            except OSError:  # how Linux says that the other side is gone
+                break
+        else:
+            os.kill(self.pid, signal.SIGKILL)
+            pytest.fail("the process did not end")
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,0 +1,216 @@
+"""What the tests of serving share: tiny models behind an engine core, and what a request gives alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import load
+from oxillama.cache.kv import KvCachePool, KvLayout
+from oxillama.cache.prefix import PrefixKvCache
+from oxillama.config.engine import SchedulerConfig
+from oxillama.config.sampler import SamplerConfig
+from oxillama.engine.core import EngineCore
+from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.request import Request
+from oxillama.engine.runner import Runner
+from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.sequence import Sequence
+from oxillama.formats import KV_TYPES
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import Decoder, read_spec
+from oxillama.sampling.chain import Sampler
+from oxillama.weights.linear import Weights
+from tests.support import zoo
+from tests.support.kernels import PRESENT, same_bits
+from tests.support.tiny_models import Tiny
+
+TINY = Tiny(n_layers=2, n_embd=32, n_ff=64, n_vocab=40, n_heads=4, n_kv_heads=2, key_dim=16, value_dim=16)
+MODELS: dict[str, Tiny] = {
+    "llama": TINY,
+    "narrow values, tied, Q8_0": TINY.but(key_dim=24, value_dim=8, tied=True, formats=("Q8_0", "Q4_0")),
+    "qwen2": TINY.but(architecture="qwen2", biases=True, seed=3),
+    "llama4": TINY.but(architecture="llama4", n_experts=4),
+}
+OF_THE_ZOO = (
+    "gemma2", "gemma3", "cohere2", "gpt-oss", "deepseek2", "minicpm3", "bloom", "mpt", "qwen3moe", "phi3",
+    "gpt2", "chatglm", "olmo2", "llama-arrays", "llama-windows",
+    "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7",
+)  # fmt: skip
+"""Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
+
+NAMES = (*MODELS, *OF_THE_ZOO)
+CONTEXT = 200
+ENDS = 3
+"""The token that ends a text."""
+
+
+class Letters:
+    """A tokenizer whose tokens are characters of the alphabet and beyond."""
+
+    eog_ids = frozenset({ENDS})
+    n_vocab = 10**6  # the models here have no rows beyond their vocabulary
+
+    def stream_decoder(self, continuing: bool) -> Letters:
+        return self
+
+    def push(self, id: int) -> str:
+        return chr(97 + id)
+
+    def flush(self) -> str:
+        return ""
+
+
+@functools.cache
+def decoder(name: str) -> Decoder:
+    file = ModelFile.open((MODELS.get(name) or (zoo.MODELS | zoo.VARIANTS)[name]).file())
+    return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1))
+
+
+def n_vocab_of(name: str) -> int:
+    return decoder(name).spec.n_vocab
+
+
+class Clock:
+    """Goes on by a hundredth of a second whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+class Serving:
+    """An engine core over a tiny model, stepped by hand.
+
+    ``states`` and ``cached_states`` are what there is room for beside ``max_pages`` and ``cached_pages``,
+    where the model has such.
+    """
+
+    def __init__(
+        self,
+        name: str = "llama",
+        *,
+        page_size: int = 16,
+        threads: int = 1,
+        chunk: int = 64,
+        kv_type: str = "f16",
+        max_pages: int | None = None,
+        states: int = 1000,
+        cached_pages: int = 1000,
+        cached_states: int = 1000,
+        spacing: int = 16,
+        **config: Any,
+    ) -> None:
+        model = decoder(name)
+        shape = model.kv_shape(KV_TYPES[kv_type], page_size)
+        stride = -(-shape.page_bytes // 64) * 64
+        layout = KvLayout(*model.kv_dims(), kv_type)
+        slot = -(-4 * model.state_floats // stride)  # in pages
+        limit = None if max_pages is None else (max_pages + states * slot) * stride
+        self.name, self.kv_type, self.kernels = name, kv_type, model.kernels
+        self.clock = Clock()
+        self.pool = KvCachePool(shape, layout, page_size, limit)
+        self.prefix = PrefixKvCache(self.pool, (cached_pages + cached_states * slot) * stride, spacing)
+        self.slot_pages = slot
+        self.runner = Runner(model, self.pool, threads)
+        self.scheduler = Scheduler(SchedulerConfig(**config), self.pool, self.prefix, chunk, self.clock)
+        self.core = EngineCore(self.runner, self.scheduler, EngineMetrics(dict))
+
+    def request(
+        self,
+        prompt: Listed[int],
+        *,
+        max_tokens: int = 8,
+        sampler: SamplerConfig | None = None,
+        ahead: float = float("inf"),
+        **options: Any,
+    ) -> Request:
+        """A request that is not submitted yet."""
+        config = sampler or SamplerConfig.greedy()
+        made = Request(
+            self.pool,
+            Letters(),  # type: ignore[arg-type]
+            Sampler(config, self.kernels, 0),
+            prompt,
+            max_tokens=max_tokens,
+            context_size=CONTEXT,
+            keep_logits=True,
+            **options,
+        )
+        made.ahead = ahead
+        return made
+
+    def submit(self, prompt: Listed[int], **options: Any) -> Request:
+        request = self.request(prompt, **options)
+        self.core.submit(request)
+        return request
+
+    def step(self) -> bool:
+        """One step, after which every page and state must be accounted for."""
+        did = self.core.step()
+        self.scheduler.check_integrity()
+        return did
+
+    def run(self, *requests: Request, most: int = 2000) -> int:
+        """Steps until the requests have ended; how many it took."""
+        for n in range(most):
+            if all(request.finish_reason for request in requests):
+                return n
+            assert self.step(), "nothing to do, but not all have ended"
+        raise AssertionError(f"not done after {most} steps")
+
+    def check_empty(self) -> None:
+        """Nothing but the prefix cache holds a page or a state, and without it nothing does."""
+        assert not self.scheduler.running
+        assert not self.scheduler.waiting
+        self.prefix.clear()
+        self.pool.check_integrity([])
+        assert self.pool.n_used == 0
+        assert self.pool.states is None or self.pool.states.n_used == 0
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What a request gives when it runs alone, token by token, with nothing but the runner."""
+
+    tokens: list[int]
+    logits: np.ndarray
+    text: str
+
+
+@functools.cache
+def alone(name: str, kv_type: str, prompt: tuple[int, ...], max_tokens: int, sampler: SamplerConfig) -> Alone:
+    """The prompt in one piece, pages of 16 tokens, one thread, no scheduler, no cache."""
+    model = decoder(name)
+    pool = Serving(name, kv_type=kv_type).pool
+    runner, chooser = Runner(model, pool, 1), Sampler(sampler, model.kernels, 0)
+    sequence, rows = Sequence(pool, prompt), []
+    while len(rows) < max_tokens and sequence.total_len < CONTEXT:
+        rows.append(runner.forward([(sequence, sequence.pending)])[0])
+        sequence.tokens.append(chooser.sample(rows[-1], sequence.tokens))
+        if sequence.tokens[-1] == ENDS:
+            break
+    tokens = sequence.tokens[len(prompt) :]
+    text = "".join(chr(97 + t) for t in tokens if t != ENDS)
+    return Alone(tokens, np.array(rows), text)
+
+
+def check_as_alone(serving: Serving, request: Request, max_tokens: int) -> None:
+    """A request's tokens and logits, as far as they go, are those it gives alone, bit for bit."""
+    expected = alone(serving.name, serving.kv_type, tuple(request.prompt), max_tokens, request.sampler.config)
+    n = len(request.tokens)
+    assert request.tokens == expected.tokens[:n]
+    assert request.logits is not None
+    assert len(request.logits) == n
+    for mine, other in zip(request.logits, expected.logits):
+        assert same_bits(mine, other)
+    if request.finish_reason in ("stop", "length"):
+        assert n == len(expected.tokens)
+        assert "".join(request.pieces) == expected.text

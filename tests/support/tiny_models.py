@@ -1,0 +1,203 @@
+"""Random models of the llama family for tests, small enough to run in milliseconds, and a way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import load
+from oxillama.cache.pages import PagePool
+from oxillama.engine.runner import Runner
+from oxillama.engine.sequence import Sequence
+from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import Decoder, read_spec
+from oxillama.weights.linear import Weights
+from tests.references import formats as twin_formats
+from tests.references.llama import Sizes
+from tests.support import gguf_writer as ggufwriter
+from tests.support.kernels import PRESENT, matrix, normal
+
+Rows = tuple[str, np.ndarray]
+"""A matrix or vector: format name, uint8 (rows, bytes of a row)."""
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model to make. ``formats`` are dealt to its matrices in turn; ``metadata`` adds, changes (key: (kind,
+    value)) or, with None, takes away keys."""
+
+    architecture: str = "llama"
+    n_layers: int = 2
+    n_embd: int = 48
+    n_ff: int = 80
+    n_vocab: int = 50
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    key_dim: int = 24
+    value_dim: int = 16
+    n_rot: int = 16
+    rope_base: float = 10000.0
+    rope_factor: float | None = None
+    rope_freqs: bool = False
+    tied: bool = False
+    fused: bool = False
+    biases: bool = False
+    n_experts: int = 0  # llama4's: on every second layer, half as wide, one of them shared
+    formats: tuple[str, ...] = ("F32",)
+    norm_format: str = "F32"
+    seed: int = 0
+    metadata: dict[str, tuple[str, Any] | None] = field(default_factory=dict)
+
+    def but(self, **changes: Any) -> Tiny:
+        """The same, but for what is named."""
+        return replace(self, **changes)
+
+    @property
+    def sizes(self) -> Sizes:
+        """For the twin."""
+        return Sizes(
+            self.n_layers,
+            self.n_heads,
+            self.n_kv_heads,
+            self.key_dim,
+            self.value_dim,
+            self.n_rot,
+            neox=self.architecture == "qwen2",
+            rope_base=float(np.float32(self.rope_base)),
+            rope_scale=1.0 if self.rope_factor is None else 1 / self.rope_factor,
+        )
+
+    @cached_property
+    def tensors(self) -> dict[str, Rows]:
+        """By GGUF name."""
+        made: dict[str, Rows] = {}
+
+        def add(name: str, rows: int, cols: int) -> None:
+            fmt = self.formats[len(made) % len(self.formats)]
+            made[f"{name}.weight"] = (fmt, matrix(fmt, rows, cols, seed=1000 * self.seed + len(made)))
+            if self.biases and name.rpartition(".")[2] not in ("token_embd", "output"):
+                add_vector(f"{name}.bias", 0.1 * normal(rows, seed=len(made)), "F32")
+
+        def add_vector(name: str, values: np.ndarray, fmt: str) -> None:
+            stored = values.astype("<f2" if fmt == "F16" else "<f4")
+            made[name] = (fmt, stored.view(np.uint8)[None])
+
+        q, k = self.n_heads * self.key_dim, self.n_kv_heads * self.key_dim
+        v = self.n_kv_heads * self.value_dim
+        add("token_embd", self.n_vocab, self.n_embd)
+        for i in range(self.n_layers):
+            for norm in ("attn_norm", "ffn_norm"):
+                values = 1 + 0.2 * normal(self.n_embd, seed=len(made))
+                add_vector(f"blk.{i}.{norm}.weight", values, self.norm_format)
+            if self.fused:
+                add(f"blk.{i}.attn_qkv", q + k + v, self.n_embd)
+            else:
+                for name, rows in (("attn_q", q), ("attn_k", k), ("attn_v", v)):
+                    add(f"blk.{i}.{name}", rows, self.n_embd)
+            add(f"blk.{i}.attn_output", self.n_embd, self.n_heads * self.value_dim)
+            feeds = [("", 1, self.n_ff)]
+            if self.n_experts and i % 2:
+                add(f"blk.{i}.ffn_gate_inp", self.n_experts, self.n_embd)
+                feeds = [("_exps", self.n_experts, self.n_ff // 2), ("_shexp", 1, self.n_ff // 2)]
+            for ending, stacked, width in feeds:
+                add(f"blk.{i}.ffn_gate{ending}", stacked * width, self.n_embd)
+                add(f"blk.{i}.ffn_up{ending}", stacked * width, self.n_embd)
+                add(f"blk.{i}.ffn_down{ending}", stacked * self.n_embd, width)
+        add_vector("output_norm.weight", 1 + 0.2 * normal(self.n_embd, seed=99), self.norm_format)
+        if self.rope_freqs:
+            add_vector("rope_freqs.weight", np.linspace(1, 8, self.n_rot // 2), "F32")
+        if not self.tied:
+            add("output", self.n_vocab, self.n_embd)
+        return made
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """float64, for the twin: matrices (rows, cols), vectors (n,)."""
+        found = {name: twin_formats.weights(*rows) for name, rows in self.tensors.items()}
+        return {name: w[0] if is_vector(name) else w for name, w in found.items()}
+
+    def file(self, **replaced: Rows | None) -> bytes:
+        """The GGUF file; tensors can be replaced or, with None, left out."""
+        a = self.architecture
+        pairs: dict[str, tuple[str, Any] | None] = {
+            "general.architecture": ("str", a),
+            f"{a}.block_count": ("u32", self.n_layers),
+            f"{a}.embedding_length": ("u32", self.n_embd),
+            f"{a}.feed_forward_length": ("u32", self.n_ff),
+            f"{a}.context_length": ("u32", 512),
+            f"{a}.attention.head_count": ("u32", self.n_heads),
+            f"{a}.attention.head_count_kv": ("u32", self.n_kv_heads),
+            f"{a}.attention.key_length": ("u32", self.key_dim),
+            f"{a}.attention.value_length": ("u32", self.value_dim),
+            f"{a}.attention.layer_norm_rms_epsilon": ("f32", 1e-5),
+            f"{a}.rope.dimension_count": ("u32", self.n_rot),
+            f"{a}.rope.freq_base": ("f32", self.rope_base),
+        }
+        if self.rope_factor is not None:
+            pairs[f"{a}.rope.scaling.type"] = ("str", "linear")
+            pairs[f"{a}.rope.scaling.factor"] = ("f32", self.rope_factor)
+        if self.n_experts:
+            pairs[f"{a}.expert_count"] = ("u32", self.n_experts)
+            pairs[f"{a}.expert_used_count"] = ("u32", 2)
+            pairs[f"{a}.expert_feed_forward_length"] = ("u32", self.n_ff // 2)
+            pairs[f"{a}.interleave_moe_layer_step"] = ("u32", 2)
+        pairs |= self.metadata
+        metadata = [(key, *pair) for key, pair in pairs.items() if pair is not None]
+        tensors = []
+        for name, rows in (self.tensors | replaced).items():
+            if rows is not None:
+                fmt, data = FORMATS[rows[0]], rows[1]
+                cols = data.shape[1] // fmt.block_bytes * fmt.block_len
+                shape = (cols,) if is_vector(name) else (cols, len(data))
+                if "_exps" in name:
+                    shape = (cols, len(data) // self.n_experts, self.n_experts)
+                tensors.append(ggufwriter.Tensor(name, shape, fmt.id, data.tobytes()))
+        return ggufwriter.write(metadata, tensors)
+
+
+WIDE = Tiny(n_embd=256, n_ff=256, n_heads=4, n_kv_heads=2, key_dim=64, value_dim=64, n_rot=64, n_vocab=64)
+"""Its rows are whole blocks of every format."""
+
+
+def is_vector(name: str) -> bool:
+    return name.endswith(".bias") or "norm" in name or name == "rope_freqs.weight"
+
+
+def tokens_of(n: int, n_vocab: int, seed: int = 0) -> list[int]:
+    """Random token ids."""
+    found: list[int] = np.random.default_rng(seed).integers(0, n_vocab, n).tolist()
+    return found
+
+
+class Running:
+    """A loaded model, its pages and its runner."""
+
+    def __init__(
+        self,
+        data: bytes,
+        target: str = PRESENT[0],
+        n_threads: int = 1,
+        kv_type: str = "f32",
+        page_size: int = 16,
+        max_pages: int = 10**6,
+        compute: str = "int8",
+    ) -> None:
+        file = ModelFile.open(data)
+        self.weights = Weights(file, load(target), n_threads, compute=compute)
+        self.model = Decoder(read_spec(file), self.weights)
+        self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
+        self.runner = Runner(self.model, self.pool, n_threads)
+
+    def logits(self, tokens: Listed[int], chunk: int = 10**6) -> np.ndarray:
+        """float32 (n, vocab) of a fresh sequence run in chunks."""
+        sequence = Sequence(self.pool, tokens)
+        found = []
+        while sequence.pending:
+            found.append(self.runner.forward([(sequence, min(chunk, sequence.pending))], all_logits=True))
+        sequence.release()
+        self.pool.check_integrity()
+        return np.concatenate(found)

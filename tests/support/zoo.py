@@ -1,0 +1,886 @@
+"""Small random models of every architecture, with whatever options files may have, as GGUF bytes.
+
+What tensors an architecture has is written down here once more, apart from the library, from the same
+published facts. The same name gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gguf
+import numpy as np
+
+from oxillama.formats import FORMATS
+from tests.support import gguf_writer as ggufwriter
+
+VOCAB = 48
+
+# Of each layer: norms (n:name), matrices, with "+b" a bias. "moe" stands for a router and its experts.
+DENSE = "n:attn_norm q k v o n:ffn_norm gate up down"
+LAYERS = {
+    "llama": DENSE,
+    "mistral3": DENSE,
+    "llama4": "n:attn_norm q k v o n:ffn_norm dense",
+    "smollm3": DENSE,
+    "internlm2": DENSE,
+    "exaone": DENSE,
+    "granite": DENSE,
+    "granitemoe": "n:attn_norm q k v o n:ffn_norm moe",
+    "minicpm": DENSE,
+    "dbrx": "n:attn_norm qkv o n:attn_output_norm moe",
+    "grok": "n:attn_norm q k v o n:attn_output_norm n:ffn_norm moe n:layer_output_norm",
+    "qwen2": "n:attn_norm q+b k+b v+b o n:ffn_norm gate up down",
+    "qwen2moe": "n:attn_norm q+b k+b v+b o n:ffn_norm moe shexp shgate",
+    "qwen2vl": "n:attn_norm q+b k+b v+b o n:ffn_norm gate up down",
+    "qwen3": "n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:ffn_norm gate up down",
+    "qwen3moe": "n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:ffn_norm moe",
+    "gemma": DENSE,
+    "gemma2": "n:attn_norm q k v o n:post_attention_norm n:ffn_norm gate up down n:post_ffw_norm",
+    "gemma3": "n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm gate up down"
+    " n:post_ffw_norm",
+    "phi2": "n:attn_norm+b qkv+b o+b up+b down+b",
+    "phi3": "n:attn_norm qkv o n:ffn_norm up2 down",
+    "phimoe": "n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b moe",
+    "command-r": "n:attn_norm q k v o gate up down",
+    "cohere2": "n:attn_norm q k v o gate up down",
+    "deepseek": "n:attn_norm q k v o n:ffn_norm dense",
+    "deepseek2": "n:attn_norm mla n:ffn_norm dense",
+    "minicpm3": "n:attn_norm mla n:ffn_norm gate up down",
+    "gpt2": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
+    "starcoder": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
+    "starcoder2": "n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b up+b down+b",
+    "falcon": "n:attn_norm+b qkv o up down",
+    "bloom": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
+    "mpt": "n:attn_norm qkv o n:ffn_norm up down",
+    "gptneox": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
+    "stablelm": "n:attn_norm+b q k v o n:ffn_norm+b gate up down",
+    "nemotron": "n:attn_norm+b q k v o n:ffn_norm+b up down",
+    "orion": "n:attn_norm+b q k v o n:ffn_norm+b gate up down",
+    "gpt-oss": "n:attn_norm q+b k+b v+b o+b sinks n:post_attention_norm moe+b",
+    "olmo": "q k v o gate up down",
+    "olmo2": "q k v o r:attn_q_norm r:attn_k_norm n:post_attention_norm gate up down n:post_ffw_norm",
+    "olmoe": "n:attn_norm q k v o r:attn_q_norm r:attn_k_norm n:ffn_norm moe",
+    "chatglm": "n:attn_norm qkv+b o n:ffn_norm up2 down",
+    "glm4": "n:attn_norm q k v o n:post_attention_norm n:ffn_norm up2 down n:post_ffw_norm",
+    "bert": "q+b k+b v+b o+b n:attn_output_norm+b up+b down+b n:layer_output_norm+b",
+    "nomic-bert": "qkv o n:attn_output_norm+b gate up down n:layer_output_norm+b",
+    "nomic-bert-moe": "qkv+b o+b n:attn_output_norm+b dense n:layer_output_norm+b",
+    "jina-bert-v2": "q+b k+b v+b o+b n:attn_output_norm+b gate up down+b n:layer_output_norm+b",
+}
+LAYERS |= {
+    "mamba": "n:attn_norm mamba",
+    "mamba2": "n:attn_norm mamba2",
+    "jamba": "n:attn_norm mixed n:ffn_norm dense",
+    "granitehybrid": "n:attn_norm mixed n:ffn_norm gate up down",
+    "lfm2": "n:attn_norm mixed n:ffn_norm gate up down",
+    "rwkv6": "n:attn_norm+b rwkv6 n:attn_norm_2+b",
+    "rwkv7": "n:attn_norm+b rwkv7 n:attn_norm_2+b",
+}
+MIXED = {"jamba": "mamba", "granitehybrid": "mamba2", "lfm2": "shortconv"}  # every second layer attends
+RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv7", *MIXED)
+ENCODERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2")
+BESIDE = {  # beside the embeddings
+    "bert": "position_embd token_types n:token_embd_norm+b",
+    "nomic-bert": "token_types n:token_embd_norm+b",
+    "nomic-bert-moe": "token_types n:token_embd_norm+b",
+    "jina-bert-v2": "token_types n:token_embd_norm+b",
+    "gpt2": "position_embd n:output_norm+b",
+    "starcoder": "position_embd n:output_norm+b output",
+    "bloom": "n:token_embd_norm+b n:output_norm+b",
+    "mpt": "n:output_norm",
+    "olmo": "",
+    "lfm2": "n:token_embd_norm",
+    **dict.fromkeys(("rwkv6", "rwkv7"), "n:token_embd_norm+b n:output_norm+b output"),
+    "phi2": "n:output_norm+b output+b",
+    "phimoe": "n:output_norm+b output+b factors",
+    "phi3": "n:output_norm output factors",
+    "gemma": "n:output_norm",
+    "gemma2": "n:output_norm",
+    "gemma3": "n:output_norm",
+    "command-r": "n:output_norm",
+    "cohere2": "n:output_norm",
+    **dict.fromkeys(
+        ("starcoder2", "falcon", "gptneox", "stablelm", "nemotron", "orion"), "n:output_norm+b output"
+    ),
+}
+BIASED = tuple(a for a, tensors in LAYERS.items() if "n:attn_norm+b" in tensors and a != "phimoe")
+LAYER_NORM = ("rwkv6", "rwkv7", "command-r", "cohere2", "dbrx", "mpt", "olmo", *ENCODERS, *BIASED)
+MOE = ("llama4", "granitemoe", "dbrx", "grok", "qwen2moe", "qwen3moe", "phimoe", "deepseek", "deepseek2")
+MOE += ("jamba", "gpt-oss", "nomic-bert-moe", "olmoe")
+WINDOWED = ("gemma2", "gpt-oss", "cohere2", "gemma3")
+LONG = {"cohere2": 4, "gemma3": 6, "llama4": 4, "smollm3": 4}  # layers until one is of another kind
+
+
+@dataclass
+class Model:
+    """Sizes, and what differs from the usual file of an architecture.
+
+    ``layer``, ``beside`` and ``extra`` name tensors, in the words of LAYERS and BESIDE; ``keys`` are metadata
+    (key without prefix: (kind, value)) to add, to change or, with None, to take away.
+    """
+
+    architecture: str
+    n_layers: int = 2
+    n_embd: int = 32
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    key_dim: int = 8
+    value_dim: int = 8
+    n_rot: int = 8
+    n_ff: int = 40
+    n_experts: int = 4
+    n_used: int = 2
+    expert_ff: int = 24
+    context: int = 256
+    layer: str | None = None
+    beside: str | None = None
+    extra: str = ""
+    keys: dict[str, tuple[str, Any] | None] = field(default_factory=dict)
+    seed: int = 0
+    q_rank: int = 20
+    kv_rank: int = 16
+    old_latent: bool = False
+    heads_of_layers: tuple[tuple[int, int, int], ...] = ()  # query heads, key heads, width of each layer
+    compared: bool = True  # with llama.cpp, which cannot load some that are sound
+
+    def metadata(self) -> dict[str, tuple[str, Any]]:
+        """By key without prefix."""
+        a, u = self.architecture, "u32"
+        eps = "layer_norm_epsilon" if a in LAYER_NORM else "layer_norm_rms_epsilon"
+        found: dict[str, tuple[str, Any] | None] = {
+            "block_count": (u, self.n_layers),
+            "context_length": (u, self.context),
+            "embedding_length": (u, self.n_embd),
+            "feed_forward_length": (u, self.n_ff),
+            "attention.head_count": (u, self.n_heads),
+            "attention.head_count_kv": (u, self.n_kv_heads),
+            f"attention.{eps}": ("f32", 1e-3),
+            "vocab_size": (u, VOCAB),
+        }
+        if self.key_dim != self.n_embd // self.n_heads:
+            found["attention.key_length"] = (u, self.key_dim)
+            found["attention.value_length"] = (u, self.value_dim)
+        if a in RECURRENT:
+            found |= self._recurrent_metadata()
+        if a not in (
+            "gpt2",
+            "starcoder",
+            "bloom",
+            "mpt",
+            "bert",
+            "jina-bert-v2",
+            "mamba",
+            "mamba2",
+            "jamba",
+            "rwkv6",
+            "rwkv7",
+        ):
+            found["rope.dimension_count"] = (u, self.n_rot)
+            found["rope.freq_base"] = ("f32", 100.0)
+        if a in MOE or "moe" in self.parts().split():
+            found["expert_count"] = (u, self.n_experts)
+            found["expert_used_count"] = (u, self.n_used)
+        if a in ("llama4", "qwen2moe", "qwen3moe", "deepseek", "deepseek2", "gpt-oss"):
+            found["expert_feed_forward_length"] = (u, self.expert_ff)
+        else:
+            self.expert_ff = self.n_ff
+        if a in ("deepseek", "deepseek2"):
+            found["leading_dense_block_count"] = (u, 1)
+            found["expert_shared_count"] = (u, 2)
+        if a in ("deepseek2", "minicpm3"):
+            found["attention.q_lora_rank"] = (u, self.q_rank)
+            found["attention.kv_lora_rank"] = (u, self.kv_rank)
+            if self.old_latent:
+                found["attention.head_count_kv"] = (u, self.n_heads)
+                found["attention.key_length"] = (u, self.key_dim)
+                found["attention.value_length"] = (u, self.value_dim)
+            else:
+                found["attention.head_count_kv"] = (u, 1)
+                found["attention.key_length"] = (u, self.kv_rank + self.n_rot)
+                found["attention.value_length"] = (u, self.kv_rank)
+                found["attention.key_length_mla"] = (u, self.key_dim)
+                found["attention.value_length_mla"] = (u, self.value_dim)
+        if a in WINDOWED:
+            found["attention.sliding_window"] = (u, 6)
+        special: dict[str, dict[str, tuple[str, Any]]] = {
+            "llama4": {"interleave_moe_layer_step": (u, 2)},
+            "nomic-bert-moe": {"moe_every_n_layers": (u, 2)},
+            "qwen2moe": {"expert_shared_feed_forward_length": (u, 20)},
+            "qwen2vl": {"rope.dimension_sections": ("[i32]", [1, 1, 1, 0])},
+            "granite": {"logit_scale": ("f32", 4.0), "residual_scale": ("f32", 0.5)},
+            "granitemoe": {"logit_scale": ("f32", 4.0), "embedding_scale": ("f32", 1.5)},
+            "granitehybrid": {
+                "logit_scale": ("f32", 4.0),
+                "residual_scale": ("f32", 0.5),
+                "attention.scale": ("f32", 0.4),
+            },
+            "command-r": {"logit_scale": ("f32", 0.25)},
+            "cohere2": {"logit_scale": ("f32", 0.25)},
+            "dbrx": {"attention.clamp_kqv": ("f32", 1.0)},
+            "gptneox": {"use_parallel_residual": ("bool", True)},
+            "mpt": {"attention.max_alibi_bias": ("f32", 8.0)},
+            "phi3": {"rope.scaling.original_context_length": (u, 512)},
+            "phimoe": {"rope.scaling.original_context_length": (u, 64)},
+        }
+        found |= special.get(a, {})
+        if a in ENCODERS:
+            found["attention.causal"] = ("bool", False)
+            found["pooling_type"] = (u, 1)
+        if self.heads_of_layers:
+            for at, key in enumerate(
+                ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+            ):
+                found[key] = ("[u32]", [sizes[at] for sizes in self.heads_of_layers])
+        found |= self.keys
+        return {key: pair for key, pair in found.items() if pair is not None}
+
+    @property
+    def head_size(self) -> int:
+        """Of RWKV: the largest up to 16 that divides the width; 64 in version 7, if it fits, as published."""
+        if self.architecture == "rwkv7" and self.n_embd % 64 == 0:
+            return 64
+        return max(n for n in range(1, 17) if self.n_embd % n == 0)
+
+    def attends(self, i: int) -> bool:
+        """Whether layer i of a hybrid has attention."""
+        return i % 2 == 1
+
+    def _recurrent_metadata(self) -> dict[str, tuple[str, Any] | None]:
+        a, u = self.architecture, "u32"
+        found: dict[str, tuple[str, Any] | None] = {}
+        if a in MIXED:
+            heads = [self.n_kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
+            found["attention.head_count_kv"] = ("[u32]", heads)
+        else:
+            found |= {"attention.head_count": (u, 0), "attention.head_count_kv": None}
+            found |= {"attention.key_length": None, "attention.value_length": None}
+        if a.startswith("rwkv"):
+            found["wkv.head_size"] = (u, self.head_size)
+            ranks = {"decay": 5, "iclr": 6, "value_residual_mix": 3, "gate": 7}
+            sixth = {"time_mix_extra_dim": (u, 5), "time_decay_extra_dim": (u, 6)}
+            seventh = {f"attention.{name}_lora_rank": (u, rank) for name, rank in ranks.items()}
+            return found | (sixth | {"rescale_every_n_layers": (u, 2)} if a == "rwkv6" else seventh)
+        if a == "lfm2":
+            return found | {"shortconv.l_cache": (u, 3)}
+        found["ssm.conv_kernel"] = (u, 4)
+        found["ssm.inner_size"] = (u, 2 * self.n_embd)
+        found["ssm.state_size"] = (u, 7)
+        found["ssm.time_step_rank"] = (u, 2 if MIXED.get(a, a) == "mamba2" else 5)
+        if MIXED.get(a, a) == "mamba2":
+            found["ssm.group_count"] = (u, 2)
+        return found
+
+    def _add_recurrent(
+        self,
+        block: str,
+        kind: str,
+        metadata: dict[str, tuple[str, Any]],
+        add: Callable[..., None],
+        made: dict[str, np.ndarray],
+        rng: np.random.Generator,
+    ) -> None:
+        d, ff = self.n_embd, self.n_ff
+        taps, inner, n, rank, groups = (
+            metadata.get(f"ssm.{key}", ("", 1))[1]
+            for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
+        )
+
+        def bare(name: str, values: np.ndarray) -> None:
+            made[f"{block}.{name}"] = values.astype(np.float32)
+
+        if kind == "mamba":
+            add(f"{block}.ssm_in", 2 * inner, d)
+            add(f"{block}.ssm_conv1d", inner, taps, bias=True)
+            add(f"{block}.ssm_x", rank + 2 * n, inner)
+            add(f"{block}.ssm_dt", inner, rank, bias=True)
+            bare("ssm_a", -np.exp(rng.standard_normal((inner, n))))
+            bare("ssm_d", rng.standard_normal(inner))
+            add(f"{block}.ssm_out", d, inner)
+            if self.architecture == "jamba":
+                for name, width in (("dt", rank), ("b", n), ("c", n)):
+                    add(f"{block}.ssm_{name}_norm", width)
+        elif kind == "mamba2":
+            channels = inner + 2 * groups * n
+            add(f"{block}.ssm_in", inner + channels + rank, d)
+            add(f"{block}.ssm_conv1d", channels, taps, bias=True)
+            bare("ssm_dt.bias", rng.standard_normal(rank))
+            bare("ssm_a", -np.exp(rng.standard_normal((rank, 1))))
+            bare("ssm_d", rng.standard_normal((rank, 1)))
+            bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
+            add(f"{block}.ssm_out", d, inner)
+        elif kind == "shortconv":
+            add(f"{block}.shortconv.conv", d, 3)
+            add(f"{block}.shortconv.in_proj", 3 * d, d)
+            add(f"{block}.shortconv.out_proj", d, d)
+        else:
+            for name in ("receptance", "key", "value", "output"):
+                add(f"{block}.time_mix_{name}", d, d)
+            add(f"{block}.time_mix_ln", d, bias=True)
+            for name in ("k", "r")[: 2 if kind == "rwkv6" else 1]:
+                bare(f"channel_mix_lerp_{name}.weight", rng.random((1, 1, d)))
+            add(f"{block}.channel_mix_key", ff, d)
+            add(f"{block}.channel_mix_value", d, ff)
+            if kind == "rwkv6":
+                add(f"{block}.channel_mix_receptance", d, d)
+                add(f"{block}.time_mix_gate", d, d)
+                add(f"{block}.time_mix_w1", 25, d)
+                bare("time_mix_w2.weight", 0.3 * rng.standard_normal((5, d, 5)))
+                bare("time_mix_lerp_x.weight", rng.random((1, 1, d)))
+                bare("time_mix_lerp_fused.weight", rng.random((5, 1, 1, d)))
+                bare("time_mix_first.weight", rng.standard_normal((d // self.head_size, self.head_size)))
+                add(f"{block}.time_mix_decay", d)
+                add(f"{block}.time_mix_decay_w1", 6, d)
+                add(f"{block}.time_mix_decay_w2", d, 6)
+                return
+            bare("time_mix_lerp_fused.weight", rng.random((6, 1, 1, d)))
+            for name, rank in (("w", 5), ("a", 6), ("v", 6 if block == "blk.0" else 3), ("g", 7)):
+                if name != "g":
+                    add(f"{block}.time_mix_{name}0", d)
+                add(f"{block}.time_mix_{name}1", rank, d)
+                add(f"{block}.time_mix_{name}2", d, rank)
+            for name in ("k_k", "k_a", "r_k"):
+                add(f"{block}.time_mix_{name}", d)
+
+    def parts(self) -> str:
+        return (self.layer or LAYERS[self.architecture]) + " " + self.extra
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """By GGUF name, float32."""
+        metadata, rng, made = self.metadata(), np.random.default_rng(self.seed + 1), {}
+        d, a = self.n_embd, self.architecture
+
+        def add(name: str, *shape: int, bias: bool = False) -> None:
+            spread = shape[-1] ** -0.5 if len(shape) > 1 else 0.0
+            values = rng.standard_normal(shape) * spread if spread else 1 + 0.3 * rng.standard_normal(shape)
+            made[f"{name}.weight"] = values.astype(np.float32)
+            if bias:
+                size = shape[:-1] if len(shape) > 1 else shape
+                made[f"{name}.bias"] = (0.3 * rng.standard_normal(size)).astype(np.float32)
+
+        add("token_embd", VOCAB, d)
+        made["token_embd.weight"] *= np.float32(d**0.5 / 2)
+        for token in (BESIDE.get(a, "n:output_norm output") if self.beside is None else self.beside).split():
+            name, bias = token.removesuffix("+b"), token.endswith("+b")
+            if name.startswith("n:"):
+                add(name[2:], d, bias=bias)
+            elif name == "position_embd":
+                add(name, self.context, d)
+            elif name == "token_types":
+                add(name, 2, d)
+            elif name == "rope_freqs":
+                made["rope_freqs.weight"] = np.linspace(1, 3, self.n_rot // 2).astype(np.float32)
+            elif name == "factors":
+                n = (
+                    self.key_dim if a == "phimoe" else self.n_rot
+                ) // 2  # there for dimensions that rest, too
+                made["rope_factors_long.weight"] = np.linspace(1, 4, n).astype(np.float32)
+                made["rope_factors_short.weight"] = np.linspace(1, 2, n).astype(np.float32)
+            else:
+                add(name, VOCAB, d, bias=bias)
+        for i in range(self.n_layers):
+            self._add_layer(f"blk.{i}", i, metadata, add, made, rng)
+        return made
+
+    def _add_layer(
+        self,
+        block: str,
+        i: int,
+        metadata: dict[str, tuple[str, Any]],
+        add: Callable[..., None],
+        made: dict[str, np.ndarray],
+        rng: np.random.Generator,
+    ) -> None:
+        d, e, heads, kv, ff = self.n_embd, self.n_experts, self.n_heads, self.n_kv_heads, self.n_ff
+        if self.heads_of_layers:
+            heads, kv, ff = self.heads_of_layers[i]
+        q, k, v = heads * self.key_dim, kv * self.key_dim, kv * self.value_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "q": (q, d),
+            "k": (k, d),
+            "v": (v, d),
+            "qkv": (q + k + v, d),
+            "o": (d, heads * self.value_dim),
+            "gate": (ff, d),
+            "up": (ff, d),
+            "up2": (2 * ff, d),
+            "down": (d, ff),
+        }
+        names = {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "up2": "ffn_up", "down": "ffn_down"}
+        names |= {short: f"attn_{short}" for short in ("q", "k", "v", "qkv")}
+        shared = metadata.get("expert_shared_feed_forward_length", ("u32", 2 * self.expert_ff))[1]
+        if self.architecture == "llama4":
+            shared = self.expert_ff
+        for token in self.parts().split():
+            name, bias = token.removesuffix("+b"), token.endswith("+b")
+            if name == "mixed" and self.attends(i):
+                for part in "qkvo":
+                    add(f"{block}.{names[part]}", *shapes[part])
+                if self.architecture == "lfm2":
+                    add(f"{block}.attn_q_norm", self.key_dim)
+                    add(f"{block}.attn_k_norm", self.key_dim)
+            elif name in ("mixed", "mamba", "mamba2", "rwkv6", "rwkv7"):
+                kind = MIXED.get(self.architecture, name)
+                self._add_recurrent(block, kind, metadata, add, made, rng)
+            elif name == "dense":  # a dense block or experts, by the layer
+                every = metadata.get("moe_every_n_layers", ("", 2))[1]
+                routed = {"llama4": i % 2 == 1, "nomic-bert-moe": every > 0 and i % every == 1}.get(
+                    self.architecture, i >= 1
+                )
+                ungated = self.architecture == "nomic-bert-moe"
+                parts = ["gate", "up", "down"][ungated:] if not routed else []
+                for part in parts:
+                    add(f"{block}.{names[part]}", *shapes[part], bias=ungated)
+                if not routed:
+                    continue
+                name = "moe"
+                if not ungated and self.architecture != "jamba":
+                    for part, shape in (("gate", (shared, d)), ("up", (shared, d)), ("down", (d, shared))):
+                        add(f"{block}.ffn_{part}_shexp", *shape)
+            if name in shapes:
+                add(f"{block}.{names[name]}", *shapes[name], bias=bias)
+            elif name[:2] == "n:":
+                add(f"{block}.{name[2:]}", d, bias=bias)
+            elif name[:2] == "h:":
+                add(f"{block}.{name[2:]}", self.key_dim)
+            elif name[:2] == "r:":
+                add(f"{block}.{name[2:]}", q if "_q_" in name else k, bias=bias)
+            elif name[:2] == "e:":  # each head its own norm
+                add(f"{block}.{name[2:]}", heads if "_q_" in name else kv, self.key_dim)
+                made[f"{block}.{name[2:]}.weight"] += 1
+            elif name == "sinks":
+                add(f"{block}.attn_sinks", heads)
+            elif name == "act":
+                made[f"{block}.ffn.act.scales"] = (1 + rng.random(ff)).astype(np.float32)
+            elif name == "moe":
+                self._add_experts(block, e, d, bias, add)
+            elif name == "probs":
+                if f"{block}.ffn_gate_inp.weight" in made:
+                    made[f"{block}.exp_probs_b.bias"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
+            elif name == "shexp":
+                for part, shape in (("gate", (shared, d)), ("up", (shared, d)), ("down", (d, shared))):
+                    add(f"{block}.ffn_{part}_shexp", *shape)
+            elif name == "shgate":
+                made[f"{block}.ffn_gate_inp_shexp.weight"] = rng.standard_normal(d).astype(np.float32)
+            elif name == "mla":
+                self._add_latent(block, heads, d, add)
+
+    def _add_experts(self, block: str, e: int, d: int, bias: bool, add: Callable[..., None]) -> None:
+        width = self.expert_ff
+        add(f"{block}.ffn_gate_inp", e, d, bias=bias)
+        if self.architecture != "nomic-bert-moe":
+            add(f"{block}.ffn_gate_exps", e, width, d, bias=bias)
+        add(f"{block}.ffn_up_exps", e, width, d, bias=bias)
+        add(f"{block}.ffn_down_exps", e, d, width, bias=bias)
+
+    def _add_latent(self, block: str, heads: int, d: int, add: Callable[..., None]) -> None:
+        fixed, rank = self.key_dim - self.n_rot, self.kv_rank
+        if self.q_rank:
+            add(f"{block}.attn_q_a", self.q_rank, d)
+            add(f"{block}.attn_q_a_norm", self.q_rank)
+            add(f"{block}.attn_q_b", heads * self.key_dim, self.q_rank)
+        else:
+            add(f"{block}.attn_q", heads * self.key_dim, d)
+        add(f"{block}.attn_kv_a_mqa", rank + self.n_rot, d)
+        add(f"{block}.attn_kv_a_norm", rank)
+        if self.old_latent:
+            add(f"{block}.attn_kv_b", heads * (fixed + self.value_dim), rank)
+        else:
+            add(f"{block}.attn_k_b", heads, rank, fixed)
+            add(f"{block}.attn_v_b", heads, self.value_dim, rank)
+        add(f"{block}.attn_output", d, heads * self.value_dim)
+
+    def file(self, **replaced: np.ndarray | None) -> bytes:
+        """The GGUF file, all F32; tensors can be replaced or, with None, left out."""
+        tensors = {name: values for name, values in (self.tensors() | replaced).items() if values is not None}
+        return self._file([stored(name, values, "F32") for name, values in tensors.items()])
+
+    def quantized(self, formats: Sequence[str], vectors: str = "F32") -> tuple[bytes, dict[str, np.ndarray]]:
+        """The file with ``formats`` dealt to the matrices whose rows fit (the others are F16), and what its
+        tensors hold then."""
+        tensors, held = [], {}
+        for i, (name, values) in enumerate(self.tensors().items()):
+            kind = vectors
+            if values.ndim > 1:
+                fits = values.shape[-1] % FORMATS[formats[i % len(formats)]].block_len == 0
+                kind = formats[i % len(formats)] if fits else "F16"
+            tensors.append(stored(name, values, kind))
+            quantization = gguf.GGMLQuantizationType[kind]
+            held[name] = gguf.quants.dequantize(gguf.quants.quantize(values, quantization), quantization)
+        return self._file(tensors), held
+
+    def _file(self, tensors: list[ggufwriter.Tensor]) -> bytes:
+        pairs: list[tuple[str, str, Any]] = [
+            ("general.architecture", "str", self.architecture),
+            ("tokenizer.ggml.model", "str", "no_vocab"),
+        ]
+        if self.architecture in ENCODERS:
+            pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
+        pairs += [(f"{self.architecture}.{key}", *pair) for key, pair in self.metadata().items()]
+        return ggufwriter.write(pairs, tensors)
+
+
+def stored(name: str, values: np.ndarray, kind: str) -> ggufwriter.Tensor:
+    """A tensor in one of the formats that the gguf package can quantize to."""
+    data = gguf.quants.quantize(np.ascontiguousarray(values, np.float32), gguf.GGMLQuantizationType[kind])
+    return ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].id, data.tobytes())
+
+
+LATENT = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 3}
+YARN = {
+    "rope.scaling.type": ("str", "yarn"),
+    "rope.scaling.factor": ("f32", 4.0),
+    "rope.scaling.original_context_length": ("u32", 32),
+}
+
+MODELS: dict[str, Model] = {
+    **{
+        name: Model(name, seed=sum(name.encode()), n_layers=max(2, LONG.get(name, 2)))
+        for name in LAYERS
+        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe", "rwkv7")
+    },
+    "qwen2moe": Model("qwen2moe", seed=70, n_experts=6, n_used=3),
+    "olmoe": Model("olmoe", n_kv_heads=4, n_experts=6, n_used=3, seed=73),
+    "rwkv7": Model("rwkv7", n_embd=64, seed=74),
+    "deepseek2": Model("deepseek2", seed=71, **LATENT),  # type: ignore[arg-type]
+    "minicpm3": Model("minicpm3", seed=72, old_latent=True, **LATENT),  # type: ignore[arg-type]
+}
+"""One of each architecture."""
+
+VARIANTS: dict[str, Model] = {
+    "llama-mixtral": Model("llama", layer="n:attn_norm q k v o n:ffn_norm moe", seed=100),
+    "llama-rope_freqs": Model("llama", beside="n:output_norm rope_freqs", seed=101),
+    "llama-yarn": Model("llama", keys=dict(YARN), seed=102),
+    "llama-linear-attn_factor": Model(
+        "llama",
+        keys={"rope.scaling.factor": ("f32", 3.0), "rope.scaling.attn_factor": ("f32", 1.2)},
+        seed=103,
+    ),
+    "llama-biases": Model(
+        "llama", layer="n:attn_norm q+b k+b v+b o+b n:ffn_norm gate+b up+b down+b", seed=104
+    ),
+    "llama-arrays": Model(
+        "llama",
+        n_layers=3,
+        heads_of_layers=((4, 2, 40), (8, 4, 24), (2, 1, 56)),
+        compared=False,
+        seed=105,
+        keys={"attention.key_length": ("u32", 8), "attention.value_length": ("u32", 8)},
+    ),
+    "llama-windows": Model("llama", keys={"attention.sliding_window": ("u32", 6)}, compared=False, seed=98),
+    "mpt-norms": Model(
+        "mpt",
+        n_kv_heads=4,
+        layer="n:attn_norm qkv r:attn_q_norm+b r:attn_k_norm+b o n:ffn_norm up down",
+        compared=False,
+        seed=97,
+    ),
+    "falcon-many-heads": Model(
+        "falcon", n_heads=71, n_kv_heads=1, n_embd=71 * 2, key_dim=2, value_dim=2, n_rot=2, seed=95
+    ),
+    "llama4-plain": Model(
+        "llama4", n_layers=4, keys={"attention.sliding_window": ("u32", 0)}, compared=False, seed=96
+    ),
+    "llama-wide": Model(
+        "llama", n_embd=96, n_heads=6, n_kv_heads=3, key_dim=16, value_dim=16, n_rot=16, seed=99
+    ),
+    "mistral3-sharp": Model(
+        "mistral3",
+        keys=YARN
+        | {
+            "attention.temperature_scale": ("f32", 0.3),
+            "rope.scaling.original_context_length": ("u32", 8),
+            "rope.scaling.yarn_log_multiplier": ("f32", 0.7),
+        },
+        seed=106,
+    ),
+    "llama4-one": Model("llama4", n_layers=4, n_used=1, seed=108),
+    "granite-unturned": Model("granite", keys={"rope.scaling.finetuned": ("bool", False)}, seed=109),
+    "granitemoe-shared": Model(
+        "granitemoe",
+        layer="n:attn_norm q k v o n:ffn_norm moe shexp",
+        keys={
+            "expert_shared_feed_forward_length": ("u32", 20),
+            "attention.scale": ("f32", 0.4),
+            "residual_scale": ("f32", 0.7),
+        },
+        seed=110,
+    ),
+    "minicpm-scales": Model(
+        "minicpm",
+        keys={"logit_scale": ("f32", 2.0), "residual_scale": ("f32", 0.7), "embedding_scale": ("f32", 2.0)},
+        seed=111,
+    ),
+    "minicpm-longrope": Model(
+        "minicpm",
+        beside="n:output_norm factors",
+        keys={
+            "rope.scaling.type": ("str", "longrope"),
+            "rope.scaling.original_context_length": ("u32", 64),
+        },
+        seed=112,
+    ),
+    "grok-dense": Model(
+        "grok",
+        layer="n:attn_norm q k v o n:attn_output_norm n:ffn_norm gate up down moe n:post_ffw_norm",
+        keys={
+            "final_logit_softcapping": ("f32", 5.0),
+            "attention.output_scale": ("f32", 0.3),
+            "attn_logit_softcapping": ("f32", 4.0),
+            "logit_scale": ("f32", 0.8),
+            "embedding_scale": ("f32", 3.0),
+        },
+        seed=113,
+    ),
+    "qwen2vl-still": Model(
+        "qwen2vl",
+        n_rot=8,
+        keys={"rope.dimension_sections": ("[i32]", [1, 1, 1, 1])},
+        seed=115,
+    ),
+    "qwen3-wide-heads": Model("qwen3", key_dim=20, value_dim=20, n_rot=20, seed=116),
+    "qwen3-yarn": Model("qwen3", keys=dict(YARN), seed=117),
+    "gemma2-caps": Model(
+        "gemma2",
+        n_layers=4,
+        keys={"attn_logit_softcapping": ("f32", 2.0), "final_logit_softcapping": ("f32", 3.0)},
+        seed=118,
+    ),
+    "gemma2-46": Model("gemma2", n_layers=46, n_embd=24, n_ff=16, key_dim=8, seed=119),
+    "gemma2-period": Model(
+        "gemma2", n_layers=4, keys={"attention.sliding_window_pattern": ("u32", 3)}, seed=120
+    ),
+    "gemma3-array": Model(
+        "gemma3",
+        n_layers=4,
+        keys={
+            "attention.sliding_window_pattern": ("[bool]", [True, False, False, True]),
+            "rope.scaling.factor": ("f32", 8.0),
+            "rope.freq_base_swa": ("f32", 50.0),
+        },
+        seed=121,
+    ),
+    "gemma3-plain": Model(
+        "gemma3", keys={"attention.sliding_window": None}, beside="n:output_norm output", seed=122
+    ),
+    "phi2-split": Model("phi2", layer="n:attn_norm+b q+b k+b v+b o+b up+b down+b", n_rot=4, seed=123),
+    "phi3-window": Model(
+        "phi3",
+        keys={
+            "attention.sliding_window": ("u32", 4),
+            "rope.scaling.original_context_length": ("u32", 64),
+            "rope.scaling.attn_factor": ("f32", 1.19),
+        },
+        seed=124,
+    ),
+    "command-r-plus": Model("command-r", n_layers=64, n_ff=16, extra="e:attn_q_norm e:attn_k_norm", seed=125),
+    "cohere2-unscaled": Model(
+        "cohere2", n_layers=4, keys={"attention.sliding_window_pattern": ("u32", 2)}, seed=126
+    ),
+    "deepseek-scaled": Model(
+        "deepseek",
+        n_layers=3,
+        keys={"expert_weights_scale": ("f32", 1.7), "leading_dense_block_count": None},
+        layer="n:attn_norm q k v o n:ffn_norm moe shexp",
+        seed=127,
+    ),
+    "deepseek2-v3": Model(
+        "deepseek2",
+        n_experts=8,
+        n_used=3,
+        extra="probs",
+        keys=YARN
+        | {
+            "expert_gating_func": ("u32", 2),
+            "expert_weights_norm": ("bool", True),
+            "expert_weights_scale": ("f32", 2.5),
+            "expert_group_count": ("u32", 4),
+            "expert_group_used_count": ("u32", 2),
+            "rope.scaling.yarn_log_multiplier": ("f32", 0.07),
+        },
+        seed=128,
+        **LATENT,  # type: ignore[arg-type]
+    ),
+    "deepseek2-old": Model(
+        "deepseek2",
+        old_latent=True,
+        keys=dict(YARN),
+        seed=129,
+        **LATENT,  # type: ignore[arg-type]
+    ),
+    "deepseek2-lite": Model(
+        "deepseek2",
+        q_rank=0,
+        keys={"attention.q_lora_rank": None},
+        seed=130,
+        n_ff=16,
+        expert_ff=8,
+        **(LATENT | {"n_layers": 26}),  # type: ignore[arg-type]
+    ),
+    "deepseek2-sharp": Model(
+        "deepseek2",
+        keys={"attention.temperature_scale": ("f32", 0.3), "attention.temperature_length": ("u32", 4)},
+        seed=131,
+        **LATENT,  # type: ignore[arg-type]
+    ),
+    "minicpm3-factors": Model(
+        "minicpm3",
+        old_latent=True,
+        beside="n:output_norm factors",
+        keys={"rope.scaling.original_context_length": ("u32", 64)},
+        seed=132,
+        **LATENT,  # type: ignore[arg-type]
+    ),
+    "falcon-40b": Model(
+        "falcon", layer="n:attn_norm+b n:attn_norm_2+b qkv o up down", beside="n:output_norm+b", seed=133
+    ),
+    "bloom-odd": Model("bloom", n_heads=6, n_kv_heads=6, n_embd=48, seed=134),
+    "mpt-all": Model(
+        "mpt",
+        n_kv_heads=4,
+        layer="n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b act",
+        beside="n:output_norm+b position_embd output",
+        keys={"attention.max_alibi_bias": None, "attention.clamp_kqv": ("f32", 0.8)},
+        seed=135,
+    ),
+    "mpt-alibi16": Model(
+        "mpt", keys={"attention.max_alibi_bias": ("f32", 16.0)}, n_heads=2, key_dim=16, value_dim=16, seed=136
+    ),
+    "gptneox-sequential": Model(
+        "gptneox", n_rot=4, keys={"use_parallel_residual": ("bool", False)}, seed=137
+    ),
+    "stablelm-12b": Model(
+        "stablelm", layer="n:attn_norm+b q k v o e:attn_q_norm e:attn_k_norm gate up down", n_rot=2, seed=138
+    ),
+    "stablelm-biases": Model(
+        "stablelm", layer="n:attn_norm+b q+b k+b v+b o n:ffn_norm+b gate up down", seed=139
+    ),
+    "olmo-clamp": Model("olmo", beside="output", keys={"attention.clamp_kqv": ("f32", 0.5)}, seed=140),
+    "olmo2-windows": Model(
+        "olmo2", n_layers=4, keys=YARN | {"attention.sliding_window": ("u32", 6)}, seed=141
+    ),
+    "gpt-oss-yarn": Model("gpt-oss", n_layers=4, keys=dict(YARN), seed=142),
+    "glm4-sections": Model(
+        "glm4", keys={"rope.dimension_sections": ("[i32]", [2, 1, 1, 0])}, n_rot=8, seed=143
+    ),
+    "jina-fused": Model(
+        "jina-bert-v2",
+        n_kv_heads=4,
+        layer="q+b k+b v+b r:attn_q_norm+b r:attn_k_norm+b o+b n:attn_output_norm+b n:attn_norm_2+b up2+b"
+        " down+b n:layer_output_norm+b",
+        seed=144,
+    ),
+    "jina-ungated": Model(
+        "jina-bert-v2",
+        layer="q+b k+b v+b o+b n:attn_output_norm+b up+b down+b n:layer_output_norm+b",
+        seed=145,
+    ),
+    "bert-cls": Model(
+        "bert",
+        layer="q k v o n:attn_output_norm+b up down n:layer_output_norm+b",
+        keys={"pooling_type": ("u32", 2)},
+        seed=146,
+    ),
+    "nomic-bert-plain": Model("nomic-bert", keys={"rope.freq_base": ("f32", 1000.0)}, n_rot=4, seed=147),
+    "nemotron-biases": Model(
+        "nemotron", layer="n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b up+b down+b", n_rot=4, seed=148
+    ),
+    "gpt2-untied": Model("gpt2", beside="position_embd n:output_norm+b output", seed=149),
+    "orion-long": Model("orion", n_heads=8, n_kv_heads=8, key_dim=4, value_dim=4, n_rot=4, seed=150),
+    "phimoe-short": Model("phimoe", keys={"rope.scaling.original_context_length": ("u32", 512)}, seed=151),
+    "dbrx-experts": Model("dbrx", n_experts=7, n_used=4, seed=152),
+    "qwen3moe-many": Model("qwen3moe", n_experts=16, n_used=5, seed=153),
+    "deepseek2-linear": Model(
+        "deepseek2",
+        keys={
+            "rope.scaling.factor": ("f32", 4.0),
+            "rope.scaling.yarn_log_multiplier": ("f32", 0.07),
+        },
+        seed=157,
+        **LATENT,  # type: ignore[arg-type]
+    ),
+    "gemma3-magnitude": Model(
+        "gemma3",
+        n_layers=3,
+        keys={
+            "attention.sliding_window_pattern": ("u32", 2),
+            "rope.scaling.attn_factor": ("f32", 1.3),
+            "rope.scaling.factor": ("f32", 2.0),
+        },
+        seed=158,
+    ),
+    "glm4-text": Model("glm4", keys={"rope.dimension_sections": ("[i32]", [0, 2, 2, 0])}, seed=159),
+    "llama4-pattern": Model(
+        "llama4",
+        n_layers=4,
+        keys={
+            "attention.sliding_window_pattern": ("[u32]", [0, 1, 0, 1]),
+            "rope.freq_base_swa": ("f32", 20.0),
+        },
+        seed=160,
+    ),
+    "gpt-oss-bases": Model(
+        "gpt-oss",
+        n_layers=3,
+        keys={
+            "attention.sliding_window_pattern": ("u32", 3),
+            "rope.freq_base_swa": ("f32", 20.0),
+            "feed_forward_length": None,
+        },
+        seed=161,
+    ),
+    "granitemoe-turned": Model("granitemoe", keys={"rope.scaling.finetuned": ("bool", False)}, seed=162),
+    "granite-moe": Model("granite", layer="n:attn_norm q k v o n:ffn_norm moe", seed=163),
+    "granitehybrid-moe": Model(
+        "granitehybrid",
+        layer="n:attn_norm mixed n:ffn_norm moe shexp",
+        keys={
+            "expert_shared_feed_forward_length": ("u32", 20),
+            "rope.scaling.finetuned": ("bool", False),
+            "logit_scale": None,
+            "ssm.group_count": ("u32", 1),
+            "ssm.time_step_rank": ("u32", 8),
+            "ssm.conv_kernel": ("u32", 3),
+        },
+        seed=164,
+    ),
+    "olmo2-base": Model(  # the base of windowed layers is for families that have another one there
+        "olmo2",
+        n_layers=4,
+        keys={"attention.sliding_window": ("u32", 6), "rope.freq_base_swa": ("f32", 20.0)},
+        seed=165,
+    ),
+    "lfm2-windows": Model(
+        "lfm2",
+        n_layers=4,
+        keys={"attention.sliding_window": ("u32", 5), "attention.sliding_window_pattern": ("u32", 1)},
+        seed=166,
+    ),
+    "phimoe-partial": Model("phimoe", n_rot=4, seed=167),
+    "nomic-bert-moe-third": Model(
+        "nomic-bert-moe", n_layers=5, keys={"moe_every_n_layers": ("u32", 3)}, seed=168
+    ),
+    "bert-causal": Model("bert", keys={"attention.causal": ("bool", True)}, seed=169),
+    "mamba-rms": Model(
+        "mamba", keys={"ssm.dt_b_c_rms": ("bool", True), "ssm.conv_kernel": ("u32", 2)}, seed=170
+    ),
+    "mamba2-narrow": Model(
+        "mamba2",
+        keys={
+            "ssm.inner_size": ("u32", 48),
+            "ssm.time_step_rank": ("u32", 6),
+            "ssm.group_count": ("u32", 3),
+        },
+        seed=171,
+    ),
+    "jamba-norms": Model(
+        "jamba", n_layers=4, keys={"ssm.dt_b_c_rms": ("bool", False), "ssm.state_size": ("u32", 16)}, seed=172
+    ),
+    "rwkv6-unscaled": Model("rwkv6", keys={"rescale_every_n_layers": None}, seed=173),
+    "smollm3-eight": Model("smollm3", n_layers=8, seed=154),
+    "starcoder-one-head": Model("starcoder", n_kv_heads=1, seed=155),
+    "chatglm-partial": Model("chatglm", n_rot=4, seed=156),
+}
+"""Options that files of an architecture may have."""
