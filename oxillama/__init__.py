@@ -1,4 +1,15 @@
-"""Runs GGUF language models on CPUs: the same bits every time, at the speed of the memory."""
+"""Runs GGUF language models on CPUs: the same bits every time, at the speed of the memory.
+
+Folders are rooms. The first word of a room's docstring is its floor; imports go down only:
+
+    Faces     what uses the library as any user would
+    Work      requests, batches, whole files
+    State     what a sequence carries along; these rooms never import each other
+    Models    architectures and their layers
+    Files     what a model file holds: tensors, vocabulary, templates
+    Kernels   the compiled code
+    Facts     tables, options, errors
+"""
 
 from __future__ import annotations
 

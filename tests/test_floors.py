@@ -1,21 +1,14 @@
-"""The house has floors: a module imports from its own floor or from below, and never in a circle.
+"""The house has floors: imports go down or stay, and no two files or rooms import each other.
 
-7 faces       the command line and whatever else uses the library
-6 the name    `oxillama` itself: public names
-5 engine      and the options it is made with
-4 cache | sampling | grammar        siblings, which never import each other
-3 models
-2 data        files, vocabularies, weights in memory, batches
-1 _kernels    the compiled floor
-0 facts       tables, errors
+The package's docstring lists the floors from the top; the docstring of a room begins with the name of its
+floor. Modules beside the rooms are facts, except the package itself, which lies between faces and work.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -23,22 +16,10 @@ import pytest
 import oxillama
 
 ROOT = Path(oxillama.__file__).parent
-
-# The longest prefix of a module's name (without "oxillama.") that is listed decides.
-FLOORS = {
-    0: "_version errors filetypes formats targets",
-    1: "_kernels",
-    2: "batch conversion gguf ggufwriter imatrix modelfile tensor "
-    "characters chat chat_sandbox detokenizer pretokenizers segmenters special_tokens "
-    "tokenizer tokenizer_json unicode_table vocab",
-    3: "models",
-    4: "cache grammar sampling",
-    # config is what an engine is made with, sampling options included: only the engine and its users know it
-    5: "attention config convert engine outline quantize",
-    7: "__main__ benchmark cli demo measurements",
-}
-FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()} | {"": 6}
-SIBLINGS = FLOORS[4].split()
+NAME = "the public names"
+PLAN = re.findall(r"^    (\w+) {2,}\w", oxillama.__doc__ or "", re.MULTILINE)
+FLOORS = [PLAN[0], NAME, *PLAN[1:]]
+"""From the top to the bottom."""
 
 
 def module_name(path: Path) -> str:
@@ -47,22 +28,22 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+ROOMS = {name for name, path in MODULES.items() if name and path.name == "__init__.py" and "." not in name}
 
 
-def at_import(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when a module is imported: not function bodies, nor what is for type checkers."""
-    for node in ast.iter_child_nodes(tree):
-        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not for_types:
-            yield node
-            yield from at_import(node)
+def floor_of(name: str) -> str:
+    """The floor of a module."""
+    room = name.split(".")[0]
+    if room in ROOMS:
+        return (ast.get_docstring(ast.parse(MODULES[room].read_text())) or "").partition(":")[0]
+    return {"": NAME, "__main__": "Faces"}.get(room, "Facts")
 
 
-def imports(name: str, source: str, walk: Callable[[ast.AST], Iterator[ast.AST]] = ast.walk) -> set[str]:
-    """Modules of the package that ``source`` imports in the nodes walked, by names as in MODULES."""
+def imports(name: str, source: str) -> set[str]:
+    """Modules of the package that ``source`` imports anywhere, for types and lazily too."""
     package = name if name in MODULES and MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
     found = set()
-    for node in walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -76,45 +57,61 @@ def imports(name: str, source: str, walk: Callable[[ast.AST], Iterator[ast.AST]]
     return {n.removeprefix("oxillama").removeprefix(".") for n in found if n.split(".")[0] == "oxillama"}
 
 
-def floor_of(name: str) -> int:
-    top = name.split(".")[0]
-    assert top in FLOOR_OF, f"oxillama.{name}: give it a floor in {Path(__file__).name}"
-    return FLOOR_OF[top]
-
-
 def faults(name: str, wanted: set[str]) -> list[str]:
     """What is wrong with a module's imports."""
-    found = []
+    found, here = [], floor_of(name)
     for other in sorted(wanted):
-        if floor_of(other) > floor_of(name):
-            found.append(
-                f"oxillama.{name} (floor {floor_of(name)}) imports oxillama.{other} ({floor_of(other)})"
-            )
-        here, there = name.split(".")[0], other.split(".")[0]
-        if here != there and here in SIBLINGS and there in SIBLINGS:
+        there = floor_of(other)
+        if FLOORS.index(there) < FLOORS.index(here):
+            found.append(f"oxillama.{name} ({here}) imports oxillama.{other} ({there})")
+        if here == there == "State" and name.split(".")[0] != other.split(".")[0]:
             found.append(f"oxillama.{name} imports its sibling oxillama.{other}")
     return found
 
 
+IMPORTS = {name: imports(name, path.read_text()) - {name} for name, path in MODULES.items()}
+
+
+def test_every_room_has_a_floor() -> None:
+    assert len(FLOORS) == 8
+    assert {room: floor_of(room) for room in ROOMS if floor_of(room) not in PLAN} == {}
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_down_only(name: str) -> None:
-    assert not faults(name, imports(name, MODULES[name].read_text()))
+    assert not faults(name, IMPORTS[name])
 
 
-def test_no_imports_go_in_a_circle() -> None:
-    graph = {
-        name: imports(name, path.read_text(), at_import) - {name, "_kernels"}
-        for name, path in MODULES.items()
-    }
-    list(TopologicalSorter(graph).static_order())  # raises CycleError
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes of a circle, or none."""
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_files_import_each_other() -> None:
+    compiled = {name: found - {"_kernels"} for name, found in IMPORTS.items()}  # a package and its parts
+    assert not circle(compiled)
+
+
+def test_no_rooms_import_each_other() -> None:
+    graph: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for name, found in IMPORTS.items():
+        if name.split(".")[0] in ROOMS:
+            graph[name.split(".")[0]] |= {other.split(".")[0] for other in found} & ROOMS - {
+                name.split(".")[0]
+            }
+    assert not circle(graph)
 
 
 @pytest.mark.parametrize(
     ("name", "source", "fault"),
     [
         ("errors", "import oxillama.gguf.header", "imports oxillama.gguf.header"),
-        ("tensor", "from oxillama.models import Decoder", "imports oxillama.models"),
-        ("tensor", "from oxillama import models", "imports oxillama.models"),
+        ("weights.linear", "from oxillama.models import Decoder", "imports oxillama.models"),
+        ("weights.linear", "from oxillama import models", "imports oxillama.models"),
         (
             "models.spec",
             "def f():\n    from oxillama.engine.engine import x",
@@ -122,13 +119,9 @@ def test_no_imports_go_in_a_circle() -> None:
         ),
         ("models.decoder", "from ..engine import runner", "imports oxillama.engine.runner"),
         ("models.decoder", "from .. import engine", "imports oxillama.engine"),
-        ("cache.pages", "from oxillama.config.sampler import SamplerConfig", "imports its sibling"),
-        (
-            "sampling.chain",
-            "from oxillama.config.engine import EngineConfig",
-            "imports oxillama.config.engine",
-        ),
-        ("gguf", "from oxillama import GGUFError", r"imports oxillama\. \(6\)"),
+        ("cache.pages", "from oxillama.sampling.chain import Sampler", "imports its sibling"),
+        ("config.engine", "from oxillama.sampling.chain import Sampler", "imports oxillama.sampling"),
+        ("gguf.header", "from oxillama import GGUFError", r"imports oxillama\. \(the public names\)"),
         ("engine.runner", "from oxillama.cli import main", "imports oxillama.cli"),
     ],
 )
@@ -136,11 +129,18 @@ def test_a_wrong_import_is_found(name: str, source: str, fault: str) -> None:
     assert re.search(fault, "\n".join(faults(name, imports(name, source))))
 
 
+def test_a_circle_is_found() -> None:
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
+
+
 def test_right_imports_are_left_alone() -> None:
     for name, source in (
         ("engine.engine", "from oxillama import _kernels\nfrom oxillama.models import Decoder"),
-        ("models.decoder", "from .spec import Spec\nfrom ..tensor import Weights\nimport numpy as np"),
-        ("benchmark", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
+        (
+            "models.decoder",
+            "from .spec import Spec\nfrom ..weights.linear import Weights\nimport numpy as np",
+        ),
+        ("bench.benchmark", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
         ("", "from oxillama.engine.engine import InferenceEngine"),
     ):
         assert not faults(name, imports(name, source))

@@ -4,10 +4,10 @@ Needs the package llama-cpp-python (0.3.36 was used), and oxillama built in plac
 
     python tools/record_sampling.py
 
-writes tests/data/sampling_llama.json: a list of cases, each with ``options`` (fields of `SamplerConfig`) and
-the ``seed`` of 60 logits (`normal` of tests/support/kernels.py, deviation 2) or, with a ``history``, of one for each
-token of the demo model. ``kept`` holds [id, probability] of each candidate left, by id; of a case with a history, the
-[id, logit] of each that changed.
+writes tests/data/sampling_llama.json: a list of cases, each with ``options`` (fields of `SamplerConfig`)
+and the ``seed`` of 60 logits (`normal` of tests/support/kernels.py, deviation 2) or, with a ``history``, of
+one for each token of the demo model. ``kept`` holds [id, probability] of each candidate left, by id; of a
+case with a history, the [id, logit] of each that changed.
 """
 
 from __future__ import annotations

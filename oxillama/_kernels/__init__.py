@@ -1,4 +1,4 @@
-"""The compiled floor. Picks the best instruction-set target the CPU can run; passes it on as `Kernels`.
+"""Kernels: the only compiled floor, and the choice of the best instruction-set target the CPU can run.
 
 The modules of a target hold the same functions and classes and give the same bits; `targets` names
 those that were built and can run here. ``OXILLAMA_TARGET`` overrides the choice.

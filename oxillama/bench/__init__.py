@@ -1,1 +1,1 @@
-"""Faces. Times models on this machine and compares reports of such runs."""
+"""Faces: times models on this machine and compares reports of such runs."""

@@ -1,1 +1,1 @@
-"""State. Keys, values and recurrent states: pages, block tables, the prefix cache."""
+"""State: keys, values and recurrent states: pages, block tables, the prefix cache."""

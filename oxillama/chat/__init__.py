@@ -1,1 +1,1 @@
-"""Files. Chat templates, rendered in a sandbox."""
+"""Files: chat templates, rendered in a sandbox."""

@@ -1,4 +1,4 @@
-"""The command line: ``oxillama COMMAND ...``.
+"""Faces: the command line, ``oxillama COMMAND ...``.
 
 Each module here is a concern: `generate` (run, demo), `chat`, `inspect` (info, tokenize), `quantize`
 (quantize, imatrix), `convert`, `doctor`, `bench`; `options` makes arguments of the configuration dataclasses,

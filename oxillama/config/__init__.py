@@ -1,4 +1,4 @@
-"""Facts. Every option of the library, checked when it is made."""
+"""Facts: every option of the library, checked when it is made."""
 
 from oxillama.config.engine import (
     MAX_DECODE_WAIT_MS,

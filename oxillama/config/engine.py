@@ -135,9 +135,9 @@ class EngineConfig:
             raise ConfigError(f"kv_type: needs one of {', '.join(KV_TYPES)}, got {self.kv_type!r}")
         if self.page_size & (self.page_size - 1):
             raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
-        if self.quantize is not None:
-            if not isinstance(self.quantize, str) or self.quantize.upper() not in WRITABLE:
-                raise ConfigError(f"quantize: expected one of {', '.join(WRITABLE)}, got {self.quantize!r}")
+        known = isinstance(self.quantize, str) and self.quantize.upper() in WRITABLE
+        if self.quantize is not None and not known:
+            raise ConfigError(f"quantize: expected one of {', '.join(WRITABLE)}, got {self.quantize!r}")
         if self.compute not in COMPUTE:
             raise ConfigError(f"compute: needs one of {', '.join(COMPUTE)}, got {self.compute!r}")
         if self.quantize is not None and self.compute != "int8":

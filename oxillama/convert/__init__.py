@@ -1,4 +1,4 @@
-"""Hugging Face folders to GGUF files.
+"""Work: converts Hugging Face folders to GGUF files.
 
 `families` says what a config.json comes to (with `decoders`, `encoders`, `options` and `rotation`),
 `safetensors` reads weights, `vocabulary` translates the tokenizer; here they are checked against each other

@@ -1,4 +1,4 @@
-"""The small models the package ships, so that every example runs without a download.
+"""Faces: the small models that the package ships, so that every example runs without a download.
 
 A story model, a draft for it, and an adapter that turns its stories into a pirate's, all trained on text
 drawn from a grammar (`tools/train_demo`): they write little stories for children and know nothing else. Model

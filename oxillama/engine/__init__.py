@@ -1,1 +1,1 @@
-"""Work. Requests, the scheduler that batches them, the runner and the engine around it."""
+"""Work: requests, the scheduler that batches them, the runner and the engine around it."""

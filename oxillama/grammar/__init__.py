@@ -1,4 +1,4 @@
-"""Constrained output: grammars, and the tokens they allow."""
+"""State: grammars, and the tokens they allow."""
 
 from __future__ import annotations
 

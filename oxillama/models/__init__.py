@@ -1,4 +1,4 @@
-"""Models. A GGUF file's metadata and tensors become layers that run one ragged batch."""
+"""Models: a GGUF file's metadata and tensors become layers that run one ragged batch."""
 
 from oxillama.models import families as families
 from oxillama.models.decoder import Decoder

@@ -1,1 +1,1 @@
-"""Work. Writes quantized files; collects and reads importance matrices."""
+"""Work: writes quantized files; collects and reads importance matrices."""

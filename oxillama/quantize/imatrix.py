@@ -19,8 +19,8 @@ import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.formats import FORMATS
+from oxillama.gguf import writer
 from oxillama.gguf.header import DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES
-from oxillama.gguf.header import writer as ggufwriter
 from oxillama.gguf.model_file import ModelFile
 
 SUMS, COUNTS = ".in_sum2", ".counts"
@@ -107,10 +107,10 @@ class ImportanceMatrix:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes a GGUF file, whole or not at all. Raises ModelFileError if it cannot be written."""
-        tensors: dict[ggufwriter.Tensor, np.ndarray] = {}
+        tensors: dict[writer.Tensor, np.ndarray] = {}
         for name, entry in sorted(self.entries.items()):
             for suffix, data in ((SUMS, entry.sums), (COUNTS, entry.counts[:, None])):
-                tensor = ggufwriter.Tensor(name + suffix, FORMATS["F32"], data.shape[::-1])
+                tensor = writer.Tensor(name + suffix, FORMATS["F32"], data.shape[::-1])
                 tensors[tensor] = np.ascontiguousarray(data, "<f4")
         pairs: Mapping[str, int | str | tuple[str, ...]] = {
             "general.type": "imatrix",
@@ -118,11 +118,11 @@ class ImportanceMatrix:
             "imatrix.chunk_count": self.chunk_count,
             "imatrix.chunk_size": self.chunk_size,
         }
-        encoded = [ggufwriter.pair(key, value) for key, value in pairs.items()]
-        with ggufwriter.replacing(Path(os.fsdecode(path))) as file:
-            file.write(ggufwriter.header(encoded, list(tensors)))
+        encoded = [writer.pair(key, value) for key, value in pairs.items()]
+        with writer.replacing(Path(os.fsdecode(path))) as file:
+            file.write(writer.header(encoded, list(tensors)))
             for tensor, data in tensors.items():
-                ggufwriter.write_tensor(file, tensor, [data], DEFAULT_ALIGNMENT)
+                writer.write_tensor(file, tensor, [data], DEFAULT_ALIGNMENT)
 
 
 def _read_gguf(path: Path) -> ImportanceMatrix:

@@ -18,10 +18,10 @@ from oxillama import _kernels
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.formats import FORMATS, Format
-from oxillama.gguf.header import writer as ggufwriter
+from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.quantize.imatrix import ImportanceMatrix
-from oxillama.weights import file_types as filetypes
+from oxillama.weights import file_types
 from oxillama.weights.file_types import FILE_TYPES, FLOATS, UNWEIGHTED, ModelFacts
 from oxillama.weights.requantize import converted
 
@@ -112,7 +112,7 @@ def quantize_model(
     ----------
     source : GGUF file (of a split one: the first).
     target : file to write, in place of what is there; None only tells what would be written.
-    type : a file type of `filetypes.FILE_TYPES` or its alias, e.g. "Q4_K_M", in any case.
+    type : a file type of `file_types.FILE_TYPES` or its alias, e.g. "Q4_K_M", in any case.
     imatrix : importance of the columns, or the file that has it.
     pure : every matrix gets the type's base format.
     output_tensor_type, token_embedding_type : formats for the output matrix and the embedding.
@@ -130,7 +130,7 @@ def quantize_model(
     GGUFError : a file is malformed, or a weight is not finite or too large for the format.
     LoadError : there are no matrices, or one is in a format that cannot be read.
     """
-    file_type, _ = filetypes.named_type(type)
+    file_type, _ = file_types.named_type(type)
     output = None if output_tensor_type is None else _named(output_tensor_type, "output_tensor_type")
     embedding = None if token_embedding_type is None else _named(token_embedding_type, "token_embedding_type")
     overrides = [(_pattern(p), _named(t, "tensor_types")) for p, t in tensor_types]
@@ -161,7 +161,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _named(name: str, option: str) -> Format:
-    return filetypes.named_format(name, option)
+    return file_types.named_format(name, option)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -191,14 +191,14 @@ class _Planner:
         self.matrices = [
             name
             for name, info in file.tensors.items()
-            if filetypes.is_quantized(name, len(info.shape))
+            if file_types.is_quantized(name, len(info.shape))
             and not (leave_output and name == "output.weight")
             and not info.format.name.startswith("I")
         ]
         self.base = FORMATS[FILE_TYPES[file_type].base]
         self.mixes = not pure and self.base.name not in FLOATS
         self.facts = model_facts(file, imatrix is not None) if self.mixes else None
-        self.indices = filetypes.indices(self.matrices)
+        self.indices = file_types.indices(self.matrices)
 
     def plan(self) -> tuple[Planned, ...]:
         if not self.matrices:
@@ -212,7 +212,7 @@ class _Planner:
                 raise ConfigError(f"tensor_types: {pattern.pattern!r} is found in no matrix's name")
         if self.output is not None and not self._has("output.weight") and not self._tied():
             raise ConfigError("output_tensor_type: the file has no output matrix to quantize")
-        if self.embedding is not None and not self._has(*filetypes.EMBEDDINGS):
+        if self.embedding is not None and not self._has(*file_types.EMBEDDINGS):
             raise ConfigError("token_embedding_type: the file has no embedding to quantize")
         matrices = set(self.matrices)
         plan = tuple(
@@ -234,7 +234,7 @@ class _Planner:
     def _planned(self, info: TensorInfo) -> Planned:
         named = self._named_format(info.name)
         wanted = named or self._mixed(info)
-        found = filetypes.fitting(wanted, info.shape[0])
+        found = file_types.fitting(wanted, info.shape[0])
         if named is not None and found is not named:
             needed = f"{named.name} needs rows of a multiple of {named.block_len}"
             raise ConfigError(f"{info.name}: {needed}, it has {info.shape[0]}")
@@ -243,7 +243,7 @@ class _Planner:
 
     def _named_format(self, name: str) -> Format | None:
         """What the options name for a matrix: patterns come last."""
-        if self.embedding is not None and name in filetypes.EMBEDDINGS:
+        if self.embedding is not None and name in file_types.EMBEDDINGS:
             return self.embedding
         if self.output is not None and (
             name == "output.weight" or (self._tied() and name == "token_embd.weight")
@@ -255,7 +255,7 @@ class _Planner:
         if self.facts is None:
             return self.base
         index = self.indices[info.name]
-        return FORMATS[filetypes.mixed(self.file_type, info.name, info.shape[0], index, self.facts)]
+        return FORMATS[file_types.mixed(self.file_type, info.name, info.shape[0], index, self.facts)]
 
     def _is_weighted(self, info: TensorInfo) -> bool:
         assert self.imatrix is not None
@@ -263,7 +263,7 @@ class _Planner:
         if entry is None:
             return False
         if importance_of(entry_shape(info), self.imatrix, info.name) is None:
-            if info.name in filetypes.EMBEDDINGS:  # some tools record what goes into a lookup
+            if info.name in file_types.EMBEDDINGS:  # some tools record what goes into a lookup
                 return False
             cols, matrices = entry_shape(info)
             found = f"found {entry.sums.shape[0]} x {entry.sums.shape[1]}"
@@ -333,20 +333,20 @@ def _write(
     n_threads: int,
     progress: Progress,
 ) -> None:
-    tensors = [ggufwriter.Tensor(t.source.name, t.format, t.source.shape) for t in plan.tensors]
-    head = ggufwriter.header(_pairs(file, plan.file_type, imatrix), tensors, file.alignment)
-    with ggufwriter.replacing(path) as out:
+    tensors = [writer.Tensor(t.source.name, t.format, t.source.shape) for t in plan.tensors]
+    head = writer.header(_pairs(file, plan.file_type, imatrix), tensors, file.alignment)
+    with writer.replacing(path) as out:
         out.write(head)
         for tensor, planned in zip(tensors, plan.tensors, strict=True):
             chunks = _chunks(file, planned, imatrix, n_threads)
-            ggufwriter.write_tensor(out, tensor, chunks, file.alignment)
+            writer.write_tensor(out, tensor, chunks, file.alignment)
             file.release(tensor.name)
             progress(tensor.name, planned.source.nbytes)
 
 
-def _pairs(file: ModelFile, file_type: str, imatrix: ImportanceMatrix | None) -> list[ggufwriter.Data]:
+def _pairs(file: ModelFile, file_type: str, imatrix: ImportanceMatrix | None) -> list[writer.Data]:
     """The source's metadata with what the quantization changes."""
-    pairs: dict[str, ggufwriter.Data] = dict(file.raw_metadata())
+    pairs: dict[str, writer.Data] = dict(file.raw_metadata())
     for key in SPLIT_KEYS:
         pairs.pop(key, None)
     changed: dict[str, int | str] = {
@@ -358,7 +358,7 @@ def _pairs(file: ModelFile, file_type: str, imatrix: ImportanceMatrix | None) ->
         changed["quantize.imatrix.chunks_count"] = imatrix.chunk_count
         if imatrix.datasets:
             changed["quantize.imatrix.dataset"] = imatrix.datasets[0]
-    return list((pairs | {key: ggufwriter.pair(key, value) for key, value in changed.items()}).values())
+    return list((pairs | {key: writer.pair(key, value) for key, value in changed.items()}).values())
 
 
 def _chunks(

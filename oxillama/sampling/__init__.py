@@ -1,1 +1,1 @@
-"""State. From logits to a token: stages, chains, random numbers, log-probabilities."""
+"""State: from logits to a token: stages, chains, random numbers, log-probabilities."""

@@ -1,1 +1,1 @@
-"""Files. Matrices packed for the kernels, and the formats that a quantized file gives each tensor."""
+"""Files: matrices packed for the kernels, and the formats that a quantized file gives each tensor."""

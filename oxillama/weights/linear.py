@@ -47,7 +47,7 @@ class Weights:
     n_threads : threads that pack.
     loaded : told of every tensor taken, for a progress bar.
     quantize : format that matrices of floats are quantized to as `quantize_model` does with ``pure``: norms,
-        routers and the like stay as they are, rows that do not fit get `filetypes.FALLBACK`. None: never.
+        routers and the like stay as they are, rows that do not fit get `file_types.FALLBACK`. None: never.
     compute : "int8" multiplies codes with int8 activations; "f32" and "bf16" hold what codes stand for as
         such numbers and multiply in float32. Matrices of floats are multiplied as they are, either way.
 

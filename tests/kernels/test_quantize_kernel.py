@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.quantizers import importance, matrices, relative_error
 from oxillama._kernels import best, load
-from oxillama.formats import FORMATS
-from oxillama.weights.file_types import FLOATS, TARGETS
+from oxillama.formats import FORMATS, WRITABLE
+from oxillama.weights.file_types import FLOATS
 from tests.references.formats import weights as dequantized
 from tests.support.kernels import PRESENT, normal
 from tests.support.paths import DATA
@@ -60,7 +60,7 @@ def test_bits_are_those_of_gguf_for_any_block(values: list[float]) -> None:
         assert (quantize(name, x) == by_gguf(name, x)).all(), name
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_bits_depend_on_neither_target_nor_threads(name: str, weighted: bool) -> None:
     x = normal(9, 768, seed=1)  # one and a half times what the K-quants take at once

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.weights.file_types import TARGETS
+from oxillama.formats import WRITABLE
 from tests.support import gguf_writer as ggufwriter
 
 COLS, ROWS = 256, 8
 
-LETTERS: dict[str, str] = dict(zip(TARGETS, "fhb4a5e8PQRST", strict=True))
+LETTERS: dict[str, str] = dict(zip(WRITABLE, "fhb4a5e8PQRST", strict=True))
 """A letter for each format, so that a model's formats are a word."""
 
 
