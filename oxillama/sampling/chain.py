@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
-from oxillama.config.sampler import SamplerConfig, is_token
+from oxillama.config.checks import is_token
+from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.breakers import breaker_tables
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
