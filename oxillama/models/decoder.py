@@ -7,6 +7,7 @@ the hidden state is in `layer.py`; the blocks are `Attention`, `LatentAttention`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,14 @@ from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import Pace
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.linear import Embedding, Matrices, Weights
+
+
+class ForwardCancelled(Exception):
+    """A forward pass was cancelled between two layers.
+
+    Keys, values and recurrent states of its rows are partly written: the caller rolls the sequences back, as
+    after any failed pass.
+    """
 
 
 class Decoder:
@@ -76,7 +85,14 @@ class Decoder:
         """The layout of a page that holds this model's keys and values."""
         return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
-    def states(self, batch: Batch, kv: Any, work: Workspace, pace: Pace) -> np.ndarray:
+    def states(
+        self,
+        batch: Batch,
+        kv: Any,
+        work: Workspace,
+        pace: Pace,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """Runs a batch.
 
         Parameters
@@ -85,10 +101,15 @@ class Decoder:
         kv : the kernels' `PagedBatch` over the same rows; their keys and values are stored in it.
         work : buffers, overwritten.
         pace : chooses the threads, layer by layer.
+        cancelled : called before every layer; True stops the pass.
 
         Returns
         -------
         float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in fresh memory.
+
+        Raises
+        ------
+        ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
         work.reserve(n, kv.scratch_bytes(pace.most))
@@ -101,6 +122,8 @@ class Decoder:
         x = work.rows("x", n, spec.n_embd)
         self.inputs.look_up(batch, x, pace.n_threads)
         for layer in self.layers:
+            if cancelled is not None and cancelled():
+                raise ForwardCancelled
             with pace.layer(n) as step.n_threads:
                 layer.run(x, step)
         rows: np.ndarray = x[batch.wanted]
@@ -108,10 +131,17 @@ class Decoder:
             self.output_norm.apply(rows, rows, pace.n_threads)
         return rows
 
-    def forward(self, batch: Batch, kv: Any, work: Workspace, pace: Pace) -> np.ndarray:
+    def forward(
+        self,
+        batch: Batch,
+        kv: Any,
+        work: Workspace,
+        pace: Pace,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
         assert self.output is not None, "an encoder has no logits"
-        rows = self.states(batch, kv, work, pace)
+        rows = self.states(batch, kv, work, pace, cancelled)
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
             self.output.apply(rows, out, work.scratch, pace.n_threads)
