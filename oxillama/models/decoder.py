@@ -15,6 +15,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
+from oxillama.models.classifier import load_classifier
 from oxillama.models.layers.layer import Layer, load_layer
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.stateful import lay_out
@@ -58,12 +59,14 @@ class Decoder:
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
+        self.classifier = load_classifier(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
     def matrices(self) -> list[Matrices]:
         """All of them, in the order in which a forward pass takes them."""
         found = [matrix for layer in self.layers for matrix in layer.linears()]
-        return [*found, self.output] if self.output else found
+        found += [self.output] if self.output else []
+        return found + (self.classifier.linears() if self.classifier else [])
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, empty yet."""
@@ -150,6 +153,17 @@ class Decoder:
             if spec.final_soft_cap:
                 self.kernels.vector.soft_cap(out, spec.final_soft_cap, pace.n_threads)
         return out
+
+    def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:
+        """float32 (n, n_labels): a reranker's scores for n texts.
+
+        Parameters
+        ----------
+        hidden : float32 (n, n_embd), the hidden state of each text's token that `Classifier.pooling` names.
+        n_threads : threads to use.
+        """
+        assert self.classifier is not None, "the model has no classifier"
+        return self.classifier.run(hidden, n_threads)
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""
