@@ -7,6 +7,7 @@ the hidden state is in `layer.py`; the blocks are `Attention`, `LatentAttention`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
+from oxillama.models.classifier import load_classifier
 from oxillama.models.layers.layer import Layer, load_layer
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.stateful import lay_out
@@ -22,6 +24,14 @@ from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import Pace
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.linear import Embedding, Matrices, Weights
+
+
+class ForwardCancelled(Exception):
+    """A forward pass was cancelled between two layers.
+
+    Keys, values and recurrent states of its rows are partly written: the caller rolls the sequences back, as
+    after any failed pass.
+    """
 
 
 class Decoder:
@@ -49,12 +59,14 @@ class Decoder:
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
+        self.classifier = load_classifier(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
     def matrices(self) -> list[Matrices]:
         """All of them, in the order in which a forward pass takes them."""
         found = [matrix for layer in self.layers for matrix in layer.linears()]
-        return [*found, self.output] if self.output else found
+        found += [self.output] if self.output else []
+        return found + (self.classifier.linears() if self.classifier else [])
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, empty yet."""
@@ -76,7 +88,14 @@ class Decoder:
         """The layout of a page that holds this model's keys and values."""
         return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
-    def states(self, batch: Batch, kv: Any, work: Workspace, pace: Pace) -> np.ndarray:
+    def states(
+        self,
+        batch: Batch,
+        kv: Any,
+        work: Workspace,
+        pace: Pace,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """Runs a batch.
 
         Parameters
@@ -85,10 +104,15 @@ class Decoder:
         kv : the kernels' `PagedBatch` over the same rows; their keys and values are stored in it.
         work : buffers, overwritten.
         pace : chooses the threads, layer by layer.
+        cancelled : called before every layer; True stops the pass.
 
         Returns
         -------
         float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in fresh memory.
+
+        Raises
+        ------
+        ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
         work.reserve(n, kv.scratch_bytes(pace.most))
@@ -101,6 +125,8 @@ class Decoder:
         x = work.rows("x", n, spec.n_embd)
         self.inputs.look_up(batch, x, pace.n_threads)
         for layer in self.layers:
+            if cancelled is not None and cancelled():
+                raise ForwardCancelled
             with pace.layer(n) as step.n_threads:
                 layer.run(x, step)
         rows: np.ndarray = x[batch.wanted]
@@ -108,10 +134,17 @@ class Decoder:
             self.output_norm.apply(rows, rows, pace.n_threads)
         return rows
 
-    def forward(self, batch: Batch, kv: Any, work: Workspace, pace: Pace) -> np.ndarray:
+    def forward(
+        self,
+        batch: Batch,
+        kv: Any,
+        work: Workspace,
+        pace: Pace,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
         assert self.output is not None, "an encoder has no logits"
-        rows = self.states(batch, kv, work, pace)
+        rows = self.states(batch, kv, work, pace, cancelled)
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
             self.output.apply(rows, out, work.scratch, pace.n_threads)
@@ -120,6 +153,17 @@ class Decoder:
             if spec.final_soft_cap:
                 self.kernels.vector.soft_cap(out, spec.final_soft_cap, pace.n_threads)
         return out
+
+    def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:
+        """float32 (n, n_labels): a reranker's scores for n texts.
+
+        Parameters
+        ----------
+        hidden : float32 (n, n_embd), the hidden state of each text's token that `Classifier.pooling` names.
+        n_threads : threads to use.
+        """
+        assert self.classifier is not None, "the model has no classifier"
+        return self.classifier.run(hidden, n_threads)
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""

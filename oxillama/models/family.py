@@ -92,6 +92,8 @@ class Family:
     token_types : the first row of a table of types is added to embeddings.
     causal : a position sees what is before it only.
     output : output matrix: "either" its own or the embedding table, "own", "tied", or "none" (an encoder).
+    classifier : scoring head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and
+        projection of the first token's hidden state), "last" (projection of the last token's, then softmax).
     adjust : the spec of one file, where its metadata have consequences that are not listed here.
     """
 
@@ -134,6 +136,7 @@ class Family:
     token_types: bool = False
     causal: bool = True
     output: str = "either"
+    classifier: str = ""
     adjust: Callable[[Spec, Reader], Spec] | None = None
 
     def derive(self, name: str, **differences: object) -> Family:

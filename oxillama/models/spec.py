@@ -11,7 +11,7 @@ from oxillama.models.family import FAMILIES, Family
 from oxillama.models.metadata import UNSUPPORTED, Reader
 from oxillama.models.rope import Rope, read_rope
 
-MAX_EXPERTS = 1024
+MAX_EXPERTS = MAX_LABELS = 1024
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "chosen"}  # expert_gating_func, by llama.cpp's numbers
 POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}  # pooling_type, by llama.cpp's numbers
 
@@ -128,8 +128,9 @@ class Spec:
     alibi_bias : largest slope exponent of linear biases, 0 without.
     embedding_scale, residual_scale, logit_scale : embeddings, what blocks add, and logits are multiplied by.
     temperature, experts, latent, ssm : or None.
-    pooling : how a text's embedding comes from its tokens' states, by the file: "mean", "cls", "last", or ""
-        where it does not say.
+    pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
+        classifier), or "" where the file does not say.
+    labels : of a classifier, () where the file names none.
     unread : options that the file states and the architecture does not have.
     """
 
@@ -156,6 +157,7 @@ class Spec:
     ssm: Ssm | None = None
     causal: bool = True
     pooling: str = ""
+    labels: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
     @property
@@ -224,6 +226,7 @@ def read_spec(file: ModelFile) -> Spec:
         experts=read_experts(read, family, layers),
         causal=family.causal and read.flag("attention.causal", True),
         pooling=read_pooling(read),
+        labels=read_labels(read) if family.classifier else (),
         unread=read.unread(),
     )
     if family.adjust is not None:
@@ -386,6 +389,15 @@ def read_pooling(read: Reader) -> str:
     if number not in POOLINGS:
         raise LoadError(f"{read.prefix}.pooling_type: {number} is not one of {', '.join(map(str, POOLINGS))}")
     return POOLINGS[number] if number else ""
+
+
+def read_labels(read: Reader) -> tuple[str, ...]:
+    """Names of a classifier's labels, in the order of its rows."""
+    labels: list[str] = read.get("classifier.output_labels", list[str], [])
+    if len(labels) > MAX_LABELS:
+        key = f"{read.prefix}.classifier.output_labels"
+        raise LoadError(f"{key}: expected at most {MAX_LABELS} labels, got {len(labels)}")
+    return tuple(labels)
 
 
 def check_heads(spec: Spec, read: Reader) -> Spec:

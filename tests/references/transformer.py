@@ -386,6 +386,17 @@ class Twin:
         last = "token_embd_norm" if self.name == "lfm2" else "output_norm"
         return x if self.name in ENCODERS else self.norm(last, x)
 
+    def scores(self, tokens: list[int]) -> np.ndarray:
+        """A reranker's scores, float64 (n_labels,): its head is the tensors that the file has."""
+        states, w = self.states(tokens), self.w
+        if self.name == "qwen3":
+            scores = np.exp(self.linear("cls.output", states[-1]))
+            return scores / scores.sum()
+        x = states[0]
+        if "cls.weight" in w:
+            x = np.tanh(self.linear("cls", x))
+        return self.linear("cls.output", x) if "cls.output.weight" in w else x
+
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Logits after each token, float64 (n, vocab)."""
         own = "output.weight" in self.w and self.name not in TIED

@@ -144,7 +144,7 @@ class Model:
     kv_rank: int = 16
     old_latent: bool = False
     heads_of_layers: tuple[tuple[int, int, int], ...] = ()  # query heads, key heads, width of each layer
-    compared: bool = True  # with llama.cpp, which cannot load some that are sound
+    compared: bool = True  # with llama.cpp: it cannot load some sound files, and no scores are recorded
 
     def metadata(self) -> dict[str, tuple[str, Any]]:
         """By key without prefix."""
@@ -372,6 +372,10 @@ class Model:
                 add(name, 2, d)
             elif name == "rope_freqs":
                 made["rope_freqs.weight"] = np.linspace(1, 3, self.n_rot // 2).astype(np.float32)
+            elif name == "cls":  # of a reranker: the dense layer
+                add(name, d, d, bias=bias)
+            elif name in ("cls1", "cls.output1", "cls.output2", "cls.output3"):  # so many labels
+                add(name[:-1], int(name[-1]), d, bias=bias)
             elif name == "factors":
                 n = (
                     self.key_dim if a == "phimoe" else self.n_rot
@@ -782,6 +786,34 @@ VARIANTS: dict[str, Model] = {
         layer="q k v o n:attn_output_norm+b up down n:layer_output_norm+b",
         keys={"pooling_type": ("u32", 2)},
         seed=146,
+    ),
+    "bert-rank": Model(
+        "bert",
+        beside=f"{BESIDE['bert']} cls+b cls.output1+b",
+        keys={"pooling_type": ("u32", 4)},
+        compared=False,
+        seed=174,
+    ),
+    "bert-rank-labels": Model(
+        "bert",
+        beside=f"{BESIDE['bert']} cls.output3+b",
+        keys={"pooling_type": ("u32", 4), "classifier.output_labels": ("[str]", ["no", "maybe", "yes"])},
+        compared=False,
+        seed=175,
+    ),
+    "jina-rank": Model(
+        "jina-bert-v2",
+        beside=f"{BESIDE['jina-bert-v2']} cls1+b",
+        keys={"pooling_type": ("u32", 4)},
+        compared=False,
+        seed=176,
+    ),
+    "qwen3-rank": Model(
+        "qwen3",
+        beside="n:output_norm output cls.output2",
+        keys={"pooling_type": ("u32", 4), "classifier.output_labels": ("[str]", ["yes", "no"])},
+        compared=False,
+        seed=177,
     ),
     "nomic-bert-plain": Model("nomic-bert", keys={"rope.freq_base": ("f32", 1000.0)}, n_rot=4, seed=147),
     "nemotron-biases": Model(

@@ -25,6 +25,7 @@ BERT = register(
         routing=None,
         causal=False,
         output="none",
+        classifier="cls",
     )
 )
 

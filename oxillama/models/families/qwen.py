@@ -40,10 +40,11 @@ def without_epsilon(spec: Spec, read: Reader) -> Spec:
 
 QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",), adjust=without_epsilon))
 
-QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head"))
+QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
 QWEN3_MOE = register(
     QWEN3.derive(
         "qwen3moe",
+        classifier="",
         options=("expert_feed_forward_length",),
         routing=Routing(width="ff/used"),
         adjust=needs_experts,
