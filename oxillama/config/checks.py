@@ -25,16 +25,16 @@ def refuse(name: str, expected: str, value: object) -> ConfigError:
 
 def integer(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> int:
     """``value`` as an int within [low, high]. Raises ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+    if not _is(Integral, value) or not low <= value <= high:
         raise refuse(name, f"an integer{_range(low, high)}", value)
     return int(value)
 
 
 def number(name: str, value: Any, low: float = -FLOAT_MAX, high: float = FLOAT_MAX) -> float:
     """``value`` as a float, or an int if it is one, within [low, high]. Raises ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
+    if not _is(Real, value) or not low <= value <= high:
         raise refuse(name, f"a number{_range(low, high)}", value)
-    return int(value) if isinstance(value, Integral) else float(value)
+    return int(value) if _is(Integral, value) else float(value)
 
 
 def boolean(name: str, value: Any) -> bool:
@@ -60,7 +60,7 @@ def instance(name: str, value: Any, kind: type) -> Any:
 
 def is_token(value: Any) -> bool:
     """Whether ``value`` can be a token id."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value < 2**31
+    return _is(Integral, value) and 0 <= value < 2**31
 
 
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
@@ -86,6 +86,10 @@ def items(value: Any) -> list[Any] | None:
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Collection):
         return None
     return list(value)
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _range(low: float, high: float) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypedDict
 
 from oxillama.config import checks
-
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES, WRITABLE

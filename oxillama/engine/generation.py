@@ -74,19 +74,18 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
     The attributes tell what its reader has been given, which the engine runs ahead of by at most
-    `GenerationOptions.window` pieces. It is cancelled by `cancel` or `close`, and when nobody refers to it any
-    more.
+    `GenerationOptions.window` pieces. It is cancelled by `cancel` or `close`, and when nobody refers to it.
 
     Attributes
     ----------
     prompt_tokens : ids of the prompt.
     text : text read so far.
     tokens : ids read so far, an ending token included.
-    logprobs : log-probabilities of each of these, in the model's own distribution (``raw``) and in the one the
-        token was drawn from (``processed``), with the likeliest others; None unless they were asked for.
+    logprobs : log-probabilities of each of these, in the model's own distribution (``raw``) and in the one
+        the token was drawn from (``processed``), with the likeliest others; None unless they were asked for.
     logits : float32 (vocab,) each of these was chosen from; None unless they were asked for.
-    finish_reason : "stop" (the model ended, or a stop string was found), "length" (``max_tokens`` or the context
-        is full), "timeout", "cancelled", "error"; None while it goes on or there is text to be read.
+    finish_reason : "stop" (the model ended, or a stop string was found), "length" (``max_tokens`` or the
+        context is full), "timeout", "cancelled", "error"; None while it goes on or there is text to be read.
     """
 
     def __init__(

@@ -30,8 +30,12 @@ class Handle:
         self._request = request
         self._owner = owner
 
-    def cancel(self) -> None:
-        """Ends the request before its next layer, from any thread; what is there can still be read."""
+    def cancel(self, cause: BaseException | None = None) -> None:
+        """Ends the request before its next layer, from any thread; what is there can still be read.
+
+        The reader then gets ``cause`` raised, if there is one.
+        """
+        self._request.cause = cause
         self._thread.cancel(self._request)
 
     def close(self) -> None:
@@ -40,6 +44,11 @@ class Handle:
         self._thread.check_outside()
         while self.finish_reason is None:
             self._note(self._request.events.get())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the request goes on, read or not."""
+        return self._request.finish_reason is None and self._thread.is_open
 
     async def aclose(self) -> None:
         """`close`, in asyncio."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from blake3 import blake3
+
 from oxillama import _kernels
 from oxillama.cache.kv import KvCachePool, KvLayout
-from oxillama.cache.prefix import PrefixKvCache
+from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.constraints import Constraints
@@ -121,6 +124,18 @@ class LoadedModel:
         """Token ids of a prompt that leaves room for ``free`` more. Raises PromptError, TokenizerError."""
         return prompt_tokens(prompt, self.tokenizer, self.spec.n_vocab, self.context_size - free)
 
+    def prefix_key(self, salt: str = "") -> bytes:
+        """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
+        return prefix_key(b"", salt=salt)
+
+    @functools.cached_property
+    def fingerprint(self) -> bytes:
+        """32 bytes that differ where anything does that decides bits, but for the KV type."""
+        config = self.config
+        hashed = blake3(content_key(self.file))
+        hashed.update(f"{config.compute} {config.quantize} {self.context_size}".encode())
+        return hashed.digest()
+
     def sampler(self, config: SamplerConfig) -> Sampler:
         """A sampler of its own for a request, with its grammar. Raises ConfigError, GrammarError."""
         constraint = self.constraints.of(config)
@@ -141,9 +156,7 @@ class LoadedModel:
             )
         assert options.sampler is not None
         sampler = self.sampler(options.sampler)
-        return TextRequest(
-            sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind
-        )
+        return TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
 
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
@@ -179,10 +192,21 @@ class Gauges:
         }
 
 
+SAMPLE_BYTES = 256
+
+
+def content_key(file: ModelFile) -> bytes:
+    hashed = blake3()
+    for name in sorted(file.tensors):
+        info, data = file.tensors[name], file.data(name)
+        hashed.update(f"{name} {info.format.name} {info.shape}\n".encode())
+        hashed.update(data[:SAMPLE_BYTES].tobytes())
+        hashed.update(data[len(data) // 2 :][:SAMPLE_BYTES].tobytes())
+    return hashed.digest()
+
+
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
     """The tokenizer of the file, or the one that the configuration names."""
     if config.tokenizer_path is None:
         return TokenizerBridge.from_metadata(file.metadata)
     return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
-
-

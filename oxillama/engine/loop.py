@@ -195,5 +195,3 @@ class EngineLoop:
         if ended and not self.scheduler.running:
             self.runner.pool.shrink_to_fit(KEEP_BYTES)
         return len(ended)
-
-

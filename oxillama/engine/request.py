@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from queue import SimpleQueue
 
 import numpy as np
 
-from oxillama.cache.pages import PagePool
 from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
@@ -80,6 +78,7 @@ class Request:
     window : events that may wait for the reader; with as many the request pauses.
     listener : called by the engine thread when there is an event, for a reader that does not block.
     cancelled : why the request is to end; "" while it goes on. Any thread may set it.
+    cause : what its reader is then told, if it was not the reader that wanted it so.
     finish_reason : None until it has ended.
     """
 
@@ -107,6 +106,7 @@ class Request:
         self.n_read = 0
         self.listener: Callable[[], object] | None = None
         self.cancelled = ""
+        self.cause: BaseException | None = None
         self.finish_reason: str | None = None
         # for the scheduler and the metrics
         self.arrival = 0
@@ -146,7 +146,7 @@ class Request:
         if self.finish_reason is None:
             self.finish_reason = reason
             self.flush(error)
-            self.put(End(reason, error))
+            self.put(End(reason, error or (self.cause if reason == self.cancelled else None)))
 
     def flush(self, error: BaseException | None) -> None:
         """Hands over what was held back."""
@@ -263,5 +263,3 @@ class EmbeddingRequest(Request):
     def __init__(self, sequence: Sequence, *, key: bytes | None = None, last: bool = False) -> None:
         super().__init__(sequence, key=key)
         self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN
-
-

@@ -44,8 +44,8 @@ class KvSnapshot:
 class Session:
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
-    Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed, or
-    until nobody refers to it any more. Threads may share it; each call is then run by itself.
+    Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
+    or until nobody refers to it any more. Threads may share it; each call is then run by itself.
     """
 
     def __init__(
@@ -116,7 +116,8 @@ class Session:
 
     def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
         """Runs what is pending, in chunks; logits of every row, or (1, vocab) of the last."""
-        chunk, runner, parts = self._model.config.prefill_chunk_size, self._model.runner, []
+        chunk, runner = self._model.config.prefill_chunk_size, self._model.runner
+        parts: list[np.ndarray] = []
         while sequence.pending:
             part = [(sequence, min(chunk, sequence.pending))]
             rows = self._model.call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]

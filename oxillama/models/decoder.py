@@ -143,8 +143,11 @@ class Decoder:
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
         """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
+        return self.logits(self.states(batch, kv, work, pace, cancelled), work, pace)
+
+    def logits(self, rows: np.ndarray, work: Workspace, pace: Pace) -> np.ndarray:
+        """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd)."""
         assert self.output is not None, "an encoder has no logits"
-        rows = self.states(batch, kv, work, pace, cancelled)
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
             self.output.apply(rows, out, work.scratch, pace.n_threads)
