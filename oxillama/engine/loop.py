@@ -18,8 +18,10 @@ from oxillama.engine.scheduler import ScheduledBatch, Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.sampling.batch import sample_batch
+from oxillama.sampling.logprobs import SampledToken
 
 Rows = np.ndarray | Exception | None
+Streams = list[tuple[TextRequest, np.ndarray]]
 
 KEEP_BYTES = 64 << 20
 """Free memory of the pool that stays when nothing runs."""
@@ -139,7 +141,7 @@ class EngineLoop:
     def _commit(self, batch: ScheduledBatch, rows: list[Rows]) -> None:
         """Hands rows to their requests, samples the next tokens of all streams together. What a request
         raises ends it alone."""
-        streams: list[tuple[TextRequest, np.ndarray]] = []
+        streams: Streams = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):
                 self.scheduler.finish(request, "error", row)
@@ -156,15 +158,9 @@ class EngineLoop:
         if streams:
             self._sample(streams)
 
-    def _sample(self, streams: list[tuple[TextRequest, np.ndarray]]) -> None:
-        found = sample_batch(
-            [request.sampler for request, _ in streams],
-            [row for _, row in streams],
-            [request.sequence.tokens for request, _ in streams],
-            [request.n_top_logprobs for request, _ in streams],
-            n_threads=self.runner.n_threads,
-        )
-        for (request, row), sampled in zip(streams, found):
+    def _sample(self, streams: Streams) -> None:
+        """Samples a token for each request from its row of logits."""
+        for (request, row), sampled in zip(streams, self._sampled(streams)):
             if isinstance(sampled, BaseException):
                 self.scheduler.finish(request, "error", sampled)
                 continue
@@ -172,6 +168,23 @@ class EngineLoop:
             self.metrics.token(request, self.scheduler.clock())
             if reason is not None:
                 self.scheduler.finish(request, reason)
+
+    def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
+        """For each stream its next token, or what its sampler raised."""
+        try:
+            return [
+                *sample_batch(
+                    [request.sampler for request, _ in streams],
+                    [row for _, row in streams],
+                    [request.sequence.tokens for request, _ in streams],
+                    [request.n_top_logprobs for request, _ in streams],
+                    n_threads=self.runner.n_threads,
+                )
+            ]
+        except BaseException as error:  # a stage raised SystemExit, say; to see whose
+            if len(streams) == 1:
+                return [error]
+        return [self._sampled([stream])[0] for stream in streams]
 
     def _measure(self, batch: ScheduledBatch, seconds: float) -> None:
         self.scheduler.observe(batch, seconds)

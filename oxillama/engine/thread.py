@@ -143,7 +143,12 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while self._closed is None or self._has_requests():
-                self._turn()
+                try:
+                    self._turn()
+                except BaseException as error:
+                    if self.loop is None:
+                        raise
+                    self.loop.end_all("error", error)
         except BaseException as error:
             self._closed = EngineClosed(f"engine: its thread has ended ({error!r})")
             self._closed.__cause__ = error

@@ -324,7 +324,7 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
     serving.runner.forward([(own, 4)])
     request = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     while request.finish_reason is None:
-        serving.core.step()
+        serving.loop.step()
     assert isinstance(request.error, KvCacheFullError)
     assert "3 pages of 16 tokens and 2 states of 5120 bytes needed" in str(request.error)
     serving.scheduler.check_integrity([own])
@@ -367,9 +367,9 @@ def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(serving.scheduler, "ran", interrupted)
-        serving.core.step()
+        serving.loop.step()
     assert request.sequence.cached_len == 16
-    serving.core.cancel(request)
+    serving.cancel(request)
     again = serving.submit(prompt)
     serving.run(again)
     check_as_alone(serving, again, 8)
@@ -403,7 +403,7 @@ def test_a_primed_prefix_is_kept(mamba: InferenceEngine) -> None:
     mamba.prefix_cache.clear()
     mamba.check_integrity()
     assert mamba.prefix_cache.memory_bytes == 0
-    small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.runner.pool.stride)
+    small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.model.runner.pool.stride)
     with pytest.raises(KvCacheFullError, match="prefix: 70 tokens do not fit"):
         small.prime_with_prefix(system)
 
@@ -446,7 +446,7 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(type(serving.runner.model.layers[-1].feed), "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            serving.core.step()
+            serving.loop.step()
     steps = 0
     while request.finish_reason is None:
         serving.step()

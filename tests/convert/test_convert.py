@@ -208,7 +208,7 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
     engine = InferenceEngine()
     engine.load_model_from_bytes(data)
     embedding = engine.embed("The FOXES cafés")  # pooled by its first token
-    assert np.array_equal(embedding, token_states(engine.runner, [[2, 5, 6, 7, 8, 7, 3]], 512)[0][0])
+    assert np.array_equal(embedding, token_states(engine.model.runner, [[2, 5, 6, 7, 8, 7, 3]], 512)[0][0])
 
 
 # --- vocabularies -----------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from oxillama.engine.core import EngineCore
 
 from oxillama import AsyncEngine, Busy, ConfigError, InferenceEngine, SamplerConfig, SchedulerConfig, demo
-from oxillama.engine.core import EngineCore
 from oxillama.sampling.chain import Sampler
 
 GREEDY = SamplerConfig.greedy()
@@ -32,9 +32,9 @@ def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
     gc.collect()
     assert not [thread for thread in threading.enumerate() if thread.name == "oxillama"]
     engine.check_integrity()
-    assert not engine.core.scheduler.running
-    engine.prefix_cache.clear()
-    assert engine.runner.pool.n_used == 0
+    assert not engine.model.scheduler.running
+    engine.model.prefix_cache.clear()
+    assert engine.model.runner.pool.n_used == 0
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -88,7 +88,7 @@ def test_closing_the_generator_cancels(engine: InferenceEngine) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            while engine.core.scheduler.running:
+            while engine.model.scheduler.running:
                 await asyncio.sleep(0.001)
 
     run(main)
@@ -102,7 +102,7 @@ def test_a_dropped_generation_is_cancelled(engine: InferenceEngine) -> None:
             del generation
             gc.collect()
             await many.generate(PROMPTS[1], max_tokens=3)
-            while engine.core.scheduler.running:
+            while engine.model.scheduler.running:
                 await asyncio.sleep(0.001)
 
     run(main)
@@ -113,7 +113,7 @@ def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> N
 
     async def main() -> None:
         async with AsyncEngine(engine) as many:
-            slow = many.submit(PROMPTS[0], sampler=GREEDY, max_tokens=60, ahead=3)
+            slow = many.submit(PROMPTS[0], sampler=GREEDY, max_tokens=60, window=3)
             await many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=100)
             assert len(slow.tokens) < 12  # three pieces, and tokens that show nothing yet
             assert await slow.read() == expected
@@ -205,7 +205,7 @@ def test_when_the_thread_dies_every_caller_is_told(
 def test_closing_the_engine_cancels_or_finishes(engine: InferenceEngine, finish: bool) -> None:
     async def main() -> None:
         many = AsyncEngine(engine)
-        generations = [many.submit(p, sampler=GREEDY, max_tokens=60, ahead=2) for p in PROMPTS]
+        generations = [many.submit(p, sampler=GREEDY, max_tokens=60, window=2) for p in PROMPTS]
         await generations[0].__anext__()
         await many.aclose(finish=finish)
         reasons = {generation._request.finish_reason for generation in generations}
@@ -246,7 +246,7 @@ import asyncio
 from oxillama import AsyncEngine, demo
 async def main():
     engine = AsyncEngine.from_gguf(demo.STORY)
-    keep.append([engine.submit("Once upon a time", max_tokens=400, ahead=10**6) for _ in range(4)])
+    keep.append([engine.submit("Once upon a time", max_tokens=400, window=10**6) for _ in range(4)])
     await keep[0][0].__anext__()
     {ending or "pass"}
 keep = []

@@ -39,10 +39,10 @@ def test_modes_pool_what_they_say() -> None:
 
 def test_states_are_those_the_output_matrix_sees(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXTS[0])
-    states = token_states(engine.runner, [tokens], 512)[0]
+    states = token_states(engine.model.runner, [tokens], 512)[0]
     assert states.shape == (len(tokens), engine.spec.n_embd)
     assert not np.array_equal(states[0], states[1])
-    output = engine.runner.model.output
+    output = engine.model.runner.model.output
     logits = np.empty((len(tokens), engine.spec.n_vocab), np.float32)
     assert output is not None
     output.apply(states, logits, np.empty(output.scratch_bytes(len(tokens)), np.uint8), 1)
@@ -56,7 +56,7 @@ def test_a_batch_gives_what_each_text_gives_alone(engine: InferenceEngine, mode:
     for text, vector in zip(TEXTS, together):
         assert same_bits(engine.embed_with(text, mode), vector)
         assert same_bits(engine.embed_with(text, mode.value), vector)
-    engine.runner.pool.check_integrity()
+    engine.model.runner.pool.check_integrity()
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 1000])

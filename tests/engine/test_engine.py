@@ -40,8 +40,8 @@ def no_page_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
         engine = request.getfixturevalue("engine")
         engine.reset()
         engine.check_integrity()
-        engine.prefix_cache.clear()
-        pool = engine.runner.pool
+        engine.model.prefix_cache.clear()
+        pool = engine.model.runner.pool
         pool.check_integrity()
         assert pool.n_available == pool.max_pages
 
@@ -198,7 +198,7 @@ def test_a_callback_that_raises_ends_the_generation_only(engine: InferenceEngine
 def test_an_abandoned_stream_frees_its_pages(engine: InferenceEngine) -> None:
     generation = engine.stream(PROMPT)
     next(generation)
-    assert engine.runner.pool.n_available < engine.runner.pool.max_pages
+    assert engine.model.runner.pool.n_available < engine.model.runner.pool.max_pages
     engine.last = None
     del generation  # the fixture looks whether the pages came back
 
@@ -397,7 +397,7 @@ def test_logits_that_are_not_numbers_are_an_error(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = np.full((1, engine.spec.n_vocab), np.nan, np.float32)
-    monkeypatch.setattr(engine.runner, "run", lambda sequences, wanted: bad)
+    monkeypatch.setattr(engine.model.runner, "run", lambda sequences, wanted: bad)
     for sampler in (GREEDY, SamplerConfig()):
         with pytest.raises(SamplingError, match="NaN"):
             engine.generate(PROMPT, sampler=sampler)

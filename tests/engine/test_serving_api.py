@@ -35,8 +35,8 @@ def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     engine.reset()
     engine.check_integrity()
-    engine.prefix_cache.clear()
-    assert engine.runner.pool.n_used == 0
+    engine.model.prefix_cache.clear()
+    assert engine.model.runner.pool.n_used == 0
 
 
 def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -> None:
@@ -55,11 +55,11 @@ def test_a_batch_may_be_larger_than_the_queue(engine: InferenceEngine) -> None:
 
 
 def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
-    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.runner.pool.stride)
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.model.runner.pool.stride)
     prompts = ["One day", "word " * 100, "A boat"]
     with pytest.raises(KvCacheFullError):
         small.generate_batch(prompts, sampler=GREEDY, max_tokens=5)
-    assert not small.core.scheduler.running
+    assert not small.model.scheduler.running
     texts = small.generate_batch(prompts, sampler=GREEDY, max_tokens=5, return_exceptions=True)
     assert isinstance(texts[1], KvCacheFullError)
     assert [texts[0], texts[2]] == [engine.generate(p, sampler=GREEDY, max_tokens=5) for p in prompts[::2]]
@@ -69,17 +69,17 @@ def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
 
 
 def test_memory_stays_under_its_limit(engine: InferenceEngine) -> None:
-    limit = 10 * engine.runner.pool.stride
+    limit = 10 * engine.model.runner.pool.stride
     small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit)
     expected = engine.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40)
     assert small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40) == expected
-    assert small.runner.pool.memory_bytes <= limit
+    assert small.model.runner.pool.memory_bytes <= limit
     assert small.metrics_snapshot().preemptions > 0
 
 
 def test_no_memory_before_it_is_needed() -> None:
     fresh = InferenceEngine.from_gguf(demo.STORY)
-    assert fresh.runner.pool.memory_bytes == 0
+    assert fresh.model.runner.pool.memory_bytes == 0
 
 
 def test_generate_with_logits(engine: InferenceEngine) -> None:
@@ -95,12 +95,14 @@ def test_generate_with_logits(engine: InferenceEngine) -> None:
 def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
     system = "You are a toad who lives by the sea. " * 6
     pinned = engine.prime_with_prefix(system)
-    engine.prefix_cache.clear()
-    before = engine.prefix_cache.hit_tokens
+    engine.model.prefix_cache.clear()
+    before = engine.model.prefix_cache.hit_tokens
     text = engine.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5)
-    assert engine.prefix_cache.hit_tokens - before >= pinned.n_tokens - 2  # the last may join what follows
+    assert (
+        engine.model.prefix_cache.hit_tokens - before >= pinned.n_tokens - 2
+    )  # the last may join what follows
     pinned.release()
-    engine.prefix_cache.clear()
+    engine.model.prefix_cache.clear()
     assert engine.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5) == text
     without = InferenceEngine.from_gguf(demo.STORY, prefix_cache_bytes=0)
     assert without.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5) == text
@@ -113,10 +115,10 @@ def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) 
     prompt = "Mia and the little fox went to the sea. They found a boat"
     for salt in ("a", "b", "a"):
         engine.generate(prompt, max_tokens=1, salt=salt)
-    assert engine.prefix_cache.hits - engine.prefix_cache.misses < 1
-    before = engine.prefix_cache.hits
+    assert engine.model.prefix_cache.hits - engine.model.prefix_cache.misses < 1
+    before = engine.model.prefix_cache.hits
     engine.generate(prompt, max_tokens=1, salt="c")
-    assert engine.prefix_cache.hits == before
+    assert engine.model.prefix_cache.hits == before
 
 
 def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
@@ -194,7 +196,7 @@ def test_two_threads_share_batches(engine: InferenceEngine) -> None:
 def test_cancelling_from_another_thread_between_chunks() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, prefill_chunk_size=1)
     generation = engine.stream("word " * 80, sampler=GREEDY, max_tokens=5)
-    real, calls = engine.runner.run, []
+    real, calls = engine.model.runner.run, []
 
     def run(*args: object) -> np.ndarray:
         calls.append(1)
@@ -202,7 +204,7 @@ def test_cancelling_from_another_thread_between_chunks() -> None:
             generation.cancel()
         return real(*args)  # type: ignore[arg-type]
 
-    engine.runner.run = run  # type: ignore[method-assign, assignment]
+    engine.model.runner.run = run  # type: ignore[method-assign, assignment]
     assert list(generation) == []
     assert generation.finish_reason == "cancelled"
     assert len(calls) == 3

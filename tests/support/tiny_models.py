@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from oxillama.engine.runner import Runner
 
 from oxillama._kernels import load
 from oxillama.cache.pages import PagePool
-from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
