@@ -32,7 +32,7 @@ ALL_KINDS = Tiny(n_layers=1, biases=True, rope_freqs=True)
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_missing_tensor_is_named(name: str) -> None:
-    with pytest.raises(LoadError, match=f"{name}: expected a tensor"):
+    with pytest.raises(LoadError, match=f"{name}: expected a"):
         load_model(Tiny(n_layers=1).file(**{name: None}))
 
 
@@ -284,7 +284,7 @@ def test_a_missing_tensor_of_any_architecture_is_named(name: str) -> None:
             continue
         if name in OPTIONAL_NORMS and (tensor.endswith("ffn_norm.weight") or "gate" in tensor):
             continue
-        with pytest.raises(LoadError, match=r"expected a tensor of shape|expected shape"):
+        with pytest.raises(LoadError, match=r"expected a|expected shape"):
             load_model(model.file(**{tensor: None}))
 
 
