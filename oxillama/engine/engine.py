@@ -33,7 +33,8 @@ from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.file_types import named_format
-from oxillama.weights.linear import Loaded, Weights
+from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Progress
 
 SAMPLE_BYTES = 256  # of a tensor, for its model's key
 
@@ -55,7 +56,7 @@ class InferenceEngine(Stepwise, Embedder):
     ConfigError : an option cannot be honoured.
     """
 
-    def __init__(self, config: EngineConfig | None = None, *, progress: Loaded | None = None) -> None:
+    def __init__(self, config: EngineConfig | None = None, *, progress: Progress | None = None) -> None:
         self.config = config or EngineConfig()
         self.kernels = _kernels.best()
         self.num_threads = self.config.num_threads or available_cpus()
@@ -66,20 +67,20 @@ class InferenceEngine(Stepwise, Embedder):
 
     @classmethod
     def from_gguf(
-        cls, path: str | os.PathLike[str], *, progress: Loaded | None = None, **config: Any
+        cls, path: str | os.PathLike[str], *, progress: Progress | None = None, **config: Any
     ) -> InferenceEngine:
         """An engine for the model at ``path``; ``config`` are fields of `EngineConfig`."""
         return cls(EngineConfig(model_path=path, **config), progress=progress)
 
-    def load_model(self, path: str | os.PathLike[str], *, progress: Loaded | None = None) -> None:
+    def load_model(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
         """Loads a model in place of the present one, which stays if the new one cannot be loaded."""
         self._load(ModelFile.open(path), progress)
 
-    def load_model_from_bytes(self, data: bytes, *, progress: Loaded | None = None) -> None:
+    def load_model_from_bytes(self, data: bytes, *, progress: Progress | None = None) -> None:
         """The same, from the bytes of a whole GGUF file."""
         self._load(ModelFile.open(data), progress)
 
-    def _load(self, file: ModelFile, progress: Loaded | None) -> None:
+    def _load(self, file: ModelFile, progress: Progress | None) -> None:
         config = self.config
         try:
             spec = read_spec(file)

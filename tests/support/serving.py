@@ -24,7 +24,7 @@ from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
-from oxillama.weights.linear import Weights
+from oxillama.weights.loader import Weights
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.tiny_models import Tiny
