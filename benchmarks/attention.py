@@ -23,7 +23,7 @@ from oxillama.bench.measurements import Metric, Row, align, round_ratios, spread
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.weights.linear import aligned_empty
+from oxillama.weights.memory import aligned_empty
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from oxillama.bench.measurements import (
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
-from oxillama.weights.linear import aligned_empty
+from oxillama.weights.memory import aligned_empty
 
 COLS = 4096
 SOME_ROWS = 256  # this many random rows, again and again

@@ -138,7 +138,7 @@ def test_right_imports_are_left_alone() -> None:
         ("engine.engine", "from oxillama import _kernels\nfrom oxillama.models import Decoder"),
         (
             "models.decoder",
-            "from .spec import Spec\nfrom ..weights.linear import Weights\nimport numpy as np",
+            "from .spec import Spec\nfrom ..weights.loader import Weights\nimport numpy as np",
         ),
         ("bench.benchmark", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
         ("", "from oxillama.engine.engine import InferenceEngine"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oxillama.errors import KvCacheFullError
-from oxillama.weights.linear import aligned_empty
+from oxillama.weights.memory import aligned_empty
 
 if TYPE_CHECKING:
     from oxillama.cache.recurrent import SsmStatePool

@@ -19,7 +19,7 @@ from oxillama.engine.metrics import MetricsSnapshot
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.weights.linear import Loaded
+from oxillama.weights.packer import Loaded
 
 
 class ReferenceNames:

@@ -23,7 +23,7 @@ from oxillama.engine.session import Session
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Spec
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.linear import Loaded
+from oxillama.weights.packer import Loaded
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

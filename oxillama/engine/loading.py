@@ -30,7 +30,8 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.linear import Loaded, Weights
+from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Loaded
 
 T = TypeVar("T")
 

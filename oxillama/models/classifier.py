@@ -6,7 +6,9 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.spec import Spec
-from oxillama.weights.linear import Matrices, Weights, aligned_empty
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
+from oxillama.weights.memory import aligned_empty
 
 
 class Classifier:
@@ -25,7 +27,7 @@ class Classifier:
     """
 
     def __init__(
-        self, kernels: Kernels, dense: Matrices | None, out: Matrices | None, pooling: str, softmax: bool
+        self, kernels: Kernels, dense: Linear | None, out: Linear | None, pooling: str, softmax: bool
     ) -> None:
         self.kernels = kernels
         self.dense = dense
@@ -34,7 +36,7 @@ class Classifier:
         self.softmax = softmax
         self.n_labels: int = self.linears()[-1].rows
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         """Its matrices, in the order in which `run` uses them."""
         return [linear for linear in (self.dense, self.out) if linear is not None]
 

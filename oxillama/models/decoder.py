@@ -23,7 +23,9 @@ from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import Pace
 from oxillama.models.workspace import Step, Workspace, merge_widths
-from oxillama.weights.linear import Embedding, Matrices, Weights
+from oxillama.weights.embedding import Embedding
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
 
 
 class ForwardCancelled(Exception):
@@ -62,7 +64,7 @@ class Decoder:
         self.classifier = load_classifier(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
-    def matrices(self) -> list[Matrices]:
+    def matrices(self) -> list[Linear]:
         """All of them, in the order in which a forward pass takes them."""
         found = [matrix for layer in self.layers for matrix in layer.linears()]
         found += [self.output] if self.output else []
@@ -205,7 +207,7 @@ class Inputs:
         name = "token_types.weight"
         if family.token_types and weights.has(name):
             kinds = weights.shape(name)[1:]
-            self.type = weights.table(name, kinds[0] if kinds else 1, d)[0]
+            self.type = weights.matrix(name, kinds[0] if kinds else 1, d)[0]
         self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
 
     def look_up(self, batch: Batch, x: np.ndarray, n_threads: int) -> None:
@@ -223,7 +225,7 @@ class Inputs:
             self.norm.apply(x, x, n_threads)
 
 
-def load_output(spec: Spec, weights: Weights) -> Matrices | None:
+def load_output(spec: Spec, weights: Weights) -> Linear | None:
     """The matrix that makes logits: its own, or the table of embeddings."""
     kind = spec.family.output
     if kind == "none":

@@ -18,7 +18,7 @@ from oxillama._kernels import best
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.weights.linear import aligned_empty
+from oxillama.weights.memory import aligned_empty
 
 PAGE = 64  # positions
 

@@ -17,7 +17,9 @@ from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.linear import Matrices, Source, Weights
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Source
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Outline:
     state_bytes: int = 0
 
 
-class UnpackedMatrices(Matrices):
-    """Sizes of matrices, which cannot be multiplied with."""
+class UnpackedLinear(Linear):
+    """The sizes of a linear layer, which cannot be applied."""
 
     def __init__(self, sources: list[Source], cols: int) -> None:
         self.sources = sources
@@ -61,9 +63,9 @@ class UnpackedWeights(Weights):
         super().__init__(file, kernels, 1)
         self.packed_bytes = 0
 
-    def _matrices(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Matrices:
+    def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
         self.packed_bytes += sum(source.packed_bytes(cols) for source in sources)
-        return UnpackedMatrices(sources, cols)
+        return UnpackedLinear(sources, cols)
 
 
 def outline(file: ModelFile) -> Outline:

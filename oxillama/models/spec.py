@@ -415,5 +415,5 @@ def vocabulary_size(file: ModelFile) -> int:
     """Rows of the embedding table, which may be more than the tokenizer has tokens."""
     name = "token_embd.weight"
     if name not in file.tensors or len(file.tensors[name].shape) != 2:
-        raise LoadError(f"{name}: the file has no such matrix, the model needs it")
+        raise LoadError(f"{name}: expected a matrix, got no tensor of this name")
     return file.tensors[name].shape[1]

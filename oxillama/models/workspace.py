@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from oxillama.models.batch import Batch
-from oxillama.weights.linear import Matrices, aligned_empty
+from oxillama.weights.linear import Linear
+from oxillama.weights.memory import aligned_empty
 
 MIN_ROWS = 64  # what buffers hold at least, so that a token's experts can run together
 MAX_GROUPS = 512  # matrices that one call takes
@@ -24,7 +25,7 @@ class Workspace:
     linears : all matrices of the model, whose scratch it holds.
     """
 
-    def __init__(self, widths: Mapping[str, int], linears: list[Matrices]) -> None:
+    def __init__(self, widths: Mapping[str, int], linears: list[Linear]) -> None:
         self.linears = linears
         self.widths = widths
         self.n_rows = 0

@@ -14,11 +14,11 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
 from oxillama.gguf.model_file import TensorInfo
 from oxillama.quantize.imatrix import Entry, ImportanceMatrix
-from oxillama.weights.linear import Loaded
+from oxillama.weights.packer import Progress
 
 
 class Recorder:
-    """Sums of squares per input column of each matrix: an observer of `Matrices`."""
+    """Sums of squares per input column of each matrix: an observer of `Linear`."""
 
     def __init__(self) -> None:
         self.sums: dict[str, np.ndarray] = {}  # (matrices, cols) float64
@@ -48,7 +48,7 @@ def collect_imatrix(
     chunks: int | None = None,
     process_output: bool = False,
     num_threads: int | None = None,
-    loading: Loaded | None = None,
+    loading: Progress | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImportanceMatrix:
     """The importance matrix of a model for a text, as `quantize_model` takes it.

@@ -156,7 +156,7 @@ def test_the_engine_rewinds() -> None:
         ("mamba2", {"ssm.group_count": 3}, "mamba2.ssm.inner_size: needs groups of equal heads"),
         ("rwkv6", {"wkv.head_size": 5}, "rwkv6.wkv.head_size: 32 is not a multiple of 5"),
         ("rwkv6", {"token_shift_count": 1}, "rwkv6.token_shift_count: 1 is not supported"),
-        ("lfm2", {"shortconv.l_cache": 4}, r"blk\.0\.shortconv\.conv\.weight: needs the shape \(4, 32\)"),
+        ("lfm2", {"shortconv.l_cache": 4}, r"blk\.0\.shortconv\.conv\.weight: expected shape \(4, 32\)"),
         ("jamba", {"attention.head_count": 0}, "jamba.attention.head_count: needs heads in some layer"),
     ],
 )

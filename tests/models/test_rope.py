@@ -115,7 +115,7 @@ def test_longrope_switches_by_the_context_the_engine_runs_with(
 ) -> None:
     from oxillama._kernels import best
     from oxillama.models import Decoder
-    from oxillama.weights.linear import Weights
+    from oxillama.weights.loader import Weights
 
     model = Model("phi3", keys={"rope.scaling.original_context_length": ("u32", original)})
     file = ModelFile.open(model.file())

@@ -23,7 +23,7 @@ from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.quantize.imatrix import Entry
-from oxillama.weights.linear import Weights
+from oxillama.weights.loader import Weights
 from tests.references.formats import weights as dequantized
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import normal

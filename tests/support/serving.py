@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from oxillama.engine.runner import Runner
 
 from oxillama._kernels import load
 from oxillama.cache.kv import KvCachePool, KvLayout
@@ -20,13 +19,14 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import End, Event, Piece, TextRequest
+from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
-from oxillama.weights.linear import Weights
+from oxillama.weights.loader import Weights
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.tiny_models import Tiny

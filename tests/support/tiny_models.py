@@ -8,15 +8,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from oxillama.engine.runner import Runner
 
 from oxillama._kernels import load
 from oxillama.cache.pages import PagePool
+from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.weights.linear import Weights
+from oxillama.weights.loader import Weights
 from tests.references import formats as twin_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter

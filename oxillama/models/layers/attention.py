@@ -11,7 +11,8 @@ from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import load_qk_norms
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Matrices, Weights
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
 
 
 class Attention:
@@ -42,7 +43,7 @@ class Attention:
         self.shared_heads = spec.n_kv_heads
         self.wide_heads = layer.n_heads // layer.n_kv_heads * self.shared_heads
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [self.attn_qkv, self.attn_output]
 
     def widths(self) -> dict[str, int]:

@@ -12,7 +12,8 @@ from oxillama.models.family import Routing
 from oxillama.models.layers.feed import Feed, load_feed
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
-from oxillama.weights.linear import Matrices, MatrixStack, Weights
+from oxillama.weights.linear import GroupedLinear, Linear
+from oxillama.weights.loader import Weights
 
 
 class ExpertFeed:
@@ -27,13 +28,13 @@ class ExpertFeed:
         kernels: Kernels,
         sizes: Experts,
         routing: Routing,
-        router: Matrices,
-        first: MatrixStack,
-        down: MatrixStack,
+        router: Linear,
+        first: GroupedLinear,
+        down: GroupedLinear,
         activation: str,
         bias: np.ndarray | None,
         shared: Feed | None,
-        shared_gate: Matrices | None,
+        shared_gate: Linear | None,
         scale: float,
     ) -> None:
         self.kernels = kernels
@@ -49,7 +50,7 @@ class ExpertFeed:
         self.scale = scale
         self.n_embd = router.cols
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
         experts = [m for pair in zip(self.first.members, self.down.members) for m in pair]
@@ -149,8 +150,8 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
         names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
     else:
         names = [gate, up]
-    first = weights.stack(names, d, sizes.n_experts)
-    down = weights.stack([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
+    first = weights.grouped_linear(names, d, sizes.n_experts)
+    down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
     bias = f"{block}.exp_probs_b.bias"
     if weights.has(bias) and (sizes.gating == "chosen" or routing.scales_input):
         raise LoadError(f"{bias}: experts that are chosen by their logits have no other bias")

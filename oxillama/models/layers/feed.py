@@ -7,7 +7,8 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Matrices, Weights
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
 
 
 class Feed:
@@ -25,8 +26,8 @@ class Feed:
     def __init__(
         self,
         kernels: Kernels,
-        first: Matrices,
-        down: Matrices,
+        first: Linear,
+        down: Linear,
         activation: str,
         divisors: np.ndarray | None = None,
     ) -> None:
@@ -38,7 +39,7 @@ class Feed:
         self.gated = first.rows == 2 * down.cols
         self.divisors = divisors
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [self.first, self.down]
 
     def widths(self) -> dict[str, int]:

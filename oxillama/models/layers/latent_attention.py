@@ -14,7 +14,8 @@ from oxillama.models.layers.attention import attend_options
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Matrices, MatrixStack, Weights
+from oxillama.weights.linear import GroupedLinear, Linear
+from oxillama.weights.loader import Weights
 
 
 class LatentAttention:
@@ -51,9 +52,9 @@ class LatentAttention:
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]
-            self.attn_k_b = weights.stack(names, self.fixed, self.heads)
+            self.attn_k_b = weights.grouped_linear(names, self.fixed, self.heads)
             names = [(f"{block}.attn_v_b", latent.value_dim)]
-            self.attn_v_b = weights.stack(names, latent.kv_rank, self.heads)
+            self.attn_v_b = weights.grouped_linear(names, latent.kv_rank, self.heads)
         self.attn_output = weights.linear(
             [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
         )
@@ -63,7 +64,7 @@ class LatentAttention:
         weight = weights.vector(f"{name}.weight", width)
         return HeadNorm(weights.kernels, False, self.spec.norm_eps, 1, width, weight, column=column)
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         middle = [self.attn_q_b] if self.attn_q_b else []
         return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
 
@@ -115,7 +116,7 @@ class LatentAttention:
         values.reshape(n, heads, latent.value_dim)[:] = each
         self.attn_output.apply(values, out, work.scratch, n_threads, accumulate)
 
-    def _each_head(self, x: np.ndarray, stack: MatrixStack, step: Step) -> np.ndarray:
+    def _each_head(self, x: np.ndarray, stack: GroupedLinear, step: Step) -> np.ndarray:
         """(n, heads, rows): each head of x (n, heads, cols) times its own matrix."""
         n, heads, cols = x.shape
         work = step.work
@@ -133,10 +134,10 @@ class LatentAttention:
 
 def split_kv_b(
     weights: Weights, name: str, heads: int, key_rows: int, value_rows: int, cols: int
-) -> tuple[MatrixStack, MatrixStack]:
+) -> tuple[GroupedLinear, GroupedLinear]:
     """Older files keep both matrices of a head in one, [keys | values]; the keys' is used transposed."""
-    both = weights.table(f"{name}.weight", heads * (key_rows + value_rows), cols)
+    both = weights.matrix(f"{name}.weight", heads * (key_rows + value_rows), cols)
     both = both.reshape(heads, key_rows + value_rows, cols)
-    keys = [weights.dense(f"{name}.weight", part[:key_rows].T) for part in both]
-    values = [weights.dense(f"{name}.weight", part[key_rows:]) for part in both]
-    return MatrixStack(weights.kernels, keys), MatrixStack(weights.kernels, values)
+    keys = [weights.linear_from(f"{name}.weight", part[:key_rows].T) for part in both]
+    values = [weights.linear_from(f"{name}.weight", part[key_rows:]) for part in both]
+    return GroupedLinear(weights.kernels, keys), GroupedLinear(weights.kernels, values)

@@ -18,7 +18,8 @@ from oxillama.models.layers.ssm import Mamba, Mamba2, ShortConv
 from oxillama.models.layers.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, merge_widths
-from oxillama.weights.linear import Matrices, Weights
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
 
 
 class Block(Protocol):
@@ -27,7 +28,7 @@ class Block(Protocol):
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that. ``h`` and ``out`` never overlap."""
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         """Its matrices, in the order in which it takes them."""
 
     def widths(self) -> dict[str, int]:
@@ -62,7 +63,7 @@ class Layer:
         """What it is made of, in order."""
         return [self.mixer] if self.feed is None else [self.mixer, self.feed]
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
 
     def widths(self) -> dict[str, int]:

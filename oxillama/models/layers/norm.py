@@ -6,7 +6,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.spec import Spec
-from oxillama.weights.linear import Weights
+from oxillama.weights.loader import Weights
 
 
 class Norm:
@@ -92,7 +92,7 @@ def load_qk_norms(spec: Spec, weights: Weights, block: str, heads: int, kv_heads
             found.append(HeadNorm(kernels, centred, spec.norm_eps, 1, n * dim, weight, bias, column))
             continue
         if family.qk_norm == "heads":
-            weight = weights.table(f"{full}.weight", n, dim)
+            weight = weights.matrix(f"{full}.weight", n, dim)
         else:
             weight = np.tile(weights.vector(f"{full}.weight", dim), (n, 1))
         found.append(HeadNorm(kernels, centred, spec.norm_eps, n, dim, weight, None, column))

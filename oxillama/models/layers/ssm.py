@@ -10,7 +10,8 @@ from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.stateful import Stateful, in_blocks, padded
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Matrices, Weights
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
 
 
 class Conv:
@@ -53,7 +54,7 @@ class Mamba(Stateful):
                 self.norms.append(norm)
         self.state_floats = self.conv.floats + padded(inner) * n
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
@@ -112,7 +113,7 @@ class Mamba2(Stateful):
         self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
         self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
@@ -156,7 +157,7 @@ class ShortConv(Stateful):
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
         self.state_floats = self.conv.floats
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [self.in_proj, self.out_proj]
 
     def widths(self) -> dict[str, int]:

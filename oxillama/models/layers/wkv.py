@@ -14,7 +14,8 @@ from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.stateful import Stateful, padded
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
-from oxillama.weights.linear import Matrices, Weights
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
 
 GROUP_EPS = 64e-5
 DECAY = -0.606531  # -e^-0.5
@@ -24,7 +25,7 @@ class LowRank:
     """second(curve(first x)), plus a vector if there is one."""
 
     def __init__(
-        self, kernels: Kernels, first: Matrices, second: Matrices, curve: str, plus: np.ndarray | None = None
+        self, kernels: Kernels, first: Linear, second: Linear, curve: str, plus: np.ndarray | None = None
     ) -> None:
         self.kernels = kernels
         self.first = first
@@ -66,7 +67,7 @@ class TimeMix(Stateful):
         self.state_floats = padded(d) + self.heads * padded(dim) * dim
         self.memory = padded(d)  # offset of the memories behind the last token
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return list(self.matrices.values())
 
     def widths(self) -> dict[str, int]:
@@ -109,7 +110,7 @@ class TimeMix6(TimeMix):
             self.lerps = np.array(parts)
         self.w1 = weights.linear([(f"{block}_w1", 5 * mix)], d)
         name = f"{block}_w2.weight"
-        self.w2 = [weights.dense(name, part) for part in weights.array(name, (mix, d, 5))]
+        self.w2 = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
         first = weights.linear([(f"{block}_decay_w1", decay)], d)
         second = weights.linear([(f"{block}_decay_w2", d)], decay)
         plus = weights.vector(f"{block}_decay.weight", d)
@@ -117,7 +118,7 @@ class TimeMix6(TimeMix):
         self.u = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
         self.matrices["gate"] = weights.linear([(f"{block}_gate", d)], d)
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [*super().linears(), self.w1, *self.w2, self.decay.first, self.decay.second]
 
     def widths(self) -> dict[str, int]:
@@ -182,7 +183,7 @@ class TimeMix7(TimeMix):
         self.k_k, self.k_a = (weights.vector(f"{block}_{name}.weight", d) for name in ("k_k", "k_a"))
         self.r_k = weights.vector(f"{block}_r_k.weight", d)
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [*super().linears(), *(m for low in self.low.values() for m in (low.first, low.second))]
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -231,12 +232,12 @@ class ChannelMix(Stateful):
         self.lerp_k = weights.array(f"{block}_lerp_k.weight", (d, 1, 1)).reshape(d)
         self.key = weights.linear([(f"{block}_key", width)], d)
         self.value = weights.linear([(f"{block}_value", d)], width)
-        self.receptance: Matrices | None = None
+        self.receptance: Linear | None = None
         if gated:
             self.lerp_r = weights.array(f"{block}_lerp_r.weight", (d, 1, 1)).reshape(d)
             self.receptance = weights.linear([(f"{block}_receptance", d)], d)
 
-    def linears(self) -> list[Matrices]:
+    def linears(self) -> list[Linear]:
         return [self.key, self.value, *([self.receptance] if self.receptance else [])]
 
     def widths(self) -> dict[str, int]:

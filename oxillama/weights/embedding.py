@@ -1,0 +1,38 @@
+"""Embedding tables, which stay in the file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama._kernels import Kernels, pack
+from oxillama.formats import Format
+from oxillama.weights.requantize import quantized
+
+
+class Embedding:
+    """A table of embeddings whose rows are dequantized when they are looked up.
+
+    Parameters
+    ----------
+    rows : uint8 (n_rows, bytes of a row), the table in the file.
+    format_id : id of its format.
+    cols : elements of a row.
+    kernels : the target that quantizes.
+    requantize : format that rows are quantized to, and dequantized from again; None to use them as they are.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, format_id: int, cols: int, kernels: Kernels, requantize: Format | None = None
+    ) -> None:
+        self.rows = rows
+        self.format_id = format_id
+        self.cols = cols
+        self.kernels = kernels
+        self.requantize = requantize
+
+    def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
+        """out (n, cols) float32 = the rows of ``ids`` (n,)."""
+        pack.dequantize(self.format_id, self.rows[ids].reshape(-1), out)
+        if self.requantize is not None and len(ids):
+            blocks = quantized(self.kernels, out, self.requantize, None)
+            pack.dequantize(self.requantize.id, blocks.reshape(-1), out)

@@ -1,0 +1,200 @@
+"""Loads the weights of a model: takes tensors out of its file by name, and checks the shape of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from oxillama._kernels import Kernels, pack
+from oxillama.errors import LoadError
+from oxillama.formats import FORMATS, Format
+from oxillama.gguf.model_file import ModelFile, TensorInfo
+from oxillama.weights.embedding import Embedding
+from oxillama.weights.file_types import FLOATS, fitting, is_quantized
+from oxillama.weights.linear import GroupedLinear, Linear
+from oxillama.weights.packer import Packer, Progress, Source
+
+
+class Weights:
+    """The tensors of a model file, as arrays, linear layers and embeddings.
+
+    Parameters
+    ----------
+    file : the open model file; it must stay open while embeddings are looked up.
+    kernels : the target that multiplies.
+    n_threads : threads that pack.
+    progress : called for each tensor that comes into memory.
+    quantize : format that float matrices are quantized to, as by `quantize_model` with ``pure``: norms,
+        routers and the like keep their format, and `file_types.FALLBACK` replaces a format that does not fit
+        the rows. None: never.
+    compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
+        to that format and multiply in float32. Float matrices are always multiplied in float32.
+
+    All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
+    without kernels.
+    """
+
+    def __init__(
+        self,
+        file: ModelFile,
+        kernels: Kernels,
+        n_threads: int,
+        progress: Progress | None = None,
+        quantize: Format | None = None,
+        compute: str = "int8",
+    ) -> None:
+        self.file = file
+        self.kernels = kernels
+        self.progress: Progress = progress or (lambda name, n_bytes: None)
+        self.quantize = quantize
+        self.compute = compute
+        self.taken: set[str] = set()
+        self.packer = Packer(file, kernels, n_threads, self.progress)
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor in GGUF order (columns first), () for a tensor the file does not have."""
+        return self.file.tensors[name].shape if self.has(name) else ()
+
+    def unused(self) -> list[str]:
+        """Tensors of the file that were never taken."""
+        return [name for name in self.file.tensors if name not in self.taken]
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        """The directory entry of a tensor, whose shape must be ``shape`` (GGUF order: columns first)."""
+        if name not in self.file.tensors:
+            raise LoadError(f"{name}: expected a tensor of shape {shape}, got none")
+        info = self.file.tensors[name]
+        if info.shape != shape:
+            raise LoadError(f"{name}: expected shape {shape}, got {info.shape}")
+        if info.format.layout is None:
+            runnable = ", ".join(fmt.name for fmt in FORMATS.values() if fmt.layout)
+            raise LoadError(f"{name}: expected a format with kernels ({runnable}), got {info.format.name}")
+        self.taken.add(name)
+        return info
+
+    def _linear_format(self, info: TensorInfo) -> Format:
+        """Format of a matrix in memory."""
+        if self.compute != "int8" and info.format.name not in FLOATS:
+            return FORMATS[self.compute.upper()]
+        return self._quantized_format(info)
+
+    def _quantized_format(self, info: TensorInfo) -> Format:
+        """Format of a tensor after `quantize`."""
+        floats = info.format.name in FLOATS and is_quantized(info.name, len(info.shape))
+        return info.format if self.quantize is None or not floats else fitting(self.quantize, info.shape[0])
+
+    def _dequantized(self, info: TensorInfo) -> np.ndarray:
+        """A tensor as float32, in the order of NumPy (columns last)."""
+        out = np.empty(info.n_elements, np.float32)
+        pack.dequantize(info.format.id, self.file.data(info.name), out)
+        self.progress(info.name, info.nbytes)
+        return out.reshape(info.shape[::-1])
+
+    def vector(self, name: str, n: int) -> np.ndarray:
+        """A tensor of one dimension as float32 (n,)."""
+        return self._dequantized(self._take(name, (n,)))
+
+    def matrix(self, name: str, rows: int, cols: int) -> np.ndarray:
+        """A tensor of two dimensions as float32 (rows, cols)."""
+        return self._dequantized(self._take(name, (cols, rows)))
+
+    def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A tensor as float32 of shape ``shape[::-1]``; ``shape`` is in GGUF order.
+
+        The file may leave out trailing dimensions of 1.
+        """
+        stored = self.shape(name)
+        same = stored and [*stored, *[1] * (len(shape) - len(stored))] == list(shape)
+        return self._dequantized(self._take(name, stored if same else shape)).reshape(shape[::-1])
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        cols: int,
+        biases: Sequence[tuple[str, int]] | None = None,
+    ) -> Linear:
+        """A linear layer of the matrices ``(name without suffix, rows)``.
+
+        The biases are those of ``biases`` (as many rows in all), by default those of ``names``; a bias that
+        the file does not have is zero.
+        """
+        sources = []
+        for name, rows in names:  # check all shapes before anything is made of them
+            flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
+            info = self._take(f"{name}.weight", (cols,) if flat else (cols, rows))
+            sources.append(
+                Source(info, self._linear_format(info), self.file.data(info.name), info.nbytes, rows)
+            )
+            self._refuse_scale(name)
+        bias = None
+        biases = biases or names
+        if any(self.has(f"{name}.bias") for name, _ in biases):
+            parts = [
+                self.vector(f"{name}.bias", rows) if self.has(f"{name}.bias") else np.zeros(rows, np.float32)
+                for name, rows in biases
+            ]
+            bias = np.concatenate(parts)
+        return self._linear(sources, cols, bias)
+
+    def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
+        return Linear(self.packer, sources, cols, bias)
+
+    def _refuse_scale(self, name: str) -> None:
+        """Raises LoadError if the file has a scale for a whole matrix."""
+        if self.has(f"{name}.scale"):
+            raise LoadError(f"{name}.scale: scales of whole tensors are not supported")
+
+    def grouped_linear(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> GroupedLinear:
+        """A linear layer per expert, of (n_experts, rows, cols) tensors and (n_experts, rows) biases."""
+        slices: list[list[Source]] = [[] for _ in range(n_experts)]
+        biases = []
+        for name, rows in names:
+            if self.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files: a tensor per expert
+                for expert, found in enumerate(slices):
+                    info = self._take(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
+                    blocks = self.file.data(info.name)
+                    found.append(Source(info, self._linear_format(info), blocks, info.nbytes, rows, expert))
+            else:
+                info = self._take(f"{name}.weight", (cols, rows, n_experts))
+                fmt, nbytes = self._linear_format(info), info.nbytes // n_experts
+                for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
+                    slices[expert].append(Source(info, fmt, blocks, nbytes, rows, expert))
+            self._refuse_scale(name)
+            if self.has(f"{name}.bias"):
+                biases.append(self.matrix(f"{name}.bias", n_experts, rows))
+            else:
+                biases.append(np.zeros((n_experts, rows), np.float32))
+        has_bias = any(self.has(f"{name}.bias") for name, _ in names)
+        bias = np.hstack(biases) if has_bias else None
+        members = [
+            self._linear(sources, cols, None if bias is None else np.ascontiguousarray(bias[expert]))
+            for expert, sources in enumerate(slices)
+        ]
+        return GroupedLinear(self.kernels, members)
+
+    def linear_from(self, name: str, values: np.ndarray) -> Linear:
+        """A linear layer of a matrix computed from the tensor ``name``.
+
+        ``values`` is float32 (rows, cols); it is held as F32 if the tensor is F32, else as F16.
+        """
+        exact = self.file.tensors[name].format.name == "F32"
+        stored = np.ascontiguousarray(values, np.float32 if exact else np.float16)
+        rows, cols = values.shape
+        info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
+        source = Source(info, info.format, stored.reshape(-1).view(np.uint8), 0, rows)
+        return self._linear([source], cols, None)
+
+    def embedding(self, name: str, rows: int, cols: int) -> Embedding:
+        """A table whose rows are looked up in the file: only the pages of those rows are read."""
+        info = self._take(name, (cols, rows))
+        self.progress(name, info.nbytes)
+        fmt = self._quantized_format(info)
+        requantize = None if fmt is info.format else fmt
+        return Embedding(
+            self.file.data(name).reshape(rows, -1), info.format.id, cols, self.kernels, requantize
+        )

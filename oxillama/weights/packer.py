@@ -1,0 +1,98 @@
+"""Packs matrices of a file into panels in memory, quantizing or dequantizing them on the way if asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from oxillama._kernels import Kernels, pack
+from oxillama.formats import Format
+from oxillama.gguf.model_file import ModelFile, TensorInfo
+from oxillama.weights.memory import ALIGNMENT, aligned_empty
+from oxillama.weights.requantize import converted
+
+ARENA_BYTES = 64 << 20
+"""Memory that small matrices share."""
+
+Progress = Callable[[str, int], None]
+"""Called with the name of a tensor and its bytes in the file once the tensor is in memory."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A matrix in a file.
+
+    Attributes
+    ----------
+    info : the tensor that holds the matrix.
+    format : format of the matrix in memory; the file's is ``info.format``.
+    blocks : uint8, the rows as the file holds them.
+    nbytes : bytes of ``blocks`` to report to the progress callback.
+    rows : rows of the matrix.
+    expert : index of the matrix in a tensor of several.
+    """
+
+    info: TensorInfo
+    format: Format
+    blocks: np.ndarray
+    nbytes: int
+    rows: int
+    expert: int = 0
+
+    def packed_bytes(self, cols: int) -> int:
+        """Bytes of the panels."""
+        return pack.packed_bytes(self.format.id, self.rows, cols)
+
+
+class Packer:
+    """Allocates memory for panels and packs matrices into it.
+
+    Parameters
+    ----------
+    file : the open model file that holds the matrices.
+    kernels : the target that quantizes.
+    n_threads : threads that pack.
+    progress : called once per packed matrix.
+    """
+
+    def __init__(self, file: ModelFile, kernels: Kernels, n_threads: int, progress: Progress) -> None:
+        self.file = file
+        self.kernels = kernels
+        self.n_threads = n_threads
+        self.progress = progress
+        self._arena = aligned_empty(0)
+
+    def memory(self, n_bytes: int) -> np.ndarray:
+        """Memory for panels: uint8 (n_bytes,), aligned to 64 bytes.
+
+        Small matrices share large pieces of memory, because the system backs only those with large pages:
+        without large pages, a token that reads many small matrices waits for page tables.
+        """
+        n_padded = -(-n_bytes // ALIGNMENT) * ALIGNMENT
+        if n_padded > ARENA_BYTES // 4:
+            return aligned_empty(n_bytes)
+        if n_padded > len(self._arena):
+            self._arena = aligned_empty(ARENA_BYTES)
+        memory, self._arena = self._arena[:n_bytes], self._arena[n_padded:]
+        return memory
+
+    def pack(self, source: Source, cols: int, data: np.ndarray) -> None:
+        """Packs a matrix of ``cols`` columns into ``data``; then releases the pages of its file."""
+        info = source.info
+        if source.format is info.format:
+            pack.pack(info.format.id, source.blocks, source.rows, cols, data, self.n_threads)
+        else:
+            self._pack_converted(source, cols, data)
+        self.file.release(info.name)
+        self.progress(info.name, source.nbytes)
+
+    def _pack_converted(self, source: Source, cols: int, data: np.ndarray) -> None:
+        """Converts a matrix to ``source.format`` and packs it, some panels at a time."""
+        info, fmt, n, start = source.info, source.format, self.n_threads, 0
+        chunks = converted(self.kernels, info.name, info.format, source.blocks, cols, fmt, n_threads=n)
+        for rows in chunks:
+            panels = data[start : start + pack.packed_bytes(fmt.id, len(rows), cols)]
+            pack.pack(fmt.id, rows.reshape(-1), len(rows), cols, panels, n)
+            start += len(panels)
