@@ -19,7 +19,7 @@ from oxillama.engine.metrics import MetricsSnapshot
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.weights.packer import Loaded
+from oxillama.weights.packer import Progress
 
 
 class ReferenceNames:
@@ -43,7 +43,7 @@ class ReferenceNames:
 
     # --- the model ----------------------------------------------------------------------------------
 
-    def load_model_from_bytes(self, data: bytes, *, progress: Loaded | None = None) -> None:
+    def load_model_from_bytes(self, data: bytes, *, progress: Progress | None = None) -> None:
         """`load_model`, from the bytes of a whole GGUF file."""
         self._load(data, progress)
 

@@ -23,7 +23,7 @@ from oxillama.engine.session import Session
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Spec
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.packer import Loaded
+from oxillama.weights.packer import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,7 +57,7 @@ class InferenceEngine(ReferenceNames):
         self,
         config: EngineConfig | str | os.PathLike[str] | None = None,
         *,
-        progress: Loaded | None = None,
+        progress: Progress | None = None,
     ) -> None:
         if isinstance(config, (str, os.PathLike)):
             config = EngineConfig(model_path=config)
@@ -73,7 +73,7 @@ class InferenceEngine(ReferenceNames):
         cls,
         path: str | os.PathLike[str],
         *,
-        progress: Loaded | None = None,
+        progress: Progress | None = None,
         **config: Unpack[EngineFields],
     ) -> InferenceEngine:
         """An engine for the model at ``path``; ``config`` are fields of `EngineConfig`."""
@@ -81,14 +81,14 @@ class InferenceEngine(ReferenceNames):
 
     # --- the model ----------------------------------------------------------------------------------
 
-    def load_model(self, path: str | os.PathLike[str], *, progress: Loaded | None = None) -> None:
+    def load_model(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
         """Loads a model in place of the present one, which stays if the new one cannot be loaded.
 
         Generations and sessions of the present model go on with it to their end.
         """
         self._load(path, progress)
 
-    def _load(self, source: str | os.PathLike[str] | bytes, progress: Loaded | None) -> None:
+    def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
         model = LoadedModel(source, self.config, progress)
         model.warn(stacklevel=4)
         self._model, self._default_session = model, None

@@ -31,7 +31,7 @@ from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.loader import Weights
-from oxillama.weights.packer import Loaded
+from oxillama.weights.packer import Progress
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class LoadedModel:
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | bytes, config: EngineConfig, progress: Loaded | None = None
+        self, source: str | os.PathLike[str] | bytes, config: EngineConfig, progress: Progress | None = None
     ) -> None:
         self.config = config
         self.kernels = _kernels.best()
@@ -64,7 +64,7 @@ class LoadedModel:
             self.thread.close(wait=False)
             raise
 
-    def _load(self, source: str | os.PathLike[str] | bytes, progress: Loaded | None) -> None:
+    def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
         config = self.config
         n_threads = config.num_threads or available_cpus()
         self.file = file = ModelFile.open(source)
@@ -80,8 +80,8 @@ class LoadedModel:
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
             model = Decoder(spec, weights, self.context_size)
             if progress is not None:
-                for matrices in model.matrices():
-                    matrices.pack()
+                for linear in model.matrices():
+                    linear.pack()
             shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
             layout = KvLayout(*model.kv_dims(), config.kv_type)
             self.pool = pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
