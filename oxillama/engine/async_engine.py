@@ -124,7 +124,9 @@ class AsyncEngine:
         it was made by `from_gguf`."""
         self._is_closed = True
         for handle in list(self._live):
-            if not finish:
+            if finish:
+                handle._open_window()
+            else:
                 handle.cancel(EngineClosed("engine: is closed"))
             while handle.is_running:
                 await asyncio.sleep(POLL)

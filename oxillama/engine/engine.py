@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from oxillama import _kernels
 from oxillama.cache.prefix import PinnedPrefix
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine.aliases import ReferenceNames
@@ -65,6 +67,7 @@ class InferenceEngine(ReferenceNames):
         self._model: LoadedModel | None = None
         self._default_session: Session | None = None
         self._last = threading.local()
+        _kernels.best()  # an unknown target is said at once
         if self.config.model_path is not None:
             self._load(self.config.model_path, progress)
 
@@ -194,7 +197,7 @@ class InferenceEngine(ReferenceNames):
         request = model.text_request(sequence, checked, key=model.prefix_key(checked.salt), whole=whole)
         model.thread.submit(request, limited=limited)
         generation = Generation(model.thread, request, callback, model)
-        self._last.generation = generation if whole else _weak(generation)
+        self._last.generation = generation if whole else weakref.ref(generation)
         return generation
 
     def generate(
@@ -413,9 +416,3 @@ def listed(prompts: Iterable[Prompt], name: str = "prompts") -> Listed[Prompt]:
     if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
         raise ConfigError(f"{name}: expected a list of prompts, got {type(prompts).__name__}")
     return list(prompts)
-
-
-def _weak(generation: Generation) -> Callable[[], Generation | None]:
-    import weakref
-
-    return weakref.ref(generation)

@@ -134,7 +134,7 @@ class Sequence:
         Of a recurrent model's, some of those may have to be run again.
         """
         if not 0 <= n_tokens <= len(self.tokens):
-            raise ValueError(f"truncate: needs 0 to {len(self.tokens)}, got {n_tokens}")
+            raise ValueError(f"truncate: expected 0 to {len(self.tokens)}, got {n_tokens}")
         del self.tokens[n_tokens:]
         self.cached_len = self.scheduled_len = self.kv.truncate(min(self.cached_len, n_tokens))
 

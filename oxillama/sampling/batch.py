@@ -52,12 +52,12 @@ def sample_batch(
         `sample` would have raised. Such a sampler's state is as it was, and no other sequence notices.
     """
     if len({id(sampler) for sampler in samplers}) < len(samplers):
-        raise SamplingError("samplers: need to be different objects, got one twice")
+        raise SamplingError("samplers: expected different objects, got one twice")
     histories = [None] * len(samplers) if histories is None else histories
     tops = [None] * len(samplers) if tops is None else tops
     if not len(samplers) == len(logits) == len(histories):
         raise SamplingError(
-            f"sample_batch: needs one row and history for each of {len(samplers)} samplers, "
+            f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
             f"got {len(logits)} rows and {len(histories)} histories"
         )
     try:
@@ -91,6 +91,11 @@ def _sample(
                 groups.setdefault(key, []).append((i, native))
         except Exception as error:  # a stage of the user's own may raise anything
             results[i] = error
+        except BaseException:  # the user's Ctrl-C: nobody has sampled
+            for other, result in zip(samplers, results):
+                if isinstance(result, (int, SampledToken)):
+                    other.rollback(1)
+            raise
     for (_, vocab), members in groups.items():
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))

@@ -392,17 +392,16 @@ def ids(n: int, seed: int = 0) -> list[int]:
 def test_a_primed_prefix_is_kept(mamba: InferenceEngine) -> None:
     system = ids(70)
     pinned = mamba.prime_with_prefix(system)
-    mamba.prefix_cache.clear()
-    assert mamba.prefix_cache.n_states == 2
+    mamba.model.prefix_cache.clear()
+    assert mamba.model.prefix_cache.n_states == 2
     for prompt, known in ((system + ids(5, 1), 70), (system[:69] + ids(5, 2), 64)):
         expected = fresh(mamba, prompt)
-        assert mamba.generate(prompt, sampler=GREEDY, max_tokens=5) == expected
-        assert mamba.last is not None
-        assert mamba.last.cached_tokens == known
+        done = mamba.stream(prompt, sampler=GREEDY, max_tokens=5).result()
+        assert (done.text, done.usage.cached_tokens) == (expected, known)
     pinned.release()
-    mamba.prefix_cache.clear()
+    mamba.model.prefix_cache.clear()
     mamba.check_integrity()
-    assert mamba.prefix_cache.memory_bytes == 0
+    assert mamba.model.prefix_cache.memory_bytes == 0
     small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.model.runner.pool.stride)
     with pytest.raises(KvCacheFullError, match="prefix: 70 tokens do not fit"):
         small.prime_with_prefix(system)
@@ -429,7 +428,7 @@ def test_all_ways_to_generate_share(mamba: InferenceEngine) -> None:
     now = mamba.metrics_snapshot()
     assert now.prefix_hits - before.prefix_hits == 2 + 3
     assert now.cached_prompt_tokens - before.cached_prompt_tokens == 5 * 192
-    assert now.kv_states_used == now.kv_states_cached == mamba.prefix_cache.n_states > 0
+    assert now.kv_states_used == now.kv_states_cached == mamba.model.prefix_cache.n_states > 0
     mamba.check_integrity()
 
 
