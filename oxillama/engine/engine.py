@@ -12,7 +12,7 @@ import numpy as np
 from blake3 import blake3
 
 from oxillama import _kernels
-from oxillama.cache.kv import KvCachePool, KvLayout
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PinnedPrefix, PrefixKvCache, prefix_key
 from oxillama.config.engine import EngineConfig, available_cpus
 from oxillama.config.sampler import SamplerConfig
@@ -160,7 +160,7 @@ class InferenceEngine(Stepwise, Embedder):
             "waiting": len(scheduler.waiting),
             "kv_pages_used": pool.n_used,
             "kv_pages_cached": prefix.n_pages,
-            "kv_states_used": 0 if pool.states is None else pool.states.n_used,
+            "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
             "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
             "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine
-from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache, SsmStatePool
+from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, LoadError
 from tests.support.kernels import same_bits
@@ -26,9 +27,9 @@ def state_of(sequence: Sequence) -> RecurrentCache:
     return sequence.kv
 
 
-def states(running: Running) -> SsmStatePool:
-    assert running.pool.states is not None
-    return running.pool.states
+def states(running: Running) -> RecurrentStatePool:
+    assert running.pool.recurrent_states is not None
+    return running.pool.recurrent_states
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -122,7 +123,7 @@ def test_a_snapshot_holds_the_state() -> None:
     other.kv.restore(data, 20)
     other.cached_len = other.scheduled_len = 20
     assert same_bits(running.runner.forward([(other, 20)]), wanted)
-    with pytest.raises(ConfigError, match="is that of 40 tokens, not of 20"):
+    with pytest.raises(ConfigError, match="expected 40 tokens, as the state has, got 20"):
         sequence.kv.snapshot(20)
     with pytest.raises(ConfigError, match=r"snapshot: needs uint8 \(\d+,\) for 20 tokens"):
         other.kv.restore(data[:-1], 20)

@@ -1,6 +1,6 @@
 """Options: metadata keys that count in some architectures, and tensors that files may have or leave out.
 
-What an option does is compared with a twin and with llama.cpp's numbers in `test_models.py` and
+What an option does is compared with a reference and with llama.cpp's numbers in `test_models.py` and
 `test_parity.py`, for the variants of `zoo.py`; here is what holds for all of them.
 """
 
@@ -18,7 +18,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, read_spec
 from oxillama.models.metadata import OPTIONS
 from tests.models.test_spec import load_model
-from tests.references.transformer import Twin
+from tests.references.transformer import Reference
 from tests.support import zoo
 from tests.support.kernels import same_bits
 from tests.support.tiny_models import Running, tokens_of
@@ -93,9 +93,9 @@ def with_tensors(model: Model, tensors: dict[str, np.ndarray]) -> bytes:
 
 
 def facts(model: Model) -> tuple[Any, ...]:
-    """What a model's metadata come to, its first family aside."""
+    """The spec of a model, and its unread options."""
     spec = read_spec(ModelFile.open(model.file()))
-    return replace(spec, family=replace(spec.family, adjust=None), unread=()), spec.unread
+    return replace(spec, unread=()), spec.unread
 
 
 def test_options_are_known() -> None:
@@ -222,6 +222,6 @@ def test_any_architecture_may_see_both_ways(name: str) -> None:
         tokens = tokens_of(n, zoo.VOCAB)
         running = Running(model.file())
         found, again = token_states(running.runner, [tokens, tokens[: n // 2 + 1]], 512)
-        expected = Twin(model).states(tokens)
+        expected = Reference(model).hidden_states(tokens)
         assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
         assert same_bits(again, token_states(running.runner, [tokens[: n // 2 + 1]], 512)[0])

@@ -11,7 +11,7 @@ from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.models.rope import Rope, rope_powers
-from tests.references import rope as twin
+from tests.references import rope as reference
 from tests.support.zoo import YARN, Model
 
 KINDS: dict[str, Rope] = {
@@ -49,7 +49,7 @@ def test_frequencies_follow_the_formulas(name: str, context: int, with_factors: 
     rope = KINDS[name]
     factors = np.linspace(0.5, 8, rope.n_rot // 2).astype(np.float32) if with_factors else None
     found = rope.frequencies(context, factors)
-    assert np.allclose(found, twin.frequencies(rope, context, factors).astype(float), rtol=1e-14, atol=0)
+    assert np.allclose(found, reference.frequencies(rope, context, factors).astype(float), rtol=1e-14, atol=0)
 
 
 def test_yarn_leaves_fast_pairs_alone_and_slows_down_slow_ones() -> None:

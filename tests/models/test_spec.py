@@ -225,11 +225,11 @@ def test_llama4_may_do_without_its_exceptions() -> None:
     assert [layer.rope is None for layer in usual.layers] == [False, False, False, True]
     assert [layer.experts for layer in usual.layers] == [False, True, False, True]
     assert [layer.chunk for layer in usual.layers] == [8192, 8192, 8192, 0]
-    assert [layer.sharpened for layer in usual.layers] == [False, False, False, True]
+    assert [layer.scaled_queries for layer in usual.layers] == [False, False, False, True]
     assert usual.family.qk_norm == "unit"
     plain = tiny.but(metadata={"llama4.attention.sliding_window": ("u32", 0)})
     spec = read_spec(ModelFile.open(plain.file()))
-    assert all((layer.rope, layer.chunk, layer.sharpened) == (0, 0, False) for layer in spec.layers)
+    assert all((layer.rope, layer.chunk, layer.scaled_queries) == (0, 0, False) for layer in spec.layers)
     assert spec.temperature is None
     many = read_spec(ModelFile.open(tiny.but(n_experts=128).file()))
     assert many.family.qk_norm == ""

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import Family, Routing, register
+from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Latent, Spec, Temperature
 
@@ -20,12 +21,8 @@ MANY_EXPERTS = (
 )
 
 DEEPSEEK = register(
-    LLAMA.derive(
-        "deepseek",
-        options=MANY_EXPERTS,
-        routing=Routing(normalize=False, shared_width="expert"),
-        adjust=needs_experts,
-    )
+    LLAMA.derive("deepseek", options=MANY_EXPERTS, routing=Routing(normalize=False, shared_width="expert")),
+    needs_experts,
 )
 
 
@@ -63,7 +60,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     rate = read.amount("attention.temperature_scale")
     if rate:
         length = read.size("attention.temperature_length")
-        spec = replace(spec.each_layer(sharpened=True), temperature=Temperature(rate, length, 0))
+        spec = replace(spec.each_layer(scaled_queries=True), temperature=Temperature(rate, length, 0))
     experts = spec.experts
     if (
         experts
@@ -88,8 +85,8 @@ DEEPSEEK2 = register(
             "rope.scaling.yarn_log_multiplier",
         ),
         mixer="mla",
-        adjust=deepseek2_numbers,
-    )
+    ),
+    deepseek2_numbers,
 )
 
 
@@ -104,5 +101,5 @@ def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
 
 
 MINICPM3: Family = register(
-    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, adjust=minicpm3_scales)
+    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None), minicpm3_scales
 )
