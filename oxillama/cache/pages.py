@@ -106,7 +106,7 @@ class PagePool:
         """
         if not self.can_allocate(n):
             raise KvCacheFullError(
-                f"{n} pages of {self.page_size} tokens needed, {self.n_available} available"
+                f"kv cache: expected {n} free pages of {self.page_size} tokens, got {self.n_available}"
             )
         while len(self._free) < n:
             self._grow()
@@ -208,7 +208,8 @@ class PagePool:
         try:
             slab.memory = aligned_empty(slab.n * self.stride)
         except MemoryError as error:
-            raise KvCacheFullError(f"no memory for {slab.n} more pages of {self.page_bytes} bytes") from error
+            message = f"kv cache: expected memory for {slab.n} pages of {self.page_bytes} bytes, got none"
+            raise KvCacheFullError(message) from error
         self._live += slab.n
         self._free += reversed(self._numbers(slab))
         fresh = slab.memory.ctypes.data + self.stride * np.arange(slab.n, dtype=np.int64)

@@ -91,7 +91,8 @@ class RecurrentStatePool:
         """
         if not self.pool.can_allocate(self.slot_pages):
             available = self.pool.n_available * self.pool.stride
-            raise KvCacheFullError(f"a state of {self.slot_bytes} bytes needed, {available} bytes available")
+            expected = f"{self.slot_bytes} free bytes for a recurrent state"
+            raise KvCacheFullError(f"kv cache: expected {expected}, got {available}")
         if not self._free:
             self._grow()
         number = self._free.pop()
@@ -103,7 +104,9 @@ class RecurrentStatePool:
         try:
             memory = aligned_empty(self.slot_bytes).view(np.float32)
         except MemoryError as error:
-            raise KvCacheFullError(f"no memory for a state of {self.slot_bytes} bytes") from error
+            raise KvCacheFullError(
+                f"kv cache: expected memory for a recurrent state of {self.slot_bytes} bytes, got none"
+            ) from error
         number = self._bare.pop() if self._bare else len(self._slots)
         if number == len(self._slots):
             self._slots.append(None)

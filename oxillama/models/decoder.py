@@ -199,7 +199,7 @@ class Inputs:
             self.positions = weights.embedding(name, spec.context_length, d)
             if context > spec.context_length:
                 raise LoadError(
-                    f"{name}: has {spec.context_length} positions, a context of {context} needs more"
+                    f"{name}: expected {context} positions, as the context has, got {spec.context_length}"
                 )
         name = "token_types.weight"
         if family.token_types and weights.has(name):
@@ -245,6 +245,6 @@ def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.n
     factors = {name: weights.vector(name, sizes[name])[:n] for name in names}
     for other, values in factors.items():
         if not (np.isfinite(values) & (values > 0)).all():
-            raise LoadError(f"{other}: needs finite numbers above 0")
+            raise LoadError(f"{other}: expected finite numbers above 0")
     plain = i > 0 and spec.family.local_rope == "plain"
     return rope.frequencies(context, None if plain else factors.get(name))

@@ -22,10 +22,10 @@ def family_of(file: ModelFile) -> Family:
     """The registered family of a file. Raises LoadError if there is none, or the file is no model."""
     kind = file.get("general.type", str, "model")
     if kind != "model":
-        raise LoadError(f"general.type: the file holds a {kind!r}, not a model")
+        raise LoadError(f"general.type: expected 'model', got {kind!r}")
     name = file.get("general.architecture", str)
     if name not in FAMILIES:
-        raise LoadError(f"architecture {name!r} is not supported; these are: {', '.join(sorted(FAMILIES))}")
+        raise LoadError(f"general.architecture: expected one of {', '.join(sorted(FAMILIES))}, got {name!r}")
     return FAMILIES[name]
 
 
@@ -79,11 +79,11 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
     n = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0)
     if n < 1 or n > len(read.file.tensors):
         most = len(read.file.tensors)
-        raise LoadError(f"{read.prefix}.block_count: needs 1 layer to {most} (the file's tensors), got {n}")
+        raise LoadError(f"{read.prefix}.block_count: expected 1 to {most} (the file's tensors), got {n}")
     heads, kv_heads = read_heads(read, family, n)
     first = next(n for n in heads if n)
     if n_embd % first and not read.has("attention.key_length"):
-        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {first} heads")
+        raise LoadError(f"{read.prefix}.embedding_length: expected a multiple of {first} heads, got {n_embd}")
     key_dim = read.size("attention.key_length", n_embd // first or 1)
     value_dim = read.size("attention.value_length", n_embd // first or 1)
     if not family.feed_forward:
@@ -124,7 +124,7 @@ def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], 
     least = 0 if family.recurrent_mixer else 1
     heads = read.per_layer("attention.head_count", n_layers, least=least)
     if not any(heads):
-        raise LoadError(f"{read.prefix}.attention.head_count: needs heads in some layer")
+        raise LoadError(f"{read.prefix}.attention.head_count: expected heads in some layer, got 0 in all")
     if not read.has("attention.head_count_kv"):
         return heads, heads
     return heads, read.per_layer("attention.head_count_kv", n_layers, least=least)
@@ -147,7 +147,7 @@ def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tupl
     n_rot = read.size("rope.dimension_count", key_dim)
     if n_rot % 2 or (n_rot > key_dim and family.mixer == "attention"):
         raise LoadError(
-            f"{read.prefix}.rope.dimension_count: needs an even number up to {key_dim}, got {n_rot}"
+            f"{read.prefix}.rope.dimension_count: expected an even number up to {key_dim}, got {n_rot}"
         )
     rope = read_rope(read, family.rope == "neox", n_rot, context)
     base = read.number("rope.freq_base_swa", family.local_base or rope.base)
@@ -179,9 +179,9 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
         return None
     n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
     if n > MAX_EXPERTS:
-        raise LoadError(f"{read.prefix}.expert_count: needs at most {MAX_EXPERTS}, got {n}")
+        raise LoadError(f"{read.prefix}.expert_count: expected at most {MAX_EXPERTS}, got {n}")
     if used > n:
-        raise LoadError(f"{read.prefix}.expert_used_count: needs at most {n} experts, got {used}")
+        raise LoadError(f"{read.prefix}.expert_used_count: expected at most {n} experts, got {used}")
     ff = next(layer.n_ff for layer in layers if layer.experts)
     width = read.uniform("expert_feed_forward_length", len(layers), 0)
     width = width or (ff if routing.width == "ff" else max(1, ff // used))
@@ -193,18 +193,17 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
     number = read.size("expert_gating_func", 0, least=0)
     if number not in (0, *GATINGS):
         raise LoadError(
-            f"{read.prefix}.expert_gating_func: {number} is not one of {', '.join(map(str, GATINGS))}"
+            f"{read.prefix}.expert_gating_func: expected one of {', '.join(map(str, GATINGS))}, got {number}"
         )
     groups = read.size("expert_group_count", 1, least=0) or 1
     kept = read.size("expert_group_used_count", 1, least=0) or 1
     if groups > 1 and (n % groups or kept > groups or used > kept * (n // groups)):
-        finding = f"{used} of {n} experts do not come from {kept} of {groups} groups"
-        raise LoadError(f"{read.prefix}.expert_group_count: {finding}")
+        found = f"{used} of {n} experts from {kept} of {groups} groups"
+        raise LoadError(f"{read.prefix}.expert_group_count: expected groups of enough experts, got {found}")
     gating = GATINGS.get(number, routing.gating)
     if groups > 1 and (gating == "softmax_after_topk" or routing.scales_input):
-        raise LoadError(
-            f"{read.prefix}.expert_group_count: experts that are chosen by their logits have no groups"
-        )
+        key = f"{read.prefix}.expert_group_count"
+        raise LoadError(f"{key}: expected 1 group for experts chosen by their logits, got {groups}")
     return Experts(
         n_experts=n,
         n_used=used,
@@ -227,7 +226,9 @@ def read_logit_scale(read: Reader, family: Family) -> float:
 def read_pooling(read: Reader) -> str:
     number = read.size("pooling_type", 0, least=0)
     if number not in POOLINGS:
-        raise LoadError(f"{read.prefix}.pooling_type: {number} is not one of {', '.join(map(str, POOLINGS))}")
+        raise LoadError(
+            f"{read.prefix}.pooling_type: expected one of {', '.join(map(str, POOLINGS))}, got {number}"
+        )
     return POOLINGS[number] if number else ""
 
 
@@ -246,7 +247,7 @@ def check_heads(spec: Spec, read: Reader) -> Spec:
         heads, shared = layer.n_heads, layer.n_kv_heads
         if shared and (heads % shared or not heads):
             raise LoadError(
-                f"{read.prefix}.attention.head_count: {heads} is not a multiple of {shared} key heads"
+                f"{read.prefix}.attention.head_count: expected a multiple of {shared} key heads, got {heads}"
             )
     return spec
 

@@ -144,9 +144,9 @@ def test_states_and_pages_come_out_of_one_limit() -> None:
     held = cache.match(KEY, range(8))
     assert held.slot is not None
     taken = cache.slots_of.allocate(), cache.slots_of.allocate()
-    with pytest.raises(KvCacheFullError, match="a state of 128 bytes needed, 0 bytes available"):
+    with pytest.raises(KvCacheFullError, match="expected 128 free bytes for a recurrent state, got 0"):
         cache.slots_of.allocate()
-    with pytest.raises(KvCacheFullError, match="1 pages of 4 tokens needed, 0 available"):
+    with pytest.raises(KvCacheFullError, match="expected 1 free pages of 4 tokens, got 0"):
         cache.pool.allocate(1)
     assert cache.pool.memory_bytes == 8 * 64
     cache.slots_of.release(held.slot)
@@ -350,7 +350,7 @@ def test_earlier_states_of_a_sequence_make_room_for_its_next() -> None:
 def test_a_pass_that_finds_no_pages_gives_its_slot_back() -> None:
     serving, n_vocab = Serving("mamba", page_size=1, max_pages=1, states=2), n_vocab_of("mamba")
     own = Running(serving.pool, tokens_of(100, n_vocab))
-    with pytest.raises(KvCacheFullError, match="100 pages of 1 tokens needed"):
+    with pytest.raises(KvCacheFullError, match="expected 100 free pages of 1 tokens"):
         serving.runner.forward([(own, 100)])
     assert own.kv.slots == []
     serving.check_empty()

@@ -125,7 +125,7 @@ def test_a_snapshot_holds_the_state() -> None:
     assert same_bits(running.runner.forward([(other, 20)]), wanted)
     with pytest.raises(ConfigError, match="expected 40 tokens, as the state has, got 20"):
         sequence.kv.snapshot(20)
-    with pytest.raises(ConfigError, match=r"snapshot: needs uint8 \(\d+,\) for 20 tokens"):
+    with pytest.raises(ConfigError, match=r"snapshot: expected uint8 \(\d+,\) for 20 tokens"):
         other.kv.restore(data[:-1], 20)
 
 
@@ -153,12 +153,12 @@ def test_the_engine_rewinds() -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "text"),
     [
-        ("mamba2", {"ssm.time_step_rank": 3}, "mamba2.ssm.inner_size: needs groups of equal heads"),
-        ("mamba2", {"ssm.group_count": 3}, "mamba2.ssm.inner_size: needs groups of equal heads"),
-        ("rwkv6", {"wkv.head_size": 5}, "rwkv6.wkv.head_size: 32 is not a multiple of 5"),
-        ("rwkv6", {"token_shift_count": 1}, "rwkv6.token_shift_count: 1 is not supported"),
+        ("mamba2", {"ssm.time_step_rank": 3}, "mamba2.ssm.inner_size: expected groups of equal heads"),
+        ("mamba2", {"ssm.group_count": 3}, "mamba2.ssm.inner_size: expected groups of equal heads"),
+        ("rwkv6", {"wkv.head_size": 5}, "rwkv6.wkv.head_size: expected a divisor of 32, got 5"),
+        ("rwkv6", {"token_shift_count": 1}, "rwkv6.token_shift_count: expected 2 or no such key, got 1"),
         ("lfm2", {"shortconv.l_cache": 4}, r"blk\.0\.shortconv\.conv\.weight: expected shape \(4, 32\)"),
-        ("jamba", {"attention.head_count": 0}, "jamba.attention.head_count: needs heads in some layer"),
+        ("jamba", {"attention.head_count": 0}, "jamba.attention.head_count: expected heads in some layer"),
     ],
 )
 def test_sizes_that_cannot_be(name: str, keys: dict[str, int], text: str) -> None:

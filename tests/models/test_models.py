@@ -214,7 +214,9 @@ def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
     found = Running(replace(model, keys=keys).file()).logits(tokens)  # type: ignore[arg-type]
     assert same_bits(found, Running(model.file()).logits(tokens))
     keys["expert_used_count"] = ("[u32]", [2, 1])
-    with pytest.raises(LoadError, match=r"expert_used_count: needs one number for all layers, has \[1, 2\]"):
+    with pytest.raises(
+        LoadError, match=r"expert_used_count: expected one number for all layers, got \[1, 2\]"
+    ):
         Running(replace(model, keys=keys).file())  # type: ignore[arg-type]
 
 

@@ -39,7 +39,7 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
     n_rot = spec.ropes[0].n_rot
     if n_rot >= latent.key_dim:
         key = f"{read.prefix}.rope.dimension_count"
-        raise LoadError(f"{key}: needs an even number below {latent.key_dim}, got {n_rot}")
+        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {n_rot}")
     return replace(
         spec.each_layer(n_kv_heads=1),
         latent=latent,

@@ -98,7 +98,7 @@ MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides"
 def needs_experts(spec: Spec, read: Reader) -> Spec:
     """There is no such model without experts."""
     if spec.experts is None:
-        raise LoadError(f"{read.prefix}.expert_count: needs 1 or more experts")
+        raise LoadError(f"{read.prefix}.expert_count: expected 1 or more experts, got 0")
     return spec
 
 

@@ -26,7 +26,7 @@ def ssm_sizes(spec: Spec, read: Reader) -> Spec:
     )
     if second and (sizes.inner % sizes.heads or sizes.heads % sizes.groups):
         finding = f"{sizes.inner} channels, {sizes.heads} heads, {sizes.groups} groups"
-        raise LoadError(f"{read.prefix}.ssm.inner_size: needs groups of equal heads, got {finding}")
+        raise LoadError(f"{read.prefix}.ssm.inner_size: expected groups of equal heads, got {finding}")
     return replace(spec, recurrent=sizes)
 
 
@@ -74,7 +74,7 @@ def short_taps(spec: Spec, read: Reader) -> Spec:
     """LFM2's recurrent layers have but a length."""
     taps = read.size("shortconv.l_cache")
     if not spec.causal and taps % 2 == 0:
-        raise LoadError(f"{read.prefix}.shortconv.l_cache: needs an odd number in an encoder, got {taps}")
+        raise LoadError(f"{read.prefix}.shortconv.l_cache: expected an odd number in an encoder, got {taps}")
     return replace(spec, recurrent=RecurrentSizes(taps=taps, inner=spec.n_embd, n=1, heads=1))
 
 

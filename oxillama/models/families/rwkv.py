@@ -15,7 +15,7 @@ def rwkv_sizes(spec: Spec, read: Reader) -> Spec:
     """Heads, the ranks of small matrices, and where version 6 halves the hidden state."""
     dim, sixth = read.size("wkv.head_size"), spec.family.name == "rwkv6"
     if spec.n_embd % dim:
-        raise LoadError(f"{read.prefix}.wkv.head_size: {spec.n_embd} is not a multiple of {dim}")
+        raise LoadError(f"{read.prefix}.wkv.head_size: expected a divisor of {spec.n_embd}, got {dim}")
     read.refuse("token_shift_count", (2,))
     if sixth:
         ranks = {"mix": read.size("time_mix_extra_dim"), "decay": read.size("time_decay_extra_dim")}

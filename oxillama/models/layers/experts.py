@@ -157,7 +157,7 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
     down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
     bias = f"{block}.exp_probs_b.bias"
     if weights.has(bias) and (sizes.gating == "softmax_after_topk" or routing.scales_input):
-        raise LoadError(f"{bias}: experts that are chosen by their logits have no other bias")
+        raise LoadError(f"{bias}: expected no such tensor for experts chosen by their logits")
     shared = (
         load_feed_forward(spec, weights, block, sizes.shared_width, "_shexp") if sizes.shared_width else None
     )
