@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from oxillama.cache.pages import PagePool
-from oxillama.cache.radix import Node, State, Tokens, last_state, walk
+from oxillama.cache.radix import CachedState, Node, Tokens, last_state, walk
 
 SPACING = 256
 """Tokens between the states that are kept of a prompt; more where they are large."""
@@ -104,7 +104,7 @@ class PrefixKvCache:
         self.hits = self.misses = self.hit_tokens = self.looked_up_tokens = self.evicted_pages = 0
         self._roots: dict[bytes, Node] = {}
         self._leaves: set[Node] = set()
-        self._states: dict[int, State] = {}  # by slot
+        self._states: dict[int, CachedState] = {}  # by slot
         self._clock = 0
         pool.reclaim = self.reclaim
 
@@ -116,7 +116,7 @@ class PrefixKvCache:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the pages and states kept, those in use by sequences included."""
-        slot_bytes = 0 if self.pool.states is None else self.pool.states.slot_bytes
+        slot_bytes = 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_bytes
         return self.n_pages * self.pool.stride + self.n_states * slot_bytes
 
     @property
@@ -130,11 +130,11 @@ class PrefixKvCache:
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         self._clock += 1
         n, slot, marks = known, None, None
-        if self.pool.states is not None:
+        if self.pool.recurrent_states is not None:
             state = last_state(path, known)
             if state is not None:
                 state.used = self._clock
-                self.pool.states.retain(state.slot)
+                self.pool.recurrent_states.retain(state.slot)
             n, slot = (0, None) if state is None else (state.end, state.slot)
             marks = self._marks(n, known, len(tokens))
         path = path[: self.pool.pages_for(n)]
@@ -207,7 +207,7 @@ class PrefixKvCache:
         if not path or known < len(tokens):
             return None
         pinned = {path[-1]}
-        if self.pool.states is not None:
+        if self.pool.recurrent_states is not None:
             if known not in path[-1].states:
                 return None
             before = last_state(path, known - 1)  # in case what follows joins the last token
@@ -289,17 +289,17 @@ class PrefixKvCache:
 
     def _keep(self, node: Node, end: int, slot: int) -> None:
         """Keeps a state, if there is room and it is not kept yet."""
-        assert self.pool.states is not None
+        assert self.pool.recurrent_states is not None
         if end not in node.states and slot not in self._states and self._make_room(self._slot_pages):
-            self.pool.states.retain(slot)
-            node.states[end] = self._states[slot] = State(node, end, slot, self._clock)
+            self.pool.recurrent_states.retain(slot)
+            node.states[end] = self._states[slot] = CachedState(node, end, slot, self._clock)
         elif end in node.states:
             node.states[end].used = self._clock
 
     @property
     def _slot_pages(self) -> int:
         """Pages that take as much memory as a state."""
-        return 0 if self.pool.states is None else self.pool.states.slot_pages
+        return 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_pages
 
     @property
     def _n_held(self) -> int:
@@ -333,20 +333,20 @@ class PrefixKvCache:
         """Gives up ``n`` pages, from the leaves inwards, or states of as much memory, but none that is pinned
         or used by this very call. A few leaves more go at once, for they are looked through each time."""
 
-        def may_go(item: Node | State) -> bool:
-            node = item.node if isinstance(item, State) else item
+        def may_go(item: Node | CachedState) -> bool:
+            node = item.node if isinstance(item, CachedState) else item
             return not node.pins and item.used < self._clock and self._weight(item, only_free) > 0
 
-        def entry(item: Node | State) -> tuple[int, bool, int, int, Node | State]:
-            return item.used, isinstance(item, State), -item.end, id(item), item
+        def entry(item: Node | CachedState) -> tuple[int, bool, int, int, Node | CachedState]:
+            return item.used, isinstance(item, CachedState), -item.end, id(item), item
 
-        items: list[Node | State] = [*self._leaves, *self._states.values()]
+        items: list[Node | CachedState] = [*self._leaves, *self._states.values()]
         heap = [entry(item) for item in items if may_go(item)]
         heapq.heapify(heap)
         given, cushion = 0, self.n_pages // 32
         while heap and given < n + cushion:
             item = heapq.heappop(heap)[-1]
-            if isinstance(item, State):
+            if isinstance(item, CachedState):
                 if given >= n:
                     break
                 if item.slot in self._states:  # it has not gone with its page
@@ -364,17 +364,17 @@ class PrefixKvCache:
                 heapq.heappush(heap, entry(parent))
         return given
 
-    def _weight(self, item: Node | State, only_free: bool) -> int:
+    def _weight(self, item: Node | CachedState, only_free: bool) -> int:
         """How many pages' memory is had by giving up a page or a state; with ``only_free``, at once."""
         if isinstance(item, Node):
             return 0 if only_free and self.pool.references(item.page) > 1 else 1
-        assert self.pool.states is not None
-        held = only_free and self.pool.states.references(item.slot) > 1
-        return 0 if held else self.pool.states.slot_pages
+        assert self.pool.recurrent_states is not None
+        held = only_free and self.pool.recurrent_states.references(item.slot) > 1
+        return 0 if held else self.pool.recurrent_states.slot_pages
 
-    def _forget(self, state: State) -> None:
-        assert self.pool.states is not None
-        self.pool.states.release(state.slot)
+    def _forget(self, state: CachedState) -> None:
+        assert self.pool.recurrent_states is not None
+        self.pool.recurrent_states.release(state.slot)
         del self._states[state.slot], state.node.states[state.end]
 
     def _remove(self, node: Node, parent: Node) -> None:

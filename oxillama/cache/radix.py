@@ -9,7 +9,7 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(eq=False)
-class State:
+class CachedState:
     """A recurrent state that is kept."""
 
     node: Node
@@ -30,7 +30,7 @@ class Node:
     used: int = 0  # when, on the tree's own clock
     pins: int = 0
     children: dict[int, list[Node]] = field(default_factory=dict)  # by their first token
-    states: dict[int, State] = field(default_factory=dict)  # by their end, which lies in this page
+    states: dict[int, CachedState] = field(default_factory=dict)  # by their end, which lies in this page
 
     def longest(self, tokens: Tokens) -> tuple[Node | None, int]:
         """The child that has most of ``tokens`` in common, and how many."""
@@ -56,7 +56,7 @@ def walk(root: Node | None, tokens: Sequence[int], page_size: int) -> tuple[list
     return path, n
 
 
-def last_state(path: Sequence[Node], n: int) -> State | None:
+def last_state(path: Sequence[Node], n: int) -> CachedState | None:
     """The last state on a path within ``n`` tokens."""
     states = (state for node in path for state in node.states.values() if state.end <= n)
     return max(states, key=lambda state: state.end, default=None)

@@ -11,7 +11,7 @@ from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
-from oxillama.models.preflight import Outline, outline
+from oxillama.models.preflight import Preflight, preflight
 
 
 def describe(file: ModelFile) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def describe(file: ModelFile) -> dict[str, Any]:
     architecture = file.metadata.get("general.architecture")
     n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
     n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
-    found = outline(file)
+    found = preflight(file)
     spec = found.spec
     return {
         "files": [str(path) for path in file.paths],
@@ -99,7 +99,7 @@ def describe_experts(spec: Spec) -> dict[str, Any] | None:
     if experts is None:
         return None
     return {
-        "kind": {"chosen": "softmax of the chosen"}.get(experts.gating, experts.gating),
+        "kind": {"softmax_after_topk": "softmax of the chosen"}.get(experts.gating, experts.gating),
         "layers": sum(layer.experts for layer in spec.layers),
         "experts": experts.n_experts,
         "used": experts.n_used,
@@ -131,7 +131,7 @@ def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda row: (-row["bytes"], row["format"]))
 
 
-def describe_tokenizer(file: ModelFile, found: Outline) -> dict[str, Any]:
+def describe_tokenizer(file: ModelFile, found: Preflight) -> dict[str, Any]:
     """What the file says of its vocabulary; its kind, size and templates where it can be used."""
     tokenizer = found.tokenizer
     names = tokenizer.chat_template_names if tokenizer else []
@@ -154,7 +154,7 @@ def describe_tokenizer(file: ModelFile, found: Outline) -> dict[str, Any]:
     }
 
 
-def describe_memory(spec: Spec, found: Outline) -> dict[str, Any]:
+def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
     """Bytes that running it takes, beside what passes through."""
     return {
         "weights": found.weight_bytes,

@@ -25,7 +25,7 @@ from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models.preflight import outline
+from oxillama.models.preflight import preflight
 from oxillama.weights.file_types import FILE_TYPES, is_quantized
 from oxillama.weights.requantize import MOST, quantized
 
@@ -188,7 +188,7 @@ def write(
 def check_loadable(path: Path) -> None:
     """Raises LoadError for a file that would not load: numbers of a config that no model can have."""
     with ModelFile.open(path) as file:
-        reasons = outline(file).reasons
+        reasons = preflight(file).reasons
     if reasons:
         raise LoadError(f"config.json: what it says makes a file that cannot be loaded: {reasons[0]}")
 

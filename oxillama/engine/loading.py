@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from oxillama import _kernels
-from oxillama.cache.kv import KvCachePool, KvLayout
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
@@ -186,7 +186,7 @@ class Gauges:
             "waiting": len(scheduler.waiting),
             "kv_pages_used": pool.n_used,
             "kv_pages_cached": prefix.n_pages,
-            "kv_states_used": 0 if pool.states is None else pool.states.n_used,
+            "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
             "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
             "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,

@@ -1,8 +1,8 @@
 """The model: tokens in, hidden states and logits out.
 
-Reads like the paper: x = embed(tokens); for each layer x += mix(norm(x)); x += feed(norm(x));
-logits = norm(x) W^T. All rows of a ragged batch go through together. How a layer wires its two blocks into
-the hidden state is in `layer.py`; the blocks are `Attention`, `LatentAttention`, `Feed` and `ExpertFeed`.
+x = embed(tokens); for each layer x += mixer(norm(x)), then x += feed_forward(norm(x)); logits = norm(x) W^T.
+All rows of a ragged batch run together. `layers/layer.py` adds the outputs of a layer's two blocks to the
+hidden state; `layers/` has the blocks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
 from oxillama.models.layers.layer import Layer, load_layer
 from oxillama.models.layers.norm import Norm, load_norm
-from oxillama.models.layers.stateful import lay_out
+from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
-from oxillama.models.thread_tuner import Pace
+from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.linear import Linear
@@ -57,7 +57,7 @@ class Decoder:
         self.context = context or spec.context_length
         self.inputs = Inputs(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
-        self.state_floats = lay_out(block for layer in self.layers for block in layer.blocks())
+        self.state_floats = assign_state_offsets(block for layer in self.layers for block in layer.blocks())
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
@@ -90,12 +90,12 @@ class Decoder:
         """The layout of a page that holds this model's keys and values."""
         return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
-    def states(
+    def hidden_states(
         self,
         batch: Batch,
         kv: Any,
         work: Workspace,
-        pace: Pace,
+        tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
         """Runs a batch.
@@ -105,7 +105,7 @@ class Decoder:
         batch : the rows.
         kv : the kernels' `PagedBatch` over the same rows; their keys and values are stored in it.
         work : buffers, overwritten.
-        pace : chooses the threads, layer by layer.
+        tuner : chooses the threads, layer by layer.
         cancelled : called before every layer; True stops the pass.
 
         Returns
@@ -117,23 +117,23 @@ class Decoder:
         ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
-        work.reserve(n, kv.scratch_bytes(pace.most))
+        work.reserve(n, kv.scratch_bytes(tuner.most))
         tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
-        step = Step(batch, kv, work, pace.n_threads, tables, self._temperatures(batch.positions))
-        if batch.states is not None:
-            before, after = batch.states
+        step = Step(batch, kv, work, tuner.n_threads, tables, self._temperatures(batch.positions))
+        if batch.recurrent_states is not None:
+            before, after = batch.recurrent_states
             args = before, after, batch.row_start, self.state_floats
-            step.state = self.kernels.recurrent.StateBatch(*args)
+            step.recurrent = self.kernels.recurrent.StateBatch(*args)
         x = work.rows("x", n, spec.n_embd)
-        self.inputs.look_up(batch, x, pace.n_threads)
+        self.inputs.look_up(batch, x, tuner.n_threads)
         for layer in self.layers:
             if cancelled is not None and cancelled():
                 raise ForwardCancelled
-            with pace.layer(n) as step.n_threads:
+            with tuner.layer(n) as step.n_threads:
                 layer.run(x, step)
         rows: np.ndarray = x[batch.wanted]
         if self.output_norm is not None and len(rows):
-            self.output_norm.apply(rows, rows, pace.n_threads)
+            self.output_norm.apply(rows, rows, tuner.n_threads)
         return rows
 
     def forward(
@@ -141,22 +141,22 @@ class Decoder:
         batch: Batch,
         kv: Any,
         work: Workspace,
-        pace: Pace,
+        tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
-        """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
-        return self.logits(self.states(batch, kv, work, pace, cancelled), work, pace)
+        """Runs a batch as `hidden_states` does; float32 (wanted, vocab) logits of its wanted rows."""
+        return self.logits(self.hidden_states(batch, kv, work, tuner, cancelled), work, tuner)
 
-    def logits(self, rows: np.ndarray, work: Workspace, pace: Pace) -> np.ndarray:
+    def logits(self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner) -> np.ndarray:
         """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd)."""
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            self.output.apply(rows, out, work.scratch, pace.n_threads)
+            self.output.apply(rows, out, work.scratch, tuner.n_threads)
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
-                self.kernels.vector.soft_cap(out, spec.final_soft_cap, pace.n_threads)
+                self.kernels.vector.soft_cap(out, spec.final_soft_cap, tuner.n_threads)
         return out
 
     def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:
@@ -198,11 +198,11 @@ class Inputs:
         self.positions: Embedding | None = None
         self.type: np.ndarray | None = None
         name = "position_embd.weight"
-        if family.positions == "yes" or (family.positions == "maybe" and weights.has(name)):
+        if family.positions == "yes" or (family.positions == "auto" and weights.has(name)):
             self.positions = weights.embedding(name, spec.context_length, d)
             if context > spec.context_length:
                 raise LoadError(
-                    f"{name}: has {spec.context_length} positions, a context of {context} needs more"
+                    f"{name}: expected {context} positions, as the context has, got {spec.context_length}"
                 )
         name = "token_types.weight"
         if family.token_types and weights.has(name):
@@ -230,7 +230,7 @@ def load_output(spec: Spec, weights: Weights) -> Linear | None:
     kind = spec.family.output
     if kind == "none":
         return None
-    own = kind == "own" or (kind == "either" and weights.has("output.weight"))
+    own = kind == "own" or (kind == "auto" and weights.has("output.weight"))
     return weights.linear([("output" if own else "token_embd", spec.n_vocab)], spec.n_embd)
 
 
@@ -248,6 +248,6 @@ def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.n
     factors = {name: weights.vector(name, sizes[name])[:n] for name in names}
     for other, values in factors.items():
         if not (np.isfinite(values) & (values > 0)).all():
-            raise LoadError(f"{other}: needs finite numbers above 0")
+            raise LoadError(f"{other}: expected finite numbers above 0")
     plain = i > 0 and spec.family.local_rope == "plain"
     return rope.frequencies(context, None if plain else factors.get(name))

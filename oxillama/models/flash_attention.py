@@ -100,11 +100,14 @@ def batched_flash_attention(
     n_threads = available_cpus() if num_threads is None else num_threads
     for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("num_threads", n_threads)):
         if value < 1:
-            raise ConfigError(f"{name}: needs at least 1, got {value}")
-    if window < 0 or not 0 <= softcap < 1e30:
-        raise ConfigError(f"window, softcap: need finite numbers, 0 or more, got {window} and {softcap}")
+            raise ConfigError(f"{name}: expected an integer >= 1, got {value}")
+    for name, number in (("window", window), ("softcap", softcap)):
+        if not 0 <= number < 1e30:
+            raise ConfigError(f"{name}: expected a finite number >= 0, got {number}")
     if not len(q) == len(k) == len(v):
-        raise ConfigError(f"q, k, v: need one of each per sequence, got {len(q)}, {len(k)} and {len(v)}")
+        raise ConfigError(
+            f"q, k, v: expected one of each for every sequence, got {len(q)}, {len(k)} and {len(v)}"
+        )
     if len(q) == 0:
         return np.empty(np.shape(q), np.float32) if isinstance(q, np.ndarray) else []
     kv_heads, value_dim = _heads(k[0], v[0], num_heads, head_dim)
@@ -164,9 +167,9 @@ def _runs(i: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, ordered: bool) ->
     take several runs."""
     n = len(k)
     if len(v) != n:
-        raise ConfigError(f"v[{i}]: needs as many positions as k[{i}], {n}, got {len(v)}")
+        raise ConfigError(f"v[{i}]: expected {n} positions, as k[{i}] has, got {len(v)}")
     if len(q) > n and (ordered or n == 0):
-        raise ConfigError(f"q[{i}]: needs at most {n} tokens, one for each position of k[{i}], got {len(q)}")
+        raise ConfigError(f"q[{i}]: expected at most {n} tokens, the positions of k[{i}], got {len(q)}")
     rows = [min(n, len(q) - done) for done in range(0, len(q), max(1, n))]
     return [Run(i, n - count, count) for count in rows]
 
@@ -177,10 +180,10 @@ def _heads(k: np.ndarray, v: np.ndarray, num_heads: int, head_dim: int) -> tuple
     kv_heads = width // head_dim
     if kv_heads < 1 or kv_heads * head_dim != width or num_heads % kv_heads:
         raise ConfigError(
-            f"k: needs rows of heads of {head_dim}, {num_heads} or a divisor of that, got {np.shape(k)}"
+            f"k: expected heads of {head_dim} whose number divides {num_heads}, got {np.shape(k)}"
         )
     if values < 1 or values % kv_heads:
-        raise ConfigError(f"v: needs rows of {kv_heads} heads as k has, got {np.shape(v)}")
+        raise ConfigError(f"v: expected {kv_heads} heads, as k has, got {np.shape(v)}")
     return kv_heads, values // kv_heads
 
 
@@ -190,7 +193,7 @@ def _rows(x: np.ndarray, name: str, heads: int, dim: int | None) -> np.ndarray:
     expected = [(heads,)] if dim is None else [(len(x), heads, dim), (len(x), heads * dim)] if x.ndim else []
     if x.shape not in expected or x.dtype.kind not in "fiu":
         wanted = f"({heads},)" if dim is None else f"(n, {heads}, {dim}) or (n, {heads * dim})"
-        raise ConfigError(f"{name}: needs real numbers of shape {wanted}, got {x.dtype} {x.shape}")
+        raise ConfigError(f"{name}: expected real numbers of shape {wanted}, got {x.dtype} {x.shape}")
     return np.ascontiguousarray(x.reshape(len(x), heads * dim) if dim else x, np.float32)
 
 

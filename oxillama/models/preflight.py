@@ -23,7 +23,7 @@ from oxillama.weights.packer import Source
 
 
 @dataclass(frozen=True)
-class Outline:
+class Preflight:
     """What a file needs, or why it cannot be loaded.
 
     Attributes
@@ -68,7 +68,7 @@ class UnpackedWeights(Weights):
         return UnpackedLinear(sources, cols)
 
 
-def outline(file: ModelFile) -> Outline:
+def preflight(file: ModelFile) -> Preflight:
     """Looks through an open file; what keeps it from being loaded is told, not raised."""
     reasons, tokenizer = [], None
     try:
@@ -80,18 +80,18 @@ def outline(file: ModelFile) -> Outline:
     except (LoadError, GGUFError) as error:
         without = sorted({t.format.name for t in file.tensors.values() if t.format.layout is None})
         missing = [f"format {name} has no kernels" for name in without]
-        return Outline((str(error), *missing, *reasons), tokenizer=tokenizer)
+        return Preflight((str(error), *missing, *reasons), tokenizer=tokenizer)
     if tokenizer is not None and tokenizer.n_vocab > spec.n_vocab:
         reasons.append(f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows")
     weights = UnpackedWeights(file, best())
     try:
         model = Decoder(spec, weights)
     except (LoadError, GGUFError) as error:
-        return Outline((str(error), *reasons), spec, tokenizer)
+        return Preflight((str(error), *reasons), spec, tokenizer)
     tables = [table for table in (model.inputs.tokens, model.inputs.positions) if table is not None]
     page = EngineConfig.page_size
     kv = {name: model.kv_shape(id, page).page_bytes // page for name, id in KV_TYPES.items()}
-    return Outline(
+    return Preflight(
         reasons=tuple(reasons),
         spec=spec,
         tokenizer=tokenizer,

@@ -116,14 +116,12 @@ def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope
     """What a file says of its rotation; raises LoadError for what is unknown or cannot be."""
     kind = read.text("rope.scaling.type", "linear")
     if kind not in KINDS:
-        raise LoadError(
-            f"{read.prefix}.rope.scaling.type: {kind!r} is not supported; these are: {', '.join(KINDS)}"
-        )
+        raise LoadError(f"{read.prefix}.rope.scaling.type: expected one of {', '.join(KINDS)}, got {kind!r}")
     factor = read.amount("rope.scaling.factor", read.amount("rope.scale_linear")) or 1.0
     alpha = read.amount("rope.scaling.alpha")
     base = read.number("rope.freq_base", 10000.0)
     if base == 1 and kind == "yarn":
-        raise LoadError(f"{read.prefix}.rope.freq_base: YaRN needs another number than 1")
+        raise LoadError(f"{read.prefix}.rope.freq_base: expected another base than 1 for YaRN, got 1")
     if alpha > 1 and kind in ("linear", "none") and factor == 1:  # NTK-aware under another name
         kind, factor = "ntk", alpha
     magnitude = read.number("rope.scaling.attn_factor", 1.0)

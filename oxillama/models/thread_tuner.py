@@ -22,7 +22,7 @@ GAIN = 0.9
 """Another number of threads stays if it takes at most this share of the time."""
 
 
-class Pace:
+class ThreadTuner:
     """Counts, times and chooses, for batches of each size by itself: what is best for one token, which waits
     for the memory, says nothing about a prompt.
 

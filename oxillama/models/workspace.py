@@ -77,7 +77,7 @@ class Step:
     kv : the kernels' `PagedBatch` over them.
     tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
     temperatures : float32 (n, 1), what queries are multiplied by in layers that sharpen them, or None.
-    state : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
+    recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
     """
 
     batch: Batch
@@ -86,7 +86,7 @@ class Step:
     n_threads: int
     tables: tuple[np.ndarray, ...]
     temperatures: np.ndarray | None
-    state: Any = None
+    recurrent: Any = None
 
 
 def merge_widths(*parts: Mapping[str, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
-from oxillama.cache.recurrent import SsmStatePool
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
 from oxillama.engine.sequence import Sequence as Running
@@ -33,7 +33,7 @@ class Cache(PrefixKvCache):
 
     def __init__(self, room: int = 100, cached: int = 100, spacing: int = 8, state: int = 2) -> None:
         pool = PagePool(Shape(), 4, room)
-        pool.states = self.slots_of = SsmStatePool(pool, 16 * state)
+        pool.recurrent_states = self.slots_of = RecurrentStatePool(pool, 16 * state)
         super().__init__(pool, 64 * cached, spacing)
 
     def put(self, tokens: Sequence[int]) -> None:
@@ -144,9 +144,9 @@ def test_states_and_pages_come_out_of_one_limit() -> None:
     held = cache.match(KEY, range(8))
     assert held.slot is not None
     taken = cache.slots_of.allocate(), cache.slots_of.allocate()
-    with pytest.raises(KvCacheFullError, match="a state of 128 bytes needed, 0 bytes available"):
+    with pytest.raises(KvCacheFullError, match="expected 128 free bytes for a recurrent state, got 0"):
         cache.slots_of.allocate()
-    with pytest.raises(KvCacheFullError, match="1 pages of 4 tokens needed, 0 available"):
+    with pytest.raises(KvCacheFullError, match="expected 1 free pages of 4 tokens, got 0"):
         cache.pool.allocate(1)
     assert cache.pool.memory_bytes == 8 * 64
     cache.slots_of.release(held.slot)
@@ -332,7 +332,7 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
     again = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     serving.run(again)
     check_as_alone(serving, again, 3)
-    with pytest.raises(ConfigError, match=r"kv_memory_limit: \d+ bytes, but two states and a page"):
+    with pytest.raises(ConfigError, match=r"kv_memory_limit: expected at least \d+ bytes, for two"):
         Serving("mamba", max_pages=0, states=2)
     serving.check_empty()
 
@@ -350,7 +350,7 @@ def test_earlier_states_of_a_sequence_make_room_for_its_next() -> None:
 def test_a_pass_that_finds_no_pages_gives_its_slot_back() -> None:
     serving, n_vocab = Serving("mamba", page_size=1, max_pages=1, states=2), n_vocab_of("mamba")
     own = Running(serving.pool, tokens_of(100, n_vocab))
-    with pytest.raises(KvCacheFullError, match="100 pages of 1 tokens needed"):
+    with pytest.raises(KvCacheFullError, match="expected 100 free pages of 1 tokens"):
         serving.runner.forward([(own, 100)])
     assert own.kv.slots == []
     serving.check_empty()
@@ -443,7 +443,7 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(serving.runner.model.layers[-1].feed), "run", interrupted)
+        patch.setattr(type(serving.runner.model.layers[-1].feed_forward), "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             serving.loop.step()
     steps = 0

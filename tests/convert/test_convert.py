@@ -18,7 +18,7 @@ from oxillama.errors import ConfigError, LoadError, ModelFileError, TokenizerErr
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.references import llama as llama_twin
-from tests.references.transformer import Twin
+from tests.references.transformer import Reference
 from tests.support import huggingface as hf
 from tests.support.command_line import error, output
 from tests.support.tiny_models import Running
@@ -167,7 +167,7 @@ def test_qwen(tmp_path: Path, version: int) -> None:
     config = qwen_config(version, head_dim=8)
     tensors = hf.decoder_weights(config, qkv_biases=version == 2, norms=version == 3)
     data = converted(llama_folder(tmp_path / "model", config, tensors))
-    twin = Twin(Model(f"qwen{version}"), renamed(tensors))
+    twin = Reference(Model(f"qwen{version}"), renamed(tensors))
     close(Running(data).logits(TOKENS), twin.logits(TOKENS))
 
 
@@ -184,7 +184,8 @@ def test_yarn(tmp_path: Path) -> None:
         "rope.scaling.attn_factor": ("f32", 1.5 / (1 + 0.1 * math.log(4))),
     }
     close(
-        Running(data).logits(TOKENS), Twin(Model("qwen3", keys=dict(keys)), renamed(tensors)).logits(TOKENS)
+        Running(data).logits(TOKENS),
+        Reference(Model("qwen3", keys=dict(keys)), renamed(tensors)).logits(TOKENS),
     )
 
 
@@ -201,9 +202,9 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
     assert done.left_out == ("pooler.dense.weight",)
     data = (tmp_path / "out.gguf").read_bytes()
     ids = [2, 5, 6, 7, 8, 9, 3]
-    twin = Twin(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
+    reference = Reference(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
     states = Running(data).hidden_states([ids], 512)[0]
-    close(states, twin.states(ids))
+    close(states, reference.hidden_states(ids))
     engine = InferenceEngine()
     engine.load_model_from_bytes(data)
     embedding = engine.embed("The FOXES cafés")  # pooled by its first token

@@ -9,7 +9,7 @@ import pytest
 
 from oxillama.engine.embedding import token_states
 from oxillama.errors import GGUFError, LoadError
-from tests.references.transformer import Twin
+from tests.references.transformer import Reference
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
@@ -30,7 +30,10 @@ def scores(running: Running, n_threads: int = 1) -> np.ndarray:
 @pytest.mark.parametrize("name", RANKERS)
 def test_scores_are_those_of_the_reference(name: str) -> None:
     running = Running(RANKERS[name].file())
-    found, expected = scores(running), np.stack([Twin(RANKERS[name]).scores(tokens) for tokens in TEXTS])
+    found, expected = (
+        scores(running),
+        np.stack([Reference(RANKERS[name]).scores(tokens) for tokens in TEXTS]),
+    )
     assert found.dtype == np.float32
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()

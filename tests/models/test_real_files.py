@@ -1,6 +1,6 @@
 """Files as they are published: every matrix its own format, experts in blocks, odd widths, shards, padding.
 
-With ``compute="f32"`` the numbers must be those of the float64 twin of the dequantized weights; with int8
+With ``compute="f32"`` the numbers must be those of the float64 reference on dequantized weights; with int8
 they are near, and the same bits on every target and in every chunk.
 """
 
@@ -23,8 +23,8 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec, read_spec
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.file_types import FALLBACK
-from tests.references import formats as twin_formats
-from tests.references.transformer import Twin
+from tests.references import formats as reference_formats
+from tests.references.transformer import Reference
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import PRESENT, matrix, same_bits
 from tests.support.tiny_file import N_CONTROL, tiny_vocabulary, write_tiny_model
@@ -87,7 +87,7 @@ def written(
             held[name] = gguf.quants.dequantize(data, quantization).astype(np.float64)
         else:
             data = matrix(kind, values.size // cols, cols, seed=model.seed + i)
-            held[name] = twin_formats.weights(kind, data).reshape(values.shape)
+            held[name] = reference_formats.weights(kind, data).reshape(values.shape)
         tensors.append(ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].id, data.tobytes()))
     return model._file(tensors), held
 
@@ -113,10 +113,10 @@ def run(data: bytes, model: Model, tokens: list[int], **options: Any) -> np.ndar
 
 
 def check(model: Model, data: bytes, held: dict[str, np.ndarray], tolerance: float = 3e-4) -> None:
-    """Right against the twin; near it in int8, the same bits there however it is run."""
+    """Right against the reference; near it in int8, the same bits there however it is run."""
     tokens = tokens_of(20, VOCAB, seed=model.seed)
-    twin = Twin(model, held)
-    wanted = twin.states(tokens) if model.architecture in ENCODERS else twin.logits(tokens)
+    reference = Reference(model, held)
+    wanted = reference.hidden_states(tokens) if model.architecture in ENCODERS else reference.logits(tokens)
     found = run(data, model, tokens, compute="f32")
     assert np.abs(found - wanted).max() < tolerance * np.abs(wanted).max()
     near = run(data, model, tokens)

@@ -17,7 +17,7 @@ from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.loader import Weights
-from tests.references import formats as twin_formats
+from tests.references import formats as reference_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import PRESENT, matrix, normal
@@ -59,7 +59,7 @@ class Tiny:
 
     @property
     def sizes(self) -> Sizes:
-        """For the twin."""
+        """For the reference."""
         return Sizes(
             self.n_layers,
             self.n_heads,
@@ -116,8 +116,8 @@ class Tiny:
         return made
 
     def weights(self) -> dict[str, np.ndarray]:
-        """float64, for the twin: matrices (rows, cols), vectors (n,)."""
-        found = {name: twin_formats.weights(*rows) for name, rows in self.tensors.items()}
+        """float64, for the reference: matrices (rows, cols), vectors (n,)."""
+        found = {name: reference_formats.weights(*rows) for name, rows in self.tensors.items()}
         return {name: w[0] if is_vector(name) else w for name, w in found.items()}
 
     def file(self, **replaced: Rows | None) -> bytes:

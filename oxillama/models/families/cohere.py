@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS, register
+from oxillama.models.family import WINDOWS
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 
@@ -26,8 +27,8 @@ COMMAND_R = register(
         ffn_norm="",
         routing=None,
         output="tied",
-        adjust=plus_norms,
-    )
+    ),
+    plus_norms,
 )
 
 # Three layers of four see a window, and only they rotate.
@@ -37,6 +38,5 @@ COHERE2 = register(
         options=("logit_scale", *WINDOWS[:2]),
         window_period=4,
         rope_on_windows_only=True,
-        adjust=None,
     )
 )

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import Family, Routing, register
+from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Latent, Spec, Temperature
 
@@ -20,12 +21,8 @@ MANY_EXPERTS = (
 )
 
 DEEPSEEK = register(
-    LLAMA.derive(
-        "deepseek",
-        options=MANY_EXPERTS,
-        routing=Routing(normalize=False, shared_width="expert"),
-        adjust=needs_experts,
-    )
+    LLAMA.derive("deepseek", options=MANY_EXPERTS, routing=Routing(normalize=False, shared_width="expert")),
+    needs_experts,
 )
 
 
@@ -42,7 +39,7 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
     n_rot = spec.ropes[0].n_rot
     if n_rot >= latent.key_dim:
         key = f"{read.prefix}.rope.dimension_count"
-        raise LoadError(f"{key}: needs an even number below {latent.key_dim}, got {n_rot}")
+        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {n_rot}")
     return replace(
         spec.each_layer(n_kv_heads=1),
         latent=latent,
@@ -63,7 +60,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     rate = read.amount("attention.temperature_scale")
     if rate:
         length = read.size("attention.temperature_length")
-        spec = replace(spec.each_layer(sharpened=True), temperature=Temperature(rate, length, 0))
+        spec = replace(spec.each_layer(scaled_queries=True), temperature=Temperature(rate, length, 0))
     experts = spec.experts
     if (
         experts
@@ -88,8 +85,8 @@ DEEPSEEK2 = register(
             "rope.scaling.yarn_log_multiplier",
         ),
         mixer="mla",
-        adjust=deepseek2_numbers,
-    )
+    ),
+    deepseek2_numbers,
 )
 
 
@@ -104,5 +101,5 @@ def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
 
 
 MINICPM3: Family = register(
-    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, adjust=minicpm3_scales)
+    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None), minicpm3_scales
 )

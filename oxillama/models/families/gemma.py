@@ -7,8 +7,9 @@ import math
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS, register
+from oxillama.models.family import WINDOWS
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 GEMMA = register(
@@ -41,8 +42,8 @@ GEMMA2 = register(
         window_period=2,
         soft_cap=50.0,
         final_soft_cap=30.0,
-        adjust=gemma2_scale,
-    )
+    ),
+    gemma2_scale,
 )
 
 GEMMA3 = register(
@@ -56,7 +57,7 @@ GEMMA3 = register(
         local_base=10000.0,
         soft_cap=0.0,
         final_soft_cap=0.0,
-        output="either",
-        adjust=gemma3_scale,
-    )
+        output="auto",
+    ),
+    gemma3_scale,
 )

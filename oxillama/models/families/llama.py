@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.family import WINDOWS, Family, Routing, register
+from oxillama.models.family import WINDOWS, Family, Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec, Temperature
 
 # Llama 1 to 3, Yi; with experts Mixtral. Mistral's first version has a window, which most files leave out.
@@ -21,16 +22,13 @@ def sharpen_by_length(spec: Spec, read: Reader) -> Spec:
     if not rate:
         return spec
     return replace(
-        spec.each_layer(sharpened=True), temperature=Temperature(rate, spec.ropes[0].original_context, 0)
+        spec.each_layer(scaled_queries=True), temperature=Temperature(rate, spec.ropes[0].original_context, 0)
     )
 
 
 MISTRAL3 = register(
-    LLAMA.derive(
-        "mistral3",
-        options=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier"),
-        adjust=sharpen_by_length,
-    )
+    LLAMA.derive("mistral3", options=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier")),
+    sharpen_by_length,
 )
 
 
@@ -42,7 +40,7 @@ def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
         family = family.derive("llama4", chunk=0)
         spec = spec.each_layer(rope=0, chunk=0)
     else:
-        layers = tuple(replace(layer, sharpened=layer.rope is None) for layer in spec.layers)
+        layers = tuple(replace(layer, scaled_queries=layer.rope is None) for layer in spec.layers)
         spec = replace(spec, layers=layers, temperature=Temperature(0.1, family.chunk, 1))
     if spec.experts is not None and spec.experts.n_experts == 128:
         family = family.derive("llama4", qk_norm="")
@@ -60,8 +58,8 @@ LLAMA4 = register(
         window_period=4,
         chunk=8192,
         qk_norm="unit",
-        adjust=llama4_exceptions,
-    )
+    ),
+    llama4_exceptions,
 )
 
 SMOLLM3 = register(LLAMA.derive("smollm3", no_rope_every=4))
@@ -79,9 +77,7 @@ GRANITE_OPTIONS = (*SCALES, "attention.scale", "expert_shared_feed_forward_lengt
 
 GRANITE_MOE = register(LLAMA.derive("granitemoe", options=GRANITE_OPTIONS, logit_scale="divides"))
 GRANITE = register(
-    GRANITE_MOE.derive(
-        "granite", options=(*GRANITE_OPTIONS, "rope.scaling.finetuned"), adjust=granite_rotation
-    )
+    GRANITE_MOE.derive("granite", options=(*GRANITE_OPTIONS, "rope.scaling.finetuned")), granite_rotation
 )
 
 
@@ -96,13 +92,13 @@ def minicpm_scales(spec: Spec, read: Reader) -> Spec:
     )
 
 
-MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides", adjust=minicpm_scales))
+MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides"), minicpm_scales)
 
 
 def needs_experts(spec: Spec, read: Reader) -> Spec:
     """There is no such model without experts."""
     if spec.experts is None:
-        raise LoadError(f"{read.prefix}.expert_count: needs 1 or more experts")
+        raise LoadError(f"{read.prefix}.expert_count: expected 1 or more experts, got 0")
     return spec
 
 
@@ -114,8 +110,8 @@ DBRX = register(
         norm="layer",
         ffn_norm="attn_output_norm",
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )
 
 
@@ -154,6 +150,6 @@ GROK = register(
         ffn_post_norm=("layer_output_norm", "post_ffw_norm"),
         soft_cap=30.0,
         routing=Routing(beside_dense=True),
-        adjust=grok_scores,
-    )
+    ),
+    grok_scores,
 )

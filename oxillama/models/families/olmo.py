@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import WINDOWS, Routing, register
+from oxillama.models.family import WINDOWS, Routing
+from oxillama.models.registry import register
 
 OLMO = register(
     LLAMA.derive("olmo", options=("attention.clamp_kqv",), norm="layer", norm_weight=False, routing=None)
@@ -35,6 +36,6 @@ OLMOE = register(
         qk_norm="row",
         routing=Routing(normalize=False),
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )

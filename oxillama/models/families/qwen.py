@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import Routing, register
+from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 # The biases on q, k and v come with the tensors.
@@ -18,8 +19,8 @@ QWEN2_MOE = register(
         options=("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm"),
         routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )
 
 
@@ -38,15 +39,12 @@ def without_epsilon(spec: Spec, read: Reader) -> Spec:
     return replace(rope_sections(spec, read), norm_eps=1e-30)
 
 
-QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",), adjust=without_epsilon))
+QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",)), without_epsilon)
 
 QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
 QWEN3_MOE = register(
     QWEN3.derive(
-        "qwen3moe",
-        classifier="",
-        options=("expert_feed_forward_length",),
-        routing=Routing(width="ff/used"),
-        adjust=needs_experts,
-    )
+        "qwen3moe", classifier="", options=("expert_feed_forward_length",), routing=Routing(width="ff/used")
+    ),
+    needs_experts,
 )

@@ -70,7 +70,7 @@ class Attention:
             self.kernels.vector.rope(qkv, heads + kv_heads, dim, table, neox, n_threads)
             for norm in self.turned_norms:
                 norm.apply(qkv, n_threads)
-        if layer.sharpened and step.temperatures is not None:
+        if layer.scaled_queries and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
         attended = work.rows("attended", n, self.attn_output.cols)
         if self.wide_heads == heads:

@@ -29,7 +29,7 @@ class LatentAttention:
         self.latent = latent
         self.heads = layer.n_heads
         self.rope = layer.rope
-        self.sharpened = layer.sharpened
+        self.scaled_queries = layer.scaled_queries
         self.turning = spec.ropes[0].n_rot
         self.fixed = latent.key_dim - self.turning
         self.kernels: Kernels = weights.kernels
@@ -105,7 +105,7 @@ class LatentAttention:
         absorbed = work.rows("absorbed", n, heads * (rank + self.turning)).reshape(n, heads, -1)
         absorbed[:, :, :rank] = self._each_head(by_head[:, :, : self.fixed], self.attn_k_b, step)
         absorbed[:, :, rank:] = by_head[:, :, self.fixed :]
-        if self.sharpened and step.temperatures is not None:
+        if self.scaled_queries and step.temperatures is not None:
             absorbed *= step.temperatures[:, :, None]
         step.kv.store(self.index, first, self.column, self.column, n_threads)
         attended = work.rows("attended", n, heads * rank)

@@ -42,7 +42,7 @@ def load_norm(spec: Spec, weights: Weights, name: str, width: int | None = None)
 def load_bias(spec: Spec, weights: Weights, name: str, width: int) -> np.ndarray | None:
     """The norm's bias, where the family has one."""
     wanted = spec.family.norm_bias
-    if wanted == "no" or (wanted == "maybe" and not weights.has(f"{name}.bias")):
+    if wanted == "no" or (wanted == "auto" and not weights.has(f"{name}.bias")):
         return None
     return weights.vector(f"{name}.bias", width)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from oxillama.models.layers.norm import HeadNorm
-from oxillama.models.layers.stateful import Stateful, in_blocks, padded
+from oxillama.models.layers.recurrent import RecurrentBlock, in_blocks, padded
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -19,20 +19,20 @@ class Conv:
 
     def __init__(self, weights: Weights, name: str, channels: int, taps: int, bias: str) -> None:
         self.weight = np.ascontiguousarray(weights.array(f"{name}.weight", (taps, channels)).T)
-        has_bias = bias == "yes" or (bias == "maybe" and weights.has(f"{name}.bias"))
+        has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
         self.bias = weights.vector(f"{name}.bias", channels) if has_bias else None
         self.floats = (taps - 1) * channels
 
     def run(self, offset: int, x: np.ndarray, column: int, silu: bool, out: np.ndarray, step: Step) -> None:
         """out (n, channels) of x (n, width) from ``column`` on."""
-        step.state.conv(offset, x, column, self.weight, self.bias, silu, out, step.n_threads)
+        step.recurrent.conv(offset, x, column, self.weight, self.bias, silu, out, step.n_threads)
 
 
-class Mamba(Stateful):
+class Mamba(RecurrentBlock):
     """Selective state space (Gu and Dao, "Mamba", 2023); in Jamba with norms of dt, B and C."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        sizes, block, d = spec.ssm, f"blk.{i}", spec.n_embd
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, rank, n = sizes.inner, sizes.heads, sizes.n
         self.inner, self.rank, self.n = inner, rank, n
@@ -88,21 +88,21 @@ class Mamba(Stateful):
         low[:] = dbc[:, :rank]
         self.ssm_dt.apply(low, dt, work.scratch, n_threads)
         at, b = self.offset + self.conv.floats, rank
-        step.state.selective_scan(at, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads)
+        step.recurrent.selective_scan(at, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads)
         self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
 
 
-class Mamba2(Stateful):
+class Mamba2(RecurrentBlock):
     """State space with one decay for each head (Dao and Gu, "Transformers are SSMs", 2024)."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        sizes, block, d = spec.ssm, f"blk.{i}", spec.n_embd
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, heads, groups, n = sizes.inner, sizes.heads, sizes.groups, sizes.n
         self.inner, self.heads, self.groups, self.n = inner, heads, groups, n
         self.channels = inner + 2 * groups * n
         self.kernels = weights.kernels
-        bias = "maybe" if spec.family.mixer != spec.family.recurrent else "yes"
+        bias = "auto" if spec.family.mixer != spec.family.recurrent_mixer else "yes"
         self.conv = Conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
         self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
         self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
@@ -137,12 +137,14 @@ class Mamba2(Stateful):
         self.conv.run(self.offset, zxbcdt, inner, True, xbc, step)
         kernel = self.kernels.recurrent
         kernel.head_steps(zxbcdt, inner + self.channels, self.dt_bias, self.a, dt, decay)
-        step.state.head_scan(at, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads)
+        step.recurrent.head_scan(
+            at, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads
+        )
         self.norm.apply(y, n_threads)
         self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
 
 
-class ShortConv(Stateful):
+class ShortConv(RecurrentBlock):
     """LFM2's gated convolution over a few tokens: c * conv(b * x), all three from one matrix.
 
     It looks back; in an encoder, as far ahead as back.
@@ -150,9 +152,9 @@ class ShortConv(Stateful):
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, d = f"blk.{i}.shortconv", spec.n_embd
-        assert spec.ssm is not None
+        assert spec.recurrent is not None
         self.causal = spec.causal
-        self.conv = Conv(weights, f"{block}.conv", d, spec.ssm.taps, "no")
+        self.conv = Conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
         self.state_floats = self.conv.floats

@@ -1,4 +1,4 @@
-"""Feed-forward blocks of one piece."""
+"""FeedForward-forward blocks of one piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
 
-class Feed:
+class FeedForward:
     """down(activation(gate h) * up h) (Shazeer, "GLU Variants Improve Transformer", 2020), or without a gate
     down(activation(up h)).
 
@@ -60,11 +60,11 @@ class Feed:
         self.down.apply(fed, out, work.scratch, n_threads, accumulate)
 
 
-def load_feed(spec: Spec, weights: Weights, block: str, width: int, ending: str = "") -> Feed:
+def load_feed_forward(spec: Spec, weights: Weights, block: str, width: int, ending: str = "") -> FeedForward:
     """The dense block of a layer, or with an ``ending`` of its names another of its kind."""
     d, kind = spec.n_embd, spec.family.gate
     up, gate = f"{block}.ffn_up{ending}", f"{block}.ffn_gate{ending}"
-    if kind == "either":
+    if kind == "auto":
         doubled = weights.shape(f"{up}.weight") == (d, 2 * width)
         kind = "pair" if weights.has(f"{gate}.weight") else "fused" if doubled else "none"
     names = {
@@ -73,7 +73,7 @@ def load_feed(spec: Spec, weights: Weights, block: str, width: int, ending: str 
         "none": [(up, width)],
     }[kind]
     scales = f"{block}.ffn.act.scales"
-    return Feed(
+    return FeedForward(
         weights.kernels,
         weights.linear(names, d),
         weights.linear([(f"{block}.ffn_down{ending}", d)], width),

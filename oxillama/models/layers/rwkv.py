@@ -11,7 +11,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
-from oxillama.models.layers.stateful import Stateful, padded
+from oxillama.models.layers.recurrent import RecurrentBlock, padded
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -46,13 +46,13 @@ class LowRank:
         return out
 
 
-class TimeMix(Stateful):
+class TimeMix(RecurrentBlock):
     """What versions 6 and 7 share."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        assert spec.ssm is not None
+        assert spec.recurrent is not None
         block, d = f"blk.{i}", spec.n_embd
-        self.d, self.heads, self.first = d, spec.ssm.heads, i == 0
+        self.d, self.heads, self.first = d, spec.recurrent.heads, i == 0
         self.kernels = weights.kernels
         self.matrices = {
             name: weights.linear([(f"{block}.time_mix_{name}", d)], d)
@@ -87,7 +87,7 @@ class TimeMix(Stateful):
     def shift(self, h: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): what each row's predecessor has more than it."""
         before = step.work.rows("shifted", *h.shape)
-        step.state.shift(self.offset, h, before)
+        step.recurrent.shift(self.offset, h, before)
         before -= h
         return before
 
@@ -98,9 +98,9 @@ class TimeMix6(TimeMix):
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)
-        assert spec.ssm is not None
+        assert spec.recurrent is not None
         block, d, heads = f"blk.{i}.time_mix", spec.n_embd, self.heads
-        mix, decay = spec.ssm.ranks["mix"], spec.ssm.ranks["decay"]
+        mix, decay = spec.recurrent.ranks["mix"], spec.recurrent.ranks["decay"]
         self.lerp_x = weights.array(f"{block}_lerp_x.weight", (d, 1, 1)).reshape(d)
         fused = f"{block}_lerp_fused.weight"
         if weights.has(fused) or not weights.has(f"{block}_lerp_w.weight"):
@@ -146,7 +146,7 @@ class TimeMix6(TimeMix):
         k, v = self.project("key", mixed(1), step), self.project("value", mixed(2), step)
         r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
         y = work.rows("wkv", *h.shape)
-        step.state.wkv(self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, u=self.u)
+        step.recurrent.wkv(self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, u=self.u)
         self.norm.apply(y, n_threads)
         y *= self.curve("silu", gate, step)
         self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
@@ -160,8 +160,8 @@ class TimeMix7(TimeMix):
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)
-        assert spec.ssm is not None
-        block, d, ranks = f"blk.{i}.time_mix", spec.n_embd, dict(spec.ssm.ranks)
+        assert spec.recurrent is not None
+        block, d, ranks = f"blk.{i}.time_mix", spec.n_embd, dict(spec.recurrent.ranks)
         if i == 0:  # there, and of no use: the first layer has nobody to take from
             ranks["v"] = ranks["a"]
         names = ["w", "a", "v"]
@@ -214,7 +214,9 @@ class TimeMix7(TimeMix):
         ka = k * self.k_a
         k += a * ka - ka
         y = work.rows("wkv", *h.shape)
-        step.state.wkv(self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, a=-unit, b=unit * a)
+        step.recurrent.wkv(
+            self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, a=-unit, b=unit * a
+        )
         self.norm.apply(y, n_threads)
         kernel.add_bonus(r, k, self.r_k, v, self.heads, y)
         if "g" in self.low:
@@ -222,7 +224,7 @@ class TimeMix7(TimeMix):
         self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
 
 
-class ChannelMix(Stateful):
+class ChannelMix(RecurrentBlock):
     """value(relu(key x)^2), times the sigmoid of a receptance in version 6."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights, gated: bool) -> None:
@@ -248,7 +250,7 @@ class ChannelMix(Stateful):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         more, hidden = work.rows("shifted", *h.shape), work.rows("gate_up", n, self.key.rows)
-        step.state.shift(self.offset, h, more)
+        step.recurrent.shift(self.offset, h, more)
         more -= h
         self.key.apply(h + more * self.lerp_k, hidden, work.scratch, n_threads)
         self.kernels.vector.activate(hidden, "relu_squared", hidden, n_threads)

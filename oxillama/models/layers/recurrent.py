@@ -9,18 +9,18 @@ import numpy as np
 LANES = 16  # channels to a block of the kernels' memories
 
 
-class Stateful:
+class RecurrentBlock:
     """A block that keeps ``state_floats`` floats of every sequence, from ``offset`` on in its state."""
 
     state_floats: int = 0
     offset: int = 0
 
 
-def lay_out(blocks: Iterable[object]) -> int:
+def assign_state_offsets(blocks: Iterable[object]) -> int:
     """Gives each stateful block its range of a state; how many floats a state has."""
     total = 0
     for block in blocks:
-        if isinstance(block, Stateful):
+        if isinstance(block, RecurrentBlock):
             block.offset = total
             total += -(-block.state_floats // LANES) * LANES
     return total
