@@ -12,7 +12,7 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -28,10 +28,25 @@ MAX_SHARDS = 65535  # split.count is a uint16
 PER_SHARD_KEYS = ("split.no", "general.alignment")
 
 
-class _Shard:
-    """One file: its header, and its bytes for as long as it is open."""
+class FileIdentity(NamedTuple):
+    """What the system says of a file; a file whose identity is the same has not been changed."""
 
-    def __init__(self, buffer: Buffer, label: str, index: int) -> None:
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class _Shard:
+    """One file: its header, and its bytes for as long as it is open. ``identity`` is None for bytes."""
+
+    def __init__(self, buffer: Buffer, label: str, index: int, identity: FileIdentity | None = None) -> None:
+        self.identity = identity
         self.header = parse_header(buffer, label, index)
         self.label = label
         self.size = len(buffer)
@@ -42,7 +57,7 @@ class _Shard:
         self.mapping = self.bytes = None  # the memory is unmapped with the last view of it
 
 
-def _map(path: Path) -> Buffer:
+def _map(path: Path) -> tuple[Buffer, FileIdentity]:
     """Map a regular file for reading; never blocks on a pipe or a device."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -52,7 +67,8 @@ def _map(path: Path) -> Buffer:
                 raise ModelFileError(f"{path}: expected a file, found a directory")
             if not stat.S_ISREG(status.st_mode):
                 raise ModelFileError(f"{path}: expected a regular file, found a pipe, socket or device")
-            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
+            mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
+            return mapped, FileIdentity.of(status)
         finally:
             os.close(fd)
     except ModelFileError:
@@ -64,9 +80,9 @@ def _map(path: Path) -> Buffer:
 
 
 def _open_shard(path: Path, index: int) -> _Shard:
-    buffer = _map(path)
+    buffer, identity = _map(path)
     try:
-        return _Shard(buffer, path.name, index)
+        return _Shard(buffer, path.name, index, identity)
     except BaseException:
         if isinstance(buffer, mmap.mmap):
             buffer.close()  # or the traceback would keep the file mapped
@@ -160,6 +176,18 @@ class ModelFile:
     def path(self) -> Path | None:
         """The (first) file, or None when opened from bytes."""
         return self.paths[0] if self.paths else None
+
+    @property
+    def identity(self) -> tuple[FileIdentity, ...]:
+        """The identity of each file when it was opened; () when opened from bytes."""
+        return tuple(shard.identity for shard in self._shards if shard.identity is not None)
+
+    def current_identity(self) -> tuple[FileIdentity, ...]:
+        """The identity of each file that is found at `paths` now; () if one is missing."""
+        try:
+            return tuple(FileIdentity.of(os.stat(path)) for path in self.paths)
+        except OSError:
+            return ()
 
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...
