@@ -18,6 +18,7 @@ import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.gguf.header import Buffer, StringArray, TensorInfo, parse_header
+from oxillama.gguf.metadata import REQUIRED, Metadata
 
 __all__ = ["ModelFile", "StringArray", "TensorInfo"]
 
@@ -95,34 +96,6 @@ def _equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-_REQUIRED: Any = object()
-_SCALARS = (int, float, bool, str)
-_ARRAY_KINDS: dict[Any, str] = {list[int]: "iu", list[float]: "fiu", list[bool]: "b"}
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """``value`` as ``kind``, or None where it is of another."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind in _SCALARS:
-        return value if type(value) is kind else None
-    if kind is np.ndarray:
-        return value if isinstance(value, np.ndarray) else None
-    if kind == list[str]:
-        return list(value) if isinstance(value, StringArray) else None
-    if not (isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS[kind]):
-        return None
-    return (value.astype(np.float64) if kind == list[float] else value).tolist()
-
-
-def _kind_of(value: Any) -> str:
-    if isinstance(value, StringArray):
-        return f"array of {len(value)} str"
-    if isinstance(value, np.ndarray):
-        return f"array of {len(value)} {value.dtype.name}"
-    return "array of arrays" if isinstance(value, list) else f"{type(value).__name__} {value!r:.40}"
-
-
 class ModelFile:
     """An open GGUF file, or all shards of a split one. Made by `ModelFile.open`.
 
@@ -148,6 +121,9 @@ class ModelFile:
         self.alignment = first.header.alignment
         self.file_size = first.size
         self.metadata = first.header.metadata
+        self._typed = Metadata(
+            self.metadata, lambda key, message: GGUFError(f"{message}, in {first.label}", key=key)
+        )
         self.tensors = first.header.tensors
 
     @classmethod
@@ -193,27 +169,14 @@ class ModelFile:
     def get(self, key: str, kind: type[T]) -> T: ...
     @overload
     def get(self, key: str, kind: type[T], default: D) -> T | D: ...
-    def get(self, key: str, kind: Any, default: Any = _REQUIRED) -> Any:
-        """The value of a metadata key as ``kind``; ``default`` (if given) where the key is absent.
-
-        ``kind`` is int (any integer type), float (integers too: some converters write 10000 for
-        10000.0), bool, str, a list of one of these (``list[int]``), or np.ndarray for numbers as stored.
+    def get(self, key: str, kind: Any, default: Any = REQUIRED) -> Any:
+        """The value of a metadata key, as `Metadata.get`.
 
         Raises
         ------
         GGUFError : the key is absent and has no default, or its value is of another kind.
         """
-        if key not in self.metadata:
-            if default is _REQUIRED:
-                raise GGUFError(f"the key is missing from {self._shards[0].label}", key=key)
-            return default
-        value = self.metadata[key]
-        found = _converted(value, kind)
-        if found is None:
-            wanted = kind.__name__ if kind in _SCALARS or kind is np.ndarray else str(kind)
-            finding = f"found {_kind_of(value)}, in {self._shards[0].label}"
-            raise GGUFError(f"expected {wanted}, {finding}", key=key)
-        return found
+        return self._typed.get(key, kind, default)
 
     def data(self, name: str) -> np.ndarray:
         """The raw bytes of a tensor: (nbytes,) uint8, a read-only view of the file.
