@@ -7,6 +7,7 @@ the pool's limit: a slot in use counts as the pages of its memory.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,7 +43,6 @@ class PagePool:
     Attributes
     ----------
     addresses : int64 (page numbers,), where each page lies in memory; 0 for one that has none.
-    reclaim : called with a number of pages to release before `allocate` fails; None for no such owner.
     recurrent_states : slots of a recurrent model; None for other models.
     """
 
@@ -53,7 +53,7 @@ class PagePool:
         self.page_bytes: int = shape.page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
         self.addresses = np.empty(0, np.int64)
-        self.reclaim: Callable[[int], object] | None = None
+        self._reclaim: Callable[[], Callable[[int], object] | None] = lambda: None
         self.recurrent_states: RecurrentStatePool | None = None
         self._slabs: list[_Slab] = []
         self._references: list[int] = []
@@ -93,9 +93,17 @@ class PagePool:
 
     def can_allocate(self, n: int) -> bool:
         """Whether ``n`` pages can be allocated, once others have released what they can spare."""
-        if n > self.n_available and self.reclaim is not None:
-            self.reclaim(n - self.n_available)
+        reclaim = self._reclaim()
+        if n > self.n_available and reclaim is not None:
+            reclaim(n - self.n_available)
         return n <= self.n_available
+
+    def reclaim_from(self, reclaim: Callable[[int], object]) -> None:
+        """Has ``reclaim``, a method, called with a number of pages to release before `allocate` fails.
+
+        The reference is weak: the cache that reclaims refers to the pool.
+        """
+        self._reclaim = weakref.WeakMethod(reclaim)
 
     def allocate(self, n: int) -> list[int]:
         """Allocates ``n`` pages, each with one reference.

@@ -106,7 +106,7 @@ class PrefixKvCache:
         self._leaves: set[Node] = set()
         self._states: dict[int, CachedState] = {}  # by slot
         self._clock = 0
-        pool.reclaim = self.reclaim
+        pool.reclaim_from(self.reclaim)
 
     @property
     def n_states(self) -> int:

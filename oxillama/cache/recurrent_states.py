@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
@@ -45,7 +46,7 @@ class RecurrentStatePool:
     """
 
     def __init__(self, pool: PageLimit, floats: int) -> None:
-        self.pool = pool
+        self.pool: PageLimit = weakref.proxy(pool)  # the pool refers to its slots
         self.floats = floats
         if 2 * self.slot_pages + 1 > pool.max_pages:
             needed, most = 2 * self.slot_bytes + pool.stride, pool.max_pages * pool.stride

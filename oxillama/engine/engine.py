@@ -195,8 +195,8 @@ class InferenceEngine(ReferenceNames):
         model.runner.check_logits()
         sequence = Sequence(model.pool, model.prompt_tokens(prompt, free=1), checkpoints=0)
         request = model.text_request(sequence, checked, key=model.prefix_key(checked.salt), whole=whole)
+        generation = Generation(model.thread, request, callback, model)  # first: it cancels what is dropped
         model.thread.submit(request, limited=limited)
-        generation = Generation(model.thread, request, callback, model)
         self._last.generation = generation if whole else weakref.ref(generation)
         return generation
 

@@ -304,9 +304,10 @@ class Scheduler:
                 return False
             promised -= victim.sequence.demand + 1
             self._preempt(victim)
-        if self.prefix is not None and request.key is not None and sequence.state is SeqState.WAITING:
-            self.prefix.count(len(request.prompt), n_known)
+        if sequence.state is SeqState.WAITING:
             request.n_cached = n_known
+            if self.prefix is not None and request.key is not None:
+                self.prefix.count(len(request.prompt), n_known)
         sequence.state = SeqState.PREFILLING
         request.admitted_at = now
         self.waiting.remove(request)

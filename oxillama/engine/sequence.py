@@ -128,6 +128,13 @@ class Sequence:
         other.cached_len = other.scheduled_len = kept
         return other
 
+    def take_fork(self, other: Sequence) -> None:
+        """Begins with what ``other`` has run of the same first tokens; pages are shared until one writes."""
+        assert self.cached_len == 0
+        self.kv, kept = other.kv.fork(min(other.cached_len, len(self.tokens) - 1))
+        self.cached_len = self.scheduled_len = kept
+        self.check()
+
     def truncate(self, n_tokens: int) -> None:
         """Forgets all but the first ``n_tokens`` tokens and frees the pages behind them.
 

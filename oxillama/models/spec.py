@@ -153,6 +153,11 @@ class Spec:
     unread: tuple[str, ...] = ()
 
     @property
+    def depends_on_context(self) -> bool:
+        """Whether bits depend on the context that the model is run with: LongRoPE and dynamic NTK scaling."""
+        return self.family.longrope or any(rope.kind in ("longrope", "dynamic") for rope in self.ropes)
+
+    @property
     def n_layers(self) -> int:
         return len(self.layers)
 

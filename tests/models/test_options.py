@@ -17,6 +17,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, read_spec
 from oxillama.models.metadata import OPTIONS
 from tests.models.test_spec import load_model
+from tests.references.transformer import Reference
 from tests.support import zoo
 from tests.support.kernels import same_bits
 from tests.support.tiny_models import Running, tokens_of
