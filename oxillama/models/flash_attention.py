@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import best
+from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
@@ -129,10 +131,12 @@ def batched_flash_attention(
         return attention.PagedBatch(shape, addresses, tables[[run.sequence for run in of]], row_start, first)
 
     kv = np.concatenate([np.concatenate(keys), np.concatenate(values)], axis=1)
-    batch([Run(i, 0, len(x)) for i, x in enumerate(keys)]).store(0, kv, 0, kv_heads * head_dim, n_threads)
+    stored = batch([Run(i, 0, len(x)) for i, x in enumerate(keys)])
+    in_openmp_thread(partial(stored.store, 0, kv, 0, kv_heads * head_dim, n_threads))
     rows, attending = np.concatenate(queries), batch(runs)
     out = np.empty((len(rows), num_heads * value_dim), np.float32)
-    attending.attend(
+    attend = partial(
+        attending.attend,
         0,
         rows,
         num_heads,
@@ -146,6 +150,7 @@ def batched_flash_attention(
         sinks=None if sinks is None else _rows(sinks, "sinks", num_heads, None),
         slopes=None if slopes is None else _rows(slopes, "slopes", num_heads, None),
     )
+    in_openmp_thread(attend)
     found = [
         part.reshape(len(part), num_heads, value_dim) if np.ndim(x) == 3 else part
         for part, x in zip(np.split(out, np.cumsum([len(x) for x in queries])[:-1]), q, strict=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import SamplingError
 from oxillama.sampling.chain import Sampler, SamplerChain
@@ -99,7 +101,8 @@ def _sample(
     for (_, vocab), members in groups.items():
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
-        chosen = kernels.sampling.sample_rows([native for _, native in members], rooms)
+        rows = [native for _, native in members]
+        chosen = in_openmp_thread(partial(kernels.sampling.sample_rows, rows, rooms))
         for (i, _), found in zip(members, chosen, strict=True):
             try:
                 status, token, logprob = found

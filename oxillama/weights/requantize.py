@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
+from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.errors import GGUFError
 from oxillama.formats import Format
 from oxillama.weights.file_types import UNWEIGHTED
@@ -50,7 +52,7 @@ def converted(
     for first in range(0, len(rows), step):
         chunk = np.ascontiguousarray(rows[first : first + step])
         values = np.empty((len(chunk), cols), np.float32)
-        pack.dequantize(source.id, chunk.reshape(-1), values, n_threads)
+        in_openmp_thread(partial(pack.dequantize, source.id, chunk.reshape(-1), values, n_threads))
         if target.name not in ("F32", "BF16"):
             low, high = float(values.min()), float(values.max())
             if not (low >= -MOST and high <= MOST):
@@ -66,5 +68,6 @@ def quantized(
     rows, cols = values.shape
     out = np.empty((rows, target.nbytes(cols)), np.uint8)
     weights = None if target.name in UNWEIGHTED else importance
-    kernels.quantize.quantize(target.id, values, rows, cols, weights, out, n_threads)
+    quantize = partial(kernels.quantize.quantize, target.id, values, rows, cols, weights, out, n_threads)
+    in_openmp_thread(quantize)
     return out
