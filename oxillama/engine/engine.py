@@ -97,7 +97,7 @@ class InferenceEngine(Stepwise, Embedder):
             context = config.context_size or min(spec.context_length, 10**6 - 1)
             model = Decoder(spec, weights, context)
             if progress is not None:
-                for matrices in model.matrices():
+                for matrices in model.linears():
                     matrices.pack()
             shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
             layout = KvLayout(*model.kv_dims(), config.kv_type)

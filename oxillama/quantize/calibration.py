@@ -91,7 +91,7 @@ def collect_imatrix(
     pieces = pieces[:chunks]
     begin = _first_token(engine)
     recorder, runner = Recorder(), engine.runner
-    for matrices in runner.model.matrices():
+    for matrices in runner.model.linears():
         if matrices is not runner.model.output or process_output:
             matrices.observer = recorder
     for i, piece in enumerate(pieces):
