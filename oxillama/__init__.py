@@ -14,15 +14,23 @@ Folders are rooms. The first word of a room's docstring is its floor; imports go
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from oxillama._version import __version__
-from oxillama.config.engine import MAX_DECODE_WAIT_MS, PREFILL_CHUNK, EngineConfig, SchedulerConfig
-from oxillama.config.sampler import SamplerConfig
+from oxillama.config import (
+    MAX_DECODE_WAIT_MS,
+    PREFILL_CHUNK,
+    EngineConfig,
+    GenerationOptions,
+    SamplerConfig,
+    SchedulerConfig,
+)
 from oxillama.errors import (
-    Busy,
     ChatTemplateError,
     ConfigError,
+    EngineClosed,
+    GenerationTimeout,
     GGUFError,
     GrammarError,
     KvCacheFullError,
@@ -30,6 +38,7 @@ from oxillama.errors import (
     ModelFileError,
     OxiLlamaError,
     PromptError,
+    QueueFull,
     SamplingError,
     TokenizerError,
 )
@@ -42,10 +51,11 @@ if TYPE_CHECKING:
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
-    from oxillama.engine.generation import Generation
+    from oxillama.engine.generation import Completion, Generation, Timings, Usage
     from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
+    from oxillama.engine.session import Session
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
     from oxillama.quantize.calibration import collect_imatrix
@@ -61,13 +71,16 @@ __all__ = [
     "MAX_DECODE_WAIT_MS",
     "PREFILL_CHUNK",
     "AsyncEngine",
-    "Busy",
     "ChatTemplateError",
+    "Completion",
     "ConfigError",
+    "EngineClosed",
     "EngineConfig",
     "EngineMetrics",
     "GGUFError",
     "Generation",
+    "GenerationOptions",
+    "GenerationTimeout",
     "Grammar",
     "GrammarError",
     "GrammarState",
@@ -85,6 +98,7 @@ __all__ = [
     "PrefixKvCache",
     "PromptError",
     "Quantization",
+    "QueueFull",
     "RecurrentStatePool",
     "SampledToken",
     "Sampler",
@@ -97,10 +111,13 @@ __all__ = [
     "SchedulerConfig",
     "SeqState",
     "Sequence",
+    "Session",
+    "Timings",
     "TokenConstraint",
     "TokenLogprobs",
     "TokenizerBridge",
     "TokenizerError",
+    "Usage",
     "__version__",
     "batched_flash_attention",
     "collect_imatrix",
@@ -115,7 +132,11 @@ __all__ = [
 _LATER = {
     "AsyncEngine": "oxillama.engine.async_engine",
     "EngineMetrics": "oxillama.engine.metrics",
+    "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",
+    "Session": "oxillama.engine.session",
+    "Timings": "oxillama.engine.generation",
+    "Usage": "oxillama.engine.generation",
     "Grammar": "oxillama.grammar",
     "GrammarState": "oxillama.grammar",
     "ImportanceMatrix": "oxillama.quantize.imatrix",
@@ -149,7 +170,16 @@ _LATER = {
 }
 
 
+_RENAMED = {"Busy": "QueueFull"}
+"""Names that are going: they work for one release more."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        import warnings
+
+        warnings.warn(f"oxillama.{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _LATER:
         raise AttributeError(f"module 'oxillama' has no attribute {name!r}")
     globals()[name] = getattr(importlib.import_module(_LATER[name]), name)

@@ -62,8 +62,26 @@ class SamplingError(OxiLlamaError, ValueError):
     """No token can be chosen: every candidate is masked, or the logits hold a NaN."""
 
 
-class Busy(OxiLlamaError, RuntimeError):
+class QueueFull(OxiLlamaError, RuntimeError):
     """The queue of requests is full; the caller may try again later."""
+
+
+class EngineClosed(OxiLlamaError, RuntimeError):
+    """The engine was closed, its thread died, or the process is a fork of the one that ran the request."""
+
+
+class GenerationTimeout(OxiLlamaError, TimeoutError):
+    """A text was asked for as a whole, and its timeout came before its end.
+
+    Attributes
+    ----------
+    text : str
+        What was generated in time.
+    """
+
+    def __init__(self, message: str, text: str = "") -> None:
+        self.text = text
+        super().__init__(message)
 
 
 class GrammarError(OxiLlamaError, ValueError):

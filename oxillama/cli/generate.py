@@ -145,10 +145,10 @@ def show(generation: Generation) -> bool:
 
 def summary(generation: Generation, interrupted: bool = False) -> str:
     """One line: speeds, why it ended, the seed. The first token's time counts as the prompt's."""
-    parts, known = [], generation.cached_tokens
+    parts, known = [], generation.usage.cached_tokens
     for name, n, seconds in (
-        ("prefill", len(generation.prompt_tokens) - known, generation.prefill_seconds),
-        ("decode", max(0, len(generation.tokens) - 1), generation.decode_seconds),
+        ("prefill", len(generation.prompt_tokens) - known, generation.timings.prefill),
+        ("decode", max(0, len(generation.tokens) - 1), generation.timings.decode),
     ):
         speed = f", {n / seconds:.1f} tokens/s" if seconds and n else ""
         parts.append(f"{name} {n} tokens{speed}")

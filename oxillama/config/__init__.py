@@ -4,16 +4,22 @@ from oxillama.config.engine import (
     MAX_DECODE_WAIT_MS,
     PREFILL_CHUNK,
     EngineConfig,
+    EngineFields,
     SchedulerConfig,
     available_cpus,
 )
-from oxillama.config.sampler import SamplerConfig
+from oxillama.config.generation import GenerationFields, GenerationOptions
+from oxillama.config.sampler import SamplerConfig, SamplerFields
 
 __all__ = [
     "MAX_DECODE_WAIT_MS",
     "PREFILL_CHUNK",
     "EngineConfig",
+    "EngineFields",
+    "GenerationFields",
+    "GenerationOptions",
     "SamplerConfig",
+    "SamplerFields",
     "SchedulerConfig",
     "available_cpus",
 ]

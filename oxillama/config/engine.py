@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
+from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES, WRITABLE
@@ -21,6 +24,22 @@ MAX_DECODE_WAIT_MS = 100
 
 PREFIX_CACHE_BYTES = 512 << 20
 """Bytes of keys and values that are kept for prompts that begin alike."""
+
+
+MAX_CONTEXT = 10**6 - 1
+"""Most tokens in a sequence: rotary angles are exact up to this position."""
+
+INTEGERS: dict[str, tuple[float, float]] = {
+    "context_size": (1, MAX_CONTEXT),
+    "num_threads": (1, 1024),
+    "prefill_chunk_size": (1, math.inf),
+    "page_size": (1, math.inf),
+    "seed": (0, 2**64 - 1),
+    "kv_memory_limit": (1, math.inf),
+    "prefix_cache_bytes": (0, math.inf),
+}
+"""Lowest and highest value of the integers of `EngineConfig`."""
+OPTIONAL = ("context_size", "num_threads", "seed", "kv_memory_limit")
 
 
 def available_cpus() -> int:
@@ -42,7 +61,7 @@ class SchedulerConfig:
     Attributes
     ----------
     max_sequences : most sequences that are admitted at a time; those whose reader pauses do not count.
-    max_waiting : most requests that wait for admission; one more is refused with `Busy`.
+    max_waiting : most requests that wait for admission; one more is refused with `QueueFull`.
     max_decode_wait_ms : while streams run, a prompt's chunk is made so short that a step is expected to
         take no longer than this; 16 tokens are run all the same.
     promote_seconds : each such time that a request has waited counts as one step of priority.
@@ -59,13 +78,9 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "max_waiting"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name}: needs an integer from 1 on, got {value!r}")
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), 1))
         for name in ("max_decode_wait_ms", "promote_seconds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ConfigError(f"{name}: needs a number above 0, got {value!r}")
+            object.__setattr__(self, name, checks.number(name, getattr(self, name), checks.ABOVE_ZERO))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,33 +131,39 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
-        optionals = ("context_size", "num_threads", "seed", "kv_memory_limit")
-        for name in (*optionals, "prefill_chunk_size", "page_size", "prefix_cache_bytes"):
+        for name, (low, high) in INTEGERS.items():
             value = getattr(self, name)
-            optional = name in optionals
-            least = 0 if name in ("seed", "prefix_cache_bytes") else 1
-            if value is None and optional:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ConfigError(f"{name}: needs an integer, got {value!r}")
-            if value < least:
-                raise ConfigError(f"{name}: needs at least {least}, got {value}")
-        if self.context_size is not None and self.context_size >= 10**6:
-            raise ConfigError(f"context_size: needs less than 10^6, got {self.context_size}")
-        if self.num_threads is not None and self.num_threads > 1024:
-            raise ConfigError(f"num_threads: needs at most 1024, got {self.num_threads}")
-        if self.kv_type not in KV_TYPES:
-            raise ConfigError(f"kv_type: needs one of {', '.join(KV_TYPES)}, got {self.kv_type!r}")
+            if value is not None or name not in OPTIONAL:
+                object.__setattr__(self, name, checks.integer(name, value, low, high))
+        for name in ("model_path", "tokenizer_path"):
+            if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
+                raise checks.refuse(name, "a path", getattr(self, name))
+        checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
-            raise ConfigError(f"page_size: needs a power of two, got {self.page_size}")
-        known = isinstance(self.quantize, str) and self.quantize.upper() in WRITABLE
-        if self.quantize is not None and not known:
-            raise ConfigError(f"quantize: expected one of {', '.join(WRITABLE)}, got {self.quantize!r}")
-        if self.compute not in COMPUTE:
-            raise ConfigError(f"compute: needs one of {', '.join(COMPUTE)}, got {self.compute!r}")
+            raise checks.refuse("page_size", "a power of two", self.page_size)
+        if self.quantize is not None:
+            known = isinstance(self.quantize, str) and self.quantize.upper()
+            checks.one_of("quantize", known or self.quantize, WRITABLE)
+        checks.one_of("compute", self.compute, COMPUTE)
         if self.quantize is not None and self.compute != "int8":
             raise ConfigError(f"compute: {self.compute} cannot be combined with quantize, which runs in int8")
-        if not isinstance(self.sampler, SamplerConfig):
-            raise ConfigError(f"sampler: needs a SamplerConfig, got {type(self.sampler).__name__}")
-        if not isinstance(self.scheduler, SchedulerConfig):
-            raise ConfigError(f"scheduler: needs a SchedulerConfig, got {type(self.scheduler).__name__}")
+        checks.instance("sampler", self.sampler, SamplerConfig)
+        checks.instance("scheduler", self.scheduler, SchedulerConfig)
+
+
+class EngineFields(TypedDict, total=False):
+    """The fields of `EngineConfig` but ``model_path`` as keyword arguments, for editors and type checkers."""
+
+    tokenizer_path: str | os.PathLike[str] | None
+    context_size: int | None
+    num_threads: int | None
+    sampler: SamplerConfig
+    prefill_chunk_size: int
+    kv_type: str
+    page_size: int
+    quantize: str | None
+    compute: str
+    seed: int | None
+    kv_memory_limit: int | None
+    prefix_cache_bytes: int
+    scheduler: SchedulerConfig

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypedDict
 
+from oxillama.config import checks
+from oxillama.config.checks import ABOVE_ZERO, BELOW_ONE, FLOAT_MAX
 from oxillama.errors import ConfigError
-
-MAX = 3.4e38  # the largest float32
-ABOVE_ZERO = math.nextafter(0.0, 1.0)
-BELOW_ONE = math.nextafter(1.0, 0.0)
 
 ORDER = (
     "penalties",
@@ -48,35 +46,35 @@ CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "tempera
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
 
-# name: (lowest, highest, in words); integers where the lowest is one
-RANGES: dict[str, tuple[float, float, str]] = {
-    "temperature": (0.0, MAX, "0 or more"),
-    "top_k": (0, 2**31, "0 or more"),
-    "top_p": (ABOVE_ZERO, 1.0, "above 0, at most 1"),
-    "min_p": (0.0, 1.0, "0 to 1"),
-    "typical_p": (ABOVE_ZERO, 1.0, "above 0, at most 1"),
-    "top_a": (0.0, 1.0, "0 to 1"),
-    "top_n_sigma": (0.0, MAX, "0 or more"),
-    "eta_cutoff": (0.0, BELOW_ONE, "0 or more, below 1"),
-    "epsilon_cutoff": (0.0, BELOW_ONE, "0 or more, below 1"),
-    "repetition_penalty": (ABOVE_ZERO, MAX, "above 0"),
-    "frequency_penalty": (-MAX, MAX, "a finite number"),
-    "presence_penalty": (-MAX, MAX, "a finite number"),
-    "repetition_window": (-1, 2**31, "-1 or more"),
-    "dry_multiplier": (0.0, MAX, "0 or more"),
-    "dry_base": (1.0, MAX, "1 or more"),
-    "dry_allowed_length": (0, 2**31, "0 or more"),
-    "dry_range": (-1, 2**31, "-1 or more"),
-    "xtc_probability": (0.0, 1.0, "0 to 1"),
-    "xtc_threshold": (0.0, 1.0, "0 to 1"),
-    "dynatemp_range": (0.0, MAX, "0 or more"),
-    "dynatemp_exponent": (0.0, MAX, "0 or more"),
-    "mirostat": (0, 2, "0, 1 or 2"),
-    "mirostat_tau": (0.0, MAX, "0 or more"),
-    "mirostat_eta": (0.0, MAX, "0 or more"),
-    "min_tokens": (0, 2**31, "0 or more"),
-    "seed": (0, 2**64 - 1, "0 to 2^64 - 1"),
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, FLOAT_MAX),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (ABOVE_ZERO, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (ABOVE_ZERO, 1.0),
+    "top_a": (0.0, 1.0),
+    "top_n_sigma": (0.0, FLOAT_MAX),
+    "eta_cutoff": (0.0, BELOW_ONE),
+    "epsilon_cutoff": (0.0, BELOW_ONE),
+    "repetition_penalty": (ABOVE_ZERO, FLOAT_MAX),
+    "frequency_penalty": (-FLOAT_MAX, FLOAT_MAX),
+    "presence_penalty": (-FLOAT_MAX, FLOAT_MAX),
+    "repetition_window": (-1, 2**31 - 1),
+    "dry_multiplier": (0.0, FLOAT_MAX),
+    "dry_base": (1.0, FLOAT_MAX),
+    "dry_allowed_length": (0, 2**31 - 1),
+    "dry_range": (-1, 2**31 - 1),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "dynatemp_range": (0.0, FLOAT_MAX),
+    "dynatemp_exponent": (0.0, FLOAT_MAX),
+    "mirostat": (0, 2),
+    "mirostat_tau": (0.0, FLOAT_MAX),
+    "mirostat_eta": (0.0, FLOAT_MAX),
+    "min_tokens": (0, 2**31 - 1),
+    "seed": (0, 2**64 - 1),
 }
+"""Lowest and highest value of each number; an option is an integer where its lowest value is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +171,7 @@ class SamplerConfig:
         for name in RANGES:
             if name != "seed" or self.seed is not None:
                 self._check_range(name)
-        if not isinstance(self.ignore_eos, bool):
-            raise ConfigError(f"ignore_eos: needs True or False, got {self.ignore_eos!r}")
+        checks.boolean("ignore_eos", self.ignore_eos)
         self._check_tokens()
         self._check_breakers()
         self._check_constraints()
@@ -201,31 +198,32 @@ class SamplerConfig:
         """Which of grammar, json_schema, regex and choices is given."""
         return next((name for name in CONSTRAINTS if getattr(self, name) is not None), None)
 
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
     def _check_range(self, name: str) -> None:
-        value, (low, high, wanted) = getattr(self, name), RANGES[name]
-        kinds = (int,) if isinstance(low, int) else (int, float)
-        good = isinstance(value, kinds) and not isinstance(value, bool)
-        if not (good and low <= value <= high):
-            raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
+        low, high = RANGES[name]
+        check = checks.integer if isinstance(low, int) else checks.number
+        self._set(name, check(name, getattr(self, name), low, high))
 
     def _check_tokens(self) -> None:
-        self._set_tuple("banned_tokens", is_token, "token ids")
+        self._set("banned_tokens", checks.token_ids("banned_tokens", self.banned_tokens))
         if self.allowed_tokens is not None:
-            self._set_tuple("allowed_tokens", is_token, "token ids")
+            self._set("allowed_tokens", checks.token_ids("allowed_tokens", self.allowed_tokens))
         if self.allowed_tokens == ():
-            raise ConfigError("allowed_tokens: needs at least one token id, got none")
+            raise checks.refuse("allowed_tokens", "at least one token id", ())
         if not isinstance(self.logit_bias, Mapping):
-            raise ConfigError(f"logit_bias: needs a mapping of token ids, got {self.logit_bias!r}")
+            raise checks.refuse("logit_bias", "a mapping of token ids to numbers", self.logit_bias)
         for token, bias in self.logit_bias.items():
-            number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
-            if not (is_token(token) and number and (-MAX <= bias <= MAX or bias == -math.inf)):
-                raise ConfigError(
-                    f"logit_bias: needs token ids with finite numbers or -inf, got {token!r}: {bias!r}"
-                )
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+            if not checks.is_token(token):
+                raise checks.refuse("logit_bias", "token ids", token)
+            if bias != -math.inf:
+                checks.number(f"logit_bias[{token}]", bias)
+        self._set("logit_bias", {int(token): float(bias) for token, bias in self.logit_bias.items()})
 
     def _check_breakers(self) -> None:
-        self._set_tuple("dry_sequence_breakers", is_breaker, "texts or tuples of token ids, none empty")
+        name, wanted = "dry_sequence_breakers", "strings or tuples of token ids, none empty"
+        self._set_tuple(name, is_breaker, wanted)
 
     def _check_constraints(self) -> None:
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
@@ -233,17 +231,17 @@ class SamplerConfig:
             raise ConfigError(f"{given[0]}: cannot be combined with {given[1]}")
         plain = (bool, int, float, bytes, list, tuple, dict)
         if isinstance(self.grammar, plain) or self.grammar == "":
-            raise ConfigError(f"grammar: needs a text or a compiled grammar, got {self.grammar!r}")
+            raise checks.refuse("grammar", "GBNF text or a compiled grammar", self.grammar)
         schema = self.json_schema
-        number = isinstance(schema, (int, float)) and not isinstance(schema, bool)
-        if number or isinstance(schema, (bytes, list, tuple)) or schema == "":
-            raise ConfigError(f"json_schema: needs a mapping, JSON text, a bool or a type, got {schema!r}")
+        is_number = isinstance(schema, (int, float)) and not isinstance(schema, bool)
+        if is_number or isinstance(schema, (bytes, list, tuple)) or schema == "":
+            raise checks.refuse("json_schema", "a mapping, JSON text, True, False or a type", schema)
         if self.regex is not None and not isinstance(self.regex, str):
-            raise ConfigError(f"regex: needs a text, got {self.regex!r}")
+            raise checks.refuse("regex", "a string", self.regex)
         if self.choices is not None:
-            self._set_tuple("choices", lambda text: isinstance(text, str), "texts")
+            self._set("choices", checks.texts("choices", self.choices, empty=True))
             if not self.choices:
-                raise ConfigError("choices: needs at least one text, got none")
+                raise checks.refuse("choices", "at least one string", ())
 
     def _check_order(self) -> None:
         self._set_tuple(
@@ -251,10 +249,10 @@ class SamplerConfig:
         )
         names = [stage for stage in self.order if isinstance(stage, str)]
         if len(set(names)) < len(names):
-            raise ConfigError(f"order: needs each stage at most once, got {names}")
+            raise checks.refuse("order", "each stage at most once", names)
         for name, stage in STAGE_OF.items():
             if stage not in names and self._is_asked_for(name):
-                raise ConfigError(f"{name}: needs the stage {stage} in order, got {self.order!r}")
+                raise ConfigError(f"{name}: expected the stage {stage} in order, got {self.order!r}")
 
     def _check_mirostat(self) -> None:
         if not self.mirostat:
@@ -263,7 +261,7 @@ class SamplerConfig:
             if stage in CUTS and self._is_asked_for(name):
                 raise ConfigError(f"mirostat: cannot be combined with {name} {getattr(self, name)}")
         if self.is_greedy:
-            raise ConfigError("mirostat: needs a temperature above 0, got 0")
+            raise ConfigError("mirostat: expected a temperature > 0, got 0")
 
     def _is_asked_for(self, name: str) -> bool:
         """Whether an option is neither at its default nor off."""
@@ -274,17 +272,53 @@ class SamplerConfig:
         """Makes a tuple of a list or tuple whose items are good."""
         value = getattr(self, name)
         if not isinstance(value, (list, tuple)) or not all(map(is_good, value)):
-            raise ConfigError(f"{name}: needs {wanted}, got {value!r}")
-        object.__setattr__(self, name, tuple(value))
-
-
-def is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+            raise checks.refuse(name, wanted, value)
+        self._set(name, tuple(value))
 
 
 def is_breaker(value: Any) -> bool:
-    return (
-        isinstance(value, (str, tuple))
-        and len(value) > 0
-        and (isinstance(value, str) or all(map(is_token, value)))
-    )
+    """Whether ``value`` can be a DRY sequence breaker."""
+    if isinstance(value, str):
+        return len(value) > 0
+    return isinstance(value, tuple) and len(value) > 0 and all(map(checks.is_token, value))
+
+
+class SamplerFields(TypedDict, total=False):
+    """The fields of `SamplerConfig` as keyword arguments, for editors and type checkers."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_a: float
+    top_n_sigma: float
+    eta_cutoff: float
+    epsilon_cutoff: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_window: int
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_range: int
+    dry_sequence_breakers: tuple[str | tuple[int, ...], ...]
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    seed: int | None
+    logit_bias: Mapping[int, float]
+    banned_tokens: tuple[int, ...]
+    allowed_tokens: tuple[int, ...] | None
+    min_tokens: int
+    ignore_eos: bool
+    grammar: Any
+    json_schema: Any
+    regex: str | None
+    choices: tuple[str, ...] | None
+    order: tuple[str | Callable[..., Any], ...]

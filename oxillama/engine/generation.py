@@ -1,115 +1,230 @@
-"""One generation: an iterator of text that runs the model as it is asked for more."""
+"""The one handle of a request for text, read by loops, by asyncio, and as a whole."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.engine.core import EngineCore
-from oxillama.engine.request import Request
+from oxillama.engine.handle import Handle
+from oxillama.engine.request import Event, Piece, TextRequest
+from oxillama.engine.thread import EngineThread
+from oxillama.errors import GenerationTimeout
 from oxillama.sampling.logprobs import SampledToken
 
 
-class Generation(Iterator[str]):
-    """Yields pieces of text as they are generated; made by `InferenceEngine.stream`.
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of a request.
 
-    Nothing is run before it is asked for. Closing it (or `cancel`, from any thread) stops the work before the
-    next step, even in the middle of a prompt, and frees its pages.
+    Attributes
+    ----------
+    prompt_tokens : of the prompt.
+    cached_tokens : of these, that were not run, because their keys and values were known.
+    generated_tokens : sampled, an ending token included.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Of prompt and text."""
+        return self.prompt_tokens + self.generated_tokens
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that a request took; nan for what has not happened.
+
+    Attributes
+    ----------
+    queue : from the submission to the admission.
+    time_to_first_token : from the submission to the first token.
+    prefill : in steps that ran its prompt.
+    decode : in steps that ran a token of its text.
+    """
+
+    queue: float
+    time_to_first_token: float
+    prefill: float
+    decode: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A text with what belongs to it; see `Generation` for the fields."""
+
+    text: str
+    finish_reason: str
+    tokens: list[int]
+    logprobs: list[SampledToken] | None
+    seed: int
+    usage: Usage
+    timings: Timings
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Generation(Handle, Iterator[str], AsyncIterator[str]):
+    """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
+
+    The attributes tell what its reader has been given, which the engine runs ahead of by at most
+    `GenerationOptions.window` pieces. It is cancelled by `cancel` or `close`, and when nobody refers to it.
 
     Attributes
     ----------
     prompt_tokens : ids of the prompt.
-    text : text yielded so far.
-    seed : of the random numbers, to repeat the run.
-    eager : whether it also runs in steps that others lead, before it is asked for more.
+    text : text read so far.
+    tokens : ids read so far, an ending token included.
+    logprobs : log-probabilities of each of these, in the model's own distribution (``raw``) and in the one
+        the token was drawn from (``processed``), with the likeliest others; None unless they were asked for.
+    logits : float32 (vocab,) each of these was chosen from; None unless they were asked for.
+    finish_reason : "stop" (the model ended, or a stop string was found), "length" (``max_tokens`` or the
+        context is full), "timeout", "cancelled", "error"; None while it goes on or there is text to be read.
     """
 
     def __init__(
         self,
-        core: EngineCore,
-        request: Request,
+        thread: EngineThread,
+        request: TextRequest,
         callback: Callable[[str], object] | None = None,
+        owner: object = None,
     ) -> None:
+        super().__init__(thread, request, owner)
         self.prompt_tokens = request.prompt
         self.text = ""
-        self.eager = False
-        self.seed = request.sampler.seed
-        self._core = core
-        self._request = request
+        self.tokens: list[int] = []
+        self.logprobs: list[SampledToken] | None = None if request.n_top_logprobs is None else []
+        self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
+        self._text_request = request
         self._callback = callback
-        self._submitted = False
+
+    # --- what came of it ----------------------------------------------------------------------------
 
     @property
-    def tokens(self) -> list[int]:
-        """Ids generated so far, an ending token included."""
-        return self._request.tokens
+    def seed(self) -> int:
+        """Of the random numbers, to repeat the run."""
+        return self._text_request.sampler.seed
 
     @property
-    def logits(self) -> list[np.ndarray] | None:
-        """float32 (vocab,) each token was chosen from; None unless they were asked for."""
-        return self._request.logits
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(len(self.prompt_tokens), self._request.n_cached, len(self.tokens))
 
     @property
-    def logprobs(self) -> list[SampledToken] | None:
-        """Log-probabilities of each of `tokens`: in the model's own distribution (``raw``) and in the one it
-        was drawn from (``processed``), each with the likeliest others; None unless they were asked for."""
-        return self._request.logprobs
+    def timings(self) -> Timings:
+        """Seconds so far."""
+        request = self._request
+        first, admitted, submitted = request.first_token_at, request.admitted_at, request.submitted_at
+        return Timings(
+            admitted - submitted, first - submitted, request.prefill_seconds, request.decode_seconds
+        )
 
     @property
-    def cached_tokens(self) -> int:
-        """Tokens of the prompt that were not run, because the prefix cache had them."""
-        return self._request.n_cached
+    def prefill_total(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_tokens)
 
     @property
-    def finish_reason(self) -> str | None:
-        """ "stop" (the model ended, or a stop string was found), "length" (``max_tokens`` or the context is
-        full), "timeout", "cancelled", "error", or None while it goes on or there is text to be read."""
-        return None if self._request.pieces else self._request.finish_reason
+    def prefill_progress(self) -> int:
+        """Tokens of the prompt that have been run, or need not be."""
+        request = self._text_request
+        if request.n_generated or request.finish_reason is not None:
+            return self.prefill_total
+        return min(request.sequence.cached_len, self.prefill_total)
 
     @property
-    def prefill_seconds(self) -> float:
-        """Time in steps, of the model and the sampler, up to the first token."""
-        return self._request.prefill_seconds
+    def prefill_fraction(self) -> float:
+        """The same, as a share of all, 0 to 1."""
+        return self.prefill_progress / self.prefill_total
 
-    @property
-    def decode_seconds(self) -> float:
-        """Time in the steps of the tokens after the first."""
-        return self._request.decode_seconds
+    # --- reading ------------------------------------------------------------------------------------
 
     def __next__(self) -> str:
+        """The next piece of text: whole characters. Raises what ended the request, if that was an error."""
         try:
-            if not self._submitted:
-                self._core.submit(self._request)
-                self._submitted = True
-            piece = self._core.next_piece(self._request, math.inf if self.eager else 1)
-            if piece is None:
-                raise StopIteration
-            self.text += piece
-            if self._callback is not None and self._callback(piece) is False:
-                self.cancel()
-        except StopIteration:
+            while self.finish_reason is None:
+                text = self._take(self._event())
+                if text:
+                    return text
+        except BaseException:  # an error of the request or the callback, or the user's Ctrl-C
+            self.close()
             raise
-        except Exception:
-            self._end("error")
+        raise StopIteration
+
+    def result(self) -> Completion:
+        """Waits for the end. Raises what ended the request, if that was an error."""
+        self._read_whole()
+        for _ in self:
+            pass
+        return self._completion()
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> str:
+        """`__next__`, in asyncio."""
+        try:
+            while self.finish_reason is None:
+                text = self._take(await self._async_event())
+                if text:
+                    return text
+        except BaseException:
+            self.cancel()
             raise
-        except BaseException:  # the user's Ctrl-C
-            self._end("cancelled")
-            raise
-        return piece
+        raise StopAsyncIteration
 
-    def cancel(self) -> None:
-        """Stops before the next token."""
-        self._core.cancel(self._request)
+    def __await__(self) -> Generator[object, None, Completion]:
+        """`result`, in asyncio."""
+        return self._result().__await__()
 
-    def close(self) -> None:
-        """Stops at once and frees the pages; text that was not read is dropped."""
-        self._end("cancelled")
+    async def _result(self) -> Completion:
+        self._read_whole()
+        async for _ in self:
+            pass
+        return self._completion()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_submitted") and self._request.finish_reason is None:
-            self._core.abandon(self._request)
+    def _take(self, event: Event) -> str:
+        """The text that an event brings."""
+        if not isinstance(event, Piece):
+            return ""
+        self.text += event.text
+        self.tokens += event.tokens
+        if self.logprobs is not None:
+            self.logprobs += event.logprobs
+        if self.logits is not None:
+            self.logits += event.logits
+        if event.text and self._callback is not None and self._callback(event.text) is False:
+            self.cancel()
+        return event.text
 
-    def _end(self, reason: str) -> None:
-        self._core.end(self._request, reason)
+    def _read_whole(self) -> None:
+        """Has the rest run to its end, and come in one piece unless a callback wants each."""
+        request = self._text_request
+        if not request.whole:
+            request.whole = self._callback is None
+            self._open_window()
+
+    def _completion(self) -> Completion:
+        assert self.finish_reason is not None
+        return Completion(
+            self.text, self.finish_reason, self.tokens, self.logprobs, self.seed, self.usage, self.timings
+        )
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def text_of(completion: Completion) -> str:
+    """The text alone. Raises GenerationTimeout if there would have been more, for a text cannot say so."""
+    if completion.finish_reason == "timeout":
+        n = len(completion.tokens)
+        raise GenerationTimeout(f"timeout: it came after {n} tokens of the text", completion.text)
+    return completion.text

@@ -1,80 +1,113 @@
-"""One request: a sequence that is to be continued, how, and what has come of it so far."""
+"""A request: a sequence to run, what is wanted of it, and the events that its reader gets.
+
+The engine thread owns everything here but three things: its reader takes `events`, counts `n_read`, and any
+thread may set `cancelled`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Listed
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
 
 import numpy as np
 
-from oxillama.cache.pages import PagePool
 from oxillama.cache.radix import Node
+from oxillama.config.generation import GenerationOptions
+from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.stop_text import StopText
-from oxillama.errors import ConfigError
+from oxillama.engine.stop_strings import StopStrings
 from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
-class Request:
-    """What the scheduler runs. Its owner reads `pieces`; everything else belongs to whoever leads a step.
-
-    Parameters
-    ----------
-    key : of the prefix cache's tree for it.
-    max_tokens : most tokens to generate.
-    stop : strings that end the text.
-    context_size : most tokens in the sequence.
-    priority : higher goes first.
-    timeout : seconds from its submission after which it ends, finished or not; None for never.
-    keep_logits : whether to keep the logits that each token was chosen from.
-    top_logprobs : how many of the likeliest tokens to note beside each token; None for no log-probabilities.
+@dataclass(frozen=True)
+class Piece:
+    """Text for a reader, with the tokens that brought it.
 
     Attributes
     ----------
-    pieces : text that has not been read yet.
-    ahead : pieces that may be in store; with as many the request pauses. 0 while nobody asks.
-    tokens : ids generated so far, an ending token included.
-    logprobs : of each of these, raw and processed; None unless they were asked for.
-    finish_reason, error : why it ended; None while it goes on.
-    listener : called, by the thread that leads the step, when there is something new to read.
+    text : may be empty in the last piece.
+    tokens : ids sampled since the piece before.
+    logprobs : of each of these, if they were asked for.
+    logits : float32 (vocab,) each of these was chosen from, if they were asked for.
     """
+
+    text: str
+    tokens: list[int]
+    logprobs: list[SampledToken]
+    logits: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class End:
+    """The last event of a request.
+
+    Attributes
+    ----------
+    reason : "stop", "length", "timeout", "cancelled", "error", or "done" where no text was asked for.
+    error : what went wrong, if the reason is "error".
+    """
+
+    reason: str
+    error: BaseException | None = None
+
+
+Event = Piece | np.ndarray | End
+
+
+class Request:
+    """What the scheduler runs.
+
+    Parameters
+    ----------
+    sequence : the tokens to run; those that were run already are not run again.
+    key : of the prefix cache's tree for it; None to keep out of the prefix cache.
+    priority : higher goes first.
+    timeout : seconds from its submission after which it ends, finished or not; None for never.
+    keep : called with the sequence when the request has ended, in place of freeing its pages.
+
+    Attributes
+    ----------
+    prompt : ids of the sequence at the start.
+    output : which rows of it are wanted of the passes.
+    events : for the reader: pieces or arrays, then an `End`.
+    n_read : events that the reader has taken; the reader counts.
+    window : events that may wait for the reader; with as many the request pauses.
+    listener : called by the engine thread when there is an event, for a reader that does not block.
+    cancelled : why the request is to end; "" while it goes on. Any thread may set it.
+    cause : what its reader is then told, if it was not the reader that wanted it so.
+    finish_reason : None until it has ended.
+    """
+
+    output = Output.NONE
 
     def __init__(
         self,
-        pool: PagePool,
-        tokenizer: TokenizerBridge,
-        sampler: Sampler,
-        prompt: Listed[int],
+        sequence: Sequence,
         *,
-        key: bytes = b"",
-        max_tokens: int,
-        stop: Listed[str] = (),
-        context_size: int,
+        key: bytes | None = b"",
         priority: int = 0,
         timeout: float | None = None,
-        keep_logits: bool = False,
-        top_logprobs: int | None = None,
+        window: float = math.inf,
+        keep: Callable[[Sequence], object] | None = None,
     ) -> None:
-        self.sequence = Sequence(pool, prompt, checkpoints=0)  # it never goes back
-        self.prompt = list(prompt)
-        self.sampler = sampler
+        self.sequence = sequence
+        self.prompt = list(sequence.tokens)
         self.key = key
         self.priority = priority
         self.timeout = timeout
-        self.pieces: deque[str] = deque()
-        self.ahead: float = 0
-        self.tokens: list[int] = []
-        self.logits: list[np.ndarray] | None = [] if keep_logits else None
-        self.logprobs: list[SampledToken] | None = None if top_logprobs is None else []
-        self.finish_reason: str | None = None
-        self.error: BaseException | None = None
-        self.cancelled = False
+        self.window = window
+        self.keep = keep
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.n_events = 0
+        self.n_read = 0
         self.listener: Callable[[], object] | None = None
+        self.cancelled = ""
+        self.cause: BaseException | None = None
+        self.finish_reason: str | None = None
         # for the scheduler and the metrics
         self.arrival = 0
         self.n_cached = 0  # tokens of the prompt that the prefix cache had
@@ -83,76 +116,150 @@ class Request:
         self.node: Node | None = None
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
-        self._top_logprobs = top_logprobs
-        self._left = max_tokens
-        self._room = context_size - len(prompt)
-        self._ends = tokenizer.eog_ids
-        self._n_vocab = tokenizer.n_vocab
-        self._stop = StopText(stop)
-        self._stopped = False  # a stop string was found: what follows is not shown
-        self._decoder = tokenizer.stream_decoder(continuing=True)
 
     @property
     def wanted(self) -> bool:
-        """Whether its reader wants more than there is."""
-        return len(self.pieces) < self.ahead
+        """Whether its reader has room for another event."""
+        return self.n_events - self.n_read < self.window
+
+    @property
+    def limit(self) -> str | None:
+        """The finish reason, if there is nothing to run."""
+        return None
+
+    def submit(self, now: float) -> None:
+        """Notes when it was submitted, and so when it is to end."""
+        self.submitted_at = now
+        self.deadline = math.inf if self.timeout is None else now + self.timeout
+
+    def ends_at(self, now: float) -> str | None:
+        """Why it is to end now; None if it goes on."""
+        return self.cancelled or ("timeout" if now >= self.deadline else None)
+
+    def put(self, event: Event) -> None:
+        """Hands an event to the reader."""
+        self.n_events += 1
+        self.events.put(event)
+
+    def finish(self, reason: str, error: BaseException | None = None) -> None:
+        """Tells the reader that it has ended; the second time nothing. Its pages are for others to free."""
+        if self.finish_reason is None:
+            self.finish_reason = reason
+            self.flush(error)
+            self.put(End(reason, error or (self.cause if reason == self.cancelled else None)))
+
+    def flush(self, error: BaseException | None) -> None:
+        """Hands over what was held back."""
+
+
+class TextRequest(Request):
+    """A sequence that is continued, token by token.
+
+    Attributes
+    ----------
+    n_generated : tokens sampled, an ending token included.
+    whole : whether the text is handed over in one piece at the end; the reader may switch this on.
+    """
+
+    output = Output.LAST_LOGITS
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        options: GenerationOptions,
+        sampler: Sampler,
+        tokenizer: TokenizerBridge,
+        context_size: int,
+        *,
+        key: bytes | None = b"",
+        whole: bool = False,
+        keep: Callable[[Sequence], object] | None = None,
+    ) -> None:
+        super().__init__(
+            sequence,
+            key=key,
+            priority=options.priority,
+            timeout=options.timeout,
+            window=math.inf if options.window is None or whole else options.window,
+            keep=keep,
+        )
+        self.options = options
+        self.sampler = sampler
+        self.whole = whole
+        self.n_generated = 0
+        room = context_size - len(self.prompt)
+        self._limit = room if options.max_tokens is None else min(room, options.max_tokens)
+        self._ends = tokenizer.eog_ids
+        self._n_vocab = tokenizer.n_vocab
+        self._stop = StopStrings(tuple(options.stop or ()))
+        self._stopped = False  # a stop string was found: what follows is not shown
+        self._decoder = tokenizer.stream_decoder(continuing=True)
+        self._piece = Piece("", [], [], [])  # not handed over yet
 
     @property
     def limit(self) -> str | None:
         """ "length" if no token more may be generated."""
-        return "length" if self._left <= 0 or self._room <= 0 else None
+        return "length" if self.n_generated >= self._limit else None
 
-    def take(self, logits: np.ndarray) -> str | None:
-        """Samples a token and adds it and its text; the reason if it was the last. May raise whatever
-        the sampler raises."""
-        token = self._sample(logits)
-        if self.logits is not None:
-            self.logits.append(logits.copy())
-        self.sequence.tokens.append(token)
-        self.tokens.append(token)
-        self._left -= 1
-        self._room -= 1
-        if token in self._ends:
-            return "stop"
-        shown, self._stopped = self._stop.push(self._decoder.push(token))
-        if shown:
-            self.pieces.append(shown)
-        return "stop" if self._stopped else self.limit
+    @property
+    def n_top_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are noted with each; None without log-probabilities."""
+        return self.options.n_top_logprobs
 
-    def _sample(self, logits: np.ndarray) -> int:
-        """The next token; the same one whether log-probabilities are noted or not.
+    def row(self, logits: np.ndarray) -> np.ndarray:
+        """float32 (vocab,): the logits to sample from.
 
         Rows of a table that is padded beyond the vocabulary stand for no token and are never chosen.
         """
-        history, logits = self.sequence.tokens, logits[: self._n_vocab]
-        if self.logprobs is None or self._top_logprobs is None:
-            return self.sampler.sample(logits, history)
-        sampled = self.sampler.sample_with_logprobs(logits, history, self._top_logprobs)
-        self.logprobs.append(sampled)
-        return sampled.token
+        return logits[: self._n_vocab]
 
-    def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """Ends it: text that was held back is shown. Its pages are for the scheduler to free."""
+    def take(self, sampled: int | SampledToken, logits: np.ndarray) -> str | None:
+        """Adds a token and its text; the reason if it was the last."""
+        piece = self._piece
+        if isinstance(sampled, SampledToken):
+            piece.logprobs.append(sampled)
+            sampled = sampled.token
+        token = sampled
+        piece.tokens.append(token)
+        if self.options.keep_logits:
+            piece.logits.append(logits.copy())
+        self.sequence.tokens.append(token)
+        self.n_generated += 1
+        if token in self._ends:
+            return "stop"
+        shown, self._stopped = self._stop.push(self._decoder.push(token))
+        self._add(shown)
+        return "stop" if self._stopped else self.limit
+
+    def _add(self, text: str) -> None:
+        """Adds text to the piece under way, and hands the piece over unless the text is wanted whole."""
+        piece = self._piece
+        if text:
+            self._piece = piece = Piece(piece.text + text, piece.tokens, piece.logprobs, piece.logits)
+        if piece.text and not self.whole:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self.put(self._piece)
+        self._piece = Piece("", [], [], [])
+
+    def flush(self, error: BaseException | None) -> None:
+        """Hands over the text that was held back and the last tokens."""
         if not self._stopped and error is None:
             shown, found = self._stop.push(self._decoder.flush())
-            shown += "" if found else self._stop.flush()
-            self.pieces += [shown] if shown else []
-        self.finish_reason, self.error = reason, error
+            self._add(shown + ("" if found else self._stop.flush()))
+        if self._piece.text or self._piece.tokens:
+            self._hand_over()
 
 
-def wanted_logprobs(logprobs: bool, top_logprobs: int | None, n_vocab: int) -> int | None:
-    """How many of the likeliest tokens to note with each; None without log-probabilities."""
-    if not isinstance(logprobs, bool):
-        raise ConfigError(f"logprobs: needs True or False, got {logprobs!r}")
-    if top_logprobs is None:
-        return 0 if logprobs else None
-    integer = isinstance(top_logprobs, int) and not isinstance(top_logprobs, bool)
-    if not integer or not 0 <= top_logprobs <= n_vocab:
-        raise ConfigError(f"top_logprobs: needs an integer, 0 to {n_vocab}, got {top_logprobs!r}")
-    return top_logprobs
+class EmbeddingRequest(Request):
+    """A sequence whose hidden states are wanted: one array (tokens, n_embd) for each pass, then the end.
 
+    Parameters
+    ----------
+    last : of the last token only.
+    """
 
-def refuse_logprobs(options: Mapping[str, Any], instead: str) -> None:
-    """Raises ConfigError where log-probabilities are asked of what gives only text."""
-    if options.get("logprobs") or options.get("top_logprobs") is not None:
-        raise ConfigError(f"logprobs: are not part of a text, expected a call of {instead}")
+    def __init__(self, sequence: Sequence, *, key: bytes | None = None, last: bool = False) -> None:
+        super().__init__(sequence, key=key)
+        self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN

@@ -1,8 +1,9 @@
-"""Runs batches: from sequences to the flat batch, through the model, to logits."""
+"""Runs batches: from sequences to the flat batch, through the model, to hidden states and logits."""
 
 from __future__ import annotations
 
-import threading
+import enum
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 
 import numpy as np
@@ -18,8 +19,28 @@ from oxillama.models.batch import Batch
 from oxillama.models.thread_tuner import ThreadTuner
 
 
+class Output(enum.Enum):
+    """Which rows of a sequence's part of a pass are wanted, and as what."""
+
+    NONE = "none"
+    LAST_LOGITS = "logits of the last row"
+    ALL_LOGITS = "logits of every row"
+    LAST_HIDDEN = "hidden states of the last row"
+    ALL_HIDDEN = "hidden states of every row"
+
+    @property
+    def is_logits(self) -> bool:
+        """Whether logits are wanted."""
+        return self in (Output.LAST_LOGITS, Output.ALL_LOGITS)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every row is wanted."""
+        return self in (Output.ALL_LOGITS, Output.ALL_HIDDEN)
+
+
 class Runner:
-    """The model, its buffers and its threads. One forward pass at a time, from any thread."""
+    """The model, its buffers and its threads. For one thread at a time."""
 
     def __init__(self, model: Decoder, pool: PagePool, n_threads: int) -> None:
         self.model = model
@@ -29,7 +50,11 @@ class Runner:
         self.tuner = ThreadTuner(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()
-        self._lock = threading.Lock()
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that a pass may use."""
+        return self.tuner.max_threads
 
     def forward(
         self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False, states: bool = False
@@ -39,61 +64,92 @@ class Runner:
         Parameters
         ----------
         parts : sequences, each with how many of its pending tokens to run (at least 1).
-        all_logits : logits of every row; otherwise of the last row of each sequence.
+        all_logits : rows of every token; otherwise of the last token of each sequence.
         states : hidden states after the last norm instead of logits.
 
         Returns
         -------
-        float32 (rows or sequences, vocab), or the width of the hidden states.
+        float32 (tokens or sequences, vocab), or the width of the hidden states.
 
         Raises
         ------
         ConfigError : logits of a model whose positions see what comes later.
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
+        output = {
+            (False, False): Output.LAST_LOGITS,
+            (True, False): Output.ALL_LOGITS,
+            (False, True): Output.LAST_HIDDEN,
+            (True, True): Output.ALL_HIDDEN,
+        }[all_logits, states]
         schedule(parts)
         try:
-            rows = self.run([sequence for sequence, _ in parts], all_logits, states)
+            rows = self.run([sequence for sequence, _ in parts], [output] * len(parts))
         except BaseException:
             for sequence, _ in parts:
                 sequence.rollback()
             raise
         for sequence, _ in parts:
             sequence.commit()
-        return rows
+        found = [row for row in rows if row is not None]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def run(
-        self, sequences: Listed[Sequence], wanted: bool | Listed[bool], states: bool = False
-    ) -> np.ndarray:
+        self,
+        sequences: Listed[Sequence],
+        outputs: Listed[Output],
+        cancelled: Callable[[], bool] | None = None,
+    ) -> list[np.ndarray | None]:
         """Runs what is scheduled of some sequences together; it is then for the caller to `commit`.
 
         Parameters
         ----------
-        wanted : logits of every row (True), of the last row of each sequence (False), or of the last row of
-            the sequences that are marked.
-        states : hidden states in place of logits.
+        outputs : what is wanted of each sequence.
+        cancelled : asked between layers whether to give up.
 
         Returns
         -------
-        float32 (wanted, vocab or n_embd).
+        list : for each sequence float32 (wanted rows, vocab or n_embd), or None where nothing is wanted.
 
         Raises
         ------
         ConfigError : logits of a model whose positions see what comes later.
+        ForwardCancelled : ``cancelled`` said so.
         """
-        if not states:
+        if any(output.is_logits for output in outputs):
             self.check_logits()
-        with self._lock:
-            batch = self._batch(sequences, wanted)
-            kv = self.model.kernels.attention.PagedBatch(
-                self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
-            )
-            run = self.model.hidden_states if states else self.model.forward
-            rows = run(batch, kv, self._work, self.tuner)
-            for sequence in sequences:
-                if isinstance(sequence.kv, RecurrentCache):
-                    sequence.kv.end(sequence.scheduled_len)
-            return rows
+        row_start = np.zeros(len(sequences) + 1, np.int32)
+        np.cumsum([s.scheduled_len - s.cached_len for s in sequences], out=row_start[1:])
+        spans = [_wanted(output, row_start[i], row_start[i + 1]) for i, output in enumerate(outputs)]
+        batch = self._batch(sequences, row_start, np.concatenate(spans))
+        kv = self.model.kernels.attention.PagedBatch(
+            self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
+        )
+        hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled)
+        for sequence in sequences:
+            if isinstance(sequence.kv, RecurrentCache):
+                sequence.kv.end(sequence.scheduled_len)
+        return self._outputs(hidden, outputs, [len(span) for span in spans])
+
+    def _outputs(
+        self, hidden: np.ndarray, outputs: Listed[Output], counts: list[int]
+    ) -> list[np.ndarray | None]:
+        """The rows of each sequence; one product makes the logits of all that want some."""
+        found: list[np.ndarray | None] = []
+        ends = np.cumsum(counts)
+        is_logits = np.repeat([output.is_logits for output in outputs], counts)
+        rows = hidden if is_logits.all() else hidden[is_logits]
+        logits = self.model.logits(rows, self._work, self.tuner) if len(rows) else rows
+        at = 0
+        for output, end, count in zip(outputs, ends, counts):
+            if output is Output.NONE:
+                found.append(None)
+            elif output.is_logits:
+                found.append(logits[at : at + count])
+                at += count
+            else:
+                found.append(hidden[end - count : end])
+        return found
 
     def check_logits(self) -> None:
         """Raises ConfigError if the model has none, or its positions see what comes later."""
@@ -101,27 +157,26 @@ class Runner:
         if self.model.output is None or not spec.causal:
             raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
-    def _batch(self, sequences: Listed[Sequence], wanted: bool | Listed[bool]) -> Batch:
-        row_start = np.zeros(len(sequences) + 1, np.int32)
-        np.cumsum([s.scheduled_len - s.cached_len for s in sequences], out=row_start[1:])
+    def _batch(self, sequences: Listed[Sequence], row_start: np.ndarray, wanted: np.ndarray) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         for s in sequences:
             tokens += s.tokens[s.cached_len : s.scheduled_len]
             positions += range(s.cached_len, s.scheduled_len)
-        last = row_start[1:].astype(np.int64) - 1
-        if isinstance(wanted, bool):
-            rows = np.arange(row_start[-1], dtype=np.int64) if wanted else last
-        else:
-            rows = last[np.asarray(wanted, bool)]
         return Batch(
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
             row_start=row_start,
             tables=self._tables.of([s.kv for s in sequences]),
-            wanted=rows,
+            wanted=wanted,
             recurrent_states=_states(sequences) if self.model.state_floats else None,
         )
+
+
+def _wanted(output: Output, start: int, end: int) -> np.ndarray:
+    """int64: the rows from ``start`` to ``end`` that are wanted."""
+    first = end if output is Output.NONE else start if output.is_all else end - 1
+    return np.arange(first, end, dtype=np.int64)
 
 
 def _states(sequences: Listed[Sequence]) -> np.ndarray:

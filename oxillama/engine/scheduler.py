@@ -12,16 +12,18 @@ needs them, and is the first to lose them.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config.engine import SchedulerConfig
+from oxillama.config import SchedulerConfig
 from oxillama.engine.request import Request
+from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
-from oxillama.errors import Busy, KvCacheFullError
+from oxillama.errors import KvCacheFullError, QueueFull
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
 RETURNS = 1.0  # seconds for which a reader that does not ask for more counts as one that will
@@ -35,12 +37,14 @@ class ScheduledBatch:
     Attributes
     ----------
     requests : whose sequences are scheduled, in order.
-    wanted : for each, whether its last row's logits are needed.
+    outputs : for each, which rows of the pass are wanted.
+    prefills : for each, whether tokens of its prompt are run.
     n_decode, n_prefill : rows of streams, and of prompts.
     """
 
     requests: list[Request] = field(default_factory=list)
-    wanted: list[bool] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    prefills: list[bool] = field(default_factory=list)
     n_decode: int = 0
     n_prefill: int = 0
 
@@ -54,11 +58,17 @@ class ScheduledBatch:
         sequence = request.sequence
         sequence.schedule(n)
         self.requests.append(request)
-        self.wanted.append(sequence.scheduled_len == sequence.total_len)
-        if sequence.state is SeqState.DECODING:
-            self.n_decode += n
-        else:
+        whole = sequence.scheduled_len == sequence.total_len
+        self.outputs.append(request.output if whole or request.output.is_all else Output.NONE)
+        self.prefills.append(sequence.state is SeqState.PREFILLING)
+        if self.prefills[-1]:
             self.n_prefill += n
+        else:
+            self.n_decode += n
+
+    def output_of(self, request: Request) -> Output:
+        """What is wanted of a request's part."""
+        return self.outputs[self.requests.index(request)]
 
 
 class Scheduler:
@@ -103,16 +113,22 @@ class Scheduler:
         """Queues a request."""
         self._arrivals += 1
         request.arrival = self._arrivals
+        if math.isnan(request.submitted_at):
+            request.submit(self.clock())
         if request.limit is not None:
             self.finish(request, request.limit)
         else:
             self.waiting.append(request)
 
     def check_room(self, n_more: int) -> None:
-        """Raises Busy if, beside ``n_more``, there is no room in the queue."""
+        """Raises QueueFull if, beside ``n_more``, there is no room in the queue."""
         n = len(self.waiting) + n_more
         if n >= self.config.max_waiting:
-            raise Busy(f"{n} requests are waiting, at most {self.config.max_waiting} may")
+            raise QueueFull(f"max_waiting: {self.config.max_waiting} requests may wait, and {n} do")
+
+    def next_deadline(self) -> float:
+        """When the first of all requests is to end, by the clock; inf if none is."""
+        return min((request.deadline for request in (*self.waiting, *self.running)), default=math.inf)
 
     def schedule(self) -> ScheduledBatch:
         """What to run now, if anything. Ends what was cancelled or is too late."""
@@ -143,11 +159,17 @@ class Scheduler:
 
     def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
         """Ends a request and frees its pages; what it has run is kept for others that begin alike."""
-        if request.finish_reason is not None:
+        sequence = request.sequence
+        if sequence.state is SeqState.FINISHED:
             return
+        if sequence.scheduled_len > sequence.cached_len:
+            sequence.rollback()
         self._remember(request)
-        request.sequence.forget()
-        request.sequence.state = SeqState.FINISHED
+        if request.keep is None:
+            sequence.forget()
+        else:
+            request.keep(sequence)
+        sequence.state = SeqState.FINISHED
         for queue in (self.waiting, self.running):
             if request in queue:
                 queue.remove(request)
@@ -163,10 +185,9 @@ class Scheduler:
         """Ends what was cancelled or is past its deadline."""
         now = self.clock() if now is None else now
         for request in [*self.waiting, *self.running]:
-            if request.cancelled:
-                self.finish(request, "cancelled")
-            elif now >= request.deadline:
-                self.finish(request, "timeout")
+            reason = request.finish_reason or request.ends_at(now)
+            if reason is not None:
+                self.finish(request, reason)
 
     def check_integrity(self, others: Iterable[Sequence] = ()) -> None:
         """Asserts that free + cached + owned pages and states are all there are; ``others`` hold some too."""
@@ -181,7 +202,6 @@ class Scheduler:
             self.pool.recurrent_states.check_integrity(slots)
         for request in self.waiting:
             assert request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED)
-            assert not request.sequence.pages and not request.sequence.kv.slots
         for request in self.running:
             assert request.sequence.state in (SeqState.PREFILLING, SeqState.DECODING)
             request.sequence.check()
@@ -189,15 +209,12 @@ class Scheduler:
     # --- what comes next ------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Takes back what an interrupted step has left half done."""
+        """Takes back what a pass that was given up has left half done."""
         for request in self.running:
             if request.sequence.scheduled_len > request.sequence.cached_len:
                 request.sequence.rollback()
                 if request.sequence.pending > 1:
                     request.sequence.state = SeqState.PREFILLING
-        for request in self.waiting:
-            if request.sequence.pages:
-                request.sequence.forget()
 
     def _meet_claim(self, batch: ScheduledBatch, now: float) -> None:
         """Admits who could not come in before, because lesser requests had been scheduled already."""
@@ -223,7 +240,12 @@ class Scheduler:
                 if not admits:
                     continue
                 n_active += 1
-            budget -= self._run(request, request.sequence.at_most(budget), batch)
+            n = request.sequence.at_most(budget)
+            if request.sequence.in_one_pass and n < request.sequence.pending:
+                if batch.requests:
+                    continue  # it has the next step's budget for itself
+                n = request.sequence.pending
+            budget -= self._run(request, n, batch)
             if budget <= 0:
                 break
 
@@ -249,7 +271,7 @@ class Scheduler:
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
         """Whether this prompt begins with what is being run until it can be taken over: it waits for it."""
-        if self.prefix is None:
+        if self.prefix is None or request.key is None:
             return False
         tokens = request.sequence.tokens
         for other in batch.requests:
@@ -282,7 +304,7 @@ class Scheduler:
                 return False
             promised -= victim.sequence.demand + 1
             self._preempt(victim)
-        if self.prefix is not None and sequence.state is SeqState.WAITING:
+        if self.prefix is not None and request.key is not None and sequence.state is SeqState.WAITING:
             self.prefix.count(len(request.prompt), n_known)
             request.n_cached = n_known
         sequence.state = SeqState.PREFILLING
@@ -293,9 +315,11 @@ class Scheduler:
 
     def _reuse(self, request: Request) -> int:
         """Takes over what is known of the beginning of a prompt; how many tokens that is."""
-        if self.prefix is None:
-            return 0
         sequence = request.sequence
+        if sequence.cached_len:  # it goes on from what a session has run
+            return sequence.cached_len
+        if self.prefix is None or request.key is None:
+            return 0
         known = self.prefix.match(request.key, sequence.tokens[:-1])  # the last is run: its logits are wanted
         sequence.adopt(known)
         return known.n_tokens
@@ -304,7 +328,7 @@ class Scheduler:
         """Keeps what a request has run for others."""
         sequence = request.sequence
         n = sequence.cached_len - (sequence.cached_len % self.pool.page_size if whole_pages else 0)
-        if self.prefix is not None and n:
+        if self.prefix is not None and request.key is not None and n:
             slot = sequence.kv.state_after(n) if not whole_pages or n in (sequence.marks or ()) else None
             tokens, kv = sequence.tokens[:n], sequence.kv
             request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)

@@ -42,6 +42,7 @@ class Sequence:
     kv : its keys and values, a `SequenceState`.
     state : where it stands with the scheduler.
     marks : where its state is wanted for the prefix cache: passes end there. None if pages hold everything.
+    in_one_pass : whether all its tokens must be run together, since they see each other.
     """
 
     def __init__(self, pool: PagePool, tokens: Tokens[int] = (), checkpoints: int = CHECKPOINTS) -> None:
@@ -50,6 +51,7 @@ class Sequence:
         self.kv = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
         self.marks: Tokens[int] | None = None
+        self.in_one_pass = False
         self.cached_len = 0
         self.scheduled_len = 0
 
@@ -132,7 +134,7 @@ class Sequence:
         Of a recurrent model's, some of those may have to be run again.
         """
         if not 0 <= n_tokens <= len(self.tokens):
-            raise ValueError(f"truncate: needs 0 to {len(self.tokens)}, got {n_tokens}")
+            raise ValueError(f"truncate: expected 0 to {len(self.tokens)}, got {n_tokens}")
         del self.tokens[n_tokens:]
         self.cached_len = self.scheduled_len = self.kv.truncate(min(self.cached_len, n_tokens))
 

@@ -12,12 +12,13 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.gguf.header import Buffer, StringArray, TensorInfo, parse_header
+from oxillama.gguf.metadata import REQUIRED, Metadata
 
 __all__ = ["ModelFile", "StringArray", "TensorInfo"]
 
@@ -28,10 +29,25 @@ MAX_SHARDS = 65535  # split.count is a uint16
 PER_SHARD_KEYS = ("split.no", "general.alignment")
 
 
-class _Shard:
-    """One file: its header, and its bytes for as long as it is open."""
+class FileIdentity(NamedTuple):
+    """What the system says of a file; a file whose identity is the same has not been changed."""
 
-    def __init__(self, buffer: Buffer, label: str, index: int) -> None:
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class _Shard:
+    """One file: its header, and its bytes for as long as it is open. ``identity`` is None for bytes."""
+
+    def __init__(self, buffer: Buffer, label: str, index: int, identity: FileIdentity | None = None) -> None:
+        self.identity = identity
         self.header = parse_header(buffer, label, index)
         self.label = label
         self.size = len(buffer)
@@ -42,7 +58,7 @@ class _Shard:
         self.mapping = self.bytes = None  # the memory is unmapped with the last view of it
 
 
-def _map(path: Path) -> Buffer:
+def _map(path: Path) -> tuple[Buffer, FileIdentity]:
     """Map a regular file for reading; never blocks on a pipe or a device."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -52,7 +68,8 @@ def _map(path: Path) -> Buffer:
                 raise ModelFileError(f"{path}: expected a file, found a directory")
             if not stat.S_ISREG(status.st_mode):
                 raise ModelFileError(f"{path}: expected a regular file, found a pipe, socket or device")
-            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
+            mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
+            return mapped, FileIdentity.of(status)
         finally:
             os.close(fd)
     except ModelFileError:
@@ -64,9 +81,9 @@ def _map(path: Path) -> Buffer:
 
 
 def _open_shard(path: Path, index: int) -> _Shard:
-    buffer = _map(path)
+    buffer, identity = _map(path)
     try:
-        return _Shard(buffer, path.name, index)
+        return _Shard(buffer, path.name, index, identity)
     except BaseException:
         if isinstance(buffer, mmap.mmap):
             buffer.close()  # or the traceback would keep the file mapped
@@ -77,34 +94,6 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b)
     return type(a) is type(b) and bool(a == b)
-
-
-_REQUIRED: Any = object()
-_SCALARS = (int, float, bool, str)
-_ARRAY_KINDS: dict[Any, str] = {list[int]: "iu", list[float]: "fiu", list[bool]: "b"}
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """``value`` as ``kind``, or None where it is of another."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind in _SCALARS:
-        return value if type(value) is kind else None
-    if kind is np.ndarray:
-        return value if isinstance(value, np.ndarray) else None
-    if kind == list[str]:
-        return list(value) if isinstance(value, StringArray) else None
-    if not (isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS[kind]):
-        return None
-    return (value.astype(np.float64) if kind == list[float] else value).tolist()
-
-
-def _kind_of(value: Any) -> str:
-    if isinstance(value, StringArray):
-        return f"array of {len(value)} str"
-    if isinstance(value, np.ndarray):
-        return f"array of {len(value)} {value.dtype.name}"
-    return "array of arrays" if isinstance(value, list) else f"{type(value).__name__} {value!r:.40}"
 
 
 class ModelFile:
@@ -132,6 +121,9 @@ class ModelFile:
         self.alignment = first.header.alignment
         self.file_size = first.size
         self.metadata = first.header.metadata
+        self._typed = Metadata(
+            self.metadata, lambda key, message: GGUFError(f"{message}, in {first.label}", key=key)
+        )
         self.tensors = first.header.tensors
 
     @classmethod
@@ -161,31 +153,30 @@ class ModelFile:
         """The (first) file, or None when opened from bytes."""
         return self.paths[0] if self.paths else None
 
+    @property
+    def identity(self) -> tuple[FileIdentity, ...]:
+        """The identity of each file when it was opened; () when opened from bytes."""
+        return tuple(shard.identity for shard in self._shards if shard.identity is not None)
+
+    def current_identity(self) -> tuple[FileIdentity, ...]:
+        """The identity of each file that is found at `paths` now; () if one is missing."""
+        try:
+            return tuple(FileIdentity.of(os.stat(path)) for path in self.paths)
+        except OSError:
+            return ()
+
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...
     @overload
     def get(self, key: str, kind: type[T], default: D) -> T | D: ...
-    def get(self, key: str, kind: Any, default: Any = _REQUIRED) -> Any:
-        """The value of a metadata key as ``kind``; ``default`` (if given) where the key is absent.
-
-        ``kind`` is int (any integer type), float (integers too: some converters write 10000 for
-        10000.0), bool, str, a list of one of these (``list[int]``), or np.ndarray for numbers as stored.
+    def get(self, key: str, kind: Any, default: Any = REQUIRED) -> Any:
+        """The value of a metadata key, as `Metadata.get`.
 
         Raises
         ------
         GGUFError : the key is absent and has no default, or its value is of another kind.
         """
-        if key not in self.metadata:
-            if default is _REQUIRED:
-                raise GGUFError(f"the key is missing from {self._shards[0].label}", key=key)
-            return default
-        value = self.metadata[key]
-        found = _converted(value, kind)
-        if found is None:
-            wanted = kind.__name__ if kind in _SCALARS or kind is np.ndarray else str(kind)
-            finding = f"found {_kind_of(value)}, in {self._shards[0].label}"
-            raise GGUFError(f"expected {wanted}, {finding}", key=key)
-        return found
+        return self._typed.get(key, kind, default)
 
     def data(self, name: str) -> np.ndarray:
         """The raw bytes of a tensor: (nbytes,) uint8, a read-only view of the file.

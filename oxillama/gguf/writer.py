@@ -1,26 +1,20 @@
 """Writes GGUF files: pairs and tensors as bytes, each where the format wants it.
 
 Pairs come encoded (`pair` makes one, `ModelFile.raw_metadata` has those of a file), so that what is carried
-over keeps its types and bits. Tensor data follow chunk by chunk: nothing is held in memory. The file appears
-under its name when it is whole, or not at all.
+over keeps its types and bits. Tensor data follow chunk by chunk: nothing is held in memory.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 3, little endian.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from oxillama.errors import ModelFileError
 from oxillama.formats import Format
 from oxillama.gguf.header import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
 
@@ -88,43 +82,3 @@ def write_tensor(file: BinaryIO, tensor: Tensor, chunks: Iterable[Data], alignme
         written += file.write(chunk if isinstance(chunk, bytes) else chunk.data)
     assert written == tensor.nbytes, (tensor, written)
     file.write(padding(written, alignment))
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` once it is written and on the disk; on a failure, nothing does.
-
-    Raises ModelFileError if it cannot be written.
-    """
-    temporary = None
-    try:
-        try:
-            target = Path(os.path.realpath(path))  # a link stays one
-            if target.exists() and not target.is_file():
-                raise ModelFileError(f"{path}: expected a file to write to, found a directory or device")
-            fd, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
-        except ValueError as error:  # NUL or a lone surrogate in the path
-            raise ModelFileError(f"{str(path)!r}: not a path: {error}") from error
-        with open(fd, "wb") as file:
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-            yield file
-            file.flush()
-            os.fsync(fd)
-        os.replace(temporary, target)
-        temporary = None
-    except ModelFileError:
-        raise
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-
-
-def _umask() -> int:
-    """What `mkstemp` disregards; it can only be asked for by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

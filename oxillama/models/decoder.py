@@ -145,8 +145,11 @@ class Decoder:
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
         """Runs a batch as `hidden_states` does; float32 (wanted, vocab) logits of its wanted rows."""
+        return self.logits(self.hidden_states(batch, kv, work, tuner, cancelled), work, tuner)
+
+    def logits(self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner) -> np.ndarray:
+        """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd)."""
         assert self.output is not None, "an encoder has no logits"
-        rows = self.hidden_states(batch, kv, work, tuner, cancelled)
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
             self.output.apply(rows, out, work.scratch, tuner.n_threads)

@@ -90,16 +90,21 @@ def collect_imatrix(
         pieces.pop()
     pieces = pieces[:chunks]
     begin = _first_token(engine)
-    recorder, runner = Recorder(), engine.runner
+    recorder, loaded = Recorder(), engine.model
+    runner = loaded.runner
     for matrices in runner.model.linears():
         if matrices is not runner.model.output or process_output:
             matrices.observer = recorder
     for i, piece in enumerate(pieces):
         sequence = Sequence(runner.pool, piece if begin is None else [begin, *piece[1:]])
-        try:
-            runner.forward([(sequence, len(piece))], all_logits=process_output)
-        finally:
-            sequence.release()
+
+        def run(sequence: Sequence = sequence) -> None:
+            try:
+                runner.forward([(sequence, sequence.pending)], all_logits=process_output)
+            finally:
+                sequence.release()
+
+        loaded.call(run)
         if progress is not None:
             progress(i + 1, len(pieces))
     return ImportanceMatrix(recorder.entries(), (Path(os.fsdecode(text)).name,), len(pieces), chunk_size)

@@ -9,8 +9,9 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.config.sampler import SamplerConfig
-from oxillama.errors import OxiLlamaError, SamplingError
+from oxillama.errors import SamplingError
 from oxillama.sampling.chain import Sampler, SamplerChain
+from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.workspaces import workspaces
 
 History = Sequence[int] | np.ndarray
@@ -32,8 +33,9 @@ def sample_batch(
     samplers: Sequence[Sampler],
     logits: np.ndarray | Sequence[np.ndarray],
     histories: Sequence[History | None] | None = None,
+    tops: Sequence[int | None] | None = None,
     n_threads: int = 1,
-) -> list[int | OxiLlamaError]:
+) -> list[int | SampledToken | Exception]:
     """The next token of each sequence, the same as each sampler's own `sample` would give.
 
     Parameters
@@ -41,23 +43,25 @@ def sample_batch(
     samplers : one for each sequence, each a different object.
     logits : float32 (sequences, vocab), or a row for each.
     histories : see `Sampler.sample`.
+    tops : for each sequence how many of the likeliest tokens to note, or None for no log-probabilities.
     n_threads : sequences that are sampled at a time; stages in Python take turns.
 
     Returns
     -------
-    list : for each sequence its token, or the error that `sample` would have raised. Such a sampler's state
-        is as it was, and no other sequence notices.
+    list : for each sequence its token, with log-probabilities where they are noted, or the error that
+        `sample` would have raised. Such a sampler's state is as it was, and no other sequence notices.
     """
     if len({id(sampler) for sampler in samplers}) < len(samplers):
-        raise SamplingError("samplers: need to be different objects, got one twice")
+        raise SamplingError("samplers: expected different objects, got one twice")
     histories = [None] * len(samplers) if histories is None else histories
+    tops = [None] * len(samplers) if tops is None else tops
     if not len(samplers) == len(logits) == len(histories):
         raise SamplingError(
-            f"sample_batch: needs one row and history for each of {len(samplers)} samplers, "
+            f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
             f"got {len(logits)} rows and {len(histories)} histories"
         )
     try:
-        return _sample(samplers, logits, histories, n_threads)
+        return _sample(samplers, logits, histories, tops, n_threads)
     except BaseException:
         for sampler in samplers:
             sampler.abandon()
@@ -68,21 +72,30 @@ def _sample(
     samplers: Sequence[Sampler],
     logits: np.ndarray | Sequence[np.ndarray],
     histories: Sequence[History | None],
+    tops: Sequence[int | None],
     n_threads: int,
-) -> list[int | OxiLlamaError]:
+) -> list[int | SampledToken | Exception]:
     """Rows of one vocabulary and target together; chains with stages in Python one after another."""
     results: list[Any] = [None] * len(samplers)
     groups: dict[tuple[str, int], list[tuple[int, tuple[Any, ...]]]] = {}
-    for i, (sampler, row, history) in enumerate(zip(samplers, logits, histories, strict=True)):
+    for i, (sampler, row, history, top) in enumerate(zip(samplers, logits, histories, tops, strict=True)):
         try:
+            if top is not None:
+                results[i] = sampler.sample_with_logprobs(row, history, top)
+                continue
             native = sampler.row(row, history)
             if native is None:
                 results[i] = sampler.sample(row, history)
             else:
                 key = (sampler.chain.kernels.target, len(native[1]))
                 groups.setdefault(key, []).append((i, native))
-        except OxiLlamaError as error:
+        except Exception as error:  # a stage of the user's own may raise anything
             results[i] = error
+        except BaseException:  # the user's Ctrl-C: nobody has sampled
+            for other, result in zip(samplers, results):
+                if isinstance(result, (int, SampledToken)):
+                    other.rollback(1)
+            raise
     for (_, vocab), members in groups.items():
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
@@ -91,6 +104,6 @@ def _sample(
             try:
                 status, token, logprob = found
                 results[i] = samplers[i].take(status, token, logprob, vocab)
-            except OxiLlamaError as error:
+            except Exception as error:
                 results[i] = error
     return results

@@ -324,7 +324,7 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
     serving.runner.forward([(own, 4)])
     request = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     while request.finish_reason is None:
-        serving.core.step()
+        serving.loop.step()
     assert isinstance(request.error, KvCacheFullError)
     assert "3 pages of 16 tokens and 2 states of 5120 bytes needed" in str(request.error)
     serving.scheduler.check_integrity([own])
@@ -367,9 +367,9 @@ def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(serving.scheduler, "ran", interrupted)
-        serving.core.step()
+        serving.loop.step()
     assert request.sequence.cached_len == 16
-    serving.core.cancel(request)
+    serving.cancel(request)
     again = serving.submit(prompt)
     serving.run(again)
     check_as_alone(serving, again, 8)
@@ -392,18 +392,17 @@ def ids(n: int, seed: int = 0) -> list[int]:
 def test_a_primed_prefix_is_kept(mamba: InferenceEngine) -> None:
     system = ids(70)
     pinned = mamba.prime_with_prefix(system)
-    mamba.prefix_cache.clear()
-    assert mamba.prefix_cache.n_states == 2
+    mamba.model.prefix_cache.clear()
+    assert mamba.model.prefix_cache.n_states == 2
     for prompt, known in ((system + ids(5, 1), 70), (system[:69] + ids(5, 2), 64)):
         expected = fresh(mamba, prompt)
-        assert mamba.generate(prompt, sampler=GREEDY, max_tokens=5) == expected
-        assert mamba.last is not None
-        assert mamba.last.cached_tokens == known
+        done = mamba.stream(prompt, sampler=GREEDY, max_tokens=5).result()
+        assert (done.text, done.usage.cached_tokens) == (expected, known)
     pinned.release()
-    mamba.prefix_cache.clear()
+    mamba.model.prefix_cache.clear()
     mamba.check_integrity()
-    assert mamba.prefix_cache.memory_bytes == 0
-    small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.runner.pool.stride)
+    assert mamba.model.prefix_cache.memory_bytes == 0
+    small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.model.runner.pool.stride)
     with pytest.raises(KvCacheFullError, match="prefix: 70 tokens do not fit"):
         small.prime_with_prefix(system)
 
@@ -429,7 +428,7 @@ def test_all_ways_to_generate_share(mamba: InferenceEngine) -> None:
     now = mamba.metrics_snapshot()
     assert now.prefix_hits - before.prefix_hits == 2 + 3
     assert now.cached_prompt_tokens - before.cached_prompt_tokens == 5 * 192
-    assert now.kv_states_used == now.kv_states_cached == mamba.prefix_cache.n_states > 0
+    assert now.kv_states_used == now.kv_states_cached == mamba.model.prefix_cache.n_states > 0
     mamba.check_integrity()
 
 
@@ -446,7 +445,7 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(type(serving.runner.model.layers[-1].feed_forward), "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            serving.core.step()
+            serving.loop.step()
     steps = 0
     while request.finish_reason is None:
         serving.step()

@@ -14,7 +14,6 @@ import pytest
 
 from oxillama import InferenceEngine
 from oxillama.convert import convert
-from oxillama.engine.embedding import token_states
 from oxillama.errors import ConfigError, LoadError, ModelFileError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -203,13 +202,13 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
     assert done.left_out == ("pooler.dense.weight",)
     data = (tmp_path / "out.gguf").read_bytes()
     ids = [2, 5, 6, 7, 8, 9, 3]
-    twin = Reference(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
-    states = token_states(Running(data).runner, [ids], 512)[0]
-    close(states, twin.hidden_states(ids))
+    reference = Reference(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
+    states = Running(data).hidden_states([ids], 512)[0]
+    close(states, reference.hidden_states(ids))
     engine = InferenceEngine()
     engine.load_model_from_bytes(data)
     embedding = engine.embed("The FOXES cafés")  # pooled by its first token
-    assert np.array_equal(embedding, token_states(engine.runner, [[2, 5, 6, 7, 8, 7, 3]], 512)[0][0])
+    assert np.array_equal(embedding, engine.hidden_states([2, 5, 6, 7, 8, 7, 3])[0])
 
 
 # --- vocabularies -----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_longrope_switches_with_the_context(tmp_path: Path) -> None:
     found = {}
     for context in (64, 65):
         engine = InferenceEngine.from_gguf(tmp_path / "out.gguf", context_size=context)
-        found[context] = engine.runner.model.frequencies[0]
+        found[context] = engine.model.runner.model.frequencies[0]
     plain = 100.0 ** (-np.arange(0, DIM, 2) / DIM)
     assert np.allclose(found[64], plain / FACTORS["short"])
     assert np.allclose(found[65], plain / FACTORS["long"])
@@ -74,7 +74,7 @@ def test_dynamic(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="context_size: 1024 is more than the 256"):
         engine = InferenceEngine.from_gguf(tmp_path / "out.gguf", context_size=1024)
     base = 100.0 * (2.0 * 1024 / 256 - 1) ** (DIM / (DIM - 2))
-    found = engine.runner.model.frequencies[0]
+    found = engine.model.runner.model.frequencies[0]
     assert np.allclose(found, base ** (-np.arange(0, DIM, 2) / DIM), rtol=1e-12)
 
 

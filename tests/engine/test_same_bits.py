@@ -115,14 +115,14 @@ def test_each_request_gets_the_bits_it_gets_alone(
                 max_tokens=arrival.max_tokens,
                 sampler=SAMPLERS[arrival.sampler],
                 priority=arrival.priority,
-                ahead=1 if arrival.pauses else float("inf"),
+                window=1 if arrival.pauses else float("inf"),
             )
             live.append((arrival, request, now))
         for arrival, request, came in live:
             if now - came == arrival.aborted:
-                serving.core.cancel(request)
+                serving.cancel(request)
             if arrival.pauses and now % 3 == 0:  # asks for a piece more now and then, until it has it
-                request.ahead = len(request.pieces) + 1
+                request.window = len(request.pieces) + 1
         serving.step()
         ended += [(arrival, request) for arrival, request, _ in live if request.finish_reason]
         live = [entry for entry in live if not entry[1].finish_reason]

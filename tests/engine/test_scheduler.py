@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oxillama.config.engine import SchedulerConfig
-from oxillama.engine.request import Request
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
-from oxillama.errors import Busy, ConfigError, KvCacheFullError, SamplingError
+from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, SamplingError
 from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
 
@@ -96,14 +94,14 @@ def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
     serving.scheduler._row_seconds = 1.0
     serving.step()
     assert seen[1].n_prefill == 16  # it goes on, however slowly
-    serving.core.cancel(stream)
+    serving.cancel(stream)
     serving.step()
     assert seen[2].n_prefill == 150 - 49 - 16  # nobody waits
 
 
 def test_a_reader_that_has_just_left_is_expected_back() -> None:
     serving = Serving(chunk=512, max_decode_wait_ms=100)
-    stream = serving.submit(prompt(5), max_tokens=LONG, ahead=1)
+    stream = serving.submit(prompt(5), max_tokens=LONG, window=1)
     while not stream.pieces:
         serving.step()
     serving.scheduler._row_seconds = 0.002
@@ -191,14 +189,14 @@ def test_when_pages_run_out_the_latest_gives_way_and_goes_on_later(cached_pages:
 
 def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
     serving = Serving(max_pages=5)
-    paused = serving.submit(prompt(40), max_tokens=LONG, ahead=1)
+    paused = serving.submit(prompt(40), max_tokens=LONG, window=1)
     while not paused.pieces:
         serving.step()
     other = serving.submit(prompt(40, seed=1), max_tokens=30)
     serving.run(other)
     assert serving.scheduler.preemptions == 1
     assert paused.sequence.state is SeqState.PREEMPTED
-    paused.ahead = math.inf
+    paused.window = math.inf
     serving.run(paused)
     check_as_alone(serving, paused, LONG)
     serving.check_empty()
@@ -206,7 +204,7 @@ def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
 
 def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -> None:
     serving = Serving(max_pages=8, cached_pages=0)
-    paused = serving.submit(prompt(30), max_tokens=LONG, ahead=1)
+    paused = serving.submit(prompt(30), max_tokens=LONG, window=1)
     while not paused.pieces:
         serving.step()
     later = [serving.submit(prompt(30, seed=i), max_tokens=24) for i in (1, 2)]
@@ -216,7 +214,7 @@ def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -
     assert sum(len(request.tokens) for request in later) == 48
     assert paused.sequence.state is SeqState.PREEMPTED
     assert serving.scheduler.preemptions == 1
-    serving.core.cancel(paused)
+    serving.cancel(paused)
     serving.check_empty()
 
 
@@ -232,9 +230,9 @@ def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
 
 
 def test_free_memory_is_given_back_when_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oxillama.engine import core
+    from oxillama.engine import loop
 
-    monkeypatch.setattr(core, "KEEP_BYTES", 0)
+    monkeypatch.setattr(loop, "KEEP_BYTES", 0)
     serving = Serving(cached_pages=0)
     requests = [serving.submit(prompt(20, seed=i), max_tokens=1 + i) for i in range(2)]
     serving.run(requests[0])
@@ -243,26 +241,9 @@ def test_free_memory_is_given_back_when_nothing_runs(monkeypatch: pytest.MonkeyP
     assert serving.pool.memory_bytes == 0
 
 
-def test_what_happens_during_an_idle_step_is_not_missed() -> None:
-    serving = Serving()
-    steps: list[bool] = []
-
-    def step() -> bool:
-        if not steps:
-            serving.core.wake()  # as by another thread, that has made work
-        steps.append(bool(steps))
-        return steps[-1]
-
-    serving.core.step = step  # type: ignore[method-assign]
-    waiter = threading.Thread(target=serving.core.wait, args=(lambda: len(steps) > 1,), daemon=True)
-    waiter.start()
-    waiter.join(20)
-    assert not waiter.is_alive()
-
-
 def test_what_nobody_reads_is_not_run() -> None:
     serving = Serving()
-    request = serving.submit(prompt(10), ahead=2)
+    request = serving.submit(prompt(10), window=2)
     while serving.step():
         pass
     assert len(request.pieces) == 2
@@ -293,7 +274,7 @@ def test_cancelling_frees_everything_at_once(steps: int) -> None:
     request = serving.submit(prompt(20), max_tokens=LONG)
     for _ in range(steps):
         serving.step()
-    serving.core.cancel(request)
+    serving.cancel(request)
     assert request.finish_reason == "cancelled"
     assert request.sequence.state is SeqState.FINISHED
     serving.check_empty()
@@ -316,7 +297,7 @@ def test_nothing_is_shown_behind_a_stop_string(monkeypatch: pytest.MonkeyPatch) 
 
 def test_deadlines() -> None:
     serving = Serving()
-    waits, runs = serving.submit(prompt(10), timeout=5.0, ahead=0), serving.submit(prompt(10), timeout=100)
+    waits, runs = serving.submit(prompt(10), timeout=5.0, window=0), serving.submit(prompt(10), timeout=100)
     serving.step()
     serving.clock.now += 6
     serving.run(waits)
@@ -328,14 +309,15 @@ def test_deadlines() -> None:
 def test_the_queue_has_an_end() -> None:
     serving = Serving(max_waiting=3, max_sequences=1)
     for i in range(3):
+        serving.scheduler.check_room(0)
         serving.submit(prompt(5, seed=i))
-    with pytest.raises(Busy, match="3 requests are waiting, at most 3 may"):
-        serving.submit(prompt(5))
-    assert issubclass(Busy, RuntimeError)
+    with pytest.raises(QueueFull, match="max_waiting: 3 requests may wait, and 3 do"):
+        serving.scheduler.check_room(0)
+    assert issubclass(QueueFull, RuntimeError)
     serving.step()
-    last = serving.submit(prompt(5))
-    serving.core.submit(serving.request(prompt(6)), limited=False)
-    serving.run(last)
+    serving.scheduler.check_room(0)
+    with pytest.raises(QueueFull):
+        serving.scheduler.check_room(1)  # one is on its way
 
 
 def test_more_prompts_than_may_run_take_turns() -> None:
@@ -365,7 +347,7 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     serving.step()
     real = serving.runner.run
 
-    def run(sequences: list[Sequence], *args: Any) -> np.ndarray:
+    def run(sequences: list[Sequence], *args: Any) -> list[np.ndarray | None]:
         rows = real(sequences, *args)
         if bad.sequence in sequences:
             raise MemoryError("too much")
@@ -379,33 +361,15 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     serving.check_empty()
 
 
-def test_a_stage_that_calls_the_engine_is_an_error_not_a_wait_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    serving = Serving()
-    inner, request = serving.request(prompt(5)), serving.submit(prompt(10))
-
-    def sample(logits: np.ndarray, history: list[int]) -> int:
-        serving.core.next_piece(inner)
-        return 0
-
-    monkeypatch.setattr(request.sampler, "sample", sample)
-    with pytest.raises(ConfigError, match="inside its own step"):
-        serving.core.next_piece(request)
-    with serving.core.exclusive(), pytest.raises(ConfigError, match="inside"):
-        serving.core.join(inner)
-    serving.check_empty()
-
-
 def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving()
     good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))
     real = serving.runner.run
 
-    def run(sequences: list[Sequence], wanted: Any) -> np.ndarray:
-        rows = real(sequences, wanted).copy()
-        if bad.sequence in sequences:
-            rows[sequences.index(bad.sequence)] = np.nan
+    def run(sequences: list[Sequence], *args: Any) -> list[np.ndarray | None]:
+        rows = real(sequences, *args)
+        if bad.sequence in sequences and rows[sequences.index(bad.sequence)] is not None:
+            rows[sequences.index(bad.sequence)] = np.full((1, n_vocab_of("llama")), np.nan, np.float32)
         return rows
 
     monkeypatch.setattr(serving.runner, "run", run)
@@ -414,7 +378,7 @@ def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest
     check_as_alone(serving, good, 6)
 
 
-@pytest.mark.parametrize("where", ["run", "sample", "schedule"])
+@pytest.mark.parametrize("where", ["run", "schedule"])
 def test_an_interrupted_step_leaves_the_others_as_they_were(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,56 +390,34 @@ def test_an_interrupted_step_leaves_the_others_as_they_were(
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    victim: Request | None = None
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if where == "run":
             patch.setattr(serving.runner, "run", interrupted)
-        elif where == "schedule":
-            patch.setattr(ScheduledBatch, "add", interrupted)
         else:
-            victim = requests[1]
-            patch.setattr(victim.sampler, "sample", interrupted)
-        serving.core.step()
-    if victim is not None:
-        assert victim.finish_reason == "cancelled"
+            patch.setattr(ScheduledBatch, "add", interrupted)
+        serving.loop.step()
     serving.run(*requests)
     for request in requests:
         check_as_alone(serving, request, 6)
     serving.check_empty()
 
 
-def test_threads_lead_each_others_requests() -> None:
-    """Who waits leads: four threads with one core, each gets what it would alone."""
-    serving = Serving()
-    requests = [serving.request(prompt(20, seed=i), max_tokens=30, ahead=0) for i in range(4)]
-    leaders = set()
-    real = serving.core.step
+def test_what_a_sampler_raises_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving(chunk=4)
+    requests = [serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(3)]
+    for _ in range(9):
+        serving.step()
 
-    def step() -> bool:
-        leaders.add(threading.get_ident())
-        return real()
+    def interrupted(*args: Any) -> None:
+        raise SystemExit
 
-    serving.core.step = step  # type: ignore[method-assign]
-    texts: dict[int, str] = {}
-
-    def read(i: int) -> None:
-        serving.core.submit(requests[i])
-        texts[i] = "".join(iter(lambda: serving.core.next_piece(requests[i]) or "", ""))
-
-    threads = [threading.Thread(target=read, args=(i,), daemon=True) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(texts) == 4, "somebody still waits"
-    for i, request in enumerate(requests):
-        check_as_alone_read(serving, request, texts[i], 30)
+    monkeypatch.setattr(requests[1].sampler, "row", interrupted)
+    serving.run(*requests)
+    assert requests[1].finish_reason == "error"
+    assert isinstance(requests[1].error, SystemExit)
+    for request in requests:
+        check_as_alone(serving, request, 6)
     serving.check_empty()
-
-
-def check_as_alone_read(serving: Serving, request: Request, text: str, most: int) -> None:
-    request.pieces.append(text)
-    check_as_alone(serving, request, most)
 
 
 @pytest.mark.parametrize(

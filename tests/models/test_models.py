@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine.embedding import token_states
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.models import FAMILIES
@@ -27,7 +26,7 @@ def run(model: Model, tokens: list[int]) -> np.ndarray:
     """Logits of a decoder, states of an encoder, after each token."""
     running = Running(model.file())
     if model.architecture in ENCODERS:
-        return token_states(running.runner, [tokens], 512)[0]
+        return running.hidden_states([tokens], 512)[0]
     return running.logits(tokens)
 
 
@@ -121,16 +120,14 @@ def test_mixed_formats_are_near_the_reference_and_the_same_bits(name: str, vecto
     tokens = tokens_of(24, VOCAB, seed=4)
     reference, running = Reference(model, held), Running(data)
     if model.architecture in ENCODERS:
-        exact, found = reference.hidden_states(tokens), token_states(running.runner, [tokens], 512)[0]
+        exact, found = reference.hidden_states(tokens), running.hidden_states([tokens], 512)[0]
     else:
         exact, found = reference.logits(tokens), running.logits(tokens)
     errors = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
     assert np.median(errors) < 0.04
     for i, target in enumerate(PRESENT[1:]):
-        again = Running(data, target, n_threads=1 + i).runner
-        assert same_bits(
-            token_states(again, [tokens], 7 + i)[0], token_states(running.runner, [tokens], 512)[0]
-        )
+        again = Running(data, target, n_threads=1 + i)
+        assert same_bits(again.hidden_states([tokens], 7 + i)[0], running.hidden_states([tokens], 512)[0])
 
 
 # --- same bits -------------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ def test_targets_threads_and_pages_change_no_bit(name: str) -> None:
     for i, target in enumerate(PRESENT):
         running = Running(data, target, n_threads=1 + i, page_size=16 << i)
         if model.architecture in ENCODERS:
-            assert same_bits(token_states(running.runner, [tokens], 512)[0], whole), target
+            assert same_bits(running.hidden_states([tokens], 512)[0], whole), target
             continue
         for chunk in (100, 1 + 4 * i, 7):
             assert same_bits(running.logits(tokens, chunk), whole), (target, chunk)
@@ -223,7 +220,7 @@ def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
 def test_a_decoder_that_looks_ahead_embeds_and_has_no_logits() -> None:
     model = replace(MODELS["qwen2"], keys={"attention.causal": ("bool", False)})
     running, tokens = Running(model.file()), tokens_of(12, VOCAB)
-    first, second = token_states(running.runner, [tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]], 5)
+    first, second = running.hidden_states([tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]], 5)
     assert (first[0] != second[0]).any()
     with pytest.raises(ConfigError, match="it has no logits"):
         running.logits(tokens)
@@ -272,5 +269,5 @@ def test_whatever_metadata_say_a_file_loads_and_runs_or_is_refused(data: st.Data
         running = Running(changed.file())
     except (LoadError, GGUFError):
         return
-    states = token_states(running.runner, [[1, 2, 3]], 512)[0]
+    states = running.hidden_states([[1, 2, 3]], 512)[0]
     assert states.shape == (3, running.model.spec.n_embd)

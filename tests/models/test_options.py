@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.engine.embedding import token_states
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, read_spec
@@ -84,7 +83,7 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
 def run(data: bytes, encoder: bool = False) -> np.ndarray:
     """Logits of a decoder, states of an encoder, after each of some tokens."""
     running, tokens = Running(data), tokens_of(20, zoo.VOCAB)
-    return token_states(running.runner, [tokens], 512)[0] if encoder else running.logits(tokens)
+    return running.hidden_states([tokens], 512)[0] if encoder else running.logits(tokens)
 
 
 def with_tensors(model: Model, tensors: dict[str, np.ndarray]) -> bytes:
@@ -226,7 +225,7 @@ def test_any_architecture_may_see_both_ways(name: str) -> None:
     for n in (20, 1, 2):
         tokens = tokens_of(n, zoo.VOCAB)
         running = Running(model.file())
-        found, again = token_states(running.runner, [tokens, tokens[: n // 2 + 1]], 512)
+        found, again = running.hidden_states([tokens, tokens[: n // 2 + 1]], 512)
         expected = Reference(model).hidden_states(tokens)
         assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
-        assert same_bits(again, token_states(running.runner, [tokens[: n // 2 + 1]], 512)[0])
+        assert same_bits(again, running.hidden_states([tokens[: n // 2 + 1]], 512)[0])

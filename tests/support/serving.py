@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections import deque
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +14,11 @@ import numpy as np
 from oxillama._kernels import load
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config.engine import SchedulerConfig
+from oxillama.config import GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
-from oxillama.engine.core import EngineCore
+from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
-from oxillama.engine.request import Request
+from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
@@ -75,6 +77,35 @@ def n_vocab_of(name: str) -> int:
     return decoder(name).spec.n_vocab
 
 
+class Recorded(TextRequest):
+    """A request that notes its events, and whose reader may leave pieces where they are.
+
+    Attributes
+    ----------
+    pieces : texts that were not read yet.
+    tokens, logits : of all pieces.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.pieces: deque[str] = deque()
+        self.tokens: list[int] = []
+        self.logits: list[np.ndarray] = []
+        self.error: BaseException | None = None
+        super().__init__(*args, **kwargs)
+
+    @property
+    def wanted(self) -> bool:
+        return len(self.pieces) < self.window
+
+    def put(self, event: Event) -> None:
+        if isinstance(event, Piece):
+            self.pieces += [event.text] if event.text else []
+            self.tokens += event.tokens
+            self.logits += event.logits
+        elif isinstance(event, End):
+            self.error = event.error
+
+
 class Clock:
     """Goes on by a hundredth of a second whenever it is looked at."""
 
@@ -121,7 +152,7 @@ class Serving:
         self.slot_pages = slot
         self.runner = Runner(model, self.pool, threads)
         self.scheduler = Scheduler(SchedulerConfig(**config), self.pool, self.prefix, chunk, self.clock)
-        self.core = EngineCore(self.runner, self.scheduler, EngineMetrics(dict))
+        self.loop = EngineLoop(self.runner, self.scheduler, EngineMetrics(dict))
 
     def request(
         self,
@@ -129,36 +160,40 @@ class Serving:
         *,
         max_tokens: int = 8,
         sampler: SamplerConfig | None = None,
-        ahead: float = float("inf"),
+        window: float = math.inf,
+        key: bytes = b"",
         **options: Any,
-    ) -> Request:
+    ) -> Recorded:
         """A request that is not submitted yet."""
         config = sampler or SamplerConfig.greedy()
-        made = Request(
-            self.pool,
-            Letters(),  # type: ignore[arg-type]
+        made = Recorded(
+            Sequence(self.pool, prompt, checkpoints=0),
+            GenerationOptions(sampler=config, max_tokens=max_tokens, keep_logits=True, **options),
             Sampler(config, self.kernels, 0),
-            prompt,
-            max_tokens=max_tokens,
-            context_size=CONTEXT,
-            keep_logits=True,
-            **options,
+            Letters(),  # type: ignore[arg-type]
+            CONTEXT,
+            key=key,
         )
-        made.ahead = ahead
+        made.window = window
         return made
 
-    def submit(self, prompt: Listed[int], **options: Any) -> Request:
+    def submit(self, prompt: Listed[int], **options: Any) -> Recorded:
         request = self.request(prompt, **options)
-        self.core.submit(request)
+        self.loop.add(request)
         return request
+
+    def cancel(self, request: Recorded) -> None:
+        """Cancels a request between two steps; it ends with the next."""
+        self.loop.cancel(request)
+        self.scheduler.reap()
 
     def step(self) -> bool:
         """One step, after which every page and state must be accounted for."""
-        did = self.core.step()
+        did = self.loop.step()
         self.scheduler.check_integrity()
         return did
 
-    def run(self, *requests: Request, most: int = 2000) -> int:
+    def run(self, *requests: Recorded, most: int = 2000) -> int:
         """Steps until the requests have ended; how many it took."""
         for n in range(most):
             if all(request.finish_reason for request in requests):
@@ -202,12 +237,11 @@ def alone(name: str, kv_type: str, prompt: tuple[int, ...], max_tokens: int, sam
     return Alone(tokens, np.array(rows), text)
 
 
-def check_as_alone(serving: Serving, request: Request, max_tokens: int) -> None:
+def check_as_alone(serving: Serving, request: Recorded, max_tokens: int) -> None:
     """A request's tokens and logits, as far as they go, are those it gives alone, bit for bit."""
     expected = alone(serving.name, serving.kv_type, tuple(request.prompt), max_tokens, request.sampler.config)
     n = len(request.tokens)
     assert request.tokens == expected.tokens[:n]
-    assert request.logits is not None
     assert len(request.logits) == n
     for mine, other in zip(request.logits, expected.logits):
         assert same_bits(mine, other)

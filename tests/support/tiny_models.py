@@ -192,6 +192,22 @@ class Running:
         self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
 
+    def hidden_states(self, texts: Listed[Listed[int]], chunk: int = 512) -> list[np.ndarray]:
+        """float32 (tokens, n_embd) of each text: a decoder's run together in chunks, an encoder's whole."""
+        sequences = [Sequence(self.pool, tokens) for tokens in texts]
+        found: list[list[np.ndarray]] = [[] for _ in texts]
+        whole = not self.model.spec.causal
+        while any(sequence.pending for sequence in sequences):
+            parts = [(s, s.pending if whole else min(chunk, s.pending)) for s in sequences if s.pending]
+            rows = self.runner.forward(parts, all_logits=True, states=True)
+            pieces = np.split(rows, np.cumsum([n for _, n in parts])[:-1])
+            for (sequence, _), piece in zip(parts, pieces):
+                found[sequences.index(sequence)].append(piece)
+        for sequence in sequences:
+            sequence.release()
+        self.pool.check_integrity()
+        return [np.concatenate(pieces) for pieces in found]
+
     def logits(self, tokens: Listed[int], chunk: int = 10**6) -> np.ndarray:
         """float32 (n, vocab) of a fresh sequence run in chunks."""
         sequence = Sequence(self.pool, tokens)

@@ -1,11 +1,11 @@
-"""Stop strings, wherever tokens end."""
+"""Finds stop strings, wherever tokens end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Listed
 
 
-class StopText:
+class StopStrings:
     """Holds text back while it may be the beginning of a stop string."""
 
     def __init__(self, stops: Listed[str]) -> None:

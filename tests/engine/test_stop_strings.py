@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oxillama.engine.stop_text import StopText
+from oxillama.engine.stop_strings import StopStrings
 
 LETTERS = st.text("ab", max_size=12)
 
 
 @given(st.lists(LETTERS, max_size=8), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
 def test_pieces_add_up_to_the_text_before_the_first_stop(pieces: list[str], stops: list[str]) -> None:
-    stopper, shown, found = StopText(stops), "", False
+    stopper, shown, found = StopStrings(stops), "", False
     whole = ""
     for piece in pieces:
         whole += piece

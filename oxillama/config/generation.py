@@ -1,0 +1,123 @@
+"""What a request for text is made with: the one place where its options are listed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from oxillama.config import checks
+from oxillama.config.sampler import SamplerConfig, SamplerFields
+from oxillama.errors import ConfigError
+
+WINDOW = 16
+"""Pieces of text that a stream may run ahead of its reader."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """Options of one request, checked when they are made.
+
+    Attributes
+    ----------
+    sampler : how tokens are chosen; None takes the engine's.
+    max_tokens : most tokens to generate; None for as many as the context holds.
+    stop : strings that end the text and are not part of it; None for none.
+    priority : requests with a higher one run first.
+    timeout : seconds from the submission after which the request ends; None for never.
+    salt : prompts share cached keys and values only with prompts of the same salt.
+    logprobs : notes the log-probability of each token, in the model's distribution and in the one it was
+        drawn from.
+    top_logprobs : the same, and so many of the likeliest tokens of either distribution.
+    keep_logits : keeps the logits that each token was chosen from.
+    window : pieces of text that may wait for the reader; with as many the request pauses. None for no limit.
+
+    Raises
+    ------
+    ConfigError : a value is outside its range; the message names the field.
+    """
+
+    sampler: SamplerConfig | None = None
+    max_tokens: int | None = 256
+    stop: str | tuple[str, ...] | list[str] | None = ()
+    priority: int = 0
+    timeout: float | None = None
+    salt: str = ""
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    keep_logits: bool = False
+    window: int | None = WINDOW
+
+    def __post_init__(self) -> None:
+        if self.sampler is not None:
+            checks.instance("sampler", self.sampler, SamplerConfig)
+        if self.max_tokens is not None:
+            self._set("max_tokens", checks.integer("max_tokens", self.max_tokens, 0))
+        stop = () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else self.stop
+        self._set("stop", checks.texts("stop", stop, empty=False))
+        self._set("priority", checks.integer("priority", self.priority))
+        if self.timeout is not None:
+            self._set("timeout", checks.number("timeout", self.timeout, checks.ABOVE_ZERO))
+        checks.instance("salt", self.salt, str)
+        checks.boolean("logprobs", self.logprobs)
+        checks.boolean("keep_logits", self.keep_logits)
+        if self.top_logprobs is not None:
+            self._set("top_logprobs", checks.integer("top_logprobs", self.top_logprobs, 0))
+        if self.window is not None:
+            self._set("window", checks.integer("window", self.window, 1))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def n_top_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are noted with each; None without log-probabilities."""
+        return 0 if self.top_logprobs is None and self.logprobs else self.top_logprobs
+
+    @classmethod
+    def of(
+        cls, options: GenerationOptions | None, given: Mapping[str, Any], sampler: SamplerConfig
+    ) -> GenerationOptions:
+        """``options`` with the fields ``given`` in their place.
+
+        Parameters
+        ----------
+        given : fields of this class and of `SamplerConfig`; the latter replace those of the options' sampler.
+        sampler : in use where neither says one.
+
+        Raises
+        ------
+        ConfigError : a name is no field, or a value is outside its range.
+        """
+        if options is not None:
+            checks.instance("options", options, GenerationOptions)
+        unknown = next((name for name in given if name not in OPTION_NAMES), None)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown, OPTION_NAMES, 1)
+            raise ConfigError(f"{unknown}: is no option" + (f"; {near[0]} is" if near else ""))
+        own = {name: value for name, value in given.items() if name in FIELD_NAMES}
+        sampling = {name: value for name, value in given.items() if name not in FIELD_NAMES}
+        made = replace(options or cls(), **own)
+        chosen = made.sampler or sampler
+        return replace(made, sampler=replace(chosen, **sampling) if sampling else chosen)
+
+
+class GenerationFields(SamplerFields, total=False):
+    """The fields of `GenerationOptions` and of `SamplerConfig` as keyword arguments, for editors and type
+    checkers."""
+
+    sampler: SamplerConfig | None
+    max_tokens: int | None
+    stop: str | tuple[str, ...] | list[str] | None
+    priority: int
+    timeout: float | None
+    salt: str
+    logprobs: bool
+    top_logprobs: int | None
+    keep_logits: bool
+    window: int | None
+
+
+FIELD_NAMES = tuple(f.name for f in fields(GenerationOptions))
+OPTION_NAMES = (*FIELD_NAMES, *(f.name for f in fields(SamplerConfig)))

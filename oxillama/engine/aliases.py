@@ -1,0 +1,172 @@
+"""The names by which the reference implementation knows what the engine does in a way of its own.
+
+Nothing here does anything but call the engine's API; see `InferenceEngine` and `Session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Listed
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.engine.embedding import PoolingMode
+from oxillama.engine.generation import Generation
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.metrics import MetricsSnapshot
+from oxillama.engine.prompts import Prompt
+from oxillama.engine.session import KvSnapshot, Session
+from oxillama.sampling.logprobs import SampledToken
+from oxillama.weights.packer import Progress
+
+
+class ReferenceNames:
+    """Other names for what `InferenceEngine` does."""
+
+    config: EngineConfig
+    _default_session: Session | None
+    _last: Any
+
+    if TYPE_CHECKING:  # what it calls
+
+        @property
+        def model(self) -> LoadedModel: ...
+        def session(self) -> Session: ...
+
+        _load: Any
+        generate: Any
+        stream_batch: Any
+        embed: Any
+        embed_batch: Any
+
+    # --- the model ----------------------------------------------------------------------------------
+
+    def load_model_from_bytes(self, data: bytes, *, progress: Progress | None = None) -> None:
+        """`load_model`, from the bytes of a whole GGUF file."""
+        self._load(data, progress)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The model file's metadata."""
+        return self.model.file.metadata
+
+    def metrics_snapshot(self) -> MetricsSnapshot:
+        """``metrics.snapshot()``."""
+        return self.model.metrics.snapshot()
+
+    # --- text ---------------------------------------------------------------------------------------
+
+    def generate_with_config(self, prompt: Prompt, config: SamplerConfig, **fields: Any) -> str:
+        """``generate(prompt, sampler=config)``."""
+        text: str = self.generate(prompt, sampler=config, **fields)
+        return text
+
+    def generate_with_logits(self, prompt: Prompt, **fields: Any) -> tuple[str, np.ndarray]:
+        """The text, and float32 (tokens, vocab): the logits that each token was chosen from."""
+        (generation,) = self.stream_batch([prompt], **{**fields, "keep_logits": True})
+        text, rows = generation.result().text, generation.logits or []
+        self._last.generation = generation
+        return text, np.array(rows, np.float32).reshape(len(rows), self.model.spec.n_vocab)
+
+    @property
+    def _last_generation(self) -> Generation | None:
+        last = getattr(self._last, "generation", None)
+        return last if last is None or isinstance(last, Generation) else last()
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of the calling thread's last generation; None if there is none or it goes on."""
+        last = self._last_generation
+        return last.finish_reason if last else None
+
+    @property
+    def logprobs(self) -> list[SampledToken] | None:
+        """Of the calling thread's last generation; None if they were not asked for."""
+        last = self._last_generation
+        return last.logprobs if last else None
+
+    # --- tokens -------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """``tokenizer.encode(text)``. Raises TokenizerError if it is not valid unicode."""
+        return self.model.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, tokens: Listed[int] | np.ndarray) -> str:
+        """``tokenizer.decode(tokens)``."""
+        return self.model.tokenizer.decode([int(t) for t in tokens])
+
+    def decode_token(self, token: int) -> str:
+        """Text of one token; what is not a whole character becomes U+FFFD."""
+        return self.detokenize([token])
+
+    def is_eos(self, token: int) -> bool:
+        """Whether a token ends a generation."""
+        return token in self.model.tokenizer.eog_ids
+
+    def vocab_bytes(self) -> list[bytes]:
+        """The bytes each token stands for."""
+        return self.model.tokenizer.vocab_bytes()
+
+    # --- vectors ------------------------------------------------------------------------------------
+
+    def embed_with(self, text: Prompt, pooling: PoolingMode | str, *, normalize: bool = False) -> np.ndarray:
+        """``embed(text, pooling=pooling)``."""
+        vector: np.ndarray = self.embed(text, pooling=pooling, normalize=normalize)
+        return vector
+
+    def embed_batch_with(
+        self, texts: Iterable[Prompt], pooling: PoolingMode | str, *, normalize: bool = False
+    ) -> np.ndarray:
+        """``embed_batch(texts, pooling=pooling)``."""
+        vectors: np.ndarray = self.embed_batch(texts, pooling=pooling, normalize=normalize)
+        return vectors
+
+    # --- the engine's own session -------------------------------------------------------------------
+
+    @property
+    def _own(self) -> Session:
+        if self._default_session is None:
+            self._default_session = self.session()
+        return self._default_session
+
+    def logits(self, tokens: Prompt) -> np.ndarray:
+        """float32 (n, vocab): logits after each token of a fresh session."""
+        with self.session() as session:
+            return session.logits(tokens)
+
+    def prefill(self, tokens: Prompt) -> np.ndarray:
+        """`Session.prefill` of the engine's own session."""
+        return self._own.prefill(tokens)
+
+    forward_prefill = prefill
+
+    def forward_one(self, token: int) -> np.ndarray:
+        """`Session.forward` of the engine's own session."""
+        return self._own.forward(token)
+
+    forward_decode = forward_one
+
+    def rewind(self, n_tokens: int) -> None:
+        """`Session.rewind` of the engine's own session: keeps the first ``n_tokens``."""
+        self._own.rewind(n_tokens)
+
+    truncate = rewind
+
+    def reset(self) -> None:
+        """Forgets the engine's own session."""
+        self._own.rewind(0)
+
+    @property
+    def kv_cache_seq_len(self) -> int:
+        """Tokens in the engine's own session."""
+        return 0 if self._default_session is None else len(self._default_session)
+
+    def kv_snapshot(self) -> KvSnapshot:
+        """`Session.kv_snapshot` of the engine's own session."""
+        return self._own.kv_snapshot()
+
+    def kv_restore(self, snapshot: KvSnapshot) -> None:
+        """`Session.kv_restore` into the engine's own session."""
+        self._own.kv_restore(snapshot)

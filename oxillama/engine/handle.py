@@ -1,0 +1,140 @@
+"""What reads the events of a request: a loop that blocks, or a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import weakref
+from contextlib import suppress
+from queue import Empty
+
+from oxillama.engine.request import End, Event, Request
+from oxillama.engine.thread import EngineThread
+from oxillama.errors import SamplingError
+
+
+class Handle:
+    """The reader's side of a request, which is cancelled when nobody refers to its handle any more.
+
+    Parameters
+    ----------
+    owner : what must live as long as this is read.
+
+    Attributes
+    ----------
+    finish_reason : why the request ended; None while there is something to be read.
+    """
+
+    def __init__(self, thread: EngineThread, request: Request, owner: object = None) -> None:
+        self.finish_reason: str | None = None
+        self._thread = thread
+        self._request = request
+        self._owner = owner
+
+    def cancel(self, cause: BaseException | None = None) -> None:
+        """Ends the request before its next layer, from any thread; what is there can still be read.
+
+        The reader then gets ``cause`` raised, if there is one.
+        """
+        self._request.cause = cause
+        self._thread.cancel(self._request)
+
+    def close(self) -> None:
+        """Ends the request and drops what was not read."""
+        self.cancel()
+        self._thread.check_outside()
+        while self.finish_reason is None:
+            self._note(self._request.events.get())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the request goes on, read or not."""
+        return self._request.finish_reason is None and self._thread.is_open
+
+    def _open_window(self) -> None:
+        """Has the request run to its end, read or not."""
+        self._request.window = math.inf
+        self._thread.wake()
+
+    async def aclose(self) -> None:
+        """`close`, in asyncio."""
+        self.cancel()
+        while self.finish_reason is None:
+            self._note(await self._next_event())
+
+    def _event(self) -> Event:
+        """Waits for the next event. Raises what ended the request, if that was an error."""
+        self._thread.check_outside()
+        return self._checked(self._request.events.get())
+
+    async def _async_event(self) -> Event:
+        """The same, in asyncio."""
+        return self._checked(await self._next_event())
+
+    async def _next_event(self) -> Event:
+        waker = waker_of(asyncio.get_running_loop())
+        self._request.listener = waker
+        while True:
+            try:
+                return self._request.events.get_nowait()
+            except Empty:
+                await waker.wait()
+
+    def _checked(self, event: Event) -> Event:
+        """Notes an event. Raises the error that it tells of."""
+        self._note(event)
+        if isinstance(event, End) and event.error is not None:
+            if isinstance(event.error, (StopIteration, StopAsyncIteration, GeneratorExit)):
+                # raised as they are, they would end the reader's loop in silence
+                raise SamplingError(f"sampler: a stage raised {event.error!r}") from event.error
+            raise event.error
+        return event
+
+    def _note(self, event: Event) -> None:
+        """Counts an event as read, so that a request that was paused goes on."""
+        request = self._request
+        was_full = not request.wanted
+        request.n_read += 1
+        if was_full and request.wanted:
+            self._thread.wake()
+        if isinstance(event, End):
+            self.finish_reason = event.reason
+
+    def __del__(self) -> None:
+        if hasattr(self, "_owner") and self._request.finish_reason is None:
+            self._thread.cancel(self._request)
+
+
+class Waker:
+    """Wakes what waits in one event loop, from any thread, with one call however many there are."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._event = asyncio.Event()
+        self._is_called = False
+
+    def __call__(self) -> None:
+        loop = self._loop()
+        if not self._is_called and loop is not None:
+            self._is_called = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits in it any more
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_called = False
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+    async def wait(self) -> None:
+        """Returns after the next call."""
+        await self._event.wait()
+
+
+_wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Waker] = weakref.WeakKeyDictionary()
+
+
+def waker_of(loop: asyncio.AbstractEventLoop) -> Waker:
+    """The one of an event loop."""
+    if loop not in _wakers:
+        _wakers[loop] = Waker(loop)
+    return _wakers[loop]

@@ -1,0 +1,213 @@
+"""From a model file to what runs it: weights, tokenizer, pages, scheduler, engine thread."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from blake3 import blake3
+
+from oxillama import _kernels
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
+from oxillama.cache.prefix import PrefixKvCache, prefix_key
+from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
+from oxillama.config.engine import MAX_CONTEXT
+from oxillama.engine.constraints import Constraints
+from oxillama.engine.loop import EngineLoop
+from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.prompts import Prompt, prompt_tokens
+from oxillama.engine.request import TextRequest
+from oxillama.engine.runner import Runner
+from oxillama.engine.scheduler import Scheduler
+from oxillama.engine.sequence import Sequence
+from oxillama.engine.thread import EngineThread
+from oxillama.errors import ConfigError, LoadError
+from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import Decoder, read_spec
+from oxillama.sampling.chain import Sampler
+from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Progress
+
+T = TypeVar("T")
+
+
+class LoadedModel:
+    """A model and everything that runs it; it ends its thread when nobody refers to it any more.
+
+    The file is read and the weights are packed by its thread, which alone enters OpenMP.
+
+    Parameters
+    ----------
+    source : path of a GGUF file (of a split one: the first), or its bytes.
+    progress : called with (tensor name, bytes) for each tensor as it comes into memory, which then all do at
+        once; without it each matrix is packed when it is first used.
+
+    Raises
+    ------
+    ModelFileError, GGUFError, LoadError, TokenizerError : the model cannot be loaded, and why.
+    """
+
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes, config: EngineConfig, progress: Progress | None = None
+    ) -> None:
+        self.config = config
+        self.kernels = _kernels.best()
+        self.thread = EngineThread()
+        try:
+            self.thread.call(lambda: self._load(source, progress))
+        except BaseException:
+            self.thread.close(wait=False)
+            raise
+
+    def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
+        config = self.config
+        n_threads = config.num_threads or available_cpus()
+        self.file = file = ModelFile.open(source)
+        try:
+            self.spec = spec = read_spec(file)
+            self.tokenizer = tokenizer = load_tokenizer(file, config)
+            if tokenizer.n_vocab > spec.n_vocab:
+                raise LoadError(
+                    f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
+                )
+            wanted = None if config.quantize is None else FORMATS[config.quantize.upper()]
+            weights = Weights(file, self.kernels, n_threads, progress, wanted, config.compute)
+            self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
+            model = Decoder(spec, weights, self.context_size)
+            if progress is not None:
+                for linear in model.linears():
+                    linear.pack()
+            shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
+            layout = KvLayout(*model.kv_dims(), config.kv_type)
+            self.pool = pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
+            self.runner = Runner(model, pool, n_threads)
+        except BaseException:
+            file.close()
+            raise
+        self.unused_tensors = weights.unused()
+        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
+        self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
+        self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
+        self.constraints = Constraints(tokenizer)
+        self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
+
+    def warn(self, stacklevel: int) -> None:
+        """Says what of the file or the configuration has no effect, or is unusual."""
+        spec, found = self.spec, []
+        if self.unused_tensors:
+            found.append(f"tensors that the model does not use: {', '.join(self.unused_tensors)}")
+        if spec.unread:
+            found.append(f"options that the model does not have: {', '.join(spec.unread)}")
+        if self.context_size > spec.context_length:
+            trained = spec.context_length
+            found.append(
+                f"context_size: {self.context_size} is more than the {trained} the model was trained with"
+            )
+        for message in found:
+            warnings.warn(message, stacklevel=stacklevel + 1)
+
+    @property
+    def loop(self) -> EngineLoop:
+        """What the thread steps."""
+        assert self.thread.loop is not None
+        return self.thread.loop
+
+    def call(self, job: Callable[[], T]) -> T:
+        """Runs a job on the engine thread between two steps, with the pages to itself."""
+        return self.thread.call(job)
+
+    def prompt_tokens(self, prompt: Prompt, *, free: int = 0) -> list[int]:
+        """Token ids of a prompt that leaves room for ``free`` more. Raises PromptError, TokenizerError."""
+        return prompt_tokens(prompt, self.tokenizer, self.spec.n_vocab, self.context_size - free)
+
+    def prefix_key(self, salt: str = "") -> bytes:
+        """The key of the prefix cache's tree for a salt. The cache itself belongs to this model alone."""
+        return prefix_key(b"", salt=salt)
+
+    @functools.cached_property
+    def fingerprint(self) -> bytes:
+        """32 bytes that differ where anything does that decides bits, but for the KV type."""
+        config = self.config
+        hashed = blake3(content_key(self.file))
+        hashed.update(f"{config.compute} {config.quantize} {self.context_size}".encode())
+        return hashed.digest()
+
+    def sampler(self, config: SamplerConfig) -> Sampler:
+        """A sampler of its own for a request, with its grammar. Raises ConfigError, GrammarError."""
+        constraint = self.constraints.of(config)
+        sampler = Sampler(
+            config, self.kernels, self.config.seed, tokenizer=self.tokenizer, constraint=constraint
+        )
+        sampler.chain.check_vocabulary(self.tokenizer.n_vocab)
+        return sampler
+
+    def text_request(
+        self, sequence: Sequence, options: GenerationOptions, *, key: bytes | None, **kind: Any
+    ) -> TextRequest:
+        """A request that goes on from a sequence; ``kind`` as for `TextRequest`."""
+        self.runner.check_logits()
+        if (options.n_top_logprobs or 0) > self.spec.n_vocab:
+            raise ConfigError(
+                f"top_logprobs: expected at most {self.spec.n_vocab}, got {options.n_top_logprobs}"
+            )
+        assert options.sampler is not None
+        sampler = self.sampler(options.sampler)
+        return TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
+
+    def close(self, *, finish: bool = False) -> None:
+        """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
+        self.thread.close(finish=finish)
+
+    def __del__(self) -> None:
+        if hasattr(self, "thread"):
+            self.thread.close(wait=False)
+
+
+class Gauges:
+    """What is now, by the names of `MetricsSnapshot`."""
+
+    def __init__(self, pool: KvCachePool, prefix: PrefixKvCache, scheduler: Scheduler) -> None:
+        self.pool, self.prefix, self.scheduler = pool, prefix, scheduler
+
+    def __call__(self) -> dict[str, Any]:
+        pool, prefix, scheduler = self.pool, self.prefix, self.scheduler
+        return {
+            "prompt_tokens": prefix.looked_up_tokens,
+            "cached_prompt_tokens": prefix.hit_tokens,
+            "prefix_hits": prefix.hits,
+            "prefix_misses": prefix.misses,
+            "preemptions": scheduler.preemptions,
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting),
+            "kv_pages_used": pool.n_used,
+            "kv_pages_cached": prefix.n_pages,
+            "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
+            "kv_states_cached": prefix.n_states,
+            "kv_memory_bytes": pool.memory_bytes,
+            "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
+        }
+
+
+SAMPLE_BYTES = 256
+
+
+def content_key(file: ModelFile) -> bytes:
+    hashed = blake3()
+    for name in sorted(file.tensors):
+        info, data = file.tensors[name], file.data(name)
+        hashed.update(f"{name} {info.format.name} {info.shape}\n".encode())
+        hashed.update(data[:SAMPLE_BYTES].tobytes())
+        hashed.update(data[len(data) // 2 :][:SAMPLE_BYTES].tobytes())
+    return hashed.digest()
+
+
+def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
+    """The tokenizer of the file, or the one that the configuration names."""
+    if config.tokenizer_path is None:
+        return TokenizerBridge.from_metadata(file.metadata)
+    return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)

@@ -1,0 +1,210 @@
+"""The loop that serves all requests of an engine: schedule, run, sample, commit.
+
+Everything here is for one thread at a time: the engine thread, or a test that steps by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
+from oxillama.engine.runner import Runner
+from oxillama.engine.scheduler import ScheduledBatch, Scheduler
+from oxillama.engine.sequence import Sequence
+from oxillama.models.decoder import ForwardCancelled
+from oxillama.sampling.batch import sample_batch
+from oxillama.sampling.logprobs import SampledToken
+
+Rows = np.ndarray | Exception | None
+Streams = list[tuple[TextRequest, np.ndarray]]
+
+KEEP_BYTES = 64 << 20
+"""Free memory of the pool that stays when nothing runs."""
+
+
+class EngineLoop:
+    """Requests in, events out.
+
+    Parameters
+    ----------
+    runner : runs batches. Its pool is the scheduler's.
+    scheduler : decides what runs.
+    metrics : told what happened.
+
+    Attributes
+    ----------
+    held : sequences that hold pages and belong to no request: those of sessions.
+    has_cancelled : set, by any thread, when a request's ``cancelled`` was.
+    """
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics) -> None:
+        self.runner = runner
+        self.scheduler = scheduler
+        self.metrics = metrics
+        self.held: list[Sequence] = []
+        self.has_cancelled = False
+        self._batch = ScheduledBatch()
+        self._deadline = math.inf  # the earliest of the batch under way
+
+    def add(self, request: Request) -> None:
+        """Queues a request."""
+        self.scheduler.add(request)
+
+    def cancel(self, request: Request, reason: str = "cancelled") -> None:
+        """Has a request end before its next layer. From any thread, and from finalizers."""
+        request.cancelled = reason
+        self.has_cancelled = True
+
+    def step(self) -> bool:
+        """Schedules, runs and commits one batch; whether there was anything to do."""
+        started = time.perf_counter()
+        self.has_cancelled = False
+        batch = self._batch = self.scheduler.schedule()
+        if batch.requests:
+            self._deadline = min(request.deadline for request in batch.requests)
+            rows = self._forward(batch)
+            if rows is not None:
+                self._commit(batch, rows)
+                self._measure(batch, time.perf_counter() - started)
+        return bool(self._announce(batch.requests) or batch.requests)
+
+    def time_to_deadline(self) -> float:
+        """Seconds until a request is to end, whether it runs or not; inf if none is."""
+        return self.scheduler.next_deadline() - self.scheduler.clock()
+
+    def end_all(self, reason: str, error: BaseException | None = None) -> None:
+        """Ends every request."""
+        for request in [*self.scheduler.waiting, *self.scheduler.running]:
+            self.scheduler.finish(request, reason, error)
+        self._announce([])
+
+    def check_integrity(self) -> None:
+        """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""
+        self.scheduler.check_integrity(self.held)
+
+    # --- the model ----------------------------------------------------------------------------------
+
+    def _forward(self, batch: ScheduledBatch) -> list[Rows] | None:
+        """For each request the rows it wants, None, or what went wrong; None if the pass was given up."""
+        try:
+            return list(self.runner.run(batch.sequences, batch.outputs, self._is_given_up))
+        except ForwardCancelled:
+            return None  # the scheduler takes back what was scheduled
+        except Exception as error:
+            if len(batch.requests) == 1:
+                return [error]
+        # to see whose fault it is
+        return [self._forward_alone(request) for request in batch.requests]
+
+    def _forward_alone(self, request: Request) -> Rows:
+        """Runs what was scheduled again, and before it all that a lost state had seen."""
+        sequence, output = request.sequence, self._batch.output_of(request)
+        start, end = sequence.cached_len, sequence.scheduled_len
+        try:
+            sequence.rollback()
+            while sequence.cached_len < end:
+                left = (start if sequence.cached_len < start else end) - sequence.cached_len
+                sequence.schedule(min(left, max(self.scheduler.chunk, end - start)))
+                (rows,) = self.runner.run([sequence], [output])
+                sequence.commit()
+            return rows
+        except Exception as error:
+            return error
+
+    def _is_given_up(self) -> bool:
+        """Asked between layers: tells readers whose requests are to end, and whether most rows are theirs."""
+        if not self.has_cancelled and self.scheduler.clock() < self._deadline:
+            return False
+        self.has_cancelled = False
+        now, n_ended, n_rows = self.scheduler.clock(), 0, 0
+        self._deadline = math.inf
+        for request in self._batch.requests:
+            reason = request.ends_at(now)
+            n = request.sequence.scheduled_len - request.sequence.cached_len
+            n_rows += n
+            if reason is None:
+                self._deadline = min(self._deadline, request.deadline)
+            else:
+                n_ended += n
+                request.finish(reason)  # its pages stay until the pass is over
+                if request.listener is not None:
+                    request.listener()
+        return 2 * n_ended > n_rows
+
+    # --- what comes of it ---------------------------------------------------------------------------
+
+    def _commit(self, batch: ScheduledBatch, rows: list[Rows]) -> None:
+        """Hands rows to their requests, samples the next tokens of all streams together. What a request
+        raises ends it alone."""
+        streams: Streams = []
+        for request, row in zip(batch.requests, rows):
+            if isinstance(row, Exception):
+                self.scheduler.finish(request, "error", row)
+                continue
+            self.scheduler.ran(request)
+            if request.finish_reason is not None:  # told between layers
+                self.scheduler.finish(request, request.finish_reason)
+            elif isinstance(request, TextRequest) and row is not None:
+                streams.append((request, request.row(row[0])))
+            elif isinstance(request, EmbeddingRequest) and row is not None:
+                request.put(row)
+                if not request.sequence.pending:
+                    self.scheduler.finish(request, "done")
+        if streams:
+            self._sample(streams)
+
+    def _sample(self, streams: Streams) -> None:
+        """Samples a token for each request from its row of logits."""
+        for (request, row), sampled in zip(streams, self._sampled(streams)):
+            if isinstance(sampled, BaseException):
+                self.scheduler.finish(request, "error", sampled)
+                continue
+            reason = request.take(sampled, row)
+            self.metrics.token(request, self.scheduler.clock())
+            if reason is not None:
+                self.scheduler.finish(request, reason)
+
+    def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
+        """For each stream its next token, or what its sampler raised."""
+        try:
+            return [
+                *sample_batch(
+                    [request.sampler for request, _ in streams],
+                    [row for _, row in streams],
+                    [request.sequence.tokens for request, _ in streams],
+                    [request.n_top_logprobs for request, _ in streams],
+                    n_threads=self.runner.n_threads,
+                )
+            ]
+        except BaseException as error:  # a stage raised SystemExit, say; to see whose
+            if len(streams) == 1:
+                return [error]
+        return [self._sampled([stream])[0] for stream in streams]
+
+    def _measure(self, batch: ScheduledBatch, seconds: float) -> None:
+        self.scheduler.observe(batch, seconds)
+        self.metrics.step(batch, seconds)
+        for request, is_prefill in zip(batch.requests, batch.prefills):
+            if is_prefill:
+                request.prefill_seconds += seconds
+            else:
+                request.decode_seconds += seconds
+
+    def _announce(self, requests: list[Request]) -> int:
+        """Tells listeners that there may be something to read; how many requests have ended."""
+        ended = self.scheduler.drain_finished()
+        for request in ended:
+            self.metrics.end(request)
+        listeners: set[Callable[[], object]] = {
+            request.listener for request in (*requests, *ended) if request.listener is not None
+        }
+        for listener in listeners:
+            listener()
+        if ended and not self.scheduler.running:
+            self.runner.pool.shrink_to_fit(KEEP_BYTES)
+        return len(ended)

@@ -1,0 +1,302 @@
+"""A sequence run by hand: tokens in, logits out, back again, and on from there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oxillama.config import GenerationOptions, SamplerConfig, checks
+from oxillama.engine.generation import Generation, text_of
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.prompts import Prompt
+from oxillama.engine.sequence import Sequence
+from oxillama.errors import ConfigError, PromptError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from oxillama.config import GenerationFields
+
+
+@dataclass(frozen=True)
+class KvSnapshot:
+    """What `Session.kv_snapshot` took.
+
+    Attributes
+    ----------
+    tokens : ids of the sequence.
+    data : uint8, its keys and values, and the recurrent state after it.
+    kv_type, page_size : how they are kept.
+    fingerprint : of the model that computed them, and of what else decides bits.
+    """
+
+    tokens: list[int]
+    data: np.ndarray
+    kv_type: str
+    page_size: int
+    fingerprint: bytes
+
+
+class Session:
+    """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
+
+    Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
+    or until nobody refers to it any more. Threads may share it; each call is then run by itself.
+    """
+
+    def __init__(
+        self, model: LoadedModel, default_sampler: SamplerConfig, sequence: Sequence | None = None
+    ) -> None:
+        self._model = model
+        self._default_sampler = default_sampler
+        self._lock = threading.RLock()  # two threads' tokens would mix
+        self._generation: Generation | None = None
+        self._is_closed = False
+        if sequence is None:
+            sequence = model.call(self._held_sequence)
+        self._sequence = sequence
+
+    def _held_sequence(self) -> Sequence:
+        sequence = Sequence(self._model.runner.pool)
+        self._model.loop.held.append(sequence)
+        return sequence
+
+    def __len__(self) -> int:
+        """Tokens in the sequence."""
+        return len(self._sequence.tokens)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids of the sequence."""
+        return list(self._sequence.tokens)
+
+    # --- passes -------------------------------------------------------------------------------------
+
+    def prefill(self, prompt: Prompt) -> np.ndarray:
+        """Appends tokens; float32 (vocab,) logits after the last.
+
+        Raises
+        ------
+        PromptError, TokenizerError : as `InferenceEngine.stream` says. The sequence is then as it was.
+        KvCacheFullError : there are no pages for them; the same.
+        """
+        logits: np.ndarray = self._append(prompt, all_logits=False)[-1]
+        return logits
+
+    def forward(self, token: int) -> np.ndarray:
+        """Appends one token; float32 (vocab,) logits after it."""
+        return self.prefill([token])
+
+    def logits(self, prompt: Prompt) -> np.ndarray:
+        """Appends tokens; float32 (n, vocab), the logits after each of them."""
+        return self._append(prompt, all_logits=True)
+
+    def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
+        fresh = self._model.prompt_tokens(prompt)
+        with self._lock:
+            sequence = self._idle_sequence()
+            n_before = len(sequence.tokens)
+            n_after = n_before + len(fresh)
+            if n_after > self._model.context_size:
+                raise PromptError(
+                    f"prompt: expected at most {self._model.context_size} tokens in all, got {n_after}"
+                )
+            try:
+                if sequence.pending:  # what a cut has left to be run again
+                    self._run_pending(sequence, all_logits=False)
+                sequence.tokens += fresh
+                return self._run_pending(sequence, all_logits)
+            except BaseException:
+                self._model.call(lambda: sequence.truncate(n_before))
+                raise
+
+    def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
+        """Runs what is pending, in chunks; logits of every row, or (1, vocab) of the last."""
+        chunk, runner = self._model.config.prefill_chunk_size, self._model.runner
+        parts: list[np.ndarray] = []
+        while sequence.pending:
+            part = [(sequence, min(chunk, sequence.pending))]
+            rows = self._model.call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
+            parts = [*parts, rows] if all_logits else [rows]
+        return np.concatenate(parts)
+
+    def _idle_sequence(self) -> Sequence:
+        """The sequence, if nothing generates from it."""
+        if self._is_closed:
+            raise ConfigError("session: is closed")
+        if self._generation is not None:
+            if self._generation._request.sequence is not self._sequence:
+                raise ConfigError("session: a generation goes on from here, it must end first")
+            self._generation = None
+        return self._sequence
+
+    # --- back, aside, and on ------------------------------------------------------------------------
+
+    def rewind(self, n_tokens: int) -> None:
+        """Keeps the first ``n_tokens`` tokens. Raises ConfigError if there are fewer.
+
+        A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
+        """
+        with self._lock:
+            sequence = self._idle_sequence()
+            n = checks.integer("n_tokens", n_tokens, 0, len(sequence.tokens))
+            self._model.call(lambda: sequence.truncate(n))
+
+    def fork(self) -> Session:
+        """Another session with the same tokens; pages are shared until one of them writes."""
+        with self._lock:
+            sequence = self._idle_sequence()
+
+            def forked() -> Sequence:
+                fork = sequence.fork()
+                self._model.loop.held.append(fork)
+                return fork
+
+            return Session(self._model, self._default_sampler, self._model.call(forked))
+
+    def stream(
+        self,
+        options: GenerationOptions | None = None,
+        *,
+        callback: Callable[[str], object] | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> Generation:
+        """Generates from here; what it generates becomes part of the sequence when it has ended.
+
+        Until then the session can do nothing else. Parameters and errors are those of
+        `InferenceEngine.stream`; PromptError also if the session has no tokens.
+        """
+        return self._start(options, callback, fields, whole=False)
+
+    def generate(
+        self,
+        options: GenerationOptions | None = None,
+        *,
+        callback: Callable[[str], object] | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> str:
+        """The whole text that `stream` yields. Raises GenerationTimeout if there would have been more."""
+        return text_of(self._start(options, callback, fields, whole=callback is None).result())
+
+    def _start(
+        self,
+        options: GenerationOptions | None,
+        callback: Callable[[str], object] | None,
+        fields: GenerationFields,
+        whole: bool,
+    ) -> Generation:
+        model = self._model
+        checked = GenerationOptions.of(options, fields, self._default_sampler)
+        with self._lock:
+            sequence = self._idle_sequence()
+            if not 0 < len(sequence.tokens) < model.context_size:
+                least = "at least one token" if not sequence.tokens else "room for a token"
+                raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
+            fork = model.call(lambda: self._before_last(sequence))
+            try:
+                request = model.text_request(fork, checked, key=None, whole=whole, keep=self._replace)
+                model.thread.submit(request)
+            except BaseException:
+                model.call(fork.release)
+                raise
+            self._generation = Generation(model.thread, request, callback, self)
+            return self._generation
+
+    @staticmethod
+    def _before_last(sequence: Sequence) -> Sequence:
+        """A fork without what was computed of the last token, whose logits are wanted again."""
+        fork, last = sequence.fork(), sequence.tokens[-1]
+        fork.truncate(len(fork.tokens) - 1)
+        fork.tokens.append(last)
+        return fork
+
+    def _replace(self, sequence: Sequence) -> None:
+        """Goes on with what a request has run; called by the engine thread."""
+        held = self._model.loop.held
+        if self._is_closed:
+            sequence.release()
+            return
+        held[held.index(self._sequence)] = sequence
+        self._sequence.release()
+        self._sequence = sequence
+
+    # --- keys and values ----------------------------------------------------------------------------
+
+    def kv_snapshot(self) -> KvSnapshot:
+        """A copy of the sequence: its tokens, keys, values and recurrent state."""
+        with self._lock:
+            sequence, model = self._idle_sequence(), self._model
+            if sequence.pending:
+                self._run_pending(sequence, all_logits=False)
+            data = model.call(lambda: sequence.kv.snapshot(sequence.cached_len))
+            config = model.config
+            return KvSnapshot(self.tokens, data, config.kv_type, config.page_size, model.fingerprint)
+
+    def kv_restore(self, snapshot: KvSnapshot) -> None:
+        """Puts a snapshot in place of the sequence.
+
+        Raises
+        ------
+        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``,
+            ``kv_type`` or ``page_size``.
+        KvCacheFullError : there are no pages for it. The sequence is as it was in both cases.
+        """
+        checks.instance("snapshot", snapshot, KvSnapshot)
+        with self._lock:
+            sequence, model = self._idle_sequence(), self._model
+            for name in ("kv_type", "page_size"):
+                wanted, found = getattr(model.config, name), getattr(snapshot, name)
+                if found != wanted:
+                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {found}")
+            if snapshot.fingerprint != model.fingerprint:
+                raise ConfigError(
+                    f"snapshot: expected one of model {model.fingerprint.hex()[:16]}, "
+                    f"got one of {snapshot.fingerprint.hex()[:16]}"
+                )
+            n = len(snapshot.tokens)
+
+            def restore() -> None:
+                sequence.kv.restore(snapshot.data, n)
+                sequence.tokens = list(snapshot.tokens)
+                sequence.cached_len = sequence.scheduled_len = n
+
+            model.call(restore)
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Frees its pages; a generation that goes on from here is cancelled."""
+        with self._lock:
+            if not self._is_closed and self._model.thread.is_open:
+                if self._generation is not None:
+                    self._generation.close()
+                self._model.call(self._release)
+            self._is_closed = True
+
+    def _release(self) -> None:
+        """Frees its pages; for the engine thread."""
+        self._is_closed = True
+        release(self._model, self._sequence)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_sequence") and not self._is_closed:
+            model, sequence = self._model, self._sequence
+            model.thread.post(lambda: release(model, sequence))
+
+
+def release(model: LoadedModel, sequence: Sequence) -> None:
+    """Frees a session's pages; for the engine thread."""
+    held = model.loop.held
+    if sequence in held:
+        held.remove(sequence)
+    sequence.release()

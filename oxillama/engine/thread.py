@@ -1,0 +1,280 @@
+"""The engine thread: the only one that steps the loop, and so the only one that enters OpenMP.
+
+Callers put commands into its inbox and wait for what comes of them. A command is run after the step that is
+running, whatever the load. Signals reach the callers alone. A forked child has no engine thread, and so no
+OpenMP threads that it could wait for in vain: it starts an engine thread of its own when it first needs one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from oxillama.engine.loop import EngineLoop
+from oxillama.engine.request import Request
+from oxillama.errors import ConfigError, EngineClosed
+
+T = TypeVar("T")
+Command = Callable[[], object]
+
+FORK_POLL = 0.001
+"""Seconds between two looks whether a fork is over."""
+
+
+class EngineThread:
+    """Runs commands, and steps a loop as long as there is something to do.
+
+    Attributes
+    ----------
+    loop : set by a job of the thread, once there is a model.
+    """
+
+    def __init__(self) -> None:
+        self.loop: EngineLoop | None = None
+        self._inbox: SimpleQueue[Command | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._n_coming = 0  # requests in the inbox
+        self._closed: BaseException | None = None
+        self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
+        self._is_forking = False
+        _threads.add(self)
+
+    # --- for callers --------------------------------------------------------------------------------
+
+    def submit(self, request: Request, *, limited: bool = True) -> None:
+        """Queues a request.
+
+        Raises
+        ------
+        QueueFull : the queue is full, and the request is ``limited``.
+        EngineClosed : the thread has ended.
+        """
+        loop = self._need_loop()
+        with self._starting:
+            self._check_open()
+            if limited:
+                loop.scheduler.check_room(self._n_coming)
+            self._n_coming += 1
+        request.submit(loop.scheduler.clock())
+        self._put(partial(self._add, request))
+
+    def cancel(self, request: Request, reason: str = "cancelled") -> None:
+        """Has a request end before its next layer. Also from finalizers: no lock is taken."""
+        if self.loop is not None and request.finish_reason is None:
+            self.loop.cancel(request, reason)
+            self._inbox.put(None)
+
+    def wake(self) -> None:
+        """Makes the loop look again: a reader has made room."""
+        self._inbox.put(None)
+
+    def post(self, command: Command) -> None:
+        """Has a command run after the running step; nobody waits for it. Also from finalizers."""
+        self._inbox.put(command)
+
+    def call(self, job: Callable[[], T]) -> T:
+        """Runs a job after the running step, with the pages to itself; what it returns, or raises.
+
+        Raises
+        ------
+        ConfigError : this is the engine thread: the job would wait for the step that waits for it.
+        EngineClosed : the thread has ended.
+        """
+        self.check_outside()
+        self._check_open()
+        call = _Call(job)
+        self._put(call)
+        return call.result(self)
+
+    def check_outside(self) -> None:
+        """Raises ConfigError in the engine thread itself, where waiting would be for ever."""
+        if self._thread is not None and self._thread.ident == threading.get_ident():
+            raise ConfigError("engine: is called from inside its own step, by a stage of a sampler say")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes commands."""
+        return self._closed is None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def close(self, *, finish: bool = False, wait: bool = True) -> None:
+        """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
+        with self._starting:
+            if self._closed is None:
+                self._closed = EngineClosed("engine: is closed")
+        self._inbox.put(self._finish_all if finish else self._cancel_all)
+        thread = self._thread
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _need_loop(self) -> EngineLoop:
+        if self.loop is None:
+            raise ConfigError("model_path: no model is loaded")
+        return self.loop
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise EngineClosed(str(self._closed)) from self._closed.__cause__
+
+    def _put(self, command: Command) -> None:
+        self._inbox.put(command)
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    # a daemon, for nobody joins those before the exit handlers run, of which one closes it
+                    self._thread = threading.Thread(target=self._run, name="oxillama", daemon=True)
+                    self._thread.start()
+
+    # --- the thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._closed is None or self._has_requests():
+                try:
+                    self._turn()
+                except BaseException as error:
+                    if self.loop is None:
+                        raise
+                    self.loop.end_all("error", error)
+        except BaseException as error:
+            self._closed = EngineClosed(f"engine: its thread has ended ({error!r})")
+            self._closed.__cause__ = error
+            if self.loop is not None:
+                self.loop.end_all("error", error)
+        self._refuse_rest()
+
+    def _turn(self) -> None:
+        """Runs the commands that are there and one step, or waits for a command."""
+        while self._is_forking:
+            time.sleep(FORK_POLL)
+        with self._stepping:
+            self._run_commands()
+            is_idle = self.loop is None or not self.loop.step()
+        if is_idle and (self._closed is None or self._has_requests()):
+            wait = math.inf if self.loop is None else self.loop.time_to_deadline()
+            try:
+                command = self._inbox.get(timeout=None if wait == math.inf else max(0.0, wait))
+            except Empty:
+                return
+            with self._stepping:
+                if command is not None:
+                    command()
+
+    def _run_commands(self) -> None:
+        for _ in range(self._inbox.qsize()):  # no more, or callers in a row would keep steps out
+            command = self._inbox.get_nowait()
+            if command is not None:
+                command()
+
+    def _has_requests(self) -> bool:
+        return self.loop is not None and bool(self.loop.scheduler.waiting or self.loop.scheduler.running)
+
+    def _add(self, request: Request) -> None:
+        with self._starting:
+            self._n_coming -= 1
+        self._need_loop().add(request)
+
+    def _cancel_all(self) -> None:
+        if self.loop is not None:
+            self.loop.end_all("cancelled", self._closed)
+
+    def _finish_all(self) -> None:
+        if self.loop is not None:  # they must end, read or not
+            for request in (*self.loop.scheduler.waiting, *self.loop.scheduler.running):
+                request.window = math.inf
+
+    def _refuse_rest(self) -> None:
+        """What came too late: jobs raise, requests end."""
+        self._run_commands()
+        if self.loop is not None:
+            self.loop.end_all("cancelled", self._closed)
+
+    # --- forks --------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        self._is_forking = True
+        self._stepping.acquire()
+
+    def _after_fork(self) -> None:
+        self._stepping.release()
+        self._is_forking = False
+
+    def _after_fork_in_child(self) -> None:
+        self._after_fork()
+        self._thread, self._inbox, self._n_coming = None, SimpleQueue(), 0
+        self._starting = threading.Lock()
+        if self.loop is not None:
+            self.loop.end_all("error", EngineClosed("request: it runs in the process that was forked"))
+
+
+class _Call(Generic[T]):
+    """A job whose caller waits for what comes of it."""
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._job = job
+        self._done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def __call__(self) -> None:
+        try:
+            self._done.put((self._job(), None))
+        except BaseException as error:
+            self._done.put((None, error))
+
+    def result(self, thread: EngineThread) -> T:
+        """What the job returned, or raised."""
+        while True:
+            try:
+                value, error = self._done.get(timeout=1.0)
+            except Empty:
+                if thread.is_alive:
+                    continue
+                thread._check_open()
+                raise EngineClosed("engine: its thread has ended") from None
+            if error is not None:
+                raise error
+            return value  # type: ignore[return-value]
+
+
+_threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+_forking: list[EngineThread] = []  # those that wait for a fork
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_threads)
+    for thread in _forking:
+        thread._before_fork()
+
+
+def _after_fork() -> None:
+    for thread in _forking:
+        thread._after_fork()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for thread in _forking:
+        thread._after_fork_in_child()
+    _forking.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+
+
+@atexit.register
+def _close_all() -> None:
+    for thread in list(_threads):
+        thread.close()
