@@ -196,7 +196,7 @@ def _rows(x: np.ndarray, name: str, heads: int, dim: int | None) -> np.ndarray:
 
 
 def _tables(lengths: list[int]) -> np.ndarray:
-    """int32 (sequences, width): pages of their own for each, the first where one has none."""
+    """int32 (sequences, width): page numbers, no page in two sequences; unused entries are 0."""
     counts = [-(-n // PAGE) for n in lengths]
     tables = np.zeros((len(counts), max(1, *counts)), np.int32)
     first = 0

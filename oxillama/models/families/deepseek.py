@@ -70,7 +70,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
         and spec.n_vocab == 154880
         and not read.has("expert_gating_func")
     ):
-        experts = replace(experts, gating="sigmoid")  # GLM 4.7 Flash leaves it out
+        experts = replace(experts, gating="sigmoid")  # files of GLM 4.7 Flash do not state it
     ropes = tuple(replace(rope, magnitude=magnitude) for rope in spec.ropes)
     return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
 

@@ -1,4 +1,4 @@
-"""The attention block: q, k and v from one input, norms and rotation, pages, and back to the hidden state."""
+"""The attention block: q, k, v projections, norms, rotation, attention over pages, output projection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Attention:
         return [self.attn_qkv, self.attn_output]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
         found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
         if self.padded_heads != self.layer.n_heads:

@@ -1,4 +1,4 @@
-"""FeedForward-forward blocks of many experts, of which each token takes a few (Shazeer et al., 2017)."""
+"""Feed-forward blocks with experts, of which each token uses a few (Shazeer et al., 2017)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class MixtureOfExperts:
         return [self.router, *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
         return merge_widths(own, self.shared.widths() if self.shared else {})

@@ -1,4 +1,4 @@
-"""FeedForward-forward blocks without experts."""
+"""Feed-forward blocks without experts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FeedForward:
 
     Parameters
     ----------
-    first : gate and up as one, or up alone.
+    first : gate and up matrices, or the up matrix alone.
     down : its columns are the block's width.
     activation : by its name among the kernels'.
     divisors : float32 (width,), divisors of the activations, or None.
@@ -43,7 +43,7 @@ class FeedForward:
         return [self.first, self.down]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {"gate_up": self.first.rows, "fed": self.width}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:

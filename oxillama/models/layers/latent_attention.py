@@ -69,7 +69,7 @@ class LatentAttention:
         return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         latent, heads = self.latent, self.heads
         return {
             "qkv": self.first.rows,

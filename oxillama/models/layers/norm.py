@@ -40,7 +40,7 @@ def load_norm(spec: Spec, weights: Weights, name: str, width: int | None = None)
 
 
 def load_bias(spec: Spec, weights: Weights, name: str, width: int) -> np.ndarray | None:
-    """The norm's bias, where the family has one."""
+    """The bias of a norm, None for none."""
     wanted = spec.family.norm_bias
     if wanted == "no" or (wanted == "auto" and not weights.has(f"{name}.bias")):
         return None

@@ -71,7 +71,7 @@ class TimeMix(RecurrentBlock):
         return list(self.matrices.values())
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return dict.fromkeys(("shifted", "mixed", "receptance", "key", "value", "wkv", "first_value"), self.d)
 
     def project(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
@@ -104,7 +104,7 @@ class TimeMix6(TimeMix):
         fused = f"{block}_lerp_fused.weight"
         if weights.has(fused) or not weights.has(f"{block}_lerp_w.weight"):
             self.lerps = weights.array(fused, (d, 1, 1, 5)).reshape(5, d)
-        else:  # older files: one for each
+        else:  # older files have a tensor for each
             parts = [weights.array(f"{block}_lerp_{c}.weight", (d, 1, 1)).reshape(d) for c in "wkvrg"]
             self.lerps = np.array(parts)
         self.w1 = weights.linear([(f"{block}_w1", 5 * mix)], d)
@@ -121,7 +121,7 @@ class TimeMix6(TimeMix):
         return [*super().linears(), self.w1, *self.w2, self.decay.first, self.decay.second]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return super().widths() | {"gate": self.d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -152,7 +152,7 @@ class TimeMix6(TimeMix):
 
 
 class TimeMix7(TimeMix):
-    """Version 7: a token also says what is to be forgotten (Peng et al., "RWKV-7 Goose", 2025).
+    """Version 7: tokens also erase parts of the state (Peng et al., "RWKV-7 Goose", 2025).
 
     The first layer's values flow into those of the others.
     """
@@ -161,7 +161,7 @@ class TimeMix7(TimeMix):
         super().__init__(spec, i, weights)
         assert spec.recurrent is not None
         block, d, ranks = f"blk.{i}.time_mix", spec.n_embd, dict(spec.recurrent.ranks)
-        if i == 0:  # there, and of no use: the first layer has nobody to take from
+        if i == 0:  # the first layer has no earlier value to mix in, but files have its tensors
             ranks["v"] = ranks["a"]
         names = ["w", "a", "v"]
         gated = bool(ranks["g"])
@@ -242,7 +242,7 @@ class ChannelMix(RecurrentBlock):
         return [self.key, self.value, *([self.receptance] if self.receptance else [])]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {"shifted": self.d, "gate_up": self.key.rows, "receptance": self.d, "wkv": self.d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:

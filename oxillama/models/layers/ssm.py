@@ -58,7 +58,7 @@ class Mamba(RecurrentBlock):
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         inner = self.inner
         return {
             "ssm_in": 2 * inner,
@@ -117,7 +117,7 @@ class Mamba2(RecurrentBlock):
         return [self.ssm_in, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {
             "ssm_in": self.ssm_in.rows,
             "ssm_x": self.channels,
@@ -163,7 +163,7 @@ class ShortConv(RecurrentBlock):
         return [self.in_proj, self.out_proj]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         d = self.out_proj.rows
         return {"ssm_in": 3 * d, "ssm_x": d, "ssm_y": d}
 
