@@ -1,8 +1,8 @@
 """Threads that enter OpenMP, so that forks are safe.
 
-libgomp keeps its worker threads with the thread that entered a parallel region. A forked child has that thread
-and not its workers, and would wait for them for ever. So no thread of a caller ever enters: the engine's thread
-does, and one thread here for all other work. A child has neither, and starts its own.
+libgomp keeps its worker threads with the thread that entered a parallel region. A forked child has that
+thread and not its workers, and would wait for them for ever. So no thread of a caller ever enters: the
+engine's thread does, and one thread here for all other work. A child has neither, and starts its own.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class PagePool:
 
     Attributes
     ----------
-    addresses : int64 (page numbers,), where each page lies in memory; 0 for one that has none.
+    addresses : int64 (page numbers,), address of each page; 0 for a page without memory.
     recurrent_states : slots of a recurrent model; None for other models.
     """
 
@@ -136,7 +136,7 @@ class PagePool:
     def release(self, pages: Iterable[int]) -> None:
         """Drops a reference to each page; a page without references is free again."""
         for page in pages:
-            assert self._references[page] > 0, "a page is released as often as it was taken"
+            assert self._references[page] > 0, "a page is released more often than it was retained"
             self._references[page] -= 1
             if self._references[page] == 0:
                 self._free.append(page)
@@ -207,7 +207,7 @@ class PagePool:
         return range(slab.first, slab.first + slab.n)
 
     def _slab_of(self, number: int) -> _Slab:
-        """Slabs but the last are of one size, so the place follows from the number."""
+        """The slab of a page. All slabs but the last have the same size."""
         return self._slabs[number // self._slabs[0].n]
 
     def _grow(self) -> None:

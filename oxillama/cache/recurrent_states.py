@@ -65,7 +65,7 @@ class RecurrentStatePool:
 
     @property
     def slot_pages(self) -> int:
-        """Pages that take as much memory as a slot."""
+        """Pages of a slot's memory, rounded up."""
         return -(-self.slot_bytes // self.pool.stride)
 
     @property
@@ -132,7 +132,7 @@ class RecurrentStatePool:
 
     def release(self, number: int) -> None:
         """Drops a reference; a slot that has none left is free again."""
-        assert self._references[number] > 0, "a slot is released as often as it was taken"
+        assert self._references[number] > 0, "a slot is released more often than it was retained"
         self._references[number] -= 1
         if not self._references[number]:
             self._free.append(number)

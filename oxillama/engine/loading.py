@@ -79,7 +79,7 @@ class LoadedModel:
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
             model = Decoder(spec, weights, self.context_size)
             if progress is not None:
-                for linear in model.matrices():
+                for linear in model.linears():
                     linear.pack()
             shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
             layout = KvLayout(*model.kv_dims(), config.kv_type)

@@ -54,7 +54,7 @@ class Runner:
     @property
     def n_threads(self) -> int:
         """Threads that a pass may use."""
-        return self.tuner.most
+        return self.tuner.max_threads
 
     def forward(
         self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False, states: bool = False

@@ -11,7 +11,7 @@ import numpy as np
 class Batch:
     """Rows to run, sequence by sequence.
 
-    A prefill chunk, one decode step of many sequences and a run of tokens to score are all this.
+    Examples: a chunk of a prompt, one decode step of many sequences, tokens to score.
 
     Attributes
     ----------

@@ -37,25 +37,25 @@ class ForwardCancelled(Exception):
 
 
 class Decoder:
-    """A loaded model, of any architecture; an encoder is one without a head whose positions see each other.
+    """A loaded model of any architecture: a decoder, or an encoder (no output matrix, attention both ways).
 
     Parameters
     ----------
-    spec : its sizes and facts.
-    weights : where its tensors come from.
-    context : tokens it will run with, which some rotations depend on; None for what it was trained with.
+    spec : sizes and facts.
+    weights : the source of its tensors.
+    context : tokens it will run with, on which some rotations depend; None for the training context.
 
     Raises
     ------
-    LoadError : a tensor is missing, has the wrong shape, or a format without kernels; or the rotary
-        factors are not above 0.
+    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; or a rotary factor is
+        not above 0.
     """
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
         self.context = context or spec.context_length
-        self.inputs = Inputs(spec, weights, self.context)
+        self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
         self.state_floats = assign_state_offsets(block for layer in self.layers for block in layer.blocks())
         name = spec.family.output_norm
@@ -64,30 +64,30 @@ class Decoder:
         self.classifier = load_classifier(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
-    def matrices(self) -> list[Linear]:
-        """All of them, in the order in which a forward pass takes them."""
-        found = [matrix for layer in self.layers for matrix in layer.linears()]
+    def linears(self) -> list[Linear]:
+        """All linear layers, in the order of a forward pass."""
+        found = [linear for layer in self.layers for linear in layer.linears()]
         found += [self.output] if self.output else []
         return found + (self.classifier.linears() if self.classifier else [])
 
     def workspace(self) -> Workspace:
-        """Buffers for `forward`, empty yet."""
+        """Buffers for `forward`, without memory yet."""
         d = self.spec.n_embd
         own = {"x": d, "h": d, "h2": d, "y": d}
-        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.matrices())
+        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
 
     def kv_dims(self) -> tuple[int, int, int, int]:
-        """Layers, heads, and the widths of a key and a value, of what is cached."""
+        """Layers, key heads, and widths of a key and a value, as the cache stores them."""
         spec = self.spec
         if spec.latent is not None:
             rank = spec.latent.kv_rank
             return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
-        if not spec.attending:  # pages that hold nothing still count tokens
+        if not spec.attending:  # pages of a model without keys only count tokens
             return 1, 1, 1, 1
         return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim
 
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
-        """The layout of a page that holds this model's keys and values."""
+        """The kernels' `KvShape` of this model's pages."""
         return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
     def hidden_states(
@@ -103,21 +103,21 @@ class Decoder:
         Parameters
         ----------
         batch : the rows.
-        kv : the kernels' `PagedBatch` over the same rows; their keys and values are stored in it.
+        kv : the kernels' `PagedBatch` over the same rows, into which their keys and values are stored.
         work : buffers, overwritten.
-        tuner : chooses the threads, layer by layer.
+        tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
 
         Returns
         -------
-        float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in fresh memory.
+        float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in new memory.
 
         Raises
         ------
         ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
-        work.reserve(n, kv.scratch_bytes(tuner.most))
+        work.reserve(n, kv.scratch_bytes(tuner.max_threads))
         tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
         step = Step(batch, kv, work, tuner.n_threads, tables, self._temperatures(batch.positions))
         if batch.recurrent_states is not None:
@@ -178,18 +178,18 @@ class Decoder:
         return table
 
     def _temperatures(self, positions: np.ndarray) -> np.ndarray | None:
-        """float32 (n, 1): what layers that sharpen them multiply queries by, or None for 1."""
+        """float32 (n, 1): factors of the queries in layers with `LayerSpec.scaled_queries`; None for 1."""
         temperature = self.spec.temperature
         if temperature is None:
             return None
-        # few distinct values, by a correctly rounded logarithm: the same bits on every machine
+        # a correctly rounded logarithm of each distinct value: the same bits on every machine
         steps = (positions + temperature.offset) // temperature.length + 1
         factors = {int(s): 1.0 + temperature.rate * log_of(int(s)) for s in np.unique(steps)}
         return np.array([[factors[int(s)]] for s in steps], np.float32)
 
 
-class Inputs:
-    """Embeddings of tokens, and whatever is added to them, multiplied with them or done to them."""
+class InputEmbedding:
+    """The input of the first layer: scaled token embeddings plus type and position embeddings, normed."""
 
     def __init__(self, spec: Spec, weights: Weights, context: int) -> None:
         family, d = spec.family, spec.n_embd
@@ -211,7 +211,7 @@ class Inputs:
         self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
 
     def look_up(self, batch: Batch, x: np.ndarray, n_threads: int) -> None:
-        """x (n, d) = what the first layer sees of the batch's tokens."""
+        """x (n, d) = the input embeddings of the batch's tokens."""
         self.tokens.lookup(batch.tokens, x)
         if self.scale != 1:
             x *= np.float32(self.scale)
@@ -226,7 +226,7 @@ class Inputs:
 
 
 def load_output(spec: Spec, weights: Weights) -> Linear | None:
-    """The matrix that makes logits: its own, or the table of embeddings."""
+    """The output matrix: its own, or the embedding table; None for an encoder."""
     kind = spec.family.output
     if kind == "none":
         return None
@@ -235,14 +235,14 @@ def load_output(spec: Spec, weights: Weights) -> Linear | None:
 
 
 def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.ndarray:
-    """float64 (n_rot / 2,): radians per position of rotation ``i``, by the factors that the file has."""
+    """float64 (n_rot / 2,): radians per position of rotation ``i``, divided by the file's rotary factors."""
     rope, name = spec.ropes[i], "rope_freqs.weight"
     names = [name] if weights.has(name) else []
     if not names and (spec.family.longrope or rope.kind == "longrope"):
         names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
         names = [name for name in names if weights.has(name)]
         name = f"rope_factors_{'long' if context > rope.original_context else 'short'}.weight"
-    # some files go on for dimensions that do not rotate
+    # some files have factors for dimensions that do not rotate, too
     n, whole = rope.n_rot // 2, spec.key_dim // 2
     sizes = {name: whole if weights.shape(name) == (whole,) else n for name in names}
     factors = {name: weights.vector(name, sizes[name])[:n] for name in names}

@@ -66,7 +66,7 @@ class Routing:
     normalize : the chosen experts' weights are divided by their sum.
     width : of an expert where the file does not state one: "ff" (the feed-forward width), or "ff/used" (the
         feed-forward width divided by the experts that a token uses).
-    shared_width : width of the shared expert, which sees every token, where the file does not state one: ""
+    shared_width : width of the shared expert, which every token uses, where the file does not state one: ""
         for no such expert, "ff", or "expert" (an expert's width).
     shared_gate : the output of the shared expert is multiplied by a learned sigmoid.
     scales_input : an expert's weight multiplies its input, not its output.
@@ -130,7 +130,7 @@ class Family:
     sinks : each head has one more logit in its softmax, which has no value.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where every n-th layer has none (0: all layers have it).
-    chunk : replaces the window: a position sees none before the last multiple of this. 0 for none.
+    chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
     embedding_scale : factor of embeddings, 0 for sqrt(n_embd).
     logit_scale : the file's number "multiplies" or "divides" logits.
@@ -140,7 +140,7 @@ class Family:
     routing : of experts, None where the family has none.
     positions : learned position embeddings: "no", "yes" or "auto".
     token_types : the first row of a table of token types is added to embeddings.
-    causal : a position sees no later one.
+    causal : a position attends to no later one.
     output : output matrix: its "own", the embedding table ("tied"), either ("auto"), or "none" (an encoder).
     classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
         of the first token's hidden state), "last" (projection of the last token's, then softmax).

@@ -1,9 +1,8 @@
-"""Exact attention over NumPy arrays, by the engine's own kernel: no memory that is quadratic in the length.
+"""Exact attention over NumPy arrays by the engine's kernel, in memory linear in the length.
 
-The method is that of FlashAttention-2 (Dao, 2023) with its online softmax (Milakov and Gimelshein, 2018):
-a query goes through the keys block by block and carries the highest score, the sum of exponentials and the
-weighted sum of values along. What comes out is the same on every instruction set, with any number of
-threads and whatever else is in the batch, bit for bit.
+The method is FlashAttention-2 (Dao, 2023) with an online softmax (Milakov and Gimelshein, 2018): a query
+visits the keys block by block and updates its maximal score, the sum of exponentials and the weighted sum of
+values. Results have the same bits for every instruction set, number of threads and batch.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def flash_attention_forward(
     v : (positions, kv_heads, value_dim), or flat.
     num_heads, head_dim : of the queries.
     softmax_scale : None for head_dim ** -0.5.
-    causal_mask : query i stands at position ``positions - tokens + i`` and sees none behind its own; without
-        it, it sees all.
+    causal_mask : query i has position ``positions - tokens + i`` and attends to no later one; False: to all.
     options : the keywords of `batched_flash_attention`.
 
     Returns
@@ -85,7 +83,7 @@ def batched_flash_attention(
     ----------
     q, k, v : arrays with one more axis in front, the sequences; or lists of such arrays as
         `flash_attention_forward` takes, whose lengths may differ.
-    window : query i sees position j only if |i - j| < window; 0 for no such limit.
+    window : query i attends to position j only if |i - j| < window; 0 for no such limit.
     softcap : scores become softcap * tanh(score / softcap) (Bello et al., 2016); 0 for none.
     sinks : (num_heads,), one more score for each head, which has no value (Xiao et al., 2023).
     slopes : (num_heads,), a score loses slope * |i - j| (ALiBi: Press, Smith and Lewis, 2022).
@@ -203,7 +201,7 @@ def _rows(x: np.ndarray, name: str, heads: int, dim: int | None) -> np.ndarray:
 
 
 def _tables(lengths: list[int]) -> np.ndarray:
-    """int32 (sequences, width): pages of their own for each, the first where one has none."""
+    """int32 (sequences, width): page numbers, no page in two sequences; unused entries are 0."""
     counts = [-(-n // PAGE) for n in lengths]
     tables = np.zeros((len(counts), max(1, *counts)), np.int32)
     first = 0

@@ -19,7 +19,7 @@ POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}  # pooling_typ
 
 
 def family_of(file: ModelFile) -> Family:
-    """The registered family of a file. Raises LoadError if there is none, or the file is no model."""
+    """The family of a file. Raises LoadError for an unknown architecture, or a file that is not a model."""
     kind = file.get("general.type", str, "model")
     if kind != "model":
         raise LoadError(f"general.type: expected 'model', got {kind!r}")
@@ -30,7 +30,7 @@ def family_of(file: ModelFile) -> Family:
 
 
 def read_spec(file: ModelFile) -> Spec:
-    """Reads and checks what the metadata say.
+    """Reads and checks the metadata.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def read_spec(file: ModelFile) -> Spec:
 
 
 def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerSpec, ...], int, int]:
-    """Layers with heads, widths, windows and rotations; the widths of a key and of a value."""
+    """Sizes of all layers, and the widths of a key and of a value."""
     n = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0)
     if n < 1 or n > len(read.file.tensors):
         most = len(read.file.tensors)
@@ -89,7 +89,7 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
     if not family.feed_forward:
         widths = [0] * n
     elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
-        widths = [0] * n  # experts may be all there is
+        widths = [0] * n  # all layers have experts only
     else:
         widths = read.per_layer("feed_forward_length", n)
     windows = read_windows(read, family, n)
@@ -118,7 +118,7 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
 
 
 def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], list[int]]:
-    """Query heads and key heads of each layer; a recurrent one has no key heads."""
+    """Query heads and key heads of each layer; a recurrent layer has no key heads."""
     if family.mixer == family.recurrent_mixer:
         return [1] * n_layers, [0] * n_layers
     least = 0 if family.recurrent_mixer else 1
@@ -131,7 +131,7 @@ def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], 
 
 
 def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
-    """The window of each layer, 0 where it sees everything."""
+    """The window of each layer, 0 for none."""
     window = family.chunk or read.size("attention.sliding_window", family.window, least=0)
     key = "attention.sliding_window_pattern"
     if read.is_array(key):
@@ -143,7 +143,7 @@ def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
 
 
 def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tuple[Rope, ...]:
-    """The rotation of most layers, and that of windowed ones."""
+    """The rotation of layers without a window, and that of windowed layers."""
     n_rot = read.size("rope.dimension_count", key_dim)
     if n_rot % 2 or (n_rot > key_dim and family.mixer == "attention"):
         raise LoadError(
@@ -159,7 +159,7 @@ def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tupl
 
 
 def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
-    """Which layers have experts."""
+    """Whether each layer has experts."""
     if family.routing is None or not read.size("expert_count", 0, least=0):
         if family.routing is None:
             read.refuse("expert_count", (0,))
@@ -173,7 +173,7 @@ def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
 
 
 def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) -> Experts | None:
-    """The experts that layers have, checked; None where none has."""
+    """The experts of the model, checked; None where no layer has experts."""
     routing = family.routing
     if routing is None or not any(layer.experts for layer in layers):
         return None
@@ -218,7 +218,7 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
 
 
 def read_logit_scale(read: Reader, family: Family) -> float:
-    """What logits are multiplied by."""
+    """The factor of logits."""
     scale = read.factor("logit_scale")
     return 1.0 / scale if family.logit_scale == "divides" else scale
 
@@ -242,7 +242,7 @@ def read_labels(read: Reader) -> tuple[str, ...]:
 
 
 def check_heads(spec: Spec, read: Reader) -> Spec:
-    """Raises LoadError where heads do not share key heads evenly."""
+    """Returns ``spec``. Raises LoadError where query heads are not a multiple of key heads."""
     for layer in spec.layers:
         heads, shared = layer.n_heads, layer.n_kv_heads
         if shared and (heads % shared or not heads):

@@ -16,13 +16,13 @@ class LayerSpec:
     ----------
     n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
     n_ff : width of its feed-forward block.
-    window : positions a position sees, its own included; 0 for all before it.
-    chunk : it sees none before the last multiple of this; 0 for all.
-    rope : which of the model's rotations it uses, None for none.
-    scaled_queries : queries grow with their position.
-    experts : its feed-forward block is made of experts.
-    mixer : name of its mixer.
-    scale : the hidden state is multiplied by it behind the layer.
+    window : a position attends to so many positions, its own included; 0 for all before it.
+    chunk : a position attends to none before the last multiple of this; 0 for all.
+    rope : index of its rotation among the model's, None for none.
+    scaled_queries : queries are multiplied by `Temperature`.
+    experts : its feed-forward block has experts.
+    mixer : name of its token mixer.
+    scale : factor of the hidden state after the layer.
     """
 
     n_heads: int
@@ -39,7 +39,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Experts:
-    """Experts of a model: how many, how many a token takes, how wide, and how they are chosen (`Routing`)."""
+    """Experts of a model: how many, how many a token uses, their widths, and their choice (`Routing`)."""
 
     n_experts: int
     n_used: int
@@ -54,12 +54,12 @@ class Experts:
 
 @dataclass(frozen=True)
 class Latent:
-    """Sizes of multi-head latent attention: keys and values of all heads come from one short vector.
+    """Sizes of multi-head latent attention: keys and values of all heads come from one compressed vector.
 
     Attributes
     ----------
-    q_rank : width of the compressed queries, 0 where they are not.
-    kv_rank : width of what keys and values are made of.
+    q_rank : width of the compressed queries, 0 where queries are not compressed.
+    kv_rank : width of the compressed vector of keys and values.
     key_dim, value_dim : of a head; the last dimensions of a key rotate.
     """
 
@@ -75,13 +75,13 @@ class RecurrentSizes:
 
     Attributes
     ----------
-    taps : tokens that a convolution sees.
+    taps : tokens of a convolution.
     inner : channels.
-    n : numbers that a channel remembers.
-    heads : of Mamba-2 and RWKV; the rank of Mamba's steps.
-    groups : that share what goes into and comes out of the memory.
+    n : size of a channel's state.
+    heads : of Mamba-2 and RWKV; in Mamba the rank of dt.
+    groups : of heads that share B and C.
     norms : of Mamba's dt, B and C: "" none, "plain" without weights, "learned".
-    ranks : of RWKV's low-rank matrices, by their name.
+    ranks : of RWKV's low-rank matrices, by name.
     """
 
     taps: int
@@ -111,19 +111,19 @@ class Spec:
     layers : of each layer.
     n_embd, n_vocab : width of the hidden state, rows of the embedding table.
     key_dim, value_dim : width of a head's query and key, and of its value.
-    ropes : rotations that layers refer to.
+    ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
-    context_length : tokens the model was trained with.
-    score_scale : attention scores are multiplied by it.
-    soft_cap, final_soft_cap : c tanh(x / c) of scores and of logits; 0 for none.
-    clamp : q, k and v are limited to +-this; 0 for none.
+    context_length : tokens of the training context.
+    score_scale : factor of attention scores.
+    soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
+    clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
     alibi_bias : largest slope exponent of linear biases, 0 without.
-    embedding_scale, residual_scale, logit_scale : embeddings, what blocks add, and logits are multiplied by.
-    temperature, experts, latent, ssm : or None.
+    embedding_scale, residual_scale, logit_scale : factors of embeddings, of the blocks' outputs, of logits.
+    temperature, experts, latent, recurrent : None where the model has none.
     pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
         classifier), or "" where the file does not say.
     labels : of a classifier, () where the file names none.
-    unread : options that the file states and the architecture does not have.
+    unread : options that the file states and that are ignored for its architecture.
     """
 
     family: Family
@@ -163,14 +163,14 @@ class Spec:
 
     @property
     def n_kv_heads(self) -> int:
-        """Key heads of the layer that has most."""
+        """Most key heads of a layer."""
         return max(layer.n_kv_heads for layer in self.layers)
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """The layers that keep keys and values."""
+        """Indices of the layers with keys and values."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.n_kv_heads)
 
     def each_layer(self, **changes: object) -> Spec:
-        """The same with every layer changed."""
+        """A copy with these changes in every layer."""
         return replace(self, layers=tuple(replace(layer, **changes) for layer in self.layers))  # type: ignore[arg-type]

@@ -162,11 +162,15 @@ def test_a_snapshot_is_put_back() -> None:
 
 
 def test_a_contiguous_cache_is_one_page() -> None:
-    serving = Serving(page_size=64)
-    kv = KvCache(serving.pool)
-    kv.reserve(0, 1)
-    kv.reserve(1, 64)
+    serving = Serving(kv_type="f32", page_size=64)
+    kv, x = KvCache(serving.pool), normal(64, 64)
+    store(serving, kv, 0, x[:1])
+    store(serving, kv, 1, x[1:])
     assert len(kv.pages) == 1
+    assert kv.capacity == 64
+    assert kv.memory_bytes == serving.pool.stride
+    np.testing.assert_array_equal(np.array(list(kv.keys(0, 64))).reshape(64, -1), x[:, :32])
+    np.testing.assert_array_equal(np.array(list(kv.values(0, 64))).reshape(64, -1), x[:, 32:])
     with pytest.raises(ConfigError, match="end: expected at most 64 tokens, got 65"):
         kv.reserve(64, 65)
 

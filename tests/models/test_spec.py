@@ -221,7 +221,7 @@ def test_the_loader_tells_what_it_took_and_what_it_left() -> None:
     weights = Weights(file, load(PRESENT[0]), 1, lambda name, n: heard.append((name, n)))
     model = Decoder(read_spec(file), weights)
     assert not any("attn_q" in name or "ffn_up" in name for name, _ in heard)  # not packed before it is used
-    for matrices in model.matrices():
+    for matrices in model.linears():
         matrices.pack()
         matrices.pack()
     assert len(heard) == len(tiny.tensors) + 1  # the tied table is an embedding and a matrix

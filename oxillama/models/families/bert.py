@@ -1,4 +1,4 @@
-"""Encoders: positions see each other, norms follow the additions, and there is no head."""
+"""Encoders: attention both ways, norms after the additions, no output matrix, heads of rerankers."""
 
 from __future__ import annotations
 

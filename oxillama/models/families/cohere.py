@@ -1,4 +1,4 @@
-"""Cohere's Command R: parallel blocks behind one layer norm without bias, scaled logits."""
+"""Cohere's Command R: parallel blocks after one layer norm without bias, scaled logits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMAND_R = register(
     plus_norms,
 )
 
-# Three layers of four see a window, and only they rotate.
+# Three layers of four have a window and rotate; the fourth has neither.
 COHERE2 = register(
     COMMAND_R.derive(
         "cohere2",

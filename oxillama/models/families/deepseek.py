@@ -1,4 +1,4 @@
-"""DeepSeek: many small experts beside shared ones, and from the second on latent attention."""
+"""DeepSeek: many small experts with shared ones, and from version 2 on latent attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEEPSEEK = register(
 
 
 def latent_sizes(spec: Spec, read: Reader) -> Spec:
-    """Newer files give a head's sizes in keys of their own, older ones as any attention's."""
+    """Newer files state the sizes of a head in keys of their own, older ones in those of attention."""
     latent = Latent(
         q_rank=read.size("attention.q_lora_rank", 0, least=0),
         kv_rank=read.size("attention.kv_lora_rank"),
@@ -35,7 +35,7 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
         value_dim=read.size("attention.value_length_mla", 0, least=0) or spec.value_dim,
     )
     if latent.q_rank and "blk.0.attn_q.weight" in read.file.tensors:
-        latent = replace(latent, q_rank=0)  # some small models state a rank they do not use
+        latent = replace(latent, q_rank=0)  # some small models state an unused rank
     n_rot = spec.ropes[0].n_rot
     if n_rot >= latent.key_dim:
         key = f"{read.prefix}.rope.dimension_count"
@@ -48,8 +48,10 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
 
 
 def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
-    """DeepSeek moves YaRN's gain from the rotation into the scores. Its key for that is a tenth of what other
-    families mean by it, as llama.cpp reads it."""
+    """DeepSeek applies YaRN's magnitude to the scores instead of the rotation.
+
+    Its ``yarn_log_multiplier`` is a tenth of that in other families, as in llama.cpp.
+    """
     spec = latent_sizes(spec, read)
     rope = spec.ropes[0]
     stretch = log_of(rope.factor) if rope.factor > 0 else 0.0
@@ -68,7 +70,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
         and spec.n_vocab == 154880
         and not read.has("expert_gating_func")
     ):
-        experts = replace(experts, gating="sigmoid")  # GLM 4.7 Flash leaves it out
+        experts = replace(experts, gating="sigmoid")  # files of GLM 4.7 Flash do not state it
     ropes = tuple(replace(rope, magnitude=magnitude) for rope in spec.ropes)
     return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
 
@@ -91,7 +93,7 @@ DEEPSEEK2 = register(
 
 
 def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
-    """Constants of the model's code: no file states them."""
+    """Constants of the model's code, which files do not state."""
     return replace(
         latent_sizes(spec, read),
         embedding_scale=12.0,

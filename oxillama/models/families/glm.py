@@ -12,7 +12,7 @@ CHATGLM = register(LLAMA.derive("chatglm", gate="fused", routing=None))
 
 
 def sections_if_two(spec: Spec, read: Reader) -> Spec:
-    """Only the models that see images have sections; they pair other dimensions, too."""
+    """Only models with image input have sections; they rotate "neox" pairs."""
     sections = read.sections("rope.dimension_sections")
     return rope_sections(spec, read) if len(sections) > 1 and all(sections[:2]) else spec
 

@@ -11,13 +11,13 @@ from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
 from oxillama.models.spec import Spec, Temperature
 
-# Llama 1 to 3, Yi; with experts Mixtral. Mistral's first version has a window, which most files leave out.
+# Llama 1 to 3, Yi, Mixtral. The first Mistral has a window, which most files do not state.
 LLAMA = Family("llama", routing=Routing())
 register(LLAMA.derive("llama", options=WINDOWS[:2]))
 
 
 def sharpen_by_length(spec: Spec, read: Reader) -> Spec:
-    """Mistral 3: queries of all layers grow with the logarithm of their position over the first context."""
+    """Mistral 3: queries of all layers are scaled by log(position / original context)."""
     rate = read.amount("attention.temperature_scale")
     if not rate:
         return spec
@@ -33,8 +33,8 @@ MISTRAL3 = register(
 
 
 def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
-    """As llama.cpp knows them: a window of 0 leaves attention plain, and the model with 128 experts has no
-    head norms. Layers that do not rotate sharpen far queries."""
+    """Exceptions as in llama.cpp: a window of 0 turns chunks off, and the model with 128 experts has no head
+    norms. Layers without rotation scale queries by their position."""
     family = spec.family
     if read.size("attention.sliding_window", 1, least=0) == 0:
         family = family.derive("llama4", chunk=0)
@@ -47,8 +47,8 @@ def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
     return replace(spec, family=family)
 
 
-# Llama 4 has experts, and two kinds of attention: three layers of four rotate, norm q and k, and see no
-# further back than the last multiple of 8192; the fourth does none of that.
+# Llama 4 has experts and two kinds of attention. Three layers of four rotate, norm q and k, and attend within
+# chunks of 8192 positions. The fourth does none of that.
 LLAMA4 = register(
     LLAMA.derive(
         "llama4",
@@ -68,7 +68,7 @@ EXAONE = register(LLAMA.derive("exaone", rope="neox"))
 
 
 def granite_rotation(spec: Spec, read: Reader) -> Spec:
-    """Granite says by an odd key that its layers do not rotate."""
+    """Granite states in ``rope.scaling.finetuned`` whether its layers rotate."""
     return spec if read.flag("rope.scaling.finetuned", True) else spec.each_layer(rope=None)
 
 
@@ -82,7 +82,7 @@ GRANITE = register(
 
 
 def minicpm_scales(spec: Spec, read: Reader) -> Spec:
-    """Older files leave out the scales all models of the time had."""
+    """Defaults for older files, which do not state the scales."""
     if not read.has("logit_scale"):
         spec = replace(spec, logit_scale=spec.n_embd / 256)
     return replace(
@@ -96,7 +96,7 @@ MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides"
 
 
 def needs_experts(spec: Spec, read: Reader) -> Spec:
-    """There is no such model without experts."""
+    """Raises LoadError for a file without experts."""
     if spec.experts is None:
         raise LoadError(f"{read.prefix}.expert_count: expected 1 or more experts, got 0")
     return spec
@@ -116,9 +116,9 @@ DBRX = register(
 
 
 def grok_scores(spec: Spec, read: Reader) -> Spec:
-    """Grok's scores have a scale of their own; older files leave out all of its numbers."""
+    """Grok's own score scale, and defaults for older files, which do not state its numbers."""
     if read.has("router_logit_softcapping"):
-        read.amount("router_logit_softcapping")  # known, and used by nobody
+        read.amount("router_logit_softcapping")  # checked, but unused, as in llama.cpp
     return replace(
         needs_experts(spec, read),
         score_scale=read.amount("attention.output_scale", 0.08838834764831845),

@@ -1,5 +1,7 @@
-"""Mamba and the hybrids that put it between attention layers: Jamba and Granite 4. And LFM2, whose layers
-between are short convolutions. A hybrid's layer without key heads is a recurrent one."""
+"""Mamba; hybrids of Mamba and attention layers: Jamba and Granite 4; LFM2, a hybrid with short convolutions.
+
+Layers of a hybrid without key heads are recurrent.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ GRANITE_HYBRID = register(GRANITE.derive("granitehybrid", recurrent_mixer="mamba
 
 
 def short_taps(spec: Spec, read: Reader) -> Spec:
-    """LFM2's recurrent layers have but a length."""
+    """LFM2's convolutions, whose only size is their length."""
     taps = read.size("shortconv.l_cache")
     if not spec.causal and taps % 2 == 0:
         raise LoadError(f"{read.prefix}.shortconv.l_cache: expected an odd number in an encoder, got {taps}")

@@ -1,4 +1,4 @@
-"""OLMo: norms without parameters; OLMo 2: norms after the blocks only, and of all of q and k; OLMoE."""
+"""OLMo (norms without parameters), OLMo 2 (norms after the blocks only, norms of whole q and k), OLMoE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLMO2 = register(
     )
 )
 
-# OLMoE norms all of q and k at once and does not renormalize the weights of its experts.
+# OLMoE norms whole q and k, and does not renormalize the weights of its experts.
 OLMOE = register(
     LLAMA.derive(
         "olmoe",

@@ -25,7 +25,7 @@ PHI2 = register(
 
 
 def listed_windows(spec: Spec, read: Reader) -> Spec:
-    """Some files state a window that no layer has: it counts where they say which layers have it."""
+    """The window counts only in files that list its layers; others state one that no layer has."""
     return spec if read.is_array("attention.sliding_window_pattern") else spec.each_layer(window=0)
 
 

@@ -25,8 +25,8 @@ QWEN2_MOE = register(
 
 
 def rope_sections(spec: Spec, read: Reader) -> Spec:
-    """Pairs of dimensions that turn with different coordinates of a token; text has one, and a fourth section
-    stands still."""
+    """Pairs of dimensions that rotate with different coordinates of a token. For text all coordinates are the
+    position, and the fourth section does not rotate."""
     sections = read.sections("rope.dimension_sections")
     if not sum(sections):
         return spec
@@ -34,8 +34,7 @@ def rope_sections(spec: Spec, read: Reader) -> Spec:
 
 
 def without_epsilon(spec: Spec, read: Reader) -> Spec:
-    """llama.cpp, which files of this family are made for, leaves their epsilon out; what is left here keeps a
-    row of zeros from becoming NaN."""
+    """llama.cpp ignores the epsilon of this family. 1e-30 has the same effect, and avoids NaN for zeros."""
     return replace(rope_sections(spec, read), norm_eps=1e-30)
 
 

@@ -12,7 +12,7 @@ from oxillama.models.spec import RecurrentSizes, Spec
 
 
 def rwkv_sizes(spec: Spec, read: Reader) -> Spec:
-    """Heads, the ranks of small matrices, and where version 6 halves the hidden state."""
+    """Heads, ranks of the low-rank matrices, and the layers after which version 6 halves the hidden state."""
     dim, sixth = read.size("wkv.head_size"), spec.family.name == "rwkv6"
     if spec.n_embd % dim:
         raise LoadError(f"{read.prefix}.wkv.head_size: expected a divisor of {spec.n_embd}, got {dim}")

@@ -1,4 +1,4 @@
-"""FeedForward-forward blocks of many experts, of which each token takes a few (Shazeer et al., 2017)."""
+"""Feed-forward blocks with experts, of which each token uses a few (Shazeer et al., 2017)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KERNEL_GATINGS = {"softmax_after_topk": "chosen"}
 
 
 class MixtureOfExperts:
-    """The experts of one layer. Only the matrices of those that a row of the batch takes are touched.
+    """The experts of one layer. Only the matrices of experts that the batch uses are read.
 
-    Rows are grouped by expert, and many experts run in one call. A token's sum is taken in the order of
-    their numbers, so that it is the same in every batch.
+    Rows are grouped by expert, and many experts run in one call. A token's outputs are added in the order of
+    the experts' numbers, so that the sum has the same bits in every batch.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class MixtureOfExperts:
         return [self.router, *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
         return merge_widths(own, self.shared.widths() if self.shared else {})
@@ -80,8 +80,8 @@ class MixtureOfExperts:
             out *= np.float32(self.scale)
 
     def _route(self, h: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """int32 (experts,): how many rows each takes; int32 (n k,): which, expert by expert; float32 (n k,):
-        their weights."""
+        """int32 (experts,): rows of each expert; int32 (n k,): these rows, by expert; float32 (n k,): their
+        weights."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows("router", n, sizes.n_experts)
         self.router.apply(h, logits, step.work.scratch, step.n_threads)

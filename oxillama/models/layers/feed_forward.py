@@ -1,4 +1,4 @@
-"""FeedForward-forward blocks of one piece."""
+"""Feed-forward blocks without experts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class FeedForward:
 
     Parameters
     ----------
-    first : gate and up as one, or up alone.
+    first : gate and up matrices, or the up matrix alone.
     down : its columns are the block's width.
     activation : by its name among the kernels'.
-    divisors : float32 (width,), what the activation is divided by, or None.
+    divisors : float32 (width,), divisors of the activations, or None.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FeedForward:
         return [self.first, self.down]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {"gate_up": self.first.rows, "fed": self.width}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -61,7 +61,7 @@ class FeedForward:
 
 
 def load_feed_forward(spec: Spec, weights: Weights, block: str, width: int, ending: str = "") -> FeedForward:
-    """The dense block of a layer, or with an ``ending`` of its names another of its kind."""
+    """The dense block of a layer, or with an ``ending`` of its tensors' names a shared expert."""
     d, kind = spec.n_embd, spec.family.gate
     up, gate = f"{block}.ffn_up{ending}", f"{block}.ffn_gate{ending}"
     if kind == "auto":

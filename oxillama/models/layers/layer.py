@@ -1,4 +1,4 @@
-"""A layer: how its mixer and its feed-forward block are wired into the hidden state."""
+"""A layer: its token mixer, its feed-forward block, their norms, and the residual additions."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from oxillama.weights.loader import Weights
 
 
 class Block(Protocol):
-    """What a layer is made of: attention or another mixer, a feed-forward block."""
+    """A token mixer or a feed-forward block."""
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that. ``h`` and ``out`` never overlap."""
 
     def linears(self) -> list[Linear]:
-        """Its matrices, in the order in which it takes them."""
+        """Its linear layers, in the order of their use."""
 
     def widths(self) -> dict[str, int]:
-        """Floats a row takes in each buffer it works in."""
+        """Floats per row of each buffer that it uses."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Two blocks, the norms around them (None where there is none), and the wiring.
+    """Two blocks, their norms (None for none), and the residual additions.
 
     "sequential": x += mixer(norm(x)), then x += feed_forward(norm(x)).
-    "parallel": x += mixer(norm(x)) + feed_forward(norm(x)), by the same norm where the second is None.
+    "parallel": x += mixer(norm(x)) + feed_forward(norm(x)), with one norm where the second is None.
     "post": x = norm(x + mixer(x)), then x = norm(x + feed_forward(x)).
 
-    A norm after a block is applied to its output before that is added, or ("post") to the sum;
-    ``second_post_norm`` then to the sum of that and the layer's input.
+    A norm after a block is applied to its output before the addition, or ("post") to the sum;
+    ``second_post_norm`` is applied to the sum of that and the layer's input.
     """
 
     kernels: Kernels
@@ -60,18 +60,18 @@ class Layer:
     scale: float = 1.0
 
     def blocks(self) -> list[Block]:
-        """What it is made of, in order."""
+        """Its blocks, in order."""
         return [self.mixer] if self.feed_forward is None else [self.mixer, self.feed_forward]
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
 
     def widths(self) -> dict[str, int]:
-        """Buffers its blocks work in."""
+        """The buffers of its blocks."""
         return merge_widths(*(block.widths() for block in self.blocks()))
 
     def run(self, x: np.ndarray, step: Step) -> None:
-        """Carries the hidden state x (n, d) through the layer, in place."""
+        """Applies the layer to hidden states x (n, d), in place."""
         if self.residual == "post":
             self._run_post(x, step)
             return
@@ -91,7 +91,7 @@ class Layer:
             x *= np.float32(self.scale)
 
     def _input(self, x: np.ndarray, norm: Norm | None, buffer: str, step: Step) -> np.ndarray:
-        """What a block sees of the hidden state."""
+        """The input of a block: hidden states after its norm."""
         if norm is None:
             return x
         return norm.apply(x, step.work.rows(buffer, *x.shape), step.n_threads)
@@ -135,7 +135,7 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
 
 
 def dense(spec: Spec, i: int, weights: Weights) -> Block:
-    """The feed-forward block of layer ``i``: experts or one piece."""
+    """The feed-forward block of layer ``i``, with or without experts."""
     if spec.layers[i].experts:
         return load_experts(spec, i, weights)
     return load_feed_forward(spec, weights, f"blk.{i}", spec.layers[i].n_ff)
@@ -153,14 +153,14 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
     family, block = spec.family, f"blk.{i}"
 
     def norm(*names: str) -> Norm | None:
-        """The first of the names that the file has; one of them must be there if any is named."""
+        """The norm of the first name that the file has; None for no names. Raises LoadError."""
         if not any(names):
             return None
         found = next((name for name in names if weights.has(f"{block}.{name}.weight")), names[-1])
         return load_norm(spec, weights, f"{block}.{found}")
 
     residual, ffn_norm, attn_norm = family.residual, family.ffn_norm, family.attn_norm
-    if residual == "auto":  # without a norm of its own, the feed-forward block shares attention's
+    if residual == "auto":  # a layer without ffn_norm is parallel
         residual = "sequential" if weights.has(f"{block}.{ffn_norm}.weight") else "parallel"
         ffn_norm = ffn_norm if residual == "sequential" else ""
     if residual == "parallel" and weights.has(f"{block}.attn_norm_2.weight"):

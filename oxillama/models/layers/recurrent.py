@@ -1,4 +1,4 @@
-"""What blocks with a recurrent state share."""
+"""The parts that all recurrent blocks share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 import numpy as np
 
-LANES = 16  # channels to a block of the kernels' memories
+LANES = 16  # channels to a block of the kernels' states
 
 
 class RecurrentBlock:
-    """A block that keeps ``state_floats`` floats of every sequence, from ``offset`` on in its state."""
+    """A block with ``state_floats`` floats in the recurrent state of a sequence, from ``offset`` on."""
 
     state_floats: int = 0
     offset: int = 0
 
 
 def assign_state_offsets(blocks: Iterable[object]) -> int:
-    """Gives each stateful block its range of a state; how many floats a state has."""
+    """Sets the offset of each recurrent block; returns the floats of a state."""
     total = 0
     for block in blocks:
         if isinstance(block, RecurrentBlock):
@@ -27,12 +27,12 @@ def assign_state_offsets(blocks: Iterable[object]) -> int:
 
 
 def padded(n: int) -> int:
-    """Channels of the blocks that hold ``n``."""
+    """``n`` channels rounded up to whole blocks."""
     return -(-n // LANES) * LANES
 
 
 def in_blocks(table: np.ndarray) -> np.ndarray:
-    """float32 (blocks, n, 16) of (channels, n), with zeros behind the last channel."""
+    """float32 (blocks, n, 16) of a table (channels, n), padded with zero channels."""
     channels, n = table.shape
     wide = np.zeros((padded(channels), n), np.float32)
     wide[:channels] = table

@@ -1,6 +1,6 @@
-"""RWKV's two blocks: a time mix with a matrix of memory for each head, and a channel mix.
+"""RWKV's two blocks: a time mix, whose state is a matrix for each head, and a channel mix.
 
-Both see each token beside the one before it (token shift), mixed channel by channel.
+The input of both is a mix of each token with the token before it (token shift), channel by channel.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ DECAY = -0.606531  # -e^-0.5
 
 
 class LowRank:
-    """second(curve(first x)), plus a vector if there is one."""
+    """second(activation(first x)) + bias; activation and bias are optional."""
 
     def __init__(
-        self, kernels: Kernels, first: Linear, second: Linear, curve: str, plus: np.ndarray | None = None
+        self, kernels: Kernels, first: Linear, second: Linear, activation: str, bias: np.ndarray | None = None
     ) -> None:
         self.kernels = kernels
         self.first = first
         self.second = second
-        self.curve = curve
-        self.plus = plus
+        self.activation = activation
+        self.bias = bias
 
     def run(self, x: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, second.rows) for x (n, first.cols)."""
         low = np.empty((len(x), self.first.rows), np.float32)
         out = np.empty((len(x), self.second.rows), np.float32)
         self.first.apply(x, low, step.work.scratch, step.n_threads)
-        if self.curve:
-            self.kernels.vector.activate(low, self.curve, low, step.n_threads)
+        if self.activation:
+            self.kernels.vector.activate(low, self.activation, low, step.n_threads)
         self.second.apply(low, out, step.work.scratch, step.n_threads)
-        if self.plus is not None:
-            out += self.plus
+        if self.bias is not None:
+            out += self.bias
         return out
 
 
 class TimeMix(RecurrentBlock):
-    """What versions 6 and 7 share."""
+    """The parts that versions 6 and 7 share."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         assert spec.recurrent is not None
@@ -65,27 +65,27 @@ class TimeMix(RecurrentBlock):
         self.norm = HeadNorm(self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias)
         dim = d // self.heads
         self.state_floats = padded(d) + self.heads * padded(dim) * dim
-        self.memory = padded(d)  # offset of the memories behind the last token
+        self.memory = padded(d)  # offset of the heads' matrices, after the last token
 
     def linears(self) -> list[Linear]:
         return list(self.matrices.values())
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return dict.fromkeys(("shifted", "mixed", "receptance", "key", "value", "wkv", "first_value"), self.d)
 
     def project(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
-        """float32 (n, d): one of the big matrices times x."""
+        """float32 (n, d): x times one of the square matrices."""
         out = step.work.rows(name, len(x), self.d)
         self.matrices[name].apply(np.ascontiguousarray(x), out, step.work.scratch, step.n_threads)
         return out
 
-    def curve(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
+    def activate(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
         self.kernels.vector.activate(x, name, x, step.n_threads)
         return x
 
     def shift(self, h: np.ndarray, step: Step) -> np.ndarray:
-        """float32 (n, d): what each row's predecessor has more than it."""
+        """float32 (n, d): the previous row minus each row."""
         before = step.work.rows("shifted", *h.shape)
         step.recurrent.shift(self.offset, h, before)
         before -= h
@@ -93,8 +93,7 @@ class TimeMix(RecurrentBlock):
 
 
 class TimeMix6(TimeMix):
-    """Version 6: how tokens are mixed and how fast they fade depends on them (Peng et al., "Eagle and Finch",
-    2024)."""
+    """Version 6: mix and decay depend on the token (Peng et al., "Eagle and Finch", 2024)."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)
@@ -105,7 +104,7 @@ class TimeMix6(TimeMix):
         fused = f"{block}_lerp_fused.weight"
         if weights.has(fused) or not weights.has(f"{block}_lerp_w.weight"):
             self.lerps = weights.array(fused, (d, 1, 1, 5)).reshape(5, d)
-        else:  # older files: one for each
+        else:  # older files have a tensor for each
             parts = [weights.array(f"{block}_lerp_{c}.weight", (d, 1, 1)).reshape(d) for c in "wkvrg"]
             self.lerps = np.array(parts)
         self.w1 = weights.linear([(f"{block}_w1", 5 * mix)], d)
@@ -113,8 +112,8 @@ class TimeMix6(TimeMix):
         self.w2 = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
         first = weights.linear([(f"{block}_decay_w1", decay)], d)
         second = weights.linear([(f"{block}_decay_w2", d)], decay)
-        plus = weights.vector(f"{block}_decay.weight", d)
-        self.decay = LowRank(self.kernels, first, second, "tanh", plus)
+        bias = weights.vector(f"{block}_decay.weight", d)
+        self.decay = LowRank(self.kernels, first, second, "tanh", bias)
         self.u = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
         self.matrices["gate"] = weights.linear([(f"{block}_gate", d)], d)
 
@@ -122,7 +121,7 @@ class TimeMix6(TimeMix):
         return [*super().linears(), self.w1, *self.w2, self.decay.first, self.decay.second]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return super().widths() | {"gate": self.d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -131,7 +130,7 @@ class TimeMix6(TimeMix):
         more = self.shift(h, step)
         low = np.empty((len(h), self.w1.rows), np.float32)
         self.w1.apply(h + more * self.lerp_x, low, work.scratch, n_threads)
-        parts = np.split(self.curve("tanh", low, step), 5, axis=1)
+        parts = np.split(self.activate("tanh", low, step), 5, axis=1)
 
         def mixed(which: int) -> np.ndarray:
             share = work.rows("mixed", *h.shape)
@@ -142,18 +141,18 @@ class TimeMix6(TimeMix):
             return share
 
         w = self.decay.run(mixed(0), step)
-        w = self.curve("exp", -self.curve("exp", w, step), step)
+        w = self.activate("exp", -self.activate("exp", w, step), step)
         k, v = self.project("key", mixed(1), step), self.project("value", mixed(2), step)
         r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
         y = work.rows("wkv", *h.shape)
         step.recurrent.wkv(self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, u=self.u)
         self.norm.apply(y, n_threads)
-        y *= self.curve("silu", gate, step)
+        y *= self.activate("silu", gate, step)
         self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
 
 
 class TimeMix7(TimeMix):
-    """Version 7: a token also says what is to be forgotten (Peng et al., "RWKV-7 Goose", 2025).
+    """Version 7: tokens also erase parts of the state (Peng et al., "RWKV-7 Goose", 2025).
 
     The first layer's values flow into those of the others.
     """
@@ -162,7 +161,7 @@ class TimeMix7(TimeMix):
         super().__init__(spec, i, weights)
         assert spec.recurrent is not None
         block, d, ranks = f"blk.{i}.time_mix", spec.n_embd, dict(spec.recurrent.ranks)
-        if i == 0:  # there, and of no use: the first layer has nobody to take from
+        if i == 0:  # the first layer has no earlier value to mix in, but files have its tensors
             ranks["v"] = ranks["a"]
         names = ["w", "a", "v"]
         gated = bool(ranks["g"])
@@ -173,8 +172,8 @@ class TimeMix7(TimeMix):
                 continue
             first = weights.linear([(f"{block}_{name}1", ranks[name])], d)
             second = weights.linear([(f"{block}_{name}2", d)], ranks[name])
-            plus = weights.vector(f"{block}_{name}0.weight", d)
-            made[name] = LowRank(self.kernels, first, second, "tanh" if name == "w" else "", plus)
+            bias = weights.vector(f"{block}_{name}0.weight", d)
+            made[name] = LowRank(self.kernels, first, second, "tanh" if name == "w" else "", bias)
         if gated:
             first = weights.linear([(f"{block}_g1", ranks["g"])], d)
             second = weights.linear([(f"{block}_g2", d)], ranks["g"])
@@ -198,17 +197,17 @@ class TimeMix7(TimeMix):
             return share
 
         r = self.project("receptance", mixed(0), step)
-        w = self.curve("sigmoid", self.low["w"].run(mixed(1), step), step)
+        w = self.activate("sigmoid", self.low["w"].run(mixed(1), step), step)
         w *= np.float32(DECAY)
-        self.curve("exp", w, step)
+        self.activate("exp", w, step)
         k = self.project("key", mixed(2), step)
         x = mixed(3)
         v, first = self.project("value", x, step), work.rows("first_value", *h.shape)
         if self.first:
             first[:] = v
         else:
-            v += (first - v) * self.curve("sigmoid", self.low["v"].run(x, step), step)
-        a = self.curve("sigmoid", self.low["a"].run(mixed(4), step), step)
+            v += (first - v) * self.activate("sigmoid", self.low["v"].run(x, step), step)
+        a = self.activate("sigmoid", self.low["a"].run(mixed(4), step), step)
         unit = k * self.k_k
         kernel.unit_heads(unit, self.heads, 1e-12)
         ka = k * self.k_a
@@ -243,7 +242,7 @@ class ChannelMix(RecurrentBlock):
         return [self.key, self.value, *([self.receptance] if self.receptance else [])]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {"shifted": self.d, "gate_up": self.key.rows, "receptance": self.d, "wkv": self.d}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:

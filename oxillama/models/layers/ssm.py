@@ -15,7 +15,7 @@ from oxillama.weights.loader import Weights
 
 
 class Conv:
-    """Causal convolution of each channel, of which a sequence keeps the last (taps - 1, channels) inputs."""
+    """Causal convolution of each channel. Its state is the last (taps - 1, channels) inputs."""
 
     def __init__(self, weights: Weights, name: str, channels: int, taps: int, bias: str) -> None:
         self.weight = np.ascontiguousarray(weights.array(f"{name}.weight", (taps, channels)).T)
@@ -40,7 +40,7 @@ class Mamba(RecurrentBlock):
         self.conv = Conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
         self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
         self.d = weights.vector(f"{block}.ssm_d", inner)
-        weights.vector(f"{block}.ssm_dt.bias", inner)  # which the matrix takes, but need not have
+        weights.vector(f"{block}.ssm_dt.bias", inner)  # required; `linear` below loads it as optional
         self.ssm_in = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
         self.ssm_x = weights.linear([(f"{block}.ssm_x", rank + 2 * n)], inner)
         self.ssm_dt = weights.linear([(f"{block}.ssm_dt", inner)], rank)
@@ -58,7 +58,7 @@ class Mamba(RecurrentBlock):
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         inner = self.inner
         return {
             "ssm_in": 2 * inner,
@@ -117,7 +117,7 @@ class Mamba2(RecurrentBlock):
         return [self.ssm_in, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {
             "ssm_in": self.ssm_in.rows,
             "ssm_x": self.channels,
@@ -145,9 +145,9 @@ class Mamba2(RecurrentBlock):
 
 
 class ShortConv(RecurrentBlock):
-    """LFM2's gated convolution over a few tokens: c * conv(b * x), all three from one matrix.
+    """LFM2's gated convolution over a few tokens: c * conv(b * x), with b, c and x from one matrix.
 
-    It looks back; in an encoder, as far ahead as back.
+    The convolution is causal; in an encoder it is centred.
     """
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
@@ -163,7 +163,7 @@ class ShortConv(RecurrentBlock):
         return [self.in_proj, self.out_proj]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         d = self.out_proj.rows
         return {"ssm_in": 3 * d, "ssm_x": d, "ssm_y": d}
 
@@ -181,7 +181,7 @@ class ShortConv(RecurrentBlock):
         self.out_proj.apply(y, out, work.scratch, n_threads, accumulate)
 
     def _run_centred(self, x: np.ndarray, out: np.ndarray, step: Step) -> None:
-        """out (n, d) = the convolution of x (n, d), whose sequences are whole, around each row."""
+        """out (n, d) = the centred convolution of x (n, d), whose sequences are complete."""
         taps, starts = self.conv.weight, step.batch.row_start
         reach = len(taps) // 2
         out[:] = 0
