@@ -27,7 +27,7 @@ from oxillama.formats import FORMATS, Format
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.preflight import outline
 from oxillama.weights.file_types import FILE_TYPES, is_quantized
-from oxillama.weights.requantize import MOST, quantized
+from oxillama.weights.requantize import check_range, quantized
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
@@ -60,6 +60,7 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     ConfigError : there is no such type, or the `gguf` package is not installed.
     ModelFileError : a file cannot be read or written.
     LoadError : the architecture, an option, or a tensor is not one that is understood: it is named.
+    GGUFError : a weight is too large for ``type``.
     TokenizerError : the same of the tokenizer.
     """
     if type.upper() not in TYPES:
@@ -213,9 +214,7 @@ def encoded(kernels: Kernels, name: str, fmt: Format, wanted: Wanted | None, sou
 
 
 def encoded_part(kernels: Kernels, name: str, fmt: Format, values: np.ndarray) -> np.ndarray:
-    if fmt.name in ("F16", "Q8_0") and values.size and float(np.abs(values).max()) > MOST:
-        found = float(np.abs(values).max())
-        raise LoadError(f"{name}: {fmt.name} needs values of at most {MOST:.0f}, found {found}")
+    check_range(name, values, fmt)
     rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]), np.float32)
     return quantized(kernels, rows, fmt, None)
 
