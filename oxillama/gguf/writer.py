@@ -1,7 +1,7 @@
-"""Writes GGUF files: pairs and tensors as bytes, each where the format wants it.
+"""Writes GGUF files: a header of metadata pairs and tensors, then the data of each tensor.
 
-Pairs come encoded (`pair` makes one, `ModelFile.raw_metadata` has those of a file), so that what is carried
-over keeps its types and bits. Tensor data follow chunk by chunk: nothing is held in memory.
+Pairs are bytes: `pair` makes one, and `ModelFile.raw_metadata` gives those of a file, which keep their types.
+Tensor data are written chunk by chunk, so that memory holds one chunk.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 3, little endian.
 """
@@ -16,11 +16,12 @@ from typing import BinaryIO
 import numpy as np
 
 from oxillama.formats import Format
-from oxillama.gguf.header import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
+from oxillama.gguf.header import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
 
 VERSION = 3
-UINT32 = 4
+UINT32, INT32, FLOAT32 = 4, 5, 6
 
+Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
 Data = bytes | np.ndarray
 
 
@@ -42,28 +43,41 @@ class Tensor:
 
 
 def string(text: str) -> bytes:
-    """A string as the format has it."""
+    """An encoded string: its length (uint64) and its bytes."""
     data = text.encode("utf-8", "surrogateescape")
     return U64.pack(len(data)) + data
 
 
-def pair(key: str, value: int | str | Sequence[str]) -> bytes:
-    """A key with a uint32, a string, or an array of strings."""
+def pair(key: str, value: Value) -> bytes:
+    """An encoded key and value: bool, uint32, float32, string, or an array of bool, int32, float32, string.
+
+    Raises struct.error for an integer that does not fit.
+    """
+    if isinstance(value, (bool, int, float, str)):
+        kind, data = _scalar(value, UINT32)
+        return string(key) + U32.pack(kind) + data
+    items = [_scalar(item, INT32) for item in value]
+    kind = items[0][0] if items else STRING
+    head = string(key) + U32.pack(ARRAY) + U32.pack(kind) + U64.pack(len(items))
+    return head + b"".join(data for _, data in items)
+
+
+def _scalar(value: bool | int | float | str, integer: int) -> tuple[int, bytes]:
+    """The type and the bytes of a value; integers are of the type ``integer``."""
+    if isinstance(value, bool):
+        return BOOL, struct.pack("<?", value)
     if isinstance(value, int):
-        return string(key) + U32.pack(UINT32) + U32.pack(value)
-    if isinstance(value, str):
-        return string(key) + U32.pack(STRING) + string(value)
-    head = string(key) + U32.pack(ARRAY) + U32.pack(STRING) + U64.pack(len(value))
-    return head + b"".join(string(text) for text in value)
+        return integer, struct.pack("<I" if integer == UINT32 else "<i", value)
+    return (FLOAT32, struct.pack("<f", value)) if isinstance(value, float) else (STRING, string(value))
 
 
 def padding(n_bytes: int, alignment: int) -> bytes:
-    """What brings ``n_bytes`` to a multiple of the alignment."""
+    """The zeros after ``n_bytes`` up to a multiple of the alignment."""
     return bytes(-n_bytes % alignment)
 
 
 def header(pairs: Iterable[Data], tensors: Sequence[Tensor], alignment: int = DEFAULT_ALIGNMENT) -> bytes:
-    """All that stands before the tensors' data, which follow in this order, each padded to the alignment."""
+    """The bytes before the data of the tensors, which follow in this order, each padded to the alignment."""
     encoded = [p if isinstance(p, bytes) else p.tobytes() for p in pairs]
     parts = [MAGIC, U32.pack(VERSION), U64.pack(len(tensors)), U64.pack(len(encoded)), *encoded]
     offset = 0

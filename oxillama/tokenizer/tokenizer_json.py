@@ -44,7 +44,7 @@ class JsonEncoder:
 
     def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         library = self._parsing if parse_special else self._plain
-        with _library_errors(self._label, "text it can encode"):
+        with library_errors(self._label, "text it can encode"):
             ids: list[int] = library.encode(text, add_special_tokens=add_special).ids
         if ids and max(ids) >= self._n_vocab:
             raise TokenizerError(
@@ -73,7 +73,7 @@ def read_tokenizer_json(
         raise TokenizerError(f"{label}: expected UTF-8, got another byte at {error.start}") from error
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{label}: cannot be read: {getattr(error, 'strerror', error)}") from error
-    with _library_errors(label, "a tokenizer.json"):
+    with library_errors(label, "a tokenizer.json"):
         library: Any = Tokenizer.from_str(text)
         library.no_truncation()
         library.no_padding()
@@ -86,7 +86,7 @@ def read_tokenizer_json(
 
 
 @contextmanager
-def _library_errors(label: str, expected: str) -> Iterator[None]:
+def library_errors(label: str, expected: str) -> Iterator[None]:
     """Makes TokenizerError of what the library raises: plain Exception, or for a Rust panic BaseException."""
     try:
         yield

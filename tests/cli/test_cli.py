@@ -244,7 +244,7 @@ def broken_models(folder: Path, good: Path) -> Iterator[tuple[Path, str]]:
         (folder / name).write_bytes(content)
         yield folder / name, message
     yield folder / "absent.gguf", "absent.gguf: cannot be opened: No such file or directory"
-    yield folder, "expected a file, found a directory"
+    yield folder, "expected a file, got a directory"
     for name, changes, message in (
         ("arch", {"architecture": "quantum"}, "general.architecture: expected one of"),
         (
