@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from oxillama._kernels.configurations import Configurations
 from oxillama.errors import GrammarError
 from oxillama.grammar.constraint import DEAD, HARD_BYTES, TABLE_BYTES, Constraint
-from oxillama.grammar.gbnf import parse_gbnf, print_gbnf
+from oxillama.grammar.gbnf import parse_gbnf
+from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.program import compile_rules
 from oxillama.grammar.regex import from_regex
