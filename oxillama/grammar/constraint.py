@@ -11,8 +11,8 @@ from threading import Lock
 
 import numpy as np
 
-from oxillama._kernels.configurations import Configurations
-from oxillama._kernels.grammar import Matcher
+from oxillama._kernels.grammar.configurations import Configurations
+from oxillama._kernels.grammar.grammar import Matcher
 from oxillama.errors import GrammarError
 from oxillama.grammar.program import Program
 from oxillama.grammar.vocabulary import Vocabulary

@@ -6,7 +6,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from oxillama._kernels.configurations import Configurations
+from oxillama._kernels.grammar.configurations import Configurations
 from oxillama.errors import GrammarError
 from oxillama.grammar.constraint import DEAD, HARD_BYTES, TABLE_BYTES, Constraint
 from oxillama.grammar.gbnf import parse_gbnf

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama._kernels.grammar import Matcher
+from oxillama._kernels.grammar.grammar import Matcher
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, parse_gbnf
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens

@@ -17,10 +17,10 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.configurations cimport (
+from oxillama._kernels.grammar.configurations cimport (
     BELOW, DEAD, ESCAPES, FAR, FARAWAY, OPEN, Configurations, Entry, mixed,
 )
-from oxillama._kernels.trie cimport UPTO, Nodes, Slice, Trie
+from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Trie
 
 import time
 

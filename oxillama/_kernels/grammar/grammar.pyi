@@ -1,7 +1,7 @@
 import numpy as np
 
-from oxillama._kernels.configurations import Configurations
-from oxillama._kernels.trie import Trie
+from oxillama._kernels.grammar.configurations import Configurations
+from oxillama._kernels.grammar.trie import Trie
 
 class Matcher:
     trie: Trie
