@@ -15,7 +15,7 @@ is replaced by one that stands for all such counts (FAR, BELOW).
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.grammar.configurations cimport (
     BELOW, DEAD, ESCAPES, FAR, FARAWAY, OPEN, Configurations, Entry, mixed,
@@ -62,8 +62,9 @@ cdef struct Local:
 cdef struct Loop:
     # What a configuration does with single characters: those in ``start`` lead to ``to``, which those in ``loop``
     # leave where it is. ASCII characters, and all others as one; covers: no other character can follow at all.
+    # ends_run: 1 if only the counted entry takes them after a run, -1 if others do, 0 if that is not known yet.
     bint known, found, covers, same
-    int32_t to
+    int32_t to, ends_run
     uint8_t start[129]
     uint8_t loop[129]
 
@@ -642,7 +643,7 @@ cdef class Matcher:
         if end - node <= self.sliced or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loop(self.configs.intern(&self.configs.configs, &entry, 1, 0))
-        if not (loop.found and loop.covers and loop.same):
+        if not (loop.found and loop.covers and loop.same and self.ends_run(loop, &entry)):
             return self.visit_plainly(q, n, p, node, level, out)
         run = Run(least, 0, q, n, p, -1, False, 0)
         while not loop.loop[run.byte]:
@@ -651,7 +652,9 @@ cdef class Matcher:
             run.config = self.configs.popped(p)
             if self.goes_on(run.config, &loop.loop[0]) or self.configs.configs.flags[run.config] & ESCAPES:
                 return self.visit_plainly(q, n, p, node, level, out)
-        run.most = self.configs.most[q] - n if self.configs.most[q] > 0 else self.trie.max_depth
+        run.most = self.trie.max_depth  # no token has more characters
+        if self.configs.most[q] > 0:
+            run.most = min(run.most, self.configs.most[q] - n)
         if run.most <= 0:
             return 0
         part = <Slice>self.slices[self.slice(node, loop)]
@@ -670,6 +673,24 @@ cdef class Matcher:
             run.exact = True
             self.walk_after_run(run.config, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
         return 0
+
+    cdef bint ends_run(self, Loop* loop, const Entry* counted) except -1:
+        """Whether a character of the loop can only be counted: no other entry takes one after a run."""
+        cdef int32_t i, n = 0, first = self.configs.configs.first[loop.to]
+        cdef int32_t count = self.configs.configs.first[loop.to + 1] - first
+        cdef Entry* others
+        if loop.ends_run == 0:
+            others = <Entry*>grown(NULL, (count + 1) * sizeof(Entry))
+            try:
+                for i in range(first, first + count):
+                    if memcmp(&self.configs.configs.entries[i], counted, sizeof(Entry)):
+                        others[n] = self.configs.configs.entries[i]
+                        n += 1
+                i = self.configs.intern(&self.configs.configs, others, n, 0)
+            finally:
+                free(others)
+            loop.ends_run = -1 if self.goes_on(i, &loop.loop[0]) else 1
+        return loop.ends_run > 0
 
     cdef int walk_after_run(
         self, int32_t config, Slice part, int32_t i, int32_t end, int32_t depth, Run* run, int level, Out* out
