@@ -21,7 +21,15 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
 PER_TARGET = ("linear", "attention", "quantize", "vector", "routing", "recurrent", "sampling", "roofline")
-ONCE = ("cpu", "pack", "grammar/trie", "grammar/configurations", "grammar/grammar")
+ONCE = (
+    "cpu",
+    "pack",
+    "grammar/trie",
+    "grammar/parser_states",
+    "grammar/mask_cache",
+    "grammar/loops",
+    "grammar/matcher",
+)
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
 # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a stack

@@ -239,38 +239,9 @@ def test_a_state_is_kept_as_plain_values() -> None:
         GrammarState.restore(Grammar.json(), VOCABULARY, {**kept, "tokens": ids("}")})
 
 
-def test_masks_along_a_draft() -> None:
-    state = follow(Grammar.json(), ids("["))
-    draft = [*ids("1, "), 256 + 4, ord("]"), END]
-    masks = state.masks(draft)
-    walker = state.fork()
-    for row, token in zip(masks, [*draft, None], strict=True):
-        assert (row == walker.mask()).all()
-        if token is not None:
-            walker.advance(token)
-    assert state.tokens == ids("[")
-    broken = state.masks([ord("1"), ord("{"), ord("]")])
-    assert allowed(broken[0]) and allowed(broken[1]) and not allowed(broken[2]) and not allowed(broken[3])
-
-
-def test_jump_forward_gives_what_must_come() -> None:
-    grammar = Grammar.parse('root ::= "{\\"näme\\": " ("true" | "null") "}" | "[" "x"{3,4} "]"')
-    state = GrammarState(grammar, VOCABULARY)
-    assert state.jump_forward() == b""
-    state.advance(ord("{"))
-    assert state.jump_forward() == '"näme": '.encode()
-    for token in ids('"näme": t'):
-        state.advance(token)
-    assert state.jump_forward() == b"rue}"
-    other = follow(grammar, ids("["))
-    assert other.jump_forward() == b"xxx"
-    assert follow(Grammar.parse('root ::= "ab"'), ids("ab")).jump_forward() == b""
-    assert GrammarState(Grammar.parse('root ::= "a" <[3]>'), VOCABULARY).jump_forward() == b"a"
-
-
 def test_tables_are_replaced_and_sequences_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraint, "TABLE_BYTES", 2000)
-    monkeypatch.setattr(constraint, "PREPARE_SECONDS", 0)
+    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
     grammar = Grammar(Grammar.json().rules)
     text = '{"a": [1, {"b": [true, "é"]}, [[[["x"]]]]], "c": {"d": 5}}'
     plain = follow(Grammar.json(), ids(text))

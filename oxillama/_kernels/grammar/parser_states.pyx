@@ -1,31 +1,37 @@
-"""Where a grammar stands: sets of (state, count, stack), each kept once and known by a number.
+"""Parser states of a grammar: interned sets of items, and the transitions between them by bytes.
 
-A stack is a set too, of (return state, its count, the stack below): all callers of one frame at one place
-share it, so ambiguity widens sets and does not multiply them (Tomita's graph-structured stack, hash-consed).
-Entries that differ in their stacks only are merged, the stacks united. A return after which nothing is left
-to read is not pushed at all, so right recursion needs no stack.
+An item is (RTN state, count, stack). A stack is an interned set too, of (return state, its count, the stack
+below): the graph-structured stack of Tomita's parser, hash-consed. All callers of a subnetwork at one place
+share a stack, so ambiguity widens sets and does not multiply them. Items that differ in their stacks only are
+merged, their stacks united. A return after which nothing is left to read is not pushed (a tail call), so
+right recursion needs no stack.
 
-From a number and a class of bytes a table leads to the next number. It is filled as it is asked for.
+A lazily filled table leads from a parser state's number and a byte class to the next parser state's number.
 Nothing here is thread-safe by itself: every method runs under the interpreter lock.
 """
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
+
+from oxillama._kernels.grammar.item_sets cimport (
+    Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
+)
+from oxillama._kernels.grammar.memory cimport grown, mixed
 
 from oxillama.errors import GrammarError
 
 cnp.import_array()
 
-cdef enum:  # of states; oxillama.grammar.program
+cdef enum:  # of RTN states; oxillama.grammar.program
     FINAL = 1
     CONSUMES = 2
     PURE_FINAL = 4
     ENDS_ALWAYS = 8
     ENDS_IF_ENOUGH = 16
 
-cdef enum:  # of edges; oxillama.grammar.network
+cdef enum:  # of edges; oxillama.grammar.rtn
     MORE = 1
     ENOUGH = 2
     COUNT_BITS = 12
@@ -34,23 +40,27 @@ cdef enum:  # of edges; oxillama.grammar.network
     ONE = 12
 
 cdef enum:
-    MAX_WIDTH = 4096      # entries of one configuration or stack
-    LOOK_BACK = 8         # entries that one is compared with to see whether they cover it
+    MAX_WIDTH = 4096      # items of one parser state or stack
+    LOOK_BACK = 8         # items that one is compared with to see whether they cover it
     MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
 
 
-cdef class Configurations:
-    """All configurations of a program that have been met.
+cdef class ParserStates:
+    """All parser states of a program that have been met.
 
     Parameters
     ----------
     program : oxillama.grammar.program.Program
     limit : bytes of memory beyond which GrammarError is raised
+    budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
+        an edge followed, a trie node visited, or 64 words of a mask added to another.
     """
 
-    def __cinit__(self, object program, Py_ssize_t limit):
+    def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
         self.program = program
         self.limit = limit
+        self.allow(budget)
+        self.budget = budget
         self.n_states = len(program.flags)
         self.n_classes = program.labels.shape[1]
         self.flags = ints(program.flags)
@@ -62,8 +72,8 @@ cdef class Configurations:
         self.token_first = ints(program.token_first)
         self.calls = ints(program.calls)
         self.calls_first = ints(program.calls_first)
-        self.free_edges = ints(program.free)
-        self.free_first = ints(program.free_first)
+        self.epsilon_edges = ints(program.epsilon)
+        self.epsilon_first = ints(program.epsilon_first)
         self.labels = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.labels)
         self.class_of = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.class_of)
         self.n_heads = MAX_WIDTH
@@ -76,14 +86,14 @@ cdef class Configurations:
         if not (self.head and self.mark and self.pairs):
             raise MemoryError()
         pool_alloc(&self.stacks)
-        pool_alloc(&self.configs)
+        pool_alloc(&self.states)
         self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
-        self.intern(&self.stacks, NULL, 0, ESCAPES)  # OPEN
-        self.intern(&self.configs, NULL, 0, 0)  # DEAD
+        self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
+        self.intern(&self.states, NULL, 0, 0)  # DEAD
 
     def __dealloc__(self):
         pool_free(&self.stacks)
-        pool_free(&self.configs)
+        pool_free(&self.states)
         free(self.rows)
         free(self.work)
         free(self.chain)
@@ -95,192 +105,153 @@ cdef class Configurations:
 
     # ------------------------------------------------------------------ for Python
 
-    @property
-    def n_configurations(self):
-        """How many configurations have been met."""
-        return self.configs.n
-
-    @property
-    def n_stacks(self):
-        """How many stacks have been met."""
-        return self.stacks.n
-
     def start(self):
-        """The configuration before the first byte."""
+        """The parser state before the first byte."""
+        self.allow(self.budget)
         self.begin()
         if self.program.accepts_empty:
             self.work_flags = ACCEPTS
         self.add(self.program.start, 0, BOTTOM)
         return self.finish()
 
-    def accepts(self, int32_t config):
+    def accepts(self, int32_t state):
         """Whether the text may end here."""
-        return self.checked(config) and (self.configs.flags[config] & ACCEPTS) != 0
+        return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
 
-    def advance(self, int32_t config, const uint8_t[::1] text):
-        """The configuration after these bytes; 0 where they cannot follow."""
-        self.checked(config)
-        return self.run(config, &text[0], text.shape[0]) if text.shape[0] else config
+    def advance(self, int32_t state, const uint8_t[::1] text):
+        """The parser state after these bytes; 0 where they cannot follow."""
+        cdef Py_ssize_t i
+        self.checked_state(state)
+        for i in range(text.shape[0]):
+            self.allow(self.budget)
+            state = self.run(state, &text[i], 1)
+            if state == DEAD:
+                break
+        return state
 
-    def advance_token(self, int32_t config, int32_t after_bytes, const uint8_t[::1] hits):
-        """The configuration after a token.
+    def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits):
+        """The parser state after a token.
 
         Parameters
         ----------
-        config : before the token
+        state : before the token
         after_bytes : where its bytes lead, 0 where they cannot follow or do not count
         hits : for each token set of the program, whether it takes the token
         """
-        self.checked(config)
-        self.checked(after_bytes)
+        self.checked_state(state)
+        self.checked_state(after_bytes)
         if hits.shape[0] != len(self.program.token_sets):
             raise ValueError(f"hits: expected {len(self.program.token_sets)} flags, got {hits.shape[0]}")
-        return self.token_step(config, after_bytes, &hits[0]) if hits.shape[0] else after_bytes
+        self.allow(self.budget)
+        return self.token_step(state, after_bytes, &hits[0]) if hits.shape[0] else after_bytes
 
-    def token_sets(self, int32_t config):
+    def token_sets(self, int32_t state):
         """The token sets of the program that may follow here, in ascending order."""
         cdef int32_t i, e, q, n
         cdef set found = set()
-        self.checked_config(config)
-        for i in range(self.configs.first[config], self.configs.first[config + 1]):
-            q, n = self.configs.entries[i].q, self.configs.entries[i].n
+        self.checked_state(state)
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            q, n = self.states.items[i].q, self.states.items[i].n
             for e in range(self.token_first[q], self.token_first[q + 1]):
                 if self.after(self.token_edges[3 * e + 1], q, n) >= 0:
                     found.add(self.token_edges[3 * e])
         return sorted(found)
 
-    def forced(self, int32_t config, Py_ssize_t most):
-        """The bytes that must follow, up to ``most`` of them: while the text may not end, only one can."""
-        cdef bytearray text = bytearray()
-        cdef int32_t i, c, byte, only, next
-        cdef int32_t* bytes_of = <int32_t*>calloc(2 * self.n_classes, 4)  # how many, and one of them
-        self.checked_config(config)
-        if not bytes_of:
-            raise MemoryError()
-        try:
-            for byte in range(256):
-                bytes_of[2 * self.class_of[byte]] += 1
-                bytes_of[2 * self.class_of[byte] + 1] = byte
-            while config != DEAD and len(text) < most and not self.configs.flags[config] & ACCEPTS:
-                only, next = -1, DEAD
-                for c in range(self.n_classes):
-                    i = self.rows[<Py_ssize_t>config * self.n_classes + c]
-                    i = i if i >= 0 else self.step(config, c)
-                    if i != DEAD:
-                        if only >= 0 or bytes_of[2 * c] != 1:
-                            return bytes(text)
-                        only, next = bytes_of[2 * c + 1], i
-                if only < 0 or self.token_sets(config):
-                    break
-                text.append(only)
-                config = next
-            return bytes(text)
-        finally:
-            free(bytes_of)
-
-    def width(self, int32_t config):
-        """Number of (state, count, stack) entries of a configuration."""
-        self.checked(config)
-        return self.configs.first[config + 1] - self.configs.first[config]
-
-    def carry(self, int32_t config, Configurations other):
-        """The number in ``other``, of the same program, of a configuration of this one."""
-        cdef int32_t i, p, first = self.configs.first[self.checked_config(config)]
-        cdef int32_t last = self.configs.first[config + 1], m
+    def carry(self, int32_t state, ParserStates other):
+        """The number in ``other``, of the same program, of a parser state of this one."""
+        cdef int32_t i, p, first = self.states.first[self.checked_state(state)]
+        cdef int32_t last = self.states.first[state + 1], m
         cdef uint8_t* wanted
         cdef int32_t* new
-        cdef Entry* entries
+        cdef Item* items
         if other.program is not self.program:
             raise ValueError("other: belongs to another program")
         wanted = <uint8_t*>calloc(self.stacks.n, 1)
         new = <int32_t*>calloc(self.stacks.n, 4)
-        entries = <Entry*>malloc(sizeof(Entry) * (MAX_WIDTH + 1))
+        items = <Item*>malloc(sizeof(Item) * (MAX_WIDTH + 1))
         try:
-            if not (wanted and new and entries):
+            if not (wanted and new and items):
                 raise MemoryError()
             for i in range(first, last):
-                wanted[self.configs.entries[i].p] = 1
+                wanted[self.states.items[i].p] = 1
             for p in range(self.stacks.n - 1, 1, -1):  # what lies below has a lower number
                 if wanted[p]:
                     for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
-                        wanted[self.stacks.entries[i].p] = 1
+                        wanted[self.stacks.items[i].p] = 1
             new[OPEN] = OPEN
             for p in range(2, self.stacks.n):
                 if wanted[p]:
-                    m = translate(&self.stacks, p, new, entries)
-                    new[p] = other.intern(&other.stacks, entries, m, self.stacks.flags[p])
-            m = translate(&self.configs, config, new, entries)
-            return other.intern(&other.configs, entries, m, self.configs.flags[config])
+                    m = translate(&self.stacks, p, new, items)
+                    new[p] = other.intern(&other.stacks, items, m, self.stacks.flags[p])
+            m = translate(&self.states, state, new, items)
+            return other.intern(&other.states, items, m, self.states.flags[state])
         finally:
             free(wanted)
             free(new)
-            free(entries)
+            free(items)
 
-    cdef int checked_config(self, int32_t config) except -1:
-        if not 0 <= config < self.configs.n:
-            raise IndexError(f"configuration {config}: there are {self.configs.n}")
-        return config
-
-    def checked(self, int32_t config):
-        """True; IndexError where there is no such configuration."""
-        return self.checked_config(config) >= 0
+    cdef int checked_state(self, int32_t state) except -1:
+        if not 0 <= state < self.states.n:
+            raise IndexError(f"state: expected 0 to {self.states.n - 1}, got {state}")
+        return state
 
     # ------------------------------------------------------------------ steps
 
-    cdef int run(self, int32_t config, const uint8_t* text, Py_ssize_t n) except -1:
+    cdef int run(self, int32_t state, const uint8_t* text, Py_ssize_t n) except -1:
         cdef Py_ssize_t i
         cdef int32_t next
         for i in range(n):
-            next = self.rows[<Py_ssize_t>config * self.n_classes + self.class_of[text[i]]]
-            config = next if next >= 0 else self.step(config, self.class_of[text[i]])
-            if config == DEAD:
+            next = self.rows[<Py_ssize_t>state * self.n_classes + self.class_of[text[i]]]
+            state = next if next >= 0 else self.step(state, self.class_of[text[i]])
+            if state == DEAD:
                 break
-        return config
+        return state
 
-    cdef int step(self, int32_t config, int byte_class) except -1:
+    cdef int step(self, int32_t state, int byte_class) except -1:
         """Make one step and keep it in the table."""
         cdef int32_t i, e, n, to
-        cdef Entry entry
+        cdef Item item
         cdef const int32_t* edge
         self.begin()
-        for i in range(self.configs.first[config], self.configs.first[config + 1]):
-            entry = self.configs.entries[i]
-            for e in range(self.byte_first[entry.q], self.byte_first[entry.q + 1]):
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            item = self.states.items[i]
+            self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
+            for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
                 edge = self.byte_edges + 3 * e
                 if self.labels[edge[0] * self.n_classes + byte_class]:
-                    n = self.after(edge[1], entry.q, entry.n)
+                    n = self.after(edge[1], item.q, item.n)
                     if n >= 0:
-                        self.add(edge[2], n, entry.p)
+                        self.add(edge[2], n, item.p)
         to = self.finish()
-        self.rows[<Py_ssize_t>config * self.n_classes + byte_class] = to
+        self.rows[<Py_ssize_t>state * self.n_classes + byte_class] = to
         return to
 
-    cdef int token_step(self, int32_t config, int32_t after_bytes, const uint8_t* hits) except -1:
+    cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1:
         cdef int32_t i, e, n
-        cdef Entry entry
+        cdef Item item
         cdef const int32_t* edge
         cdef bint hit = False
         self.begin()
-        for i in range(self.configs.first[config], self.configs.first[config + 1]):
-            entry = self.configs.entries[i]
-            for e in range(self.token_first[entry.q], self.token_first[entry.q + 1]):
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            item = self.states.items[i]
+            for e in range(self.token_first[item.q], self.token_first[item.q + 1]):
                 edge = self.token_edges + 3 * e
                 if hits[edge[0]]:
-                    n = self.after(edge[1], entry.q, entry.n)
+                    n = self.after(edge[1], item.q, item.n)
                     if n >= 0:
-                        self.add(edge[2], n, entry.p)
+                        self.add(edge[2], n, item.p)
                         hit = True
         if not hit:
             return after_bytes
-        self.work_flags |= self.configs.flags[after_bytes] & RESULTS
-        for i in range(self.configs.first[after_bytes], self.configs.first[after_bytes + 1]):
-            entry = self.configs.entries[i]
-            self.add(entry.q, entry.n, entry.p)
+        self.work_flags |= self.states.flags[after_bytes] & RESULT_FLAGS
+        for i in range(self.states.first[after_bytes], self.states.first[after_bytes + 1]):
+            item = self.states.items[i]
+            self.add(item.q, item.n, item.p)
         return self.finish()
 
     cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept:
         """The count that an edge leaves, -1 where the count does not allow it."""
-        if n >= FAR:
+        if n >= ABOVE:
             if n == BELOW and op & ENOUGH:
                 return -1
             op = op & COUNT_BITS
@@ -296,7 +267,7 @@ cdef class Configurations:
             return min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
         return 1 if op == ONE else 0
 
-    # ------------------------------------------------------------------ the configuration being made
+    # ------------------------------------------------------------------ the parser state being made
 
     cdef int begin(self) except -1:
         self.n_work = 0
@@ -306,7 +277,7 @@ cdef class Configurations:
         return 0
 
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1:
-        """Put an entry in, or unite its stack with that of its like."""
+        """Put an item in, or unite its stack with that of its like."""
         cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
         if self.mark[slot] == self.generation:
             i = self.head[slot]
@@ -322,7 +293,7 @@ cdef class Configurations:
                 self.make_room()
             i = self.n_work
             self.n_work += 1
-            self.work[i] = Entry(q, n, p)
+            self.work[i] = Item(q, n, p)
             self.queued[i] = 0
             self.chain[i] = self.head[slot] if self.mark[slot] == self.generation else -1
             self.head[slot] = i
@@ -337,7 +308,7 @@ cdef class Configurations:
         cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.work_room))
         if self.n_work >= MAX_WIDTH:
             raise GrammarError(f"grammar: more than {MAX_WIDTH} alternatives are open at one place")
-        self.work = <Entry*>grown(self.work, room * sizeof(Entry))
+        self.work = <Item*>grown(self.work, room * sizeof(Item))
         self.chain = <int32_t*>grown(self.chain, room * 4)
         self.queued = <uint8_t*>grown(self.queued, room)
         self.queue = <int32_t*>grown(self.queue, room * 4)
@@ -347,63 +318,66 @@ cdef class Configurations:
     cdef int pop(self, int32_t p) except -1:
         """Return to wherever a stack says."""
         cdef int32_t i
-        cdef Entry entry
-        self.work_flags |= self.stacks.flags[p] & RESULTS
+        cdef Item item
+        self.spend(self.stacks.first[p + 1] - self.stacks.first[p])
+        self.work_flags |= self.stacks.flags[p] & RESULT_FLAGS
         for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
-            entry = self.stacks.entries[i]
-            self.add(entry.q, entry.n, entry.p)
+            item = self.stacks.items[i]
+            self.add(item.q, item.n, item.p)
         return 0
 
     cdef int close(self) except -1:
-        """Follow free edges, calls and returns until nothing new comes."""
+        """Follow epsilon edges, calls and returns until nothing new comes."""
         cdef int32_t i, e, n
-        cdef Entry entry
+        cdef Item item
         cdef const int32_t* edge
         while self.n_queue:
             self.n_queue -= 1
             i = self.queue[self.n_queue]
             self.queued[i] = 0
-            entry = self.work[i]
-            if self.flags[entry.q] & FINAL:
-                self.pop(entry.p)
-            for e in range(self.free_first[entry.q], self.free_first[entry.q + 1]):
-                edge = self.free_edges + 3 * e
-                n = self.after(edge[1], entry.q, entry.n)
+            item = self.work[i]
+            self.spend(1 + self.epsilon_first[item.q + 1] - self.epsilon_first[item.q]
+                       + self.calls_first[item.q + 1] - self.calls_first[item.q])
+            if self.flags[item.q] & FINAL:
+                self.pop(item.p)
+            for e in range(self.epsilon_first[item.q], self.epsilon_first[item.q + 1]):
+                edge = self.epsilon_edges + 3 * e
+                n = self.after(edge[1], item.q, item.n)
                 if n >= 0:
-                    self.add(edge[2], n, entry.p)
-            for e in range(self.calls_first[entry.q], self.calls_first[entry.q + 1]):
+                    self.add(edge[2], n, item.p)
+            for e in range(self.calls_first[item.q], self.calls_first[item.q + 1]):
                 edge = self.calls + 3 * e
-                n = self.after(edge[1], entry.q, entry.n)
+                n = self.after(edge[1], item.q, item.n)
                 if n >= 0:
-                    self.add(edge[0], 0, self.push(edge[2], n, entry.p))
+                    self.add(edge[0], 0, self.push(edge[2], n, item.p))
         return 0
 
     cdef int finish(self) except -1:
-        """The number of the configuration that has been put in."""
+        """The number of the parser state that has been put in."""
         cdef int32_t i, n = 0
         self.close()
         for i in range(self.n_work):
             if self.flags[self.work[i].q] & CONSUMES:
                 self.work[n] = self.work[i]
                 n += 1
-        sort_entries(self.work, n)
-        return self.intern(&self.configs, self.work, self.uncovered(self.work, n), self.work_flags)
+        sort_items(self.work, n)
+        return self.intern(&self.states, self.work, self.drop_subsumed(self.work, n), self.work_flags)
 
-    cdef int32_t uncovered(self, Entry* entries, int32_t n) noexcept:
-        """Drop sorted entries that others cover: of counts that are enough, the lower allows all the higher does."""
+    cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept:
+        """Drop sorted items that others cover: of counts that are enough, the lower allows all the higher does."""
         cdef int32_t i, j, kept = 0
-        cdef Entry entry
+        cdef Item item
         cdef bint covered
         for i in range(n):
-            entry = entries[i]
+            item = items[i]
             covered = False
-            if self.most[entry.q] > 0 and entry.n < FAR:
+            if self.most[item.q] > 0 and item.n < ABOVE:
                 j = kept - 1
-                while j >= max(0, kept - LOOK_BACK) and entries[j].q == entry.q and entries[j].n >= self.least[entry.q]:
-                    covered = covered or entries[j].p == entry.p
+                while j >= max(0, kept - LOOK_BACK) and items[j].q == item.q and items[j].n >= self.least[item.q]:
+                    covered = covered or items[j].p == item.p
                     j -= 1
             if not covered:
-                entries[kept] = entry
+                items[kept] = item
                 kept += 1
         return kept
 
@@ -420,15 +394,15 @@ cdef class Configurations:
         return one
 
     cdef int single(self, int32_t q, int32_t n, int32_t p) except -1:
-        cdef Entry entry = Entry(q, n, p)
-        return self.intern(&self.stacks, &entry, 1, 0)
+        cdef Item item = Item(q, n, p)
+        return self.intern(&self.stacks, &item, 1, 0)
 
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1:
         """The stack of all that are in either."""
         cdef uint64_t slot
         cdef int32_t i, j, m, n = 0, united
-        cdef Entry x, y
-        cdef Entry* merged
+        cdef Item x, y
+        cdef Item* merged
         if a == b:
             return a
         if a > b:
@@ -439,8 +413,9 @@ cdef class Configurations:
                 return self.pairs[slot].union_
             slot = (slot + 1) & (self.pairs_size - 1)
         i, m = self.stacks.first[a], self.stacks.first[b]
-        merged = <Entry*>malloc(
-            sizeof(Entry) * (self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m + 1)
+        self.spend(1 + self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m)
+        merged = <Item*>malloc(
+            sizeof(Item) * (self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m + 1)
         )
         if not merged:
             raise MemoryError()
@@ -448,27 +423,27 @@ cdef class Configurations:
             j = m
             while i < self.stacks.first[a + 1] or j < self.stacks.first[b + 1]:
                 if j == self.stacks.first[b + 1]:
-                    merged[n] = self.stacks.entries[i]
+                    merged[n] = self.stacks.items[i]
                     i += 1
                 elif i == self.stacks.first[a + 1]:
-                    merged[n] = self.stacks.entries[j]
+                    merged[n] = self.stacks.items[j]
                     j += 1
                 else:
-                    x, y = self.stacks.entries[i], self.stacks.entries[j]
+                    x, y = self.stacks.items[i], self.stacks.items[j]
                     if x.q == y.q and x.n == y.n and (x.p == y.p or depth < MAX_UNION_DEPTH):
                         united = self.unite(x.p, y.p, depth + 1)
-                        merged[n] = Entry(x.q, x.n, united)
+                        merged[n] = Item(x.q, x.n, united)
                         i += 1
                         j += 1
-                    elif entry_order(&x, &y) < 0:
+                    elif item_order(&x, &y) < 0:
                         merged[n] = x
                         i += 1
                     else:
                         merged[n] = y
                         j += 1
                 n += 1
-            sort_entries(merged, n)
-            n = self.uncovered(merged, n)
+            sort_items(merged, n)
+            n = self.drop_subsumed(merged, n)
             if n > MAX_WIDTH:
                 raise GrammarError(f"grammar: more than {MAX_WIDTH} returns are open at one place")
             united = self.intern(&self.stacks, merged, n, self.stacks.flags[a] | self.stacks.flags[b])
@@ -496,7 +471,7 @@ cdef class Configurations:
         return 0
 
     cdef int popped(self, int32_t p) except -1:
-        """The configuration after the frame that was called with this stack has ended."""
+        """The parser state after the end of the subnetwork that was called with this stack."""
         self.begin()
         self.pop(p)
         return self.finish()
@@ -506,56 +481,66 @@ cdef class Configurations:
     cdef int charge(self, Py_ssize_t more) except -1:
         self.n_bytes += more
         if self.n_bytes > self.limit:
-            raise GrammarError(f"grammar: following it needs more than {self.limit >> 20} MB")
+            raise GrammarError(f"grammar: needs more than {self.limit >> 20} MB of parser states")
         return 0
 
-    cdef void start_row(self, int32_t config) noexcept:
+    cdef void allow(self, Py_ssize_t work) noexcept:
+        """Begin an operation that may take so much work."""
+        self.left = work
+
+    cdef inline int spend(self, Py_ssize_t work) except -1:
+        self.left -= work
+        if self.left < 0:
+            raise GrammarError(f"grammar: expected a mask or token within the budget of {self.budget} units of work")
+        return 0
+
+    cdef void start_row(self, int32_t state) noexcept:
         """Tell the classes that some edge takes from those that lead nowhere."""
-        cdef int32_t* row = self.rows + <Py_ssize_t>config * self.n_classes
+        cdef int32_t* row = self.rows + <Py_ssize_t>state * self.n_classes
         cdef const uint8_t* takes
         cdef int32_t i, e, k, q
         for k in range(self.n_classes):
             row[k] = DEAD
-        for i in range(self.configs.first[config], self.configs.first[config + 1]):
-            q = self.configs.entries[i].q
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            q = self.states.items[i].q
             for e in range(self.byte_first[q], self.byte_first[q + 1]):
                 takes = self.labels + self.byte_edges[3 * e] * self.n_classes
                 for k in range(self.n_classes):
                     row[k] |= -<int32_t>takes[k]  # UNKNOWN is -1
 
-    cdef int intern(self, Pool* pool, const Entry* entries, int32_t n, uint8_t flags) except -1:
-        """The number of a set of sorted entries."""
+    cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
+        """The number of a set of sorted items."""
         cdef uint64_t slot
         cdef int32_t i, end
         for i in range(n):
-            if entries[i].n >= FAR or self.stacks.flags[entries[i].p] & FARAWAY:
-                flags |= FARAWAY
-        slot = hashed(entries, n, flags) & (pool.table_size - 1)
+            if items[i].n >= ABOVE or self.stacks.flags[items[i].p] & ABSTRACT:
+                flags |= ABSTRACT
+        slot = hashed(items, n, flags) & (pool.table_size - 1)
         while pool.table[slot] >= 0:
             i = pool.table[slot]
             if (pool.flags[i] == flags and pool.first[i + 1] - pool.first[i] == n
-                    and memcmp(pool.entries + pool.first[i], entries, n * sizeof(Entry)) == 0):
+                    and memcmp(pool.items + pool.first[i], items, n * sizeof(Item)) == 0):
                 return i
             slot = (slot + 1) & (pool.table_size - 1)
         i = pool.n
         end = pool.first[i] + n
-        self.charge((4 * self.n_classes if pool == &self.configs else 0) + n * sizeof(Entry) + 16)
-        if end > pool.entries_room:
-            pool.entries = <Entry*>grown(pool.entries, 2 * <Py_ssize_t>end * sizeof(Entry))
-            pool.entries_room = 2 * end
+        self.charge((4 * self.n_classes if pool == &self.states else 0) + n * sizeof(Item) + 16)
+        if end > pool.items_room:
+            pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
+            pool.items_room = 2 * end
         if i + 2 > pool.room:
             pool.first = <int32_t*>grown(pool.first, 2 * <Py_ssize_t>pool.room * 4)
             pool.flags = <uint8_t*>grown(pool.flags, 2 * <Py_ssize_t>pool.room)
             pool.room *= 2
-        if pool == &self.configs and i >= self.rows_room:
+        if pool == &self.states and i >= self.rows_room:
             self.rows_room = max(64, 2 * self.rows_room)
             self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.n_classes * 4)
-        memcpy(pool.entries + pool.first[i], entries, n * sizeof(Entry))
+        memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
         pool.first[i + 1] = end
         pool.flags[i] = flags
         pool.table[slot] = i
         pool.n += 1
-        if pool == &self.configs:
+        if pool == &self.states:
             self.start_row(i)
         if 2 * pool.n > pool.table_size:
             rehash(pool)
@@ -570,99 +555,8 @@ cdef inline int32_t* ints(cnp.ndarray a) except? NULL:
     return <int32_t*>cnp.PyArray_DATA(a)
 
 
-cdef void* grown(void* old, Py_ssize_t n) except NULL:
-    cdef void* new = realloc(old, n)
-    if not new:
-        raise MemoryError()
-    return new
-
-
-cdef int pool_alloc(Pool* pool) except -1:
-    cdef int32_t i
-    pool.n = 0
-    pool.room = pool.entries_room = 64
-    pool.table_size = 256
-    pool.first = <int32_t*>malloc(4 * pool.room)
-    pool.flags = <uint8_t*>malloc(pool.room)
-    pool.entries = <Entry*>malloc(sizeof(Entry) * pool.entries_room)
-    pool.table = <int32_t*>malloc(4 * pool.table_size)
-    if not (pool.first and pool.flags and pool.entries and pool.table):
-        raise MemoryError()
-    pool.first[0] = 0
-    for i in range(pool.table_size):
-        pool.table[i] = -1
-    return 0
-
-
-cdef void pool_free(Pool* pool) noexcept:
-    free(pool.first)
-    free(pool.flags)
-    free(pool.entries)
-    free(pool.table)
-
-
-cdef int rehash(Pool* pool) except -1:
-    cdef int32_t i, size = 2 * pool.table_size
-    cdef uint64_t slot
-    pool.table = <int32_t*>grown(pool.table, 4 * <Py_ssize_t>size)
-    pool.table_size = size
-    for i in range(size):
-        pool.table[i] = -1
-    for i in range(pool.n):
-        slot = hashed(pool.entries + pool.first[i], pool.first[i + 1] - pool.first[i], pool.flags[i]) & (size - 1)
-        while pool.table[slot] >= 0:
-            slot = (slot + 1) & (size - 1)
-        pool.table[slot] = i
-    return 0
-
-
-cdef uint64_t hashed(const Entry* entries, int32_t n, uint8_t flags) noexcept:
-    cdef uint64_t h = flags + 1
-    cdef int32_t i
-    for i in range(n):
-        h = mixed(h ^ (<uint64_t><uint32_t>entries[i].q << 32 | <uint32_t>entries[i].p)) + <uint32_t>entries[i].n
-    return mixed(h)
-
-
 cdef inline void put_pair(Pair* pairs, int32_t size, Pair pair) noexcept:
     cdef uint64_t slot = mixed(<uint64_t>pair.a << 32 | <uint32_t>pair.b) & (size - 1)
     while pairs[slot].b:
         slot = (slot + 1) & (size - 1)
     pairs[slot] = pair
-
-
-cdef inline int entry_order(const Entry* a, const Entry* b) noexcept nogil:
-    if a.q != b.q:
-        return -1 if a.q < b.q else 1
-    if a.n != b.n:
-        return -1 if a.n < b.n else 1
-    return (a.p > b.p) - (a.p < b.p)
-
-
-cdef int compare_entries(const void* a, const void* b) noexcept nogil:
-    return entry_order(<const Entry*>a, <const Entry*>b)
-
-
-cdef void sort_entries(Entry* entries, int32_t n) noexcept:
-    cdef int32_t i, j
-    cdef Entry entry
-    if n > 24:
-        qsort(entries, n, sizeof(Entry), compare_entries)
-        return
-    for i in range(1, n):
-        entry = entries[i]
-        j = i
-        while j > 0 and entry_order(&entries[j - 1], &entry) > 0:
-            entries[j] = entries[j - 1]
-            j -= 1
-        entries[j] = entry
-
-
-cdef int32_t translate(Pool* pool, int32_t i, const int32_t* new, Entry* out) noexcept:
-    """A set's entries with new stack numbers, sorted; returns how many."""
-    cdef int32_t n = pool.first[i + 1] - pool.first[i], k
-    for k in range(n):
-        out[k] = pool.entries[pool.first[i] + k]
-        out[k].p = new[out[k].p]
-    sort_entries(out, n)
-    return n
