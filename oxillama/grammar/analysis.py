@@ -32,7 +32,7 @@ def walk(node: Node) -> Iterator[Node]:
 def check(rules: Rules) -> None:
     """Raise GrammarError where a front end gave something that is no grammar."""
     if rules.root not in rules.rules:
-        raise GrammarError(f"grammar: expected a rule {rules.root!r} for its root, found none")
+        raise GrammarError(f"grammar: expected a rule {rules.root!r} for its root, got none")
     for name, rule in rules.rules.items():
         level: list[Node] = [rule]
         for _ in range(MAX_NODE_DEPTH):

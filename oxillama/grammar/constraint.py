@@ -20,8 +20,8 @@ from oxillama.grammar.vocabulary import Vocabulary
 TABLE_BYTES = 48 << 20  # of parser states, before the tables are replaced
 HARD_BYTES = 256 << 20  # ... and what one operation may make them grow to
 MASK_BYTES = 32 << 20
-MASK_WORK = 1_000_000_000  # units of work of one mask or token; see ParserStates
-PREPARE_WORK = 1_000_000  # spent on each new grammar and vocabulary, so that no first mask is slow
+MASK_WORK = 5_000_000  # units of work of one mask or token; see ParserStates
+PREPARE_WORK = 2_000_000  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 

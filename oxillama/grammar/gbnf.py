@@ -62,7 +62,7 @@ def parse_gbnf(text: str, root: str = "root", token_ids: Callable[[str], list[in
 class _Parser:
     def __init__(self, text: str, token_ids: Callable[[str], list[int]] | None) -> None:
         if len(text) > MAX_TEXT:
-            raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, found {len(text)}")
+            raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, got {len(text)}")
         self.text, self.token_ids = text, token_ids
         self.pos = 0
         self.depth = 0
@@ -78,18 +78,18 @@ class _Parser:
                 self.fail(f"rule {name} is defined twice", start)
             self.skip_space()
             if not self.text.startswith("::=", self.pos):
-                self.fail(f"expected ::= after the rule name {name}, found {self.found()}")
+                self.fail(f"expected ::= after the rule name {name}, got {self.found()}")
             self.pos += 3
             self.skip_space(newlines=True)
             rules[name] = self.alternatives(nested=False)
             if self.peek() not in ("\r", "\n", ""):
-                self.fail(f"expected an item or the end of the line, found {self.found()}")
+                self.fail(f"expected an item or the end of the line, got {self.found()}")
             self.skip_space(newlines=True)
         for name, where in self.used.items():
             if name not in rules:
                 self.fail(f"rule {name} is not defined", where)
         if root not in rules:
-            raise GrammarError(f"grammar: expected a rule {root}, found {', '.join(rules) or 'no rules'}")
+            raise GrammarError(f"grammar: expected a rule {root}, got {', '.join(rules) or 'no rules'}")
         return Rules(root, rules)
 
     # ------------------------------------------------------------------ rules
@@ -146,7 +146,7 @@ class _Parser:
         self.skip_space(newlines=True)
         node = self.alternatives(nested=True)
         if self.peek() != ")":
-            self.fail(f"expected ) to close the group of {self.place(start)}, found {self.found()}")
+            self.fail(f"expected ) to close the group of {self.place(start)}, got {self.found()}")
         self.pos += 1
         self.depth -= 1
         return node
@@ -167,10 +167,10 @@ class _Parser:
             most = self.integer() if self.peek() in _DIGITS else None
             self.skip_space(nested)
         if self.peek() != "}":
-            self.fail(f"expected }} to close the repetition, found {self.found()}")
+            self.fail(f"expected }} to close the repetition, got {self.found()}")
         self.pos += 1
         if most is not None and most < least:
-            self.fail(f"expected the second bound at or above the first, found {{{least},{most}}}", start)
+            self.fail(f"expected the second bound at or above the first, got {{{least},{most}}}", start)
         return Repeat(item, least, most)
 
     # ------------------------------------------------------------------ terminals
@@ -183,7 +183,7 @@ class _Parser:
             at = self.pos
             code = self.character(start, "literal")
             if 0xD800 <= code <= 0xDFFF:
-                self.fail(f"expected a character, found the surrogate {code:X}", at)
+                self.fail(f"expected a character, got the surrogate {code:X}", at)
             chars.append(chr(code))
         self.pos += 1
         return Text("".join(chars))
@@ -201,7 +201,7 @@ class _Parser:
                 self.pos += 1
                 last = self.character(start, "class")
                 if last < first:
-                    self.fail(f"expected a range in ascending order, found {self.text[at : self.pos]}", at)
+                    self.fail(f"expected a range in ascending order, got {self.text[at : self.pos]}", at)
             ranges.append((first, last))
         self.pos += 1
         points = union(ranges)
@@ -228,7 +228,7 @@ class _Parser:
         self.pos += len(digits)
         value = int(digits, 16)
         if value > LAST_CODE_POINT:
-            self.fail(f"expected a code point up to {LAST_CODE_POINT:X}, found {digits}", at)
+            self.fail(f"expected a code point up to {LAST_CODE_POINT:X}, got {digits}", at)
         return value
 
     def token(self) -> Node:
@@ -236,7 +236,7 @@ class _Parser:
         negated = self.peek() == "!"
         self.pos += negated
         if self.peek() != "<":
-            self.fail(f"expected a token as <text> or <[id]>, found {self.found()}")
+            self.fail(f"expected a token as <text> or <[id]>, got {self.found()}")
         end = self.text.find(">", self.pos)
         if end < 0:
             self.fail("the token is not closed with >", start)
@@ -245,7 +245,7 @@ class _Parser:
         if spelled.startswith("<["):
             digits = spelled[2:-2]
             if not spelled.endswith("]>") or not digits or not set(digits) <= _DIGITS or len(digits) > 10:
-                self.fail(f"expected a token id as <[123]>, found {spelled}", start)
+                self.fail(f"expected a token id as <[123]>, got {spelled}", start)
             return Tokens((int(digits),), negated)
         if self.token_ids is None:
             self.fail(f"the token {spelled} can only be looked up in a tokenizer, and none was given", start)
@@ -276,7 +276,7 @@ class _Parser:
         while self.peek() in WORD:
             self.pos += 1
         if self.pos == start:
-            self.fail(f"expected a rule name, found {self.found()}")
+            self.fail(f"expected a rule name, got {self.found()}")
         return self.text[start : self.pos]
 
     def integer(self) -> int:
@@ -284,7 +284,7 @@ class _Parser:
         while self.peek() in _DIGITS:
             self.pos += 1
         if self.pos == start:
-            self.fail(f"expected a number, found {self.found()}")
+            self.fail(f"expected a number, got {self.found()}")
         if self.pos - start > 10 or int(self.text[start : self.pos]) > MAX_REPEAT:
             self.fail(f"expected at most {MAX_REPEAT} repetitions", start)
         return int(self.text[start : self.pos])

@@ -141,6 +141,37 @@ def test_a_grammar_too_wide_raises() -> None:
         Grammar.parse('root ::= ("a" "c"?)* ("a" "c"?){20000,30000} "b"').matches("a" * 25_000)
 
 
+BUDGET = "expected at most 5000000 units of work for a mask or a token, got more"
+AMBIGUOUS = "\n".join([f"r{i} ::= r{i + 1} r{i + 1}" for i in range(45)]) + '\nr45 ::= "a"?'
+
+
+def test_a_mask_beyond_the_budget_of_work_raises() -> None:
+    with pytest.raises(GrammarError, match=BUDGET):
+        GrammarState(Grammar.parse(AMBIGUOUS, root="r0"), VOCABULARY).mask()
+    state = follow(Grammar.from_regex("(ab)?" * 3300), ids("a"))
+    with pytest.raises(GrammarError, match=BUDGET):
+        state.mask()
+    assert state.tokens == ids("a")
+
+
+def test_the_budget_is_counted_in_work_and_for_each_mask_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_failure(budget: int) -> int:
+        monkeypatch.setattr(constraint, "MASK_WORK", budget)
+        state = GrammarState(Grammar(Grammar.json().rules), VOCABULARY)
+        for i, token in enumerate(ids('{"a": [1, true]}')):
+            try:
+                state.mask()
+            except GrammarError:
+                return i
+            state.advance(token)
+        return -1
+
+    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
+    needed = next(budget for budget in range(100, 100_000, 100) if first_failure(budget) < 0)
+    assert first_failure(needed - 100) >= 0
+    assert [first_failure(needed) for _ in range(3)] == [-1] * 3
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [

@@ -334,7 +334,9 @@ cdef class Matcher:
     cdef int32_t slice(self, int32_t node, Loop* loop) except -1:
         """The number of a loop's slice."""
         cdef Slice part = self.trie.slice_of(node, loop.start, loop.loop)
-        if part not in self.slices:
+        cdef Nodes* nodes = &self.trie.nodes
+        if part not in self.slices:  # other grammars may have made the slice, the work counts all the same
+            self.states.spend(nodes.skip[node] - node if node >= 0 else nodes.n)
             self.states.charge(part.n_bytes)
             self.slices.append(part)
         return self.slices.index(part)

@@ -491,7 +491,7 @@ cdef class ParserStates:
     cdef inline int spend(self, Py_ssize_t work) except -1:
         self.left -= work
         if self.left < 0:
-            raise GrammarError(f"grammar: expected a mask or token within the budget of {self.budget} units of work")
+            raise GrammarError(f"grammar: expected at most {self.budget} units of work for a mask or a token, got more")
         return 0
 
     cdef void start_row(self, int32_t state) noexcept:
