@@ -25,4 +25,4 @@ class State:
 
 def too_large(most: int) -> GrammarError:
     """The error of a network of more than ``most`` states."""
-    return GrammarError(f"grammar: needs more than {most} states")
+    return GrammarError(f"grammar: expected at most {most} states, got more")

@@ -43,6 +43,7 @@ cdef class MaskCache:
         free(self.table)
 
     cdef int32_t find(self, int32_t q, int32_t n, int32_t node) noexcept:
+        """The number of an entry, -1 where there is none."""
         cdef uint64_t slot = cache_hash(q, n, node) & (self.table_size - 1)
         cdef int32_t i
         while self.table[slot] >= 0:
@@ -53,6 +54,7 @@ cdef class MaskCache:
         return -1
 
     cdef int open(self, Found* found) except -1:
+        """Begin with no tokens and no dependents."""
         memset(found, 0, sizeof(Found))
         found.bits = <uint32_t*>calloc(self.n_words, 4)
         if not found.bits:
@@ -60,6 +62,7 @@ cdef class MaskCache:
         return 0
 
     cdef int32_t keep(self, int32_t q, int32_t n, int32_t node, Found* found) except -1:
+        """Make an entry; returns its number. ``found`` is empty afterwards."""
         cdef CacheEntry* entry
         cdef int32_t i, k, count = 0
         cdef uint32_t word
@@ -68,12 +71,14 @@ cdef class MaskCache:
             self.entries = <CacheEntry*>grown(self.entries, self.room * sizeof(CacheEntry))
         if 2 * self.n_entries >= self.table_size:
             self.rehash()
+        for i in range(self.n_words):
+            count += popcount(found.bits[i])
+        self.states.charge(sizeof(CacheEntry) + 8 + found.n_dependents * <Py_ssize_t>sizeof(Dependent)
+                           + 4 * (count if count <= MAX_LIST else self.n_words))
         entry = &self.entries[self.n_entries]
         memset(entry, 0, sizeof(CacheEntry))
         entry.q, entry.n, entry.node, entry.overflow = q, n, node, found.overflow
         if not found.overflow:
-            for i in range(self.n_words):
-                count += popcount(found.bits[i])
             if count <= MAX_LIST:
                 entry.tokens = <int32_t*>malloc(4 * (count + 1))
                 if not entry.tokens:
@@ -92,8 +97,7 @@ cdef class MaskCache:
             found.dependents = NULL
         free(found.bits)
         free(found.dependents)
-        self.states.charge(sizeof(CacheEntry) + 8 + entry.n_dependents * <Py_ssize_t>sizeof(Dependent)
-                            + 4 * (self.n_words if entry.bits else entry.n_tokens))
+        found.bits, found.dependents = NULL, NULL  # nothing is left for the caller to free
         self.n_entries += 1
         self.insert(self.n_entries - 1)
         return self.n_entries - 1

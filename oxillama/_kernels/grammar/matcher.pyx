@@ -157,6 +157,7 @@ cdef class Matcher:
 
     cdef int visit_item(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
         cdef int32_t i, state, index
+        cdef const uint8_t* loop
         n = self.abstract_count(q, n)
         if n < ABOVE and self.states.most[q]:
             return self.visit_counter(q, n, p, node, level, out)
@@ -169,7 +170,8 @@ cdef class Matcher:
             return 0
         state = self.states.popped(p)
         for i in range(self.cache.entries[index].n_dependents):
-            if self.cache.entries[index].dependents[i].loop and self.loops.goes_on(state, self.cache.entries[index].dependents[i].loop):
+            loop = self.cache.entries[index].dependents[i].loop
+            if loop and self.loops.goes_on(state, loop):
                 return self.visit_plainly(q, n, p, node, level, out)
         if self.cache.entries[index].n_dependents > MANY:
             return self.take_cached(index, state, level, out)
@@ -439,7 +441,7 @@ cdef class Matcher:
         cdef int32_t to, token, d, k
         cdef Run returned
         if level > MAX_LEVEL:
-            raise GrammarError("grammar: a token ends too many rules inside each other")
+            raise GrammarError("grammar: expected at most 48 rules ended inside each other by one token, got more")
         path = self.paths + <Py_ssize_t>self.path_length * level
         path[depth] = state
         while i < end and not out.overflow:

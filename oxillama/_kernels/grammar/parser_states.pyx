@@ -41,7 +41,7 @@ cdef enum:  # of edges; oxillama.grammar.rtn
 
 cdef enum:
     MAX_WIDTH = 4096      # items of one parser state or stack
-    LOOK_BACK = 8         # items that one is compared with to see whether they cover it
+    LOOK_BACK = 8         # items that one is compared with to see whether they subsume it
     MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
 
 
@@ -307,7 +307,7 @@ cdef class ParserStates:
     cdef int make_room(self) except -1:
         cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.work_room))
         if self.n_work >= MAX_WIDTH:
-            raise GrammarError(f"grammar: more than {MAX_WIDTH} alternatives are open at one place")
+            raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
         self.work = <Item*>grown(self.work, room * sizeof(Item))
         self.chain = <int32_t*>grown(self.chain, room * 4)
         self.queued = <uint8_t*>grown(self.queued, room)
@@ -445,7 +445,7 @@ cdef class ParserStates:
             sort_items(merged, n)
             n = self.drop_subsumed(merged, n)
             if n > MAX_WIDTH:
-                raise GrammarError(f"grammar: more than {MAX_WIDTH} returns are open at one place")
+                raise GrammarError(f"grammar: expected at most {MAX_WIDTH} returns in a stack, got more")
             united = self.intern(&self.stacks, merged, n, self.stacks.flags[a] | self.stacks.flags[b])
         finally:
             free(merged)
@@ -481,7 +481,7 @@ cdef class ParserStates:
     cdef int charge(self, Py_ssize_t more) except -1:
         self.n_bytes += more
         if self.n_bytes > self.limit:
-            raise GrammarError(f"grammar: needs more than {self.limit >> 20} MB of parser states")
+            raise GrammarError(f"grammar: expected at most {self.limit >> 20} MB of parser states, got more")
         return 0
 
     cdef void allow(self, Py_ssize_t work) noexcept:
