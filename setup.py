@@ -21,7 +21,15 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
 PER_TARGET = ("linear", "attention", "quantize", "vector", "routing", "recurrent", "sampling", "roofline")
-ONCE = ("cpu", "pack", "trie", "configurations", "grammar")
+ONCE = (
+    "cpu",
+    "pack",
+    "grammar/trie",
+    "grammar/parser_states",
+    "grammar/mask_cache",
+    "grammar/loops",
+    "grammar/matcher",
+)
 
 UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
 # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a stack
@@ -52,7 +60,7 @@ TARGETS = [t for t in load_table("targets").TARGETS if not t.machines or MACHINE
 def extension(pyx: str, target: str) -> Extension:
     """The module of one ``.pyx`` for one target, e.g. ``oxillama._kernels.linear_avx2``."""
     return Extension(
-        f"oxillama._kernels.{pyx}_{target}" if target else f"oxillama._kernels.{pyx}",
+        f"oxillama._kernels.{pyx}_{target}" if target else f"oxillama._kernels.{pyx.replace('/', '.')}",
         [str(KERNELS / f"{pyx}.pyx")],
         include_dirs=[numpy.get_include(), str(KERNELS / "simd")],
         define_macros=[

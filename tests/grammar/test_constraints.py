@@ -65,6 +65,18 @@ def test_any_type_is_a_schema(engine: InferenceEngine) -> None:
             SamplerConfig(json_schema=wrong)
 
 
+def test_a_schema_nested_too_deeply_is_a_grammar_error(engine: InferenceEngine) -> None:
+    schema: dict[str, object] = {}
+    for _ in range(5_000):
+        schema = {"items": schema}
+    for compile_it in (
+        Grammar.from_json_schema,
+        lambda s: engine.constraints.of(SamplerConfig(json_schema=s)),
+    ):
+        with pytest.raises(GrammarError, match=r"nested too deeply|within each other"):
+            compile_it(schema)
+
+
 def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
     """A token that the grammar needs is banned: its request raises when it comes to it, others go on."""
     greedy = SamplerConfig.greedy()

@@ -40,7 +40,7 @@ cdef class Trie:
         cdef Py_ssize_t i, n = len(strings), k = 0
         cdef bytes joined = b"".join(strings)
         cdef const uint8_t* flags = inside
-        cdef Item* items
+        cdef Key* keys
         if n != len(inside):
             raise ValueError(f"inside: expected {n} flags, got {len(inside)}")
         if n == 0 or n >= 1 << 30 or len(joined) >= 1 << 31:
@@ -52,22 +52,22 @@ cdef class Trie:
         self.n_words = (self.n_vocab + 31) // 32
         self.first = <int32_t*>malloc(4 * (n + 1))
         self.inside = <uint8_t*>malloc(n)
-        items = <Item*>malloc(sizeof(Item) * n)
+        keys = <Key*>malloc(sizeof(Key) * n)
         try:
-            if not (self.first and self.inside and items):
+            if not (self.first and self.inside and keys):
                 raise MemoryError()
             self.first[0] = 0
             for i in range(n):
                 self.first[i + 1] = self.first[i] + <int32_t>len(<bytes>strings[i])
                 self.inside[i] = flags[i] and self.first[i + 1] > self.first[i]
                 if self.inside[i]:
-                    items[k] = item(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i, 0)
-                    self.max_depth = max(self.max_depth, items[k].length)
+                    keys[k] = key_of(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i, 0)
+                    self.max_depth = max(self.max_depth, keys[k].length)
                     k += 1
             self.n_tokens = k
-            nodes_build(&self.nodes, items, k)
+            nodes_build(&self.nodes, keys, k)
         finally:
-            free(items)
+            free(keys)
 
     def __dealloc__(self):
         nodes_free(&self.nodes)
@@ -129,17 +129,17 @@ cdef class Slice:
         cdef Nodes* nodes = &trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
         cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
-        cdef int32_t d, k, token, length, n_items = 0, n_inside = 0, count
+        cdef int32_t d, k, token, length, n_keys = 0, n_inside = 0, count
         cdef int32_t most = nodes.token_first[end] - nodes.token_first[i]
         cdef int at
         cdef uint8_t* state = <uint8_t*>malloc(trie.max_depth + 1)
         cdef int32_t* chars = <int32_t*>malloc(4 * (trie.max_depth + 1))
-        cdef Item* items = <Item*>malloc(sizeof(Item) * (most + 1))
-        cdef Item* inside = <Item*>malloc(sizeof(Item) * (most + 1))
+        cdef Key* keys = <Key*>malloc(sizeof(Key) * (most + 1))
+        cdef Key* inside = <Key*>malloc(sizeof(Key) * (most + 1))
         self.n_words = trie.n_words
         self.bits = <uint32_t*>calloc(self.n_words, 4)
         try:
-            if not (state and chars and items and inside and self.bits):
+            if not (state and chars and keys and inside and self.bits):
                 raise MemoryError()
             state[depth] = START
             chars[depth] = 0
@@ -151,9 +151,9 @@ cdef class Slice:
                         for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
                             token = nodes.order[k]
                             length = trie.first[token + 1] - trie.first[token] - d + 1
-                            items[n_items] = item(
+                            keys[n_keys] = key_of(
                                 trie.data + trie.first[token] + d - 1, length, token, chars[d - 1])
-                            n_items += 1
+                            n_keys += 1
                     i = nodes.skip[i]
                     continue
                 state[d] = at
@@ -165,13 +165,13 @@ cdef class Slice:
                     inside[n_inside].chars = min(chars[d], 255)
                     n_inside += 1
                 i += 1
-            nodes_build(&self.nodes, items, n_items)
-            self.chars = <uint8_t*>malloc(n_items + 1)
+            nodes_build(&self.nodes, keys, n_keys)
+            self.chars = <uint8_t*>malloc(n_keys + 1)
             self.inside = <int32_t*>malloc(4 * (n_inside + 1))
             if not (self.chars and self.inside):
                 raise MemoryError()
-            for k in range(n_items):
-                self.chars[k] = <uint8_t>min(items[k].chars, 255)
+            for k in range(n_keys):
+                self.chars[k] = <uint8_t>min(keys[k].chars, 255)
             count = 0
             for d in range(256):  # a counting sort by number of characters
                 self.length_first[d] = 0
@@ -187,11 +187,11 @@ cdef class Slice:
             for d in range(255, 0, -1):
                 self.length_first[d] = self.length_first[d - 1]
             self.length_first[0] = 0
-            self.n_bytes = 4 * self.n_words * (2 + UPTO) + 13 * self.nodes.n + 5 * n_items + 4 * n_inside
+            self.n_bytes = 4 * self.n_words * (2 + UPTO) + 13 * self.nodes.n + 5 * n_keys + 4 * n_inside
         finally:
             free(state)
             free(chars)
-            free(items)
+            free(keys)
             free(inside)
         return 0
 
@@ -241,8 +241,8 @@ cdef inline int following(int at, uint8_t byte, const uint8_t* start, const uint
 
 # --------------------------------------------------------------------------- building
 
-cdef inline Item item(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil:
-    cdef Item made
+cdef inline Key key_of(const uint8_t* text, int32_t length, int32_t token, int32_t chars) noexcept nogil:
+    cdef Key made
     cdef int32_t i
     made.head = 0
     for i in range(8):
@@ -259,19 +259,19 @@ cdef void nodes_free(Nodes* nodes) noexcept:
     free(nodes.order)
 
 
-cdef int nodes_build(Nodes* nodes, Item* items, Py_ssize_t n) except -1:
-    """Sort the items, and make the trie of their strings."""
+cdef int nodes_build(Nodes* nodes, Key* keys, Py_ssize_t n) except -1:
+    """Sort the keys, and make the trie of their strings."""
     cdef Py_ssize_t k, total = 0
     cdef int32_t depth = 0, shared, longest = 0, made = 0
     cdef int32_t* path
-    cdef Item* spare = <Item*>malloc(sizeof(Item) * (n + 1))
+    cdef Key* spare = <Key*>malloc(sizeof(Key) * (n + 1))
     if not spare:
         raise MemoryError()
-    merge_sort(items, spare, n)
+    merge_sort(keys, spare, n)
     free(spare)
     for k in range(n):
-        total += items[k].length - (common(&items[k - 1], &items[k]) if k else 0)
-        longest = max(longest, items[k].length)
+        total += keys[k].length - (common(&keys[k - 1], &keys[k]) if k else 0)
+        longest = max(longest, keys[k].length)
     nodes.n = total
     nodes.byte = <uint8_t*>malloc(total + 1)
     nodes.depth = <int32_t*>malloc(4 * (total + 1))
@@ -283,13 +283,13 @@ cdef int nodes_build(Nodes* nodes, Item* items, Py_ssize_t n) except -1:
         free(path)
         raise MemoryError()
     for k in range(n):
-        nodes.order[k] = items[k].token
-        shared = common(&items[k - 1], &items[k]) if k else 0
+        nodes.order[k] = keys[k].token
+        shared = common(&keys[k - 1], &keys[k]) if k else 0
         while depth > shared:
             nodes.skip[path[depth]] = made
             depth -= 1
-        while depth < items[k].length:
-            nodes.byte[made] = items[k].text[depth]
+        while depth < keys[k].length:
+            nodes.byte[made] = keys[k].text[depth]
             nodes.token_first[made] = <int32_t>k
             depth += 1
             path[depth] = made
@@ -299,12 +299,12 @@ cdef int nodes_build(Nodes* nodes, Item* items, Py_ssize_t n) except -1:
         nodes.skip[path[depth]] = made
         depth -= 1
     nodes.token_first[made] = <int32_t>n
-    # A node's tokens come before those of the nodes below it: all items of one string stand together.
+    # A node's tokens come before those of the nodes below it: all keys of one string stand together.
     free(path)
     return 0
 
 
-cdef inline int32_t common(const Item* a, const Item* b) noexcept nogil:
+cdef inline int32_t common(const Key* a, const Key* b) noexcept nogil:
     """How many bytes two strings begin with together."""
     cdef int32_t n = min(a.length, b.length), i = 0
     while i < n and a.text[i] == b.text[i]:
@@ -312,7 +312,7 @@ cdef inline int32_t common(const Item* a, const Item* b) noexcept nogil:
     return i
 
 
-cdef inline bint ordered(const Item* a, const Item* b) noexcept nogil:
+cdef inline bint ordered(const Key* a, const Key* b) noexcept nogil:
     """Whether ``a`` is not after ``b``."""
     cdef int order
     if a.head != b.head:
@@ -321,11 +321,11 @@ cdef inline bint ordered(const Item* a, const Item* b) noexcept nogil:
     return order < 0 or (order == 0 and a.length <= b.length)
 
 
-cdef void merge_sort(Item* keys, Item* spare, Py_ssize_t n) noexcept nogil:
+cdef void merge_sort(Key* keys, Key* spare, Py_ssize_t n) noexcept nogil:
     """Stable, bottom up; the result is in ``keys``."""
     cdef Py_ssize_t width = 1, start, i, a, b, end_a, end_b
-    cdef Item* source = keys
-    cdef Item* target = spare
+    cdef Key* source = keys
+    cdef Key* target = spare
     while width < n:
         start = 0
         while start < n:

@@ -18,7 +18,7 @@ cdef struct Nodes:
     int32_t* order
 
 
-cdef struct Item:
+cdef struct Key:
     uint64_t head     # the first eight bytes
     const uint8_t* text
     int32_t length, token, chars
