@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.errors import KvCacheFullError
-from oxillama.weights.linear import aligned_empty
 
 if TYPE_CHECKING:
     from oxillama.cache.recurrent import SsmStatePool

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
 from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.weights.linear import aligned_empty
 
 CHECKPOINTS = 6
 """Earlier states that a sequence keeps, if they are small."""

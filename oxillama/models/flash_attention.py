@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import best
+from oxillama._kernels.memory import aligned_empty
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.weights.linear import aligned_empty
 
 PAGE = 64  # positions
 

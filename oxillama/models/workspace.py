@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.models.batch import Batch
-from oxillama.weights.linear import Matrices, aligned_empty
+from oxillama.weights.linear import Matrices
 
 MIN_ROWS = 64  # what buffers hold at least, so that a token's experts can run together
 MAX_GROUPS = 512  # matrices that one call takes

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
+from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.errors import LoadError
 from oxillama.formats import FORMATS, LAYOUTS, Format
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.weights.file_types import FLOATS, fitting, is_quantized
 from oxillama.weights.requantize import converted, quantized
 
-ALIGNMENT = 64
 PIECE = 64 << 20  # bytes of memory that small matrices share
 
 Loaded = Callable[[str, int], None]
@@ -28,13 +28,6 @@ Loaded = Callable[[str, int], None]
 
 Observer = Callable[[TensorInfo, int, np.ndarray], None]
 """Told a matrix (its tensor; its expert, 0 if there is but one) and the float32 (n, cols) it multiplies."""
-
-
-def aligned_empty(n_bytes: int) -> np.ndarray:
-    """Uninitialised uint8 memory of ``n_bytes`` whose address is a multiple of 64."""
-    memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + n_bytes]
 
 
 class Weights:

@@ -15,11 +15,11 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from arrays cimport checked, f32_data, i32_data
-from candidates cimport *
-from mathfun cimport exp64, log64
-from penalties cimport Dry, Penalties, dry_penalize, penalize
-from stages cimport *
+from oxillama._kernels.arrays cimport checked, f32_data, i32_data
+from oxillama._kernels.sampling.candidates cimport *
+from oxillama._kernels.simd.mathfun cimport exp64, log64
+from oxillama._kernels.sampling.penalties cimport Dry, Penalties, dry_penalize, penalize
+from oxillama._kernels.sampling.stages cimport *
 
 cnp.import_array()
 
@@ -141,7 +141,9 @@ cdef void sample_row(Row* row, Candidates* c, int* z) noexcept nogil:
 
 
 cdef class Program:
-    """Stages in order, checked and with their arrays.
+    """Program(stages)
+
+    Stages in order, checked and with their arrays.
 
     Parameters
     ----------
@@ -187,7 +189,10 @@ cdef class Program:
 
 
 cdef class Workspace:
-    """The memory of one choice at a time among ``vocab`` tokens, about 50 bytes for each."""
+    """Workspace(Py_ssize_t vocab)
+
+    The memory of one choice at a time among ``vocab`` tokens, about 50 bytes for each.
+    """
 
     cdef Candidates c
     cdef void* memory

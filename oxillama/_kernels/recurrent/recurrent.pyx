@@ -14,10 +14,10 @@ from libc.math cimport sqrt
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
-from arrays cimport checked, f32_data, i32_data
-from mathfun cimport exp16, over_logistic16, softplus16
-from rows cimport load_part, store_part, threads_for
-from simd cimport *
+from oxillama._kernels.arrays cimport checked, f32_data, i32_data
+from oxillama._kernels.simd.mathfun cimport exp16, over_logistic16, softplus16
+from oxillama._kernels.simd.rows cimport load_part, store_part, threads_for
+from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 

@@ -12,8 +12,8 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from mathfun cimport exp16, log64
-from simd cimport *
+from oxillama._kernels.simd.mathfun cimport exp16, log64
+from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     BLOCK = 64  # logits that share a maximum
