@@ -16,6 +16,7 @@ import importlib.util
 import multiprocessing
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,7 @@ UNIX_EXTRA = {
         "-fno-inline-functions-called-once"
     ],  # a function for each layout, or gcc takes three times as long
 }
+WITHOUT_CONSTANTS = {"sampling"}  # inline functions that the compiler may leave as calls
 MSVC_FLAGS = ["/O2", "/fp:precise"]
 UNIX_OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 MSVC_OPENMP = [(["/openmp"], [])]
@@ -130,8 +132,8 @@ class BuildKernels(build_ext):
                 mine = mine + UNIX_EXTRA.get(ext.module.rpartition(".")[2], [])
             ext.extra_compile_args = common + mine + omp_compile
             ext.extra_link_args = list(omp_link)
-            ext.depends = [str(c_files[ext.module]), *map(str, KERNELS.rglob("*.h"))]
-            ext.sources = [str(self.wrap(ext, c_files[ext.module]))]
+            ext.depends = [str(path) for path in KERNELS.rglob("*.h")]
+            ext.sources = [str(self.specialize(ext, c_files[ext.module]))]
         super().build_extensions()
 
     def wanted(self) -> list[object]:
@@ -180,16 +182,26 @@ class BuildKernels(build_ext):
         )
         return {m: Path(e.sources[0]) for m, e in zip(modules, translated, strict=True)}
 
-    def wrap(self, ext: KernelExtension, c_file: Path) -> Path:
-        """A C file that includes a module's C for one target. It holds the flags, so that they count."""
+    def specialize(self, ext: KernelExtension, c_file: Path) -> Path:
+        """A module's C for one target, in a file that changes with the flags, so that those count.
+
+        Tile bodies take the layout and the number of tokens as constants, which they become once inlined. So the
+        kernels' inline functions are always inlined, but not Cython's own, which would double the time.
+        """
         name, short = ext.module.rpartition(".")[2], ext.name.rpartition(".")[2]
-        lines = [f"/* {' '.join(ext.extra_compile_args)} */"]
+        always = "__forceinline" if self.msvc else "inline __attribute__((always_inline))"
+        constants = ext.target and ext.target.features and name not in WITHOUT_CONSTANTS
+        lines = [
+            f"/* {' '.join(ext.extra_compile_args)} */",
+            f"#define OX_BODY {always if constants else 'inline'}",
+        ]
         if ext.target:
             lines += [
                 f"#define OX_TARGET_{ext.target.name.upper()} 1",
                 f"#define PyInit_{name} PyInit_{short}",
             ]
-        text = "\n".join([*lines, f'#include "{c_file.resolve().as_posix()}"', ""])
+        body = re.sub(r"static CYTHON_INLINE (?=[^;{\n]*__pyx_f_)", "static OX_BODY ", c_file.read_text())
+        text = "\n".join([*lines, body])
         path = Path(self.build_temp, "targets", f"{short}.c")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:

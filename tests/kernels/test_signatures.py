@@ -19,6 +19,7 @@ from oxillama.targets import PER_TARGET
 from tests.support.kernels import PRESENT
 
 KERNELS = Path(_kernels.__file__).parent
+INNER = {"Slice", "Configurations.checked"}  # which only kernels use
 TYPES = {"Py_ssize_t": "int", "int": "int", "bool": "bool", "float": "float", "double": "float", "str": "str"}
 ONCE = [".".join(p.relative_to(KERNELS).with_suffix("").parts) for p in sorted(KERNELS.rglob("*.pyi"))]
 
@@ -72,8 +73,21 @@ def from_docstring(thing: object) -> list[Argument]:
     line = (thing.__doc__ or "").partition("\n")[0]
     match = re.fullmatch(r"[\w.]+\((.*)\)(?: -> .*)?", line)
     assert match, f"{thing}: no signature in {line!r}"
+    return from_text(match[1])
+
+
+def from_source(module: str, name: str) -> list[Argument] | None:
+    """The arguments of a class's ``__cinit__``, which Cython writes into no docstring."""
+    source = (KERNELS / f"{module.replace('.', '/')}.pyx").read_text()
+    body = source.partition(f"cdef class {name}")[2].partition("\ncdef class ")[0]
+    match = re.search(r"def __cinit__\(([^)]*)\)", body)
+    return from_text(" ".join(match[1].split())) if match else None
+
+
+def from_text(arguments: str) -> list[Argument]:
+    """Cython's arguments."""
     found = []
-    for part in match[1].split(", ") if match[1] else []:
+    for part in arguments.split(", ") if arguments else []:
         left, _, default = part.partition("=")
         kind, _, name = left.rpartition(" ")
         if name not in ("self", "*") and (kind, name) != ("", "self"):
@@ -85,12 +99,13 @@ def compiled(module: str, built: ModuleType) -> dict[str, list[Argument]]:
     """The functions and methods that a compiled module has."""
     found = {}
     for name, thing in vars(built).items():
-        if name.startswith("_") or getattr(thing, "__module__", "") != f"oxillama._kernels.{module}":
+        elsewhere = getattr(thing, "__module__", "") != f"oxillama._kernels.{module}"
+        if name.startswith("_") or name in INNER or elsewhere:
             continue
         if isinstance(thing, type):
-            found[name] = from_docstring(thing)
+            found[name] = from_source(module, name) or from_docstring(thing)
             for method, body in vars(thing).items():
-                if not method.startswith("_") and callable(body):
+                if not method.startswith("_") and callable(body) and f"{name}.{method}" not in INNER:
                     found[f"{name}.{method}"] = from_docstring(body)
         elif type(thing).__name__ == "cython_function_or_method":
             found[name] = from_docstring(thing)

@@ -141,9 +141,7 @@ cdef void sample_row(Row* row, Candidates* c, int* z) noexcept nogil:
 
 
 cdef class Program:
-    """Program(stages)
-
-    Stages in order, checked and with their arrays.
+    """Stages in order, checked and with their arrays.
 
     Parameters
     ----------
@@ -189,10 +187,7 @@ cdef class Program:
 
 
 cdef class Workspace:
-    """Workspace(Py_ssize_t vocab)
-
-    The memory of one choice at a time among ``vocab`` tokens, about 50 bytes for each.
-    """
+    """The memory of one choice at a time among ``vocab`` tokens, about 50 bytes for each."""
 
     cdef Candidates c
     cdef void* memory
