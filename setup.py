@@ -50,7 +50,7 @@ UNIX_EXTRA = {
         "-fno-inline-functions-called-once"
     ],  # a function for each layout, or gcc takes three times as long
 }
-WITHOUT_CONSTANTS = {"sampling"}  # inline functions that the compiler may leave as calls
+ALWAYS_INLINE = {"linear", "attention", "quantize", "vector", "routing", "recurrent", "pack"}
 MSVC_FLAGS = ["/O2", "/fp:precise"]
 UNIX_OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 MSVC_OPENMP = [(["/openmp"], [])]
@@ -185,22 +185,25 @@ class BuildKernels(build_ext):
     def specialize(self, ext: KernelExtension, c_file: Path) -> Path:
         """A module's C for one target, in a file that changes with the flags, so that those count.
 
-        Tile bodies take the layout and the number of tokens as constants, which they become once inlined. So the
-        kernels' inline functions are always inlined, but not Cython's own, which would double the time.
+        Tile bodies take the layout and the number of tokens as constants, which they become once inlined: so
+        inline functions of `ALWAYS_INLINE` are, but not those that Cython adds, which would double the time.
         """
         name, short = ext.module.rpartition(".")[2], ext.name.rpartition(".")[2]
         always = "__forceinline" if self.msvc else "inline __attribute__((always_inline))"
-        constants = ext.target and ext.target.features and name not in WITHOUT_CONSTANTS
+        inlined = name in ALWAYS_INLINE and short != f"{name}_portable"
         lines = [
             f"/* {' '.join(ext.extra_compile_args)} */",
-            f"#define OX_BODY {always if constants else 'inline'}",
+            f"#define OX_BODY {always if inlined else 'inline'}",
         ]
         if ext.target:
             lines += [
                 f"#define OX_TARGET_{ext.target.name.upper()} 1",
                 f"#define PyInit_{name} PyInit_{short}",
             ]
-        body = re.sub(r"static CYTHON_INLINE (?=[^;{\n]*__pyx_f_)", "static OX_BODY ", c_file.read_text())
+        inline = r"static CYTHON_INLINE (?=[^;{\n]*__pyx_f_)"  # functions of .pyx and .pxd files
+        body, n_found = re.subn(inline, "static OX_BODY ", c_file.read_text())
+        if inlined and not n_found:
+            raise SystemExit(f"{c_file}: expected static CYTHON_INLINE functions, got none")
         text = "\n".join([*lines, body])
         path = Path(self.build_temp, "targets", f"{short}.c")
         path.parent.mkdir(parents=True, exist_ok=True)

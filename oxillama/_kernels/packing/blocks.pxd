@@ -70,6 +70,10 @@ cdef inline void block_dequantize(const int layout, const int block_len, const i
         d = scale_of(layout, block.d) * unit_of(layout)
         if has_minima(layout):
             m = ox_f32_from_f16(block.minimum)
+        if code_bits(layout) == 8 and not has_subs(layout):
+            for i in range(block_len):
+                out[block_len * b + i] = d * <float>(<const int8_t*>codes)[i]
+            continue
         for i in range(block_len):
             code = codes[i]
             ds = d * <float>block.scales[i // sub] if has_subs(layout) else d

@@ -19,6 +19,7 @@ from oxillama._kernels.arrays cimport checked, f32_data, i32_data
 from oxillama._kernels.sampling.candidates cimport *
 from oxillama._kernels.simd.mathfun cimport exp64, log64
 from oxillama._kernels.sampling.penalties cimport Dry, Penalties, dry_penalize, penalize
+from oxillama._kernels.sampling.selection cimport *
 from oxillama._kernels.sampling.stages cimport *
 
 cnp.import_array()

@@ -9,6 +9,7 @@ from libc.math cimport INFINITY, sqrt
 from libc.stdint cimport uint32_t
 
 from oxillama._kernels.sampling.candidates cimport *
+from oxillama._kernels.sampling.selection cimport *
 from oxillama._kernels.simd.mathfun cimport exp64, log64
 from oxillama._kernels.simd.simd cimport *
 
