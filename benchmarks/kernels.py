@@ -19,6 +19,7 @@ from benchmarks import runs
 from benchmarks.random_blocks import random_rows
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
+from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.benchmark import Summary
 from oxillama.bench.measurements import (
     Metric,
@@ -30,7 +31,6 @@ from oxillama.bench.measurements import (
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
-from oxillama.weights.memory import aligned_empty
 
 COLS = 4096
 SOME_ROWS = 256  # this many random rows, again and again

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import KvCacheFullError
-from oxillama.weights.memory import aligned_empty
 
 SLAB_BYTES = 4 << 20  # of an allocation, about; not for recurrent models
 

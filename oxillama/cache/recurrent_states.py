@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.errors import ConfigError, KvCacheFullError
-from oxillama.weights.memory import aligned_empty
 
 
 class PageLimit(Protocol):

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import best
+from oxillama._kernels.memory import aligned_empty
 from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.weights.memory import aligned_empty
 
 PAGE = 64  # positions
 

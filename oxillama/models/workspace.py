@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.models.batch import Batch
 from oxillama.weights.linear import Linear
-from oxillama.weights.memory import aligned_empty
 
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
 MAX_GROUPS = 512  # most matrices of one call

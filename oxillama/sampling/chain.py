@@ -1,7 +1,8 @@
 """The pipeline that chooses tokens: a `SamplerChain` of stages, and a `Sampler`, its state for one sequence.
 
 Bans, biases and the grammar come first, then the stages in `SamplerConfig.order`, then one draw. Runs of
-stages that are kernels are programs for `_kernels/sampling.pyx`; stages of the user's own are called between.
+stages that are kernels are programs for `_kernels/sampling/sampling.pyx`; stages of the user's own are called
+between.
 """
 
 from __future__ import annotations

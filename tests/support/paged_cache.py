@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
+from oxillama._kernels.memory import aligned_empty
 from oxillama.formats import KV_TYPES
-from oxillama.weights.memory import aligned_empty
 from tests.references import attention as reference
 from tests.support.kernels import normal
 

@@ -1,4 +1,4 @@
-"""Aligned memory for the kernels."""
+"""Aligned memory for packed weights, pages and scratch."""
 
 from __future__ import annotations
 

@@ -16,9 +16,11 @@ from libc.math cimport NAN
 from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
-from arrays cimport f32_data, i32_data, u8_data
-from layouts cimport *
-from simd cimport *
+from oxillama._kernels.arrays cimport f32_data, i32_data, u8_data
+from oxillama._kernels.linear.tiles cimport Job, Tile
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
+from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 
@@ -30,7 +32,6 @@ cdef enum:
     MAX_GROUPS = 512
     FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile
     FILL_COLS = 1024  # columns of them, a multiple of every block
-    MAX_TILE = 16  # panels times tokens whose sums are held at once
 
 
 cdef struct Part:
@@ -196,135 +197,7 @@ cdef void fill_tile(int form, const Group* group, const Call* call, Py_ssize_t f
                 v[k * T + t] = x[k]
 
 
-cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
-    """Writes up to 16 rows of one token: out = v (+ bias), or out + that."""
-    cdef float lanes[16]
-    cdef Py_ssize_t r
-    if rows >= 16:
-        if bias != NULL:
-            v = f32_add(v, f32_load(bias))
-        if accumulate:
-            v = f32_add(f32_load(out), v)
-        f32_store(out, v)
-        return
-    f32_store(lanes, v)
-    for r in range(rows):
-        if bias != NULL:
-            lanes[r] = lanes[r] + bias[r]
-        out[r] = out[r] + lanes[r] if accumulate else lanes[r]
-
-
-# Some panels of one matrix times one tile of tokens.
-cdef struct Job:
-    const uint8_t* data
-    Py_ssize_t stride, rows, cols
-    Py_ssize_t first, last    # panels
-    Tile tile
-    float* out                # row 0 of the matrix, for the first token of the tile
-    Py_ssize_t ld             # floats between tokens in out
-    const float* bias
-    bint accumulate
-
-
-cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
-    """Writes panel ``p`` of the T tokens."""
-    cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
-    cdef int t
-    for t in range(T):
-        put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
-
-
-cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
-    cdef f32x16 acc[MAX_TILE]
-    cdef Py_ssize_t p
-    for p in range(job.first, job.last):
-        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, acc)
-        put_panel(job, T, p, acc)
-
-
-cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
-    cdef f32x16 acc[MAX_TILE]
-    cdef Py_ssize_t p = job.first, i
-    cdef int q
-    while p + P <= job.last:
-        float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
-        for q in range(P):
-            put_panel(job, T, p + q, acc + q * T)
-        p = p + P
-    for i in range(p, job.last):
-        float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
-        put_panel(job, T, i, acc)
-
-
-cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
-    """Here the layout is a constant; the tile becomes one."""
-    if layout <= L_BF16:
-        if OX_TILE >= 8 and T == 8:
-            float_tiles(layout, 2, 8, job)
-        elif T == 4:
-            float_tiles(layout, 4, 4, job)
-        elif T == 2:
-            float_tiles(layout, 4, 2, job)
-        else:
-            float_tiles(layout, 4, 1, job)
-    elif OX_TILE >= 8 and T == 8:
-        code_tiles(layout, 8, job)
-    elif T == 4:
-        code_tiles(layout, 4, job)
-    elif T == 2:
-        code_tiles(layout, 2, job)
-    else:
-        code_tiles(layout, 1, job)
-
-
-cdef void run_job(int layout, int T, const Job* job) noexcept nogil:
-    """Every layout, by name, so that each gets bodies of its own."""
-    if layout == L_F32:
-        layout_tiles(L_F32, T, job)
-    elif layout == L_F16:
-        layout_tiles(L_F16, T, job)
-    elif layout == L_BF16:
-        layout_tiles(L_BF16, T, job)
-    elif layout == L_C8:
-        layout_tiles(L_C8, T, job)
-    elif layout == L_C4:
-        layout_tiles(L_C4, T, job)
-    elif layout == L_C5:
-        layout_tiles(L_C5, T, job)
-    elif layout == L_C1:
-        layout_tiles(L_C1, T, job)
-    elif layout == L_T4:
-        layout_tiles(L_T4, T, job)
-    elif layout == L_E4:
-        layout_tiles(L_E4, T, job)
-    elif layout == L_M4:
-        layout_tiles(L_M4, T, job)
-    elif layout == L_M5:
-        layout_tiles(L_M5, T, job)
-    elif layout == L_K2:
-        layout_tiles(L_K2, T, job)
-    elif layout == L_K4:
-        layout_tiles(L_K4, T, job)
-    elif layout == L_K5:
-        layout_tiles(L_K5, T, job)
-    elif layout == L_K3:
-        layout_tiles(L_K3, T, job)
-    elif layout == L_K6:
-        layout_tiles(L_K6, T, job)
-    elif layout == L_KT:
-        layout_tiles(L_KT, T, job)
-    elif layout == L_G1:
-        layout_tiles(L_G1, T, job)
-    elif layout == L_G2:
-        layout_tiles(L_G2, T, job)
-    elif layout == L_G3:
-        layout_tiles(L_G3, T, job)
-    elif layout == L_G3S:
-        layout_tiles(L_G3S, T, job)
-    elif layout == L_S2:
-        layout_tiles(L_S2, T, job)
-    else:
-        layout_tiles(L_S8, T, job)
+include "dispatch.pxi"  # run_job
 
 
 cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group, const Call* call) noexcept nogil:

@@ -15,11 +15,12 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from arrays cimport checked, f32_data, i32_data
-from candidates cimport *
-from mathfun cimport exp64, log64
-from penalties cimport Dry, Penalties, dry_penalize, penalize
-from stages cimport *
+from oxillama._kernels.arrays cimport checked, f32_data, i32_data
+from oxillama._kernels.sampling.candidates cimport *
+from oxillama._kernels.simd.mathfun cimport exp64, log64
+from oxillama._kernels.sampling.penalties cimport Dry, Penalties, dry_penalize, penalize
+from oxillama._kernels.sampling.selection cimport *
+from oxillama._kernels.sampling.stages cimport *
 
 cnp.import_array()
 

@@ -9,8 +9,8 @@ cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.stdint cimport uint8_t
 
-from arrays cimport u8_data
-from simd cimport *
+from oxillama._kernels.arrays cimport u8_data
+from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 

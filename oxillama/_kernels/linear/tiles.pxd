@@ -1,219 +1,19 @@
-"""Block arithmetic: where the parts of a packed panel lie, and the tile bodies over them.
-
-A panel is 16 rows of a matrix, interleaved: lane r of every vector belongs to row r. A quantized panel is
-its blocks one after another, each with its scales (the header) before its codes, so that reading it is one
-stream; two blocks share a group where that keeps the codes on cache lines. A layout is a width of codes and
-a kind of scales:
-
-    codes of 32 columns, 64 bytes per bit; byte j of a lane, group g: value 4g + j of the lane's row
-      8 bits      vector g
-      4 bits      vector g % 4, low nibbles for g < 4, high ones else
-      5, 6 bits   the same, then the upper bits: bit g of every byte, or bits 2(g % 4).. of vector g / 4
-      2 bits      bits 2(g % 4).. of vector g / 4
-      3 bits      the same, then bit g of every byte for the upper bit
-      1 bit       bit g of every byte
-    scales of a block of 32 columns
-      f16 d[16] (bf16 for e4), and f16 m[16] for m4 and m5
-    scales of a block of 256 columns, with sub-blocks of 16 (k2 k3 k6 g1 g2) or 32
-      f16 d[16], f16 dmin[16] where there are minima, then pairs of int8: scales [S / 2][16][2], minima
-      the same; k2 has both in one byte (low nibble, high nibble)
-    scales of a block of 256 columns without sub-blocks (s2 s8)
-      f16 d[16], for s8 f32 d[16]
-
-Codes are what the format's are, or stand in a table of 16 values: those of IQ4_NL in their own, signed; the
-others, which all lie in -64..63, 64 too high, so that they are 7-bit codes like most.
+"""The tile bodies: one packed panel times T tokens.
 
 A tile is one panel times T tokens. Each lane walks its row in order: integers inside a block are
 exact, then one or two float fmas per block, so a row's value depends on nothing but the row and the token.
+
+The compiler folds what depends on a layout: in a body the layout and T are constants.
 """
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
 
-from simd cimport *
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport *
+from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    L_F32 = 0
-    L_F16 = 1
-    L_BF16 = 2
-    L_C8 = 3   # blocks of 32 from here on; codes minus half their range
-    L_C4 = 4
-    L_C5 = 5
-    L_C1 = 6   # twice the code minus 1
-    L_T4 = 7   # codes are looked up in a table: IQ4_NL
-    L_E4 = 8   # MXFP4
-    L_M4 = 9   # codes plus a minimum
-    L_M5 = 10
-    L_K2 = 11  # blocks of 256 from here on; minima
-    L_K4 = 12
-    L_K5 = 13
-    L_K3 = 14  # codes minus half their range
-    L_K6 = 15
-    L_KT = 16  # codes are looked up in a table: IQ4_XS
-    L_G1 = 17  # IQ1
-    L_G2 = 18  # IQ2
-    L_G3 = 19  # IQ3_XXS
-    L_G3S = 20  # IQ3_S
-    L_S2 = 21  # no sub-blocks; codes minus 1
-    L_S8 = 22
-    N_LAYOUTS = 23
-    BIAS = 64  # what the entries of BIASED tables are too high by
-
-# The values of the table layouts (ggml-common.h: kvalues_iq4nl, kvalues_mxfp4, and what the grids are made of).
-# IQ2 and IQ3 have magnitudes, then the same negative. IQ1 has 8 * (-1, 0, 1) + 1, then 8 * (-1, 0, 1) - 1.
-cdef extern from *:
-    """
-    static const signed char OX_IQ4_VALUES[16] = {
-        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-    #define OX_BIASED(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) { \
-        64 + a, 64 + b, 64 + c, 64 + d, 64 + e, 64 + f, 64 + g, 64 + h, \
-        64 + i, 64 + j, 64 + k, 64 + l, 64 + m, 64 + n, 64 + o, 64 + p}
-    static const signed char OX_E4_VALUES[16] = OX_BIASED(
-        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    static const signed char OX_G1_VALUES[16] = OX_BIASED(-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    static const signed char OX_G2_VALUES[16] = OX_BIASED(8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    static const signed char OX_G3_VALUES[16] = OX_BIASED(
-        4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62);
-    static const signed char OX_G3S_VALUES[16] = OX_BIASED(
-        1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15);
-    """
-    const int8_t* IQ4_VALUES "OX_IQ4_VALUES"
-    const int8_t* E4_VALUES "OX_E4_VALUES"
-    const int8_t* G1_VALUES "OX_G1_VALUES"
-    const int8_t* G2_VALUES "OX_G2_VALUES"
-    const int8_t* G3_VALUES "OX_G3_VALUES"
-    const int8_t* G3S_VALUES "OX_G3S_VALUES"
-
-# --- facts; the compiler folds them, since a tile body's layout is a constant -------------------------
-
-cdef inline int form_of(const int layout) noexcept nogil:
-    """Columns per activation scale: 0 for floats, 32 or 256; a row is a whole number of them."""
-    return 0 if layout <= L_BF16 else 32 if layout <= L_M5 else 256
-
-
-cdef inline int code_bits(const int layout) noexcept nogil:
-    if layout == L_C8 or layout == L_S8:
-        return 8
-    if layout == L_K6:
-        return 6
-    if layout == L_C5 or layout == L_M5 or layout == L_K5:
-        return 5
-    if layout == L_K3 or layout == L_G1 or layout == L_G2:
-        return 3
-    if layout == L_K2 or layout == L_S2:
-        return 2
-    return 1 if layout == L_C1 else 4
-
-
-cdef inline bint has_biased_table(const int layout) noexcept nogil:
-    return layout == L_E4 or L_G1 <= layout <= L_G3S
-
-
-cdef inline const int8_t* table_of(const int layout) noexcept nogil:
-    """16 values, or NULL where codes are values."""
-    if layout == L_T4 or layout == L_KT:
-        return IQ4_VALUES
-    if layout == L_E4:
-        return E4_VALUES
-    if layout == L_G1:
-        return G1_VALUES
-    if layout == L_G2:
-        return G2_VALUES
-    if layout == L_G3:
-        return G3_VALUES
-    return G3S_VALUES if layout == L_G3S else NULL
-
-
-cdef inline bint has_signed_codes(const int layout) noexcept nogil:
-    return layout == L_C8 or layout == L_S8 or layout == L_T4 or layout == L_KT
-
-
-cdef inline int code_excess(const int layout) noexcept nogil:
-    """What the format's codes, or the table's values, are too high by."""
-    if has_biased_table(layout):
-        return BIAS
-    if layout == L_C4:
-        return 8
-    if layout == L_C5:
-        return 16
-    if layout == L_K3:
-        return 4
-    if layout == L_K6:
-        return 32
-    return 1 if layout == L_C1 or layout == L_S2 else 0
-
-
-cdef inline int dot_excess(const int layout) noexcept nogil:
-    """What the numbers that are multiplied are too high by."""
-    if has_signed_codes(layout):
-        return 1 << OX_S8_SHIFT if OX_S8_SHIFT else 0
-    return code_excess(layout)
-
-
-cdef inline float unit_of(const int layout) noexcept nogil:
-    """What a block's scale is multiplied with: a power of two, so that nothing is rounded."""
-    if layout == L_G1 or layout == L_G2:
-        return 0.125
-    return 0.25 if layout == L_G3 else 1.0
-
-
-cdef inline bint has_minima(const int layout) noexcept nogil:
-    return L_M4 <= layout <= L_K5
-
-
-cdef inline bint has_subs(const int layout) noexcept nogil:
-    return L_K2 <= layout <= L_G3S
-
-
-cdef inline bint has_subs_of_16(const int layout) noexcept nogil:
-    return layout == L_K2 or layout == L_K3 or layout == L_K6 or layout == L_G1 or layout == L_G2
-
-
-cdef inline int pair_bytes(const int layout) noexcept nogil:
-    """Bytes of a superblock's sub-block scales, all 16 rows."""
-    return 0 if not has_subs(layout) else 256 if has_subs_of_16(layout) else 128
-
-
-cdef inline int header_bytes(const int layout) noexcept nogil:
-    """Bytes of a block's scales, all 16 rows."""
-    cdef int halves = 64 if has_minima(layout) or layout == L_S8 else 32
-    if layout <= L_M5:
-        return halves
-    return halves + pair_bytes(layout) * (2 if has_minima(layout) and layout != L_K2 else 1)
-
-
-cdef inline int group_blocks(const int layout) noexcept nogil:
-    """Blocks whose headers stand together, so that they fill whole cache lines of 64 bytes."""
-    return 2 if header_bytes(layout) % 64 else 1
-
-
-cdef inline Py_ssize_t block_bytes(const int layout) noexcept nogil:
-    """Bytes of a block, header and codes."""
-    return header_bytes(layout) + form_of(layout) * 2 * code_bits(layout)
-
-
-cdef inline Py_ssize_t header_at(const int layout, Py_ssize_t b) noexcept nogil:
-    """Where the header of block ``b`` of a panel begins."""
-    cdef Py_ssize_t first = b - b % group_blocks(layout)
-    return first * block_bytes(layout) + (b - first) * header_bytes(layout)
-
-
-cdef inline Py_ssize_t codes_at(const int layout, Py_ssize_t b) noexcept nogil:
-    """Where the codes of block ``b`` of a panel begin."""
-    cdef Py_ssize_t first = b - b % group_blocks(layout)
-    return (first * block_bytes(layout) + group_blocks(layout) * header_bytes(layout)
-            + (b - first) * form_of(layout) * 2 * code_bits(layout))
-
-
-cdef inline Py_ssize_t panel_bytes(int layout, Py_ssize_t cols) noexcept nogil:
-    """Bytes of one panel of 16 rows: up to the end of the last block's codes."""
-    if layout <= L_BF16:
-        return cols * (64 if layout == L_F32 else 32)
-    return codes_at(layout, cols // form_of(layout) - 1) + form_of(layout) * 2 * code_bits(layout)
-
-
-cdef inline int block_cols(int layout) noexcept nogil:
-    """A row must be a whole number of these columns."""
-    return max(1, form_of(layout))
+    MAX_TILE = 16  # panels times tokens whose sums are held at once
 
 
 # Activations of a tile of T tokens, interleaved as the tile reads them.
@@ -224,14 +24,6 @@ cdef struct Tile:
     const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
     const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
     const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
-
-
-cdef inline f32x16 float_load(const int layout, const uint8_t* p, Py_ssize_t k) noexcept nogil:
-    if layout == L_F32:
-        return f32_load(<const float*>p + 16 * k)
-    if layout == L_F16:
-        return f32_load_f16(<const uint16_t*>p + 16 * k)
-    return f32_load_bf16(<const uint16_t*>p + 16 * k)
 
 
 cdef inline void float_tile(const int layout, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
@@ -246,7 +38,7 @@ cdef inline void float_tile(const int layout, const int P, const int T, const ui
     for k in range(cols):
         for p in range(P):
             w = float_load(layout, panel + p * stride, k)
-            ox_prefetch(panel + p * stride + (64 if layout == L_F32 else 32) * k + OX_AHEAD)
+            ox_prefetch(panel + p * stride + 16 * scale_bytes(layout) * k + OX_AHEAD)
             for t in range(T):
                 acc[p * T + t] = f32_fma(w, f32_set1(a.values[k * T + t]), acc[p * T + t])
 
@@ -324,9 +116,9 @@ cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16
 
 cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
     cdef f32x16 d
-    if layout == L_S8:
+    if scale_bytes(layout) == 4:
         return f32_load(<const float*>header)
-    if layout == L_E4:
+    if is_bf16(layout):
         return f32_load_bf16(<const uint16_t*>header)
     d = f32_load_f16(<const uint16_t*>header)
     return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
@@ -457,7 +249,90 @@ cdef inline void super_tile(const int layout, const int T, const uint8_t* panel,
 cdef inline void code_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols,
                            const Tile* a, f32x16* acc) noexcept nogil:
     """One panel of a quantized layout times T tokens: acc (T)."""
-    if layout <= L_M5:
+    if form_of(layout) == 32:
         block_tile(layout, T, panel, cols, a, acc)
     else:
         super_tile(layout, T, panel, cols, a, acc)
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
+    """Writes up to 16 rows of one token: out = v (+ bias), or out + that."""
+    cdef float lanes[16]
+    cdef Py_ssize_t r
+    if rows >= 16:
+        if bias != NULL:
+            v = f32_add(v, f32_load(bias))
+        if accumulate:
+            v = f32_add(f32_load(out), v)
+        f32_store(out, v)
+        return
+    f32_store(lanes, v)
+    for r in range(rows):
+        if bias != NULL:
+            lanes[r] = lanes[r] + bias[r]
+        out[r] = out[r] + lanes[r] if accumulate else lanes[r]
+
+
+# Some panels of one matrix times one tile of tokens.
+cdef struct Job:
+    const uint8_t* data
+    Py_ssize_t stride, rows, cols
+    Py_ssize_t first, last    # panels
+    Tile tile
+    float* out                # row 0 of the matrix, for the first token of the tile
+    Py_ssize_t ld             # floats between tokens in out
+    const float* bias
+    bint accumulate
+
+
+cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
+    """Writes panel ``p`` of the T tokens."""
+    cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
+    cdef int t
+    for t in range(T):
+        put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+
+
+cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p
+    for p in range(job.first, job.last):
+        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, p, acc)
+
+
+cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p = job.first, i
+    cdef int q
+    while p + P <= job.last:
+        float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
+        for q in range(P):
+            put_panel(job, T, p + q, acc + q * T)
+        p = p + P
+    for i in range(p, job.last):
+        float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, i, acc)
+
+
+cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
+    """Here the layout is a constant; the tile becomes one."""
+    if form_of(layout) == 0:
+        if OX_TILE >= 8 and T == 8:
+            float_tiles(layout, 2, 8, job)
+        elif T == 4:
+            float_tiles(layout, 4, 4, job)
+        elif T == 2:
+            float_tiles(layout, 4, 2, job)
+        else:
+            float_tiles(layout, 4, 1, job)
+    elif OX_TILE >= 8 and T == 8:
+        code_tiles(layout, 8, job)
+    elif T == 4:
+        code_tiles(layout, 4, job)
+    elif T == 2:
+        code_tiles(layout, 2, job)
+    else:
+        code_tiles(layout, 1, job)

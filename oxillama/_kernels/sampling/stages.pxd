@@ -8,9 +8,10 @@ from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY, sqrt
 from libc.stdint cimport uint32_t
 
-from candidates cimport *
-from mathfun cimport exp64, log64
-from simd cimport *
+from oxillama._kernels.sampling.candidates cimport *
+from oxillama._kernels.sampling.selection cimport *
+from oxillama._kernels.simd.mathfun cimport exp64, log64
+from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     MIROSTAT_M = 100  # candidates from which mirostat 1 estimates the slope

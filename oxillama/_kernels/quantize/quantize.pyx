@@ -18,11 +18,13 @@ from libc.math cimport floorf
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from arrays cimport f32_data, u8_data
-from blocks cimport *
-from fit cimport (
+from oxillama._kernels.arrays cimport f32_data, u8_data
+from oxillama._kernels.packing.formats cimport (
+    BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, format_block_bytes, format_block_len)
+from oxillama._kernels.quantize.blocks cimport *
+from oxillama._kernels.quantize.fit cimport (
     Found, Sums, add_codes, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
-from simd cimport (
+from oxillama._kernels.simd.simd cimport (
     f32x16, f32_add, f32_load, f32_mul, f32_select_lt, f32_set1, f32_store, f32_sub, f32_zero,
     ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
 
@@ -143,7 +145,7 @@ cdef void weighted_nibbles(const int format_id, const float* x, const float* imp
                 for i in range(32):
                     codes[i] = <uint8_t>(<int>a.q[16 * i + lane] - low)
                 put_nibble_block(format_id, codes, scale[lane], start[lane],
-                                 out + (b // 32 + lane) * block_bytes(format_id))
+                                 out + (b // 32 + lane) * format_block_bytes(format_id))
 
 
 # --- superblocks of 256 ---------------------------------------------------------------------------
@@ -351,8 +353,8 @@ cdef void super_row(const int format_id, const float* x, const float* importance
         for at in range(16 // per):
             first = per * at
             if b + n * first < cols:
-                block = out + (b + n * first) // 256 * block_bytes(format_id)
-                memset(block, 0, block_bytes(format_id))
+                block = out + (b + n * first) // 256 * format_block_bytes(format_id)
+                memset(block, 0, format_block_bytes(format_id))
                 for lane in range(per):
                     for i in range(n):
                         codes[n * lane + i] = <uint8_t>(<int>(a.q[16 * i + first + lane] - low))
@@ -376,7 +378,7 @@ cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols,
             plain_bytes(x + 32 * i, out + 34 * i)
     else:
         for i in range(cols // 32):
-            plain_nibbles(format_id, x + 32 * i, out + block_bytes(format_id) * i)
+            plain_nibbles(format_id, x + 32 * i, out + format_block_bytes(format_id) * i)
 
 
 cdef void quantize_row(int format_id, const float* x, const float* importance, Py_ssize_t cols,
@@ -415,12 +417,12 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     importance : float32 (cols,), finite and above 0, or None; Q8_0 and the floats do not look at it
     out : uint8, the rows as a file holds them
     """
-    cdef int block_len = 256 if Q2_K <= format_id <= Q6_K else 1 if format_id in (F32, F16, BF16) else 32
+    cdef int block_len = format_block_len(format_id)
     if format_id not in (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K):
         raise ValueError(f"format id {format_id}: cannot be quantized to")
     if rows < 1 or cols < 1 or cols % block_len:
         raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_len}")
-    cdef Py_ssize_t row_bytes = cols // block_len * block_bytes(format_id), r
+    cdef Py_ssize_t row_bytes = cols // block_len * format_block_bytes(format_id), r
     cdef const float* xp = f32_data(x, rows * cols, "x")
     cdef const float* wp = f32_data(importance, cols, "importance") if importance is not None else NULL
     cdef uint8_t* op = u8_data(out, rows * row_bytes, "out")

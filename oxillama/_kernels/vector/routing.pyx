@@ -2,10 +2,10 @@
 
 cimport numpy as cnp
 
-from arrays cimport f32_data, i32_data
-from mathfun cimport over_logistic16
-from rows cimport load_part, softmax_row, store_part
-from simd cimport *
+from oxillama._kernels.arrays cimport f32_data, i32_data
+from oxillama._kernels.simd.mathfun cimport over_logistic16
+from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part
+from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 

@@ -11,10 +11,11 @@ dimensions, both are summed in order of dimension and of position.
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from kvpage cimport LANES, Q8_BLOCK, Q8_BYTES
-from layouts cimport L_C8, L_F32, float_load
-from mathfun cimport exp16, tanh16
-from simd cimport *
+from oxillama._kernels.attention.kvpage cimport LANES, Q8_BLOCK, Q8_BYTES
+from oxillama._kernels.packing.formats cimport L_C8, L_F32
+from oxillama._kernels.packing.layouts cimport float_load
+from oxillama._kernels.simd.mathfun cimport exp16, tanh16
+from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     BLOCK = 64           # positions per step of the online softmax

@@ -16,11 +16,12 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
-from arrays cimport checked, f32_data, i32_data, u8_data
-from kvpage cimport LANES, Pages, gather, keys_at, page_layout, put_key, put_value, values_at
-from layouts cimport L_BF16, L_C8, L_F16, L_F32
-from onlinesoftmax cimport *
-from simd cimport *
+from oxillama._kernels.arrays cimport checked, f32_data, i32_data, u8_data
+from oxillama._kernels.attention.kvpage cimport (
+    LANES, Pages, gather, keys_at, page_layout, put_key, put_value, values_at)
+from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
+from oxillama._kernels.attention.onlinesoftmax cimport *
+from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 

@@ -20,8 +20,8 @@ from libc.math cimport fabsf
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from layouts cimport L_BF16, L_C8, L_F16, L_F32
-from simd cimport *
+from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
+from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
     LANES = 16

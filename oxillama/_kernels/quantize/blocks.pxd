@@ -1,56 +1,17 @@
 """Writes quantized blocks as GGUF files have them: where each code, scale and half float lies.
 
-The layouts are told in pack.pyx, which reads them.
+unpack.pxd describes the blocks, and reads them.
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from simd cimport ox_f16_from_f32
-
-cdef enum:  # format ids, as stored in GGUF files
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q2_K = 10
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    BF16 = 30
-
+from oxillama._kernels.packing.formats cimport Q2_K, Q3_K, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K
+from oxillama._kernels.simd.simd cimport ox_f16_from_f32
 
 cdef inline void put_half(uint8_t* p, float value) noexcept nogil:
     cdef uint16_t h = ox_f16_from_f32(value)
     memcpy(p, &h, 2)
-
-
-cdef inline int block_bytes(const int format_id) noexcept nogil:
-    if format_id == Q4_0:
-        return 18
-    if format_id == Q4_1:
-        return 20
-    if format_id == Q5_0:
-        return 22
-    if format_id == Q5_1:
-        return 24
-    if format_id == Q8_0:
-        return 34
-    if format_id == Q2_K:
-        return 84
-    if format_id == Q3_K:
-        return 110
-    if format_id == Q4_K:
-        return 144
-    if format_id == Q5_K:
-        return 176
-    if format_id == Q6_K:
-        return 210
-    return 4 if format_id == F32 else 2
 
 
 cdef inline bint has_minimum(const int format_id) noexcept nogil:

@@ -8,8 +8,8 @@ from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY
 from libc.stdint cimport uint8_t
 
-from candidates cimport Candidates, changed
-from mathfun cimport log64
+from oxillama._kernels.sampling.candidates cimport Candidates, changed
+from oxillama._kernels.simd.mathfun cimport log64
 
 cdef struct Penalties:
     float repetition

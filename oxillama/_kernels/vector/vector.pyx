@@ -9,10 +9,10 @@ from cython.parallel cimport prange
 from libc.math cimport sqrt
 from libc.stdint cimport uint32_t
 
-from arrays cimport f32_data, i32_data, checked
-from mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
-from rows cimport load_part, softmax_row, store_part, threads_for
-from simd cimport *
+from oxillama._kernels.arrays cimport f32_data, i32_data, checked
+from oxillama._kernels.simd.mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
+from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part, threads_for
+from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
 

@@ -6,7 +6,7 @@ fix the best scale (and offset) by least squares, and what has the smallest erro
 scales in turn end it, as in Lloyd's algorithm ("Least squares quantization in PCM", 1982).
 """
 
-from simd cimport (
+from oxillama._kernels.simd.simd cimport (
     f32x16, f32_abs, f32_add, f32_div, f32_load, f32_max, f32_mul, f32_select_lt, f32_set1, f32_sub, f32_zero)
 
 cdef inline f32x16 nearest(f32x16 v, float low, float high) noexcept nogil:

@@ -4,7 +4,7 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from simd cimport *
+from oxillama._kernels.simd.simd cimport *
 
 
 cdef inline f32x16 exp16(f32x16 x) noexcept nogil:

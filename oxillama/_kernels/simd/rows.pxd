@@ -2,8 +2,8 @@
 
 from libc.string cimport memcpy
 
-from mathfun cimport exp16
-from simd cimport *
+from oxillama._kernels.simd.mathfun cimport exp16
+from oxillama._kernels.simd.simd cimport *
 
 
 cdef enum:
