@@ -15,7 +15,15 @@ from oxillama import _kernels
 from oxillama.cache.prefix import PinnedPrefix
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine.aliases import ReferenceNames
-from oxillama.engine.embedding import Embedding, Pooling, PoolingMode, pooling_of
+from oxillama.engine.embedding import (
+    Embedding,
+    Pooling,
+    PoolingMode,
+    classifier_pooling,
+    pair_tokens,
+    pooling_of,
+    scores,
+)
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.metrics import EngineMetrics
@@ -398,6 +406,21 @@ class InferenceEngine(ReferenceNames):
     def hidden_states(self, text: Prompt) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
         return Embedding(self.model, self.model.prompt_tokens(text)).result()
+
+    def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
+        """float32 (documents,): how well each document answers the query, by the score of the first label.
+
+        Raises
+        ------
+        ConfigError : the model is no reranker: the file has no classification head.
+        PromptError : query and document do not fit the context together.
+        """
+        model = self.model
+        last = classifier_pooling(model) is PoolingMode.LAST
+        pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]  # type: ignore[arg-type]
+        handles = [Embedding(model, tokens, last=last) for tokens in pairs]
+        states = [handle.result() for handle in handles]
+        return scores(model, states) if states else np.empty(0, np.float32)
 
     # --- by hand ------------------------------------------------------------------------------------
 

@@ -201,6 +201,13 @@ class TokenizerBridge:
 
     # ------------------------------------------------------------------ decoding
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Ids of two texts with the separators between and around them that cross-encoders are trained with.
+
+        Raises TokenizerError as `encode`.
+        """
+        return self._encoder.encode_pair(first, second)
+
     def decode(
         self,
         ids: Iterable[int],
@@ -244,6 +251,13 @@ class TokenizerBridge:
         """Names of the chat templates in the file; the unnamed one is "default"."""
         return list(self._templates)
 
+    def chat_template_source(self, name: str) -> str:
+        """The text of a chat template of the file. Raises ChatTemplateError if there is none of that name."""
+        if name not in self._templates:
+            known = ", ".join(self._templates) or "none"
+            raise ChatTemplateError(f"chat template: expected one of the file's ({known}), got {name!r}")
+        return self._templates[name]
+
     def chat_template(self, name: str = "default") -> ChatTemplate:
         """A chat template of the file, by name.
 
@@ -252,12 +266,10 @@ class TokenizerBridge:
         ChatTemplateError
             The file has no such template, or it is not valid.
         """
-        if name not in self._templates:
-            known = ", ".join(self._templates) or "none"
-            raise ChatTemplateError(f"chat template: expected one of the file's ({known}), got {name!r}")
+        source = self.chat_template_source(name)
         cache = self.__dict__.setdefault("_compiled_templates", {})
         if name not in cache:
-            cache[name] = ChatTemplate(self._templates[name], self._text_of("bos"), self._text_of("eos"))
+            cache[name] = ChatTemplate(source, self._text_of("bos"), self._text_of("eos"))
         template: ChatTemplate = cache[name]
         return template
 

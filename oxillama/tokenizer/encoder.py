@@ -52,6 +52,16 @@ class VocabularyEncoder:
             return [self._required("bos")]
         return []
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Ids of two texts for a cross-encoder: opening, first, closing, separator, second, closing.
+
+        The separator is the vocabulary's ``add_sep``; WordPiece closes texts with it.
+        """
+        apart = self._vocab.add_sep and self._vocab.kind != "wordpiece"
+        separator = [self._required("sep")] if apart else []
+        ids = self.encode(first, True, False) + separator
+        return ids + self.encode(second, False, False) + self._closing()
+
     def _closing(self) -> list[int]:
         kind, add = self._vocab.kind, self._vocab.add_eos
         if kind == "wordpiece":
