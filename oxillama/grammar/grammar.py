@@ -131,7 +131,7 @@ class Grammar:
         Raises
         ------
         GrammarError
-            The grammar names tokens, so that text alone cannot tell; or a limit of memory was met.
+            The grammar names tokens, so that text alone cannot tell; or a limit of memory or of work was met.
         """
         if self.program.token_sets:
             raise GrammarError("grammar: names tokens, so whether it matches depends on a vocabulary")

@@ -15,6 +15,12 @@ from oxillama.grammar.rules import Rules, Tokens
 FINAL, CONSUMES, PURE_FINAL = 1, 2, 4
 ENDS_ALWAYS, ENDS_IF_ENOUGH = 8, 16
 
+DIGESTED = (
+    *("byte_edges", "byte_first", "calls", "calls_first", "class_of", "flags", "epsilon", "epsilon_first"),
+    *("labels", "least", "most", "token_edges", "token_first"),
+)
+"""The order of the arrays in a digest. Saved states name digests, so the order stays as it is."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -97,7 +103,7 @@ def _flatten(rtn: Rtn) -> Program:
         arrays[f"{key}_first"] = np.array(first[name], np.int32)
     start, sets = number[rtn.starts[0]], tuple(rtn.token_sets)
     digest = hashlib.sha256(repr((start, sets, rtn.accepts_empty)).encode())
-    for name in sorted(arrays):
+    for name in DIGESTED:
         digest.update(arrays[name].tobytes())
     return Program(
         **arrays,

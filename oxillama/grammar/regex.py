@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import is_nullable
 from oxillama.grammar.codepoints import (
     DIGITS,
     EVERYTHING,
@@ -111,24 +112,15 @@ def alternatives(items: list[Node]) -> Node:
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 
-def nullable(node: Node) -> bool:
-    """Whether an expression (no references) matches the empty string."""
-    if isinstance(node, Seq):
-        return all(map(nullable, node.items))
-    if isinstance(node, Alt):
-        return any(map(nullable, node.items))
-    return isinstance(node, Repeat) and (node.least == 0 or nullable(node.item))
-
-
 def _join(left: _Piece, right: _Piece) -> _Piece | None:
     """Both in a row; None where an anchor makes that impossible."""
     first, last, a, b = left.first, right.last, left.node, right.node
     if left.last:
-        if not nullable(b):
+        if not is_nullable(b, set()):
             return None
         b, last = EMPTY, True
     if right.first:
-        if not nullable(a):
+        if not is_nullable(a, set()):
             return None
         a, first = EMPTY, True
     return _Piece(sequence([a, b]), first, last)

@@ -61,6 +61,8 @@ def build_rtn(rules: Rules) -> Rtn:
     starts = builder.build_all()
     nonempty = [_nonempty_start(builder.states, start) for start in starts]
     remove_left_recursion(builder.states, nonempty, MAX_STATES)
+    if len(builder.states) > MAX_STATES:
+        raise too_large(MAX_STATES)
     return Rtn(builder.states, nonempty, builder.token_sets, rules.root in builder.nullable)
 
 

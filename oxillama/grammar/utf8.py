@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from oxillama.grammar.codepoints import Ranges
 from oxillama.grammar.rules import LAST_CODE_POINT
 
 Tree = tuple[tuple[int, "Tree | None"], ...]
-Ranges = tuple[tuple[int, int], ...]
 Sequence = tuple[tuple[int, int], ...]  # ranges of bytes, one after another
 
 _LIMITS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST_CODE_POINT))

@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
@@ -80,6 +80,7 @@ def test_a_pattern_matches_what_python_finds(pattern: str) -> None:
         assert language(whole).accepts(text) == bool(theirs.fullmatch(text)), text
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "^", "$"]),
@@ -109,6 +110,7 @@ def test_two_languages_meet() -> None:
     assert determinise([has_a], lambda verdicts: verdicts[0] and not verdicts[0]) == NEVER
 
 
+@settings(deadline=None)
 @given(st.sets(st.sampled_from(TEXTS)))
 def test_finite_sets_and_their_complements(texts: set[str]) -> None:
     for text in TEXTS:
@@ -118,6 +120,7 @@ def test_finite_sets_and_their_complements(texts: set[str]) -> None:
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)).map(lambda p: (p[0], p[0] + p[1])))
 
 
+@settings(deadline=None)
 @given(RANGES, RANGES)
 def test_sets_of_code_points(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     def points(ranges: object) -> set[int]:

@@ -7,9 +7,11 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates
 
 
 cdef struct Loop:
-    # What a parser state does with single characters: those in ``start`` lead to ``to``, which those in ``loop``
-    # leave where it is. ASCII characters, and all others as one; covers: no other character can follow at all.
-    # ends_run: 1 if only the counted item takes them after a run, -1 if others do, 0 if that is not known yet.
+    # Characters in ``start`` lead to the parser state ``to``; those in ``loop`` lead from ``to`` to itself. Index 0
+    # to 127 is an ASCII character, 128 stands for all others.
+    # known: the fields are filled in; found: there is a loop worth a slice; covers: no character outside of
+    # ``start`` can follow; same: ``start`` equals ``loop``.
+    # ends_run: 1 if only the counted item takes a character of the loop after a run, -1 if others do, 0 unknown.
     bint known, found, covers, same
     int32_t to, ends_run
     uint8_t start[129]

@@ -7,22 +7,23 @@ from oxillama._kernels.grammar.trie cimport Nodes
 
 
 cdef struct Dependent:
-    # A node at which the subnetwork has ended. Or, with ``loop``, any place along a run of these characters:
-    # then ``nodes`` are what may follow the run.
+    # A trie node at which the subnetwork has ended, so that the rest of a token depends on the stack. With
+    # ``loop``: any place along a run of these characters, and ``nodes`` is the trie of what may follow the run.
     Nodes* nodes
     int32_t node, part  # the slice's number, -1 for the whole trie
     const uint8_t* loop
 
 
 cdef struct Found:
-    uint32_t* bits
+    # The result of a walk that is under way.
+    uint32_t* bits          # the tokens as a mask
     Dependent* dependents
     int32_t n_dependents, room
-    bint overflow           # more dependents than are kept: what has been found is of no use
+    bint overflow           # more dependents than are kept: the result is incomplete
 
 
 cdef struct CacheEntry:
-    int32_t q, n, node
+    int32_t q, n, node  # the key: RTN state, count, trie node (-1: the root)
     int32_t n_tokens, n_dependents
     bint overflow
     uint32_t* bits      # the tokens as a mask, or

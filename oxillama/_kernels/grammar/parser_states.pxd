@@ -1,4 +1,4 @@
-"""ParserStates of a grammar, as other kernels see them."""
+"""Parser states of a grammar, as other kernels see them."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -6,15 +6,15 @@ from oxillama._kernels.grammar.item_sets cimport Item, Pool
 
 cdef enum:
     DEAD = 0           # the parser state in which nothing can follow
-    UNKNOWN = -1       # a step that has not been made yet
+    UNKNOWN = -1       # a transition that has not been computed yet
     BOTTOM = 0         # the stack on which the root ends
     OPEN = 1           # a stack of which nothing is known
     ACCEPTS = 1        # flag: the text may end here
-    DEPENDENT = 2        # flag: what follows depends on the open stack
-    RESULT_FLAGS = 3        # these two
-    ABSTRACT = 4        # flag: there is a count of ABOVE or BELOW in it
-    ABOVE = 1 << 30      # a count that is enough and stays below the bound
-    BELOW = ABOVE + 1    # a count that is not enough and stays so
+    DEPENDENT = 2      # flag: what follows depends on the open stack
+    RESULT_FLAGS = 3   # ACCEPTS and DEPENDENT
+    ABSTRACT = 4       # flag: an item has an abstract count
+    ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token brings it to n
+    BELOW = ABOVE + 1  # abstract count: less than m of {m,n}, and no token brings it to m
 
 
 cdef struct Pair:
@@ -41,14 +41,14 @@ cdef class ParserStates:
     cdef int32_t* epsilon_first
     cdef object program
     # the parser state being made
-    cdef Item* work
+    cdef Item* made
     cdef int32_t* chain      # the next item of the same hash
     cdef uint8_t* queued
     cdef int32_t* queue
-    cdef int32_t* head       # hash table of (state, count): its first item, if mark says so
+    cdef int32_t* head       # hash table of (RTN state, count): the first item, if mark equals generation
     cdef int32_t* mark
-    cdef int32_t n_work, n_queue, work_room, n_heads, generation
-    cdef uint8_t work_flags
+    cdef int32_t n_made, n_queue, made_room, n_heads, generation
+    cdef uint8_t made_flags
     # unions of stacks made so far
     cdef Pair* pairs
     cdef int32_t pairs_size, n_pairs

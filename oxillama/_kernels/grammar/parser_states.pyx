@@ -95,7 +95,7 @@ cdef class ParserStates:
         pool_free(&self.stacks)
         pool_free(&self.states)
         free(self.rows)
-        free(self.work)
+        free(self.made)
         free(self.chain)
         free(self.queued)
         free(self.queue)
@@ -110,7 +110,7 @@ cdef class ParserStates:
         self.allow(self.budget)
         self.begin()
         if self.program.accepts_empty:
-            self.work_flags = ACCEPTS
+            self.made_flags = ACCEPTS
         self.add(self.program.start, 0, BOTTOM)
         return self.finish()
 
@@ -243,7 +243,7 @@ cdef class ParserStates:
                         hit = True
         if not hit:
             return after_bytes
-        self.work_flags |= self.states.flags[after_bytes] & RESULT_FLAGS
+        self.made_flags |= self.states.flags[after_bytes] & RESULT_FLAGS
         for i in range(self.states.first[after_bytes], self.states.first[after_bytes + 1]):
             item = self.states.items[i]
             self.add(item.q, item.n, item.p)
@@ -270,9 +270,9 @@ cdef class ParserStates:
     # ------------------------------------------------------------------ the parser state being made
 
     cdef int begin(self) except -1:
-        self.n_work = 0
+        self.n_made = 0
         self.n_queue = 0
-        self.work_flags = 0
+        self.made_flags = 0
         self.generation += 1
         return 0
 
@@ -281,19 +281,19 @@ cdef class ParserStates:
         cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
         if self.mark[slot] == self.generation:
             i = self.head[slot]
-            while i >= 0 and (self.work[i].q != q or self.work[i].n != n):
+            while i >= 0 and (self.made[i].q != q or self.made[i].n != n):
                 i = self.chain[i]
         if i >= 0:
-            united = self.unite(self.work[i].p, p, 0)
-            if united == self.work[i].p:
+            united = self.unite(self.made[i].p, p, 0)
+            if united == self.made[i].p:
                 return 0
-            self.work[i].p = united
+            self.made[i].p = united
         else:
-            if self.n_work >= self.work_room:
+            if self.n_made >= self.made_room:
                 self.make_room()
-            i = self.n_work
-            self.n_work += 1
-            self.work[i] = Item(q, n, p)
+            i = self.n_made
+            self.n_made += 1
+            self.made[i] = Item(q, n, p)
             self.queued[i] = 0
             self.chain[i] = self.head[slot] if self.mark[slot] == self.generation else -1
             self.head[slot] = i
@@ -305,14 +305,14 @@ cdef class ParserStates:
         return 0
 
     cdef int make_room(self) except -1:
-        cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.work_room))
-        if self.n_work >= MAX_WIDTH:
+        cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.made_room))
+        if self.n_made >= MAX_WIDTH:
             raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
-        self.work = <Item*>grown(self.work, room * sizeof(Item))
+        self.made = <Item*>grown(self.made, room * sizeof(Item))
         self.chain = <int32_t*>grown(self.chain, room * 4)
         self.queued = <uint8_t*>grown(self.queued, room)
         self.queue = <int32_t*>grown(self.queue, room * 4)
-        self.work_room = room
+        self.made_room = room
         return 0
 
     cdef int pop(self, int32_t p) except -1:
@@ -320,7 +320,7 @@ cdef class ParserStates:
         cdef int32_t i
         cdef Item item
         self.spend(self.stacks.first[p + 1] - self.stacks.first[p])
-        self.work_flags |= self.stacks.flags[p] & RESULT_FLAGS
+        self.made_flags |= self.stacks.flags[p] & RESULT_FLAGS
         for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
             item = self.stacks.items[i]
             self.add(item.q, item.n, item.p)
@@ -335,7 +335,7 @@ cdef class ParserStates:
             self.n_queue -= 1
             i = self.queue[self.n_queue]
             self.queued[i] = 0
-            item = self.work[i]
+            item = self.made[i]
             self.spend(1 + self.epsilon_first[item.q + 1] - self.epsilon_first[item.q]
                        + self.calls_first[item.q + 1] - self.calls_first[item.q])
             if self.flags[item.q] & FINAL:
@@ -356,12 +356,12 @@ cdef class ParserStates:
         """The number of the parser state that has been put in."""
         cdef int32_t i, n = 0
         self.close()
-        for i in range(self.n_work):
-            if self.flags[self.work[i].q] & CONSUMES:
-                self.work[n] = self.work[i]
+        for i in range(self.n_made):
+            if self.flags[self.made[i].q] & CONSUMES:
+                self.made[n] = self.made[i]
                 n += 1
-        sort_items(self.work, n)
-        return self.intern(&self.states, self.work, self.drop_subsumed(self.work, n), self.work_flags)
+        sort_items(self.made, n)
+        return self.intern(&self.states, self.made, self.drop_subsumed(self.made, n), self.made_flags)
 
     cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept:
         """Drop sorted items that others cover: of counts that are enough, the lower allows all the higher does."""

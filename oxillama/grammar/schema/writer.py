@@ -7,10 +7,11 @@ read. In the end rules with equal bodies become one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import walk
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
@@ -187,8 +188,9 @@ def shared(rules: dict[str, Node]) -> dict[str, Node]:
     """The same rules, those with equal bodies as one."""
     users: dict[str, set[str]] = {}
     for name, body in rules.items():
-        for used in _names(body):
-            users.setdefault(used, set()).add(name)
+        for node in walk(body):
+            if isinstance(node, Ref):
+                users.setdefault(node.name, set()).add(name)
     first: dict[Node, str] = {}
     same: dict[str, str] = {}
     changed = list(rules)
@@ -207,16 +209,6 @@ def shared(rules: dict[str, Node]) -> dict[str, Node]:
         for name, kept in found.items():
             users.setdefault(kept, set()).update(users.get(name, ()))
     return {name: body for name, body in rules.items() if name not in same}
-
-
-def _names(node: Node) -> Iterator[str]:
-    if isinstance(node, Ref):
-        yield node.name
-    elif isinstance(node, (Seq, Alt)):
-        for item in node.items:
-            yield from _names(item)
-    elif isinstance(node, Repeat):
-        yield from _names(node.item)
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:
