@@ -446,7 +446,7 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     if indent is not None and not (isinstance(indent, int) and 0 <= indent <= 16):
-        raise SecurityError(f"tojson: indent should be between 0 and 16, found {indent!r}")
+        raise SecurityError(f"tojson: expected an indent from 0 to 16, got {indent!r}")
     budget = current_budget.get()
     budget.spend(budget.size((value, separators)) * (2 + (indent or 0)))
     return json.dumps(

@@ -138,7 +138,7 @@ def test_olmo_3_may_say_both_rotations(tmp_path: Path, local: float | None) -> N
         ),
         ({"sliding_attention": {"rope_type": "default", "factor": 2.0}}, "factor is not supported"),
         ({"full_attention": {"rope_type": "spiral"}}, "'spiral' is not supported"),
-        ({"full_attention": 3}, "full_attention: needs an object, got 3"),
+        ({"full_attention": 3}, "full_attention: expected an object, got 3"),
     ],
 )
 def test_rotations_that_are_refused(tmp_path: Path, both: dict[str, Any], finding: str) -> None:
@@ -149,5 +149,5 @@ def test_rotations_that_are_refused(tmp_path: Path, both: dict[str, Any], findin
 
 def test_factors_that_are_not_as_many(tmp_path: Path) -> None:
     made = weights_of("phi3")
-    with pytest.raises(LoadError, match=r"long_factor: needs 4 numbers above 0, got \[1.0, 2.5, 4.0\]"):
+    with pytest.raises(LoadError, match=r"long_factor: expected 4 numbers above 0, got \[1.0, 2.5, 4.0\]"):
         converted(tmp_path, longrope("phi3", 64, n=3), made)

@@ -352,7 +352,7 @@ def spoilt(key: str, value: Any, kind: str = "sentence_piece") -> dict[str, Any]
         ("model", "none", "sentence_piece", "expected one of .*, got 'none'"),
         ("model", "word2vec", "sentence_piece", "expected one of .*, got 'word2vec'"),
         ("model", 3, "sentence_piece", "expected a string, got 3"),
-        ("pre", "qwen17", "byte_pair", "unknown pre-tokenizer 'qwen17'"),
+        ("pre", "qwen17", "byte_pair", "expected a known pre-tokenizer, got 'qwen17'"),
         ("tokens", None, "sentence_piece", "got no such key"),
         ("tokens", [], "sentence_piece", "at least one token"),
         (
@@ -389,8 +389,8 @@ def spoilt(key: str, value: Any, kind: str = "sentence_piece") -> dict[str, Any]
         ("bos_token_id", -1, "sentence_piece", "expected a token id .*, got -1"),
         ("bos_token_id", "1", "sentence_piece", "expected an integer, got '1'"),
         ("seperator_token_id", 10**6, "word_piece", "expected a token id"),
-        ("precompiled_charsmap", np.zeros(2, np.uint8), "unigram", "too few"),
-        ("precompiled_charsmap", np.full(64, 255, np.uint8), "unigram", "does not fit"),
+        ("precompiled_charsmap", np.zeros(2, np.uint8), "unigram", "expected 4 bytes or more"),
+        ("precompiled_charsmap", np.full(64, 255, np.uint8), "unigram", "expected a trie of at most"),
         ("precompiled_charsmap", np.zeros(64, np.int32), "unigram", "got an array of 64 int32"),
     ],
 )
@@ -426,7 +426,7 @@ def test_added_token_that_is_missing_is_an_error() -> None:
 
 def test_text_the_vocabulary_cannot_express() -> None:
     values = vocabularies.metadata("llama", ["<unk>", "a", "▁"], [2, NORMAL, NORMAL], add_bos_token=False)
-    with pytest.raises(TokenizerError, match="no token for the byte 0x62"):
+    with pytest.raises(TokenizerError, match="expected a token for the byte 0x62"):
         TokenizerBridge.from_metadata(values).encode("ab")
 
 
