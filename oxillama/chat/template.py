@@ -14,7 +14,8 @@ from typing import Any
 
 from jinja2.exceptions import TemplateSyntaxError
 
-from oxillama.chat.sandbox import Budget, Environment, OverBudget, Refused, current_budget
+from oxillama.chat.budget import Budget, OverBudget, current_budget
+from oxillama.chat.sandbox import Environment, Refused
 from oxillama.errors import ChatTemplateError
 
 MAX_SOURCE = 1 << 18  # characters of a template

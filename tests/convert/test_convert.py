@@ -384,9 +384,9 @@ def test_broken_safetensors(tmp_path: Path) -> None:
         (whole[:20], "expected a header inside 20 bytes"),
         ((1 << 60).to_bytes(8, "little") + whole[8:], "expected a header inside"),
         (whole[:8] + b"x" * length + whole[8 + length :], "expected a JSON header"),
-        (whole[:-1], "does not fit the file"),
-        ((2).to_bytes(8, "little") + b"[]", "should be an object"),
-        ((9).to_bytes(8, "little") + b'{"a": {}}', "a needs a dtype"),
+        (whole[:-1], "expected data inside the file"),
+        ((2).to_bytes(8, "little") + b"[]", "expected a JSON object as header"),
+        ((9).to_bytes(8, "little") + b'{"a": {}}', "a: expected a dtype"),
     ):
         path.write_bytes(data)
         with pytest.raises(LoadError, match=finding):

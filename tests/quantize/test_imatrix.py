@@ -234,5 +234,5 @@ def test_what_cannot_be_collected_is_refused(tmp_path: Path) -> None:
         collect_imatrix(demo.DRAFT, binary)
     with pytest.raises(ConfigError, match="cannot be read"):
         collect_imatrix(demo.DRAFT, tmp_path / "no")
-    with pytest.raises(PromptError, match="is empty"):
+    with pytest.raises(PromptError, match="text: expected a text, got an empty file"):
         collect_imatrix(demo.DRAFT, empty)
