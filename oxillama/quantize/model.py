@@ -288,11 +288,11 @@ def model_facts(file: ModelFile, has_importance: bool) -> ModelFacts:
     architecture = file.get("general.architecture", str)
 
     def first(key: str, default: int) -> int:
-        """A number, or the largest of a number for each layer."""
-        value = file.metadata.get(f"{architecture}.{key}", default)
-        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
-            return int(value.max())
-        if type(value) is not int or value < 0:
+        """An integer, or the largest of an integer per layer."""
+        full = f"{architecture}.{key}"
+        per_layer = isinstance(file.metadata.get(full), np.ndarray)
+        value = max(file.get(full, list[int]), default=-1) if per_layer else file.get(full, int, default)
+        if value < 0:
             raise GGUFError(f"expected an integer >= 0, got {value!r:.40}", key=f"{architecture}.{key}")
         return value
 

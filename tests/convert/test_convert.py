@@ -18,7 +18,7 @@ from oxillama.engine.embedding import token_states
 from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.bridge import TokenizerBridge
-from tests.references import llama as llama_twin
+from tests.references import llama as llama_reference
 from tests.references.transformer import Twin
 from tests.support import huggingface as hf
 from tests.support.command_line import error, output
@@ -26,7 +26,7 @@ from tests.support.tiny_models import Running
 from tests.support.zoo import Model
 
 TOKENS = [3, 77, 200, 5, 5, 301, 0, 42, 17, 260, 9, 31]
-NAMES = {  # GGUF's, for the twins
+NAMES = {  # GGUF's, for the references
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -41,7 +41,7 @@ NAMES = {  # GGUF's, for the twins
 
 
 def renamed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As the twins want them: other names, float64, nothing reordered."""
+    """As the references want them: other names, float64, nothing reordered."""
     found = {}
     for name, values in tensors.items():
         stem, _, kind = name.rpartition(".")
@@ -93,14 +93,14 @@ def llama_logits(
     """By Hugging Face's convention: the halves of a head rotate with each other."""
     dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     heads = (config["num_attention_heads"], config["num_key_value_heads"])
-    sizes = llama_twin.Sizes(
+    sizes = llama_reference.Sizes(
         config["num_hidden_layers"], *heads, dim, dim, dim, neox=True, rope_base=config["rope_theta"],
         rope_scale=scale, eps=config["rms_norm_eps"],
     )  # fmt: skip
     weights = renamed(tensors)
     if factors is not None:
         weights["rope_freqs.weight"] = np.asarray(factors)
-    return llama_twin.forward(sizes, weights, TOKENS)
+    return llama_reference.forward(sizes, weights, TOKENS)
 
 
 # --- numbers ----------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def test_qwen(tmp_path: Path, version: int) -> None:
     config = qwen_config(version, head_dim=8)
     tensors = hf.decoder_weights(config, qkv_biases=version == 2, norms=version == 3)
     data = converted(llama_folder(tmp_path / "model", config, tensors))
-    twin = Twin(Model(f"qwen{version}"), renamed(tensors))
-    close(Running(data).logits(TOKENS), twin.logits(TOKENS))
+    reference = Twin(Model(f"qwen{version}"), renamed(tensors))
+    close(Running(data).logits(TOKENS), reference.logits(TOKENS))
 
 
 def test_yarn(tmp_path: Path) -> None:
@@ -202,9 +202,9 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
     assert done.left_out == ("pooler.dense.weight",)
     data = (tmp_path / "out.gguf").read_bytes()
     ids = [2, 5, 6, 7, 8, 9, 3]
-    twin = Twin(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
+    reference = Twin(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
     states = token_states(Running(data).runner, [ids], 512)[0]
-    close(states, twin.states(ids))
+    close(states, reference.states(ids))
     engine = InferenceEngine()
     engine.load_model_from_bytes(data)
     embedding = engine.embed("The FOXES cafés")  # pooled by its first token

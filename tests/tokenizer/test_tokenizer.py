@@ -22,7 +22,7 @@ from oxillama.tokenizer.characters import categories, class_view
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from oxillama.tokenizer.segmenters.byte_pair import _merge_many, merge_pairs
 from tests.support import vocabularies
-from tests.support.gguf_metadata import read_metadata, write_metadata
+from tests.support.gguf_writer import write_metadata
 from tests.support.paths import DATA
 from tests.support.vocabularies import BYTE, CONTROL, NORMAL, USER_DEFINED
 
@@ -81,17 +81,10 @@ def test_kind_equals_llama_cpp(kind: str, tokenizers: dict[str, TokenizerBridge]
         assert [tokenizers[kind].encode(text, add, parse) for add, parse in MODES] == ids, text
 
 
-def test_metadata_survives_a_file(tmp_path: Path) -> None:
-    values = vocabularies.unigram()
-    write_metadata(tmp_path / "vocabulary.gguf", values)
-    read = TokenizerBridge.from_metadata(read_metadata(tmp_path / "vocabulary.gguf"))
-    assert read.vocab == TokenizerBridge.from_metadata(values).vocab
-
-
 @pytest.mark.skipif(not FILES, reason="vocabulary files absent: python tools/fetch_vocabs.py")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_vocabulary_file_equals_llama_cpp(path: Path) -> None:
-    tokenizer = TokenizerBridge.from_metadata(read_metadata(path))
+    tokenizer = TokenizerBridge.from_gguf(path)
     texts = path.with_suffix(".gguf.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
     texts = texts if texts[-1] else texts[:-1]
     lines = path.with_suffix(".gguf.out").read_text().splitlines()
@@ -103,12 +96,12 @@ def test_vocabulary_file_equals_llama_cpp(path: Path) -> None:
 
 
 def test_from_gguf(tmp_path: Path) -> None:
-    pytest.importorskip("oxillama.gguf.model_file")
     for kind in ("byte_pair", *KINDS):
         values = getattr(vocabularies, kind)(**({"pre": "qwen2"} if kind == "byte_pair" else {}))
         write_metadata(tmp_path / "vocabulary.gguf", values)
         tokenizer = TokenizerBridge.from_gguf(tmp_path / "vocabulary.gguf")
         expected = TokenizerBridge.from_metadata(values)
+        assert tokenizer.vocab == expected.vocab
         assert tokenizer.vocab_bytes() == expected.vocab_bytes()
         text = "hello the 中文\n"
         assert tokenizer.encode(text) == expected.encode(text)
