@@ -1,4 +1,4 @@
-"""Random Hugging Face weights and configs of the families that are converted, and the float64 references of them.
+"""Random Hugging Face weights and configs of the families that are converted, and their float64 references.
 
 The reference gets the source's own values, in GGUF's names, by what is written down here once more: what
 the published modelling code does (where norms stand, which get 1 added, what is fused) is not taken from the
@@ -182,7 +182,7 @@ def config_of(kind: str, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-ARCHITECTURES = {  # whose reference it is; with halves that rotate, Mixtral is a Qwen3 of experts without norms
+ARCHITECTURES = {  # of the reference; with halves that rotate, Mixtral is a Qwen3 of experts without norms
     "mistral": "qwen2", "mixtral": "qwen3moe", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3", "olmo3": "olmo2",
 }  # fmt: skip

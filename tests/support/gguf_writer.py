@@ -112,7 +112,8 @@ def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
 def kind_of(value: Any) -> str:
     """The type that a Python value or a NumPy array is written as."""
     if isinstance(value, np.ndarray):
-        return f"[{value.dtype.kind.replace('b', 'bool')}{8 * value.itemsize if value.dtype.kind != 'b' else ''}]"
+        kind = value.dtype.kind
+        return "[bool]" if kind == "b" else f"[{kind}{8 * value.itemsize}]"
     if isinstance(value, list):
         return "[str]"
     return {bool: "bool", int: "u32", float: "f32", str: "str", bytes: "str"}[type(value)]
