@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.support import vocabularies
-from tests.support.gguf_metadata import write_metadata
+from tests.support.gguf_writer import write_metadata
 
 TARGET = ROOT / "tests" / "data" / "tokenizer_vectors.json"
 

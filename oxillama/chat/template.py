@@ -14,7 +14,8 @@ from typing import Any
 
 from jinja2.exceptions import TemplateSyntaxError
 
-from oxillama.chat.sandbox import Budget, Environment, OverBudget, Refused, current_budget
+from oxillama.chat.budget import Budget, OverBudget, current_budget
+from oxillama.chat.sandbox import Environment, Refused
 from oxillama.errors import ChatTemplateError
 
 MAX_SOURCE = 1 << 18  # characters of a template
@@ -53,9 +54,11 @@ class ChatTemplate:
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:
         if not isinstance(source, str):
-            raise ChatTemplateError(f"chat template: expected str, found {type(source).__name__}")
+            raise ChatTemplateError(f"chat template: expected a str, got {type(source).__name__}")
         if len(source) > MAX_SOURCE:
-            raise ChatTemplateError(f"chat template: at most {MAX_SOURCE} characters, found {len(source)}")
+            raise ChatTemplateError(
+                f"chat template: expected up to {MAX_SOURCE} characters, got {len(source)}"
+            )
         self.source, self.bos_token, self.eos_token = source, bos_token, eos_token
         self._seconds = seconds
         environment = Environment(clock)
@@ -133,15 +136,15 @@ def _describe(error: Exception) -> str:
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """A plain copy of chat messages; ChatTemplateError says what is wrong with which."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise ChatTemplateError(f"messages: expected a list of mappings, found {type(messages).__name__}")
+        raise ChatTemplateError(f"messages: expected a list of mappings, got {type(messages).__name__}")
     checked = []
     for i, message in enumerate(messages):
         where = f"messages[{i}]"
         if not isinstance(message, Mapping):
-            raise ChatTemplateError(f"{where}: expected a mapping, found {type(message).__name__}")
+            raise ChatTemplateError(f"{where}: expected a mapping, got {type(message).__name__}")
         plain = plain_data(message, where)
         if not isinstance(plain.get("role"), str) or not plain["role"]:
-            raise ChatTemplateError(f"{where}: expected a role, found {plain.get('role')!r}")
+            raise ChatTemplateError(f"{where}: expected a role, got {plain.get('role')!r}")
         _check_content(plain, where)
         checked.append(plain)
     return checked
@@ -153,14 +156,14 @@ def _check_content(message: dict[str, Any], where: str) -> None:
         for j, part in enumerate(content):
             if not (isinstance(part, dict) and isinstance(part.get("type"), str)):
                 raise ChatTemplateError(
-                    f"{where}: content[{j}] should be a mapping with a type, found {part!r:.80}"
+                    f"{where}.content[{j}]: expected a mapping with a type, got {part!r:.80}"
                 )
     elif content is None:
         if "content" not in message and not message.get("tool_calls"):
-            raise ChatTemplateError(f"{where}: expected content or tool_calls, found neither")
+            raise ChatTemplateError(f"{where}: expected content or tool_calls, got neither")
     elif not isinstance(content, str):
         found = type(content).__name__
-        raise ChatTemplateError(f"{where}: content should be a string or a list of parts, found {found}")
+        raise ChatTemplateError(f"{where}.content: expected a string or a list of parts, got {found}")
 
 
 def plain_data(value: Any, where: str, depth: int = 0) -> Any:
@@ -170,12 +173,12 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, str):
         return str(value)
     if depth >= MAX_DEPTH:
-        raise ChatTemplateError(f"{where}: nested more than {MAX_DEPTH} deep")
+        raise ChatTemplateError(f"{where}: expected at most {MAX_DEPTH} levels, got more")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ChatTemplateError(f"{where}: keys should be strings, found {key!r:.80}")
+                raise ChatTemplateError(f"{where}: expected strings as keys, got {key!r:.80}")
         return {str(key): plain_data(item, f"{where}.{key}"[:200], depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_data(item, f"{where}[{i}]"[:200], depth + 1) for i, item in enumerate(value)]
-    raise ChatTemplateError(f"{where}: expected plain data, found {type(value).__name__}")
+    raise ChatTemplateError(f"{where}: expected plain data, got {type(value).__name__}")

@@ -66,11 +66,11 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     """
     if type.upper() not in TYPES:
         raise ConfigError(
-            f"type: needs one of {', '.join(TYPES)} (quantize the result for others), got {type!r}"
+            f"type: expected one of {', '.join(TYPES)} (quantize the result for others), got {type!r}"
         )
     folder, kind = Path(source), type.upper()
     if not folder.is_dir():
-        raise ModelFileError(f"{folder}: needs a folder with a config.json")
+        raise ModelFileError(f"{folder}: expected a folder with a config.json")
     config = Config(read_json(folder / "config.json"))
     tensors = read_tensors(folder)
     plan = plan_of(config, len(tensors))
@@ -103,16 +103,14 @@ def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, list[Stor
         for source in wanted.sources:
             tensor = tensors.get(source)
             if tensor is None:
-                raise LoadError(f"{source}: the source has no such tensor, the config asks for it")
+                raise LoadError(f"{source}: expected a tensor that config.json asks for, got none")
             if tensor.shape != wanted.shape:
-                raise LoadError(f"{source}: should be {list(wanted.shape)}, found {list(tensor.shape)}")
+                raise LoadError(f"{source}: expected shape {list(wanted.shape)}, got {list(tensor.shape)}")
         found[wanted.target] = [tensors[source] for source in wanted.sources]
     rest = sorted(tensors.keys() - {source for wanted in plan.tensors for source in wanted.sources})
     surplus = [name for name in rest if not name.startswith(plan.ignored)] if plan.ignored else rest
     if surplus:
-        raise LoadError(
-            f"{len(surplus)} tensors that {plan.architecture} has no place for: {', '.join(surplus):.400}"
-        )
+        raise LoadError(f"tensors: expected those of {plan.architecture} only, got {', '.join(surplus):.400}")
     return found, tuple(rest)
 
 
@@ -127,7 +125,7 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
         asked = read_json(folder / "1_Pooling" / "config.json")
         modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
         if len(modes) != 1 or modes[0] not in POOLINGS:
-            raise LoadError(f"1_Pooling/config.json: needs one of {', '.join(POOLINGS)}, found {modes}")
+            raise LoadError(f"1_Pooling/config.json: expected one of {', '.join(POOLINGS)}, got {modes}")
         own[f"{plan.architecture}.pooling_type"] = POOLINGS[modes[0]]
     return general | own
 
@@ -171,7 +169,7 @@ def check_loadable(path: Path) -> None:
     with ModelFile.open(path) as file:
         reasons = preflight(file).reasons
     if reasons:
-        raise LoadError(f"config.json: what it says makes a file that cannot be loaded: {reasons[0]}")
+        raise LoadError(f"config.json: expected a model that can be loaded, got: {reasons[0]}")
 
 
 def encoded(kernels: Kernels, name: str, fmt: Format, wanted: Wanted | None, source: Any) -> np.ndarray:

@@ -70,20 +70,20 @@ class Config:
         """An integer from 1 to 2^31 - 1."""
         value = self.get(key, default)
         if type(value) is not int or not 1 <= value < 2**31:
-            raise LoadError(f"{self.name}: {key}: needs a number from 1 to 2^31 - 1, got {value!r:.60}")
+            raise LoadError(f"{self.name}: {key}: expected an integer from 1 to 2^31 - 1, got {value!r:.60}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
-            raise LoadError(f"{self.name}: {key}: needs a number above 0, got {value!r:.60}")
+            raise LoadError(f"{self.name}: {key}: expected a number above 0, got {value!r:.60}")
         return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.get(key, default)
         if not isinstance(value, bool):
-            raise LoadError(f"{self.name}: {key}: needs true or false, got {value!r:.60}")
+            raise LoadError(f"{self.name}: {key}: expected true or false, got {value!r:.60}")
         return value
 
     def numbers(self, key: str, n: int) -> np.ndarray:
@@ -91,14 +91,14 @@ class Config:
         values = self.get(key)
         sound = isinstance(values, list) and all(type(v) in (int, float) and 0 < v < 1e12 for v in values)
         if not sound or len(values) != n:
-            raise LoadError(f"{self.name}: {key}: needs {n} numbers above 0, got {values!r:.60}")
+            raise LoadError(f"{self.name}: {key}: expected {n} numbers above 0, got {values!r:.60}")
         return np.array(values, np.float32)
 
     def table(self, key: str) -> Config:
         """An object inside, empty where the key is absent."""
         value = self.get(key, {})
         if not isinstance(value, dict):
-            raise LoadError(f"{self.name}: {key}: needs an object, got {value!r:.60}")
+            raise LoadError(f"{self.name}: {key}: expected an object, got {value!r:.60}")
         return Config(value, f"{self.name}: {key}")
 
     def only(self, key: str, *harmless: Any) -> None:

@@ -117,7 +117,7 @@ def sizes_of(config: Config) -> Sizes:
         raise LoadError(f"config.json: hidden_size: {d} is not a multiple of {heads} heads")
     dim = config.size("head_dim", d // heads)
     if dim % 2:
-        raise LoadError(f"config.json: head_dim: needs an even number, got {dim}")
+        raise LoadError(f"config.json: head_dim: expected an even number, got {dim}")
     return {
         **{"layers": config.size("num_hidden_layers"), "vocab": config.size("vocab_size"), "one": 1},
         **{"d": d, "ff": config.size("intermediate_size"), "heads": heads, "kv_heads": kv_heads},

@@ -181,7 +181,7 @@ def plan_of(config: Config, n_tensors: int) -> Plan:
     """The plan for a config and a source of so many tensors. Raises LoadError for what is not supported."""
     names = config.get("architectures", [])
     if not isinstance(names, list) or len(names) != 1 or names[0] not in [*PLANS]:
-        raise LoadError(f"config.json: architectures: needs one of {', '.join(PLANS)}, got {names!r:.80}")
+        raise LoadError(f"config.json: architectures: expected one of {', '.join(PLANS)}, got {names!r:.80}")
     kind, plan = PLANS[names[0]]
     config.only("model_type", kind)
     config.only("quantization_config")

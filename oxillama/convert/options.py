@@ -19,7 +19,7 @@ def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool 
     known = {"sliding_attention": True, "full_attention": False}
     if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
         raise LoadError(
-            f"config.json: layer_types: needs {' or '.join(known)} for each of {len(usual)} layers, "
+            f"config.json: layer_types: expected {' or '.join(known)} for each of {len(usual)} layers, "
             f"got {kinds!r:.80}"
         )
     has = [known[kind] for kind in kinds]

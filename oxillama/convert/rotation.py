@@ -48,9 +48,7 @@ def rotation_of(
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
     n_rot = int(dim * share)
     if share > 1 or n_rot % 2 or not n_rot:
-        raise LoadError(
-            f"{config.name}: partial_rotary_factor: {share} of {dim} dimensions is no even number up to that"
-        )
+        raise LoadError(f"{config.name}: partial_rotary_factor: expected an even share of {dim}, got {share}")
     metadata["rope.freq_base"] = theta
     metadata["rope.dimension_count"] = n_rot
     if not isinstance(kind, str) or kind not in KINDS:

@@ -39,7 +39,7 @@ class Stored:
     def values(self) -> np.ndarray:
         """float32 of its shape. Raises LoadError if it holds anything but floats, or one too large."""
         if self.kind not in WIDTHS:
-            raise LoadError(f"{self.name}: needs weights in one of {', '.join(WIDTHS)}, found {self.kind}")
+            raise LoadError(f"{self.name}: expected weights in one of {', '.join(WIDTHS)}, got {self.kind}")
         data = self.file[self.start : self.end]
         if self.kind == "BF16":  # the upper half of a float32
             found = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
@@ -48,7 +48,7 @@ class Stored:
             with np.errstate(over="ignore"):
                 found = np.frombuffer(data, dtype).astype(np.float32)
         if not np.isfinite(found).all():
-            raise LoadError(f"{self.name}: needs finite weights, found {found[~np.isfinite(found)][0]}")
+            raise LoadError(f"{self.name}: expected finite weights, got {found[~np.isfinite(found)][0]}")
         return found.reshape(self.shape)
 
 
@@ -59,9 +59,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"{path}: not JSON: {error}") from error
+        raise LoadError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(found, dict):
-        raise LoadError(f"{path}: needs a JSON object, found {type(found).__name__}")
+        raise LoadError(f"{path}: expected a JSON object, got {type(found).__name__}")
     return found
 
 
@@ -78,18 +78,18 @@ def read_tensors(folder: Path) -> dict[str, Stored]:
         return {tensor.name: tensor for tensor in read_file(folder / "model.safetensors")}
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise LoadError(f"{index}: needs a weight_map of tensors and file names")
+        raise LoadError(f"{index}: expected a weight_map of tensors and file names")
     found: dict[str, Stored] = {}
     for shard in sorted(set(places.values())):
         if Path(shard).name != shard:
-            raise LoadError(f"{index}: needs names of files beside it, found {shard!r:.80}")
+            raise LoadError(f"{index}: expected names of files beside it, got {shard!r:.80}")
         for tensor in read_file(folder / shard):
             if places.get(tensor.name) != shard:
-                raise LoadError(f"{shard}: holds {tensor.name}, which the index does not look for there")
+                raise LoadError(f"{shard}: expected only tensors that the index has there, got {tensor.name}")
             found[tensor.name] = tensor
     missing = places.keys() - found.keys()
     if missing:
-        raise LoadError(f"{places[min(missing)]}: has no tensor {min(missing)}, the index says it has")
+        raise LoadError(f"{places[min(missing)]}: expected the tensor {min(missing)} of the index, got none")
     return found
 
 
@@ -99,19 +99,19 @@ def read_file(path: Path) -> Iterator[Stored]:
         with open(path, "rb") as file:
             size = path.stat().st_size
             if size < 8:
-                raise LoadError(f"{path}: needs a header, the file has {size} bytes")
+                raise LoadError(f"{path}: expected a header of 8 bytes or more, got {size}")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     length = int.from_bytes(data[:8], "little")
     if length > min(size - 8, MAX_HEADER):
-        raise LoadError(f"{path}: a header of {length} bytes does not fit a file of {size}")
+        raise LoadError(f"{path}: expected a header inside {size} bytes, got one of {length}")
     try:
         header = json.loads(bytes(data[8 : 8 + length]))
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"{path}: the header is not JSON: {error}") from error
+        raise LoadError(f"{path}: expected a JSON header, got {error}") from error
     if not isinstance(header, dict):
-        raise LoadError(f"{path}: the header should be an object, found {type(header).__name__}")
+        raise LoadError(f"{path}: expected a JSON object as header, got {type(header).__name__}")
     for name, entry in header.items():
         if name != "__metadata__":
             yield _stored(path, name, entry, data, 8 + length)
@@ -124,9 +124,11 @@ def _stored(path: Path, name: str, entry: Any, data: memoryview, first: int) -> 
         numbers = (*shape, start, end)
         sound = all(type(n) is int and n >= 0 for n in numbers) and start <= end <= len(data) - first
     except (TypeError, KeyError, ValueError) as error:
-        raise LoadError(f"{path}: {name} needs a dtype, a shape and two offsets") from error
+        raise LoadError(f"{path}: {name}: expected a dtype, a shape and two offsets, got others") from error
     if sound and kind in WIDTHS:
         sound = end - start == math.prod(shape) * WIDTHS[kind]
     if not sound:
-        raise LoadError(f"{path}: {name} does not fit the file: {kind} {list(shape)} at {start} to {end}")
+        raise LoadError(
+            f"{path}: {name}: expected data inside the file, got {kind} {list(shape)} at {start} to {end}"
+        )
     return Stored(name, kind, shape, data, first + start, first + end)

@@ -96,7 +96,7 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
     elif kind == "BPE":
         found = byte_level(document)
     else:
-        raise TokenizerError(f"tokenizer.json: model: needs BPE or WordPiece, found {kind!r:.40}")
+        raise TokenizerError(f"tokenizer.json: model: expected BPE or WordPiece, got {kind!r:.40}")
     found |= {"tokens": tokens, "token_type": types} | special_ids(library, settings, document, eos)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
     compare(library, metadata)
@@ -108,7 +108,7 @@ def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     if (folder / "tokenizer.json").exists() or not (folder / "vocab.txt").exists():
         document = read_json(folder / "tokenizer.json")
         if not isinstance(document.get("model"), dict):
-            raise TokenizerError("tokenizer.json: model: missing")
+            raise TokenizerError("tokenizer.json: model: expected an object, got none")
         return document
     try:
         words = (folder / "vocab.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
@@ -121,7 +121,7 @@ def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     others = [text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("pad", "mask")]
     missing = [name for name in names.values() if name not in vocab]
     if missing:
-        raise TokenizerError(f"vocab.txt: has no {', '.join(missing)}")
+        raise TokenizerError(f"vocab.txt: expected {', '.join(missing)}, got no such token")
     lowercase = settings.get("do_lower_case", True)
     return {
         "version": "1.0",
@@ -162,7 +162,7 @@ def tokens_of(library: Any, n_vocab: int) -> tuple[list[str], list[int]]:
     most = max(ids.values(), default=-1) + 1
     if not ids or most > n_vocab:
         raise TokenizerError(
-            f"tokenizer.json: needs 1 to {n_vocab} tokens (rows of the embedding), has {most}"
+            f"tokenizer.json: expected 1 to {n_vocab} tokens (rows of the embedding), got {most}"
         )
     tokens, types = [f"[PAD{id}]" for id in range(n_vocab)], [UNUSED] * n_vocab
     for text, id in ids.items():
@@ -181,7 +181,7 @@ def word_piece(document: dict[str, Any], tokens: list[str], types: list[int]) ->
     prefix = document["model"].get("continuing_subword_prefix", "##")
     if normalizer.get("type") != "BertNormalizer" or prefix != "##":
         found = f"{normalizer.get('type')!r:.40} and {prefix!r:.40}"
-        raise TokenizerError(f"tokenizer.json: a WordPiece needs a BertNormalizer and '##', found {found}")
+        raise TokenizerError(f"tokenizer.json: normalizer: expected a BertNormalizer and '##', got {found}")
     for key in ("clean_text", "handle_chinese_chars"):
         if not normalizer.get(key, True):
             raise TokenizerError(f"tokenizer.json: normalizer: {key} false is not supported")
@@ -211,8 +211,8 @@ def byte_level(document: dict[str, Any]) -> dict[str, Any]:
         found = json.dumps(document.get("pre_tokenizer"))
         known = ", ".join(name for names in CUTS.values() for name in names)
         raise TokenizerError(
-            f"tokenizer.json: pre_tokenizer: not one of {known}"
-            f" (ignore_merges {str(ignores).lower()}): {found:.300}"
+            f"tokenizer.json: pre_tokenizer: expected one of {known}"
+            f" (ignore_merges {str(ignores).lower()}), got {found:.300}"
         )
     return {"model": "gpt2", "pre": name, "merges": [f"{a} {b}" for a, b in merges_of(document)]}
 
@@ -242,7 +242,7 @@ def merges_of(document: dict[str, Any]) -> list[tuple[str, str]]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if len(parts) != 2 or any(" " in part for part in parts):
             raise TokenizerError(
-                f"tokenizer.json: merges: needs pairs of tokens without spaces, found {merge!r:.60}"
+                f"tokenizer.json: merges: expected pairs of tokens without spaces, got {merge!r:.60}"
             )
         pairs.append((parts[0], parts[1]))
     return pairs
@@ -261,7 +261,7 @@ def sentence_piece(document: dict[str, Any], tokens: list[str], types: list[int]
     for byte in range(256):
         id = ids.get(f"<0x{byte:02X}>")
         if id is None:
-            raise TokenizerError(f"tokenizer.json: byte_fallback needs a token <0x{byte:02X}>")
+            raise TokenizerError(f"tokenizer.json: byte_fallback: expected a token <0x{byte:02X}>, got none")
         types[id] = BYTE
     unknown = document["model"].get("unk_token")
     if unknown in ids:
@@ -314,7 +314,7 @@ def special_ids(library: Any, settings: dict[str, Any], document: dict[str, Any]
     if document["model"].get("type") == "WordPiece":
         if len(added) != 2:
             raise TokenizerError(
-                f"tokenizer.json: post_processor: needs a token before and after, adds {added}"
+                f"tokenizer.json: post_processor: expected a token before and after, got {added}"
             )
         cls, sep = added
         unknown = library.token_to_id(document["model"].get("unk_token", "[UNK]"))
@@ -345,7 +345,7 @@ def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         named = {str(entry["name"]): str(entry["template"]) for entry in told}
     except (TypeError, KeyError) as error:
         raise TokenizerError(
-            "tokenizer_config.json: chat_template: needs a text or names and templates"
+            "tokenizer_config.json: chat_template: expected a text or names and templates, got neither"
         ) from error
     found: dict[str, Any] = {
         f"tokenizer.chat_template.{n}": text for n, text in named.items() if n != "default"
@@ -362,5 +362,5 @@ def compare(library: Any, metadata: dict[str, Any]) -> None:
         wanted, found = library.encode(text, add_special_tokens=True).ids, bridge.encode(text)
         if wanted != found:
             raise TokenizerError(
-                f"tokenizer.json: {text!r:.60} should be {wanted!r:.80}, GGUF gives {found!r:.80}"
+                f"tokenizer.json: expected {wanted!r:.80} for {text!r:.60}, got {found!r:.80}"
             )

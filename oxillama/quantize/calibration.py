@@ -76,14 +76,16 @@ def collect_imatrix(
     """
     for name, value in (("chunk_size", chunk_size), ("chunks", chunks)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name}: needs an integer from 1 on, got {value!r}")
+            raise ConfigError(f"{name}: expected an integer >= 1, got {value!r}")
     content = _read(Path(os.fsdecode(text)))
     if not content:
-        raise PromptError(f"text: {os.fspath(text)} is empty")
+        raise PromptError(f"text: expected a text, got an empty file {os.fspath(text)}")
     config = EngineConfig(model_path=model, num_threads=num_threads)
     engine = InferenceEngine(config, progress=loading)
     if chunk_size > engine.context_size:
-        raise ConfigError(f"chunk_size: needs at most the context's {engine.context_size}, got {chunk_size}")
+        raise ConfigError(
+            f"chunk_size: expected up to {engine.context_size} (context_size), got {chunk_size}"
+        )
     tokens = engine.tokenize(content)
     pieces = [tokens[i : i + chunk_size] for i in range(0, len(tokens), chunk_size)]
     if len(pieces) > 1 and len(pieces[-1]) < chunk_size:
@@ -114,7 +116,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"text: {path} is not UTF-8 (at byte {error.start})") from error
+        raise ConfigError(f"text: expected UTF-8, got another byte at {error.start} of {path}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"text: {path} cannot be read: {getattr(error, 'strerror', None) or error}"

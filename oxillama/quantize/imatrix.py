@@ -97,13 +97,11 @@ class ImportanceMatrix:
         if is_gguf:
             found = _read_gguf(where)
         if not found.entries:
-            raise GGUFError(f"{where.name}: expected an importance matrix, found no entries")
+            raise GGUFError(f"{where.name}: expected an importance matrix, got no entries")
         for name, entry in found.entries.items():
             for numbers in (entry.sums, entry.counts):
                 if not (np.isfinite(numbers) & (numbers >= 0)).all():
-                    raise GGUFError(
-                        f"an importance needs finite numbers from 0 on, in {where.name}", key=name
-                    )
+                    raise GGUFError(f"expected finite numbers >= 0, got others, in {where.name}", key=name)
         return found
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -138,13 +136,16 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
             name = full.removesuffix(SUMS).removesuffix(COUNTS)
             other = file.tensors.get(name + (COUNTS if full.endswith(SUMS) else SUMS))
             if name == full or other is None or info.format.name != "F32":
-                wanted = f"an importance matrix has F32 pairs of NAME{SUMS} and NAME{COUNTS}"
-                raise GGUFError(f"{wanted}, in {path.name}", key=full)
+                wanted = f"F32 pairs of NAME{SUMS} and NAME{COUNTS}"
+                raise GGUFError(f"expected {wanted}, got another tensor, in {path.name}", key=full)
             if full.endswith(COUNTS):
                 continue
             cols = info.shape[0]
             if info.n_elements != cols * other.n_elements:
-                raise GGUFError(f"{info.shape} has not {other.shape} matrices, in {path.name}", key=full)
+                raise GGUFError(
+                    f"expected shape (cols, {other.n_elements}), got {info.shape}",
+                    key=full,
+                )
             sums = file.data(full).view("<f4").reshape(-1, cols).astype(np.float32)
             found.entries[name] = Entry(sums, file.data(other.name).view("<f4").astype(np.float32))
     return found
@@ -160,14 +161,14 @@ def _parse_dat(data: bytes, label: str) -> ImportanceMatrix:
     def take(n_bytes: int) -> bytes:
         nonlocal pos
         if n_bytes > len(data) - pos:
-            fail(f"not an importance matrix: {n_bytes} bytes needed, {len(data) - pos} left")
+            fail(f"expected an importance matrix, got {len(data) - pos} bytes instead of {n_bytes}")
         pos += n_bytes
         return data[pos - n_bytes : pos]
 
     def integer(low: int, high: int, what: str) -> int:
         value: int = struct.unpack("<i", take(4))[0]
         if not low <= value <= high:
-            fail(f"not an importance matrix: {what} is {value}")
+            fail(f"expected {what} from {low} to {high}, got {value}")
         return value
 
     found = ImportanceMatrix()
@@ -177,7 +178,7 @@ def _parse_dat(data: bytes, label: str) -> ImportanceMatrix:
         calls = integer(0, 2**31 - 1, "a number of calls")
         values = np.frombuffer(take(4 * integer(1, len(data) // 4, "a number of values")), "<f4")
         if name in found.entries:
-            fail("the entry occurs twice", name)
+            fail("expected the entry once, got it twice", name)
         found.entries[name] = Entry(values.astype(np.float32)[None], np.array([calls], np.float32))
     if pos < len(data):
         found.chunk_count = integer(0, 2**31 - 1, "the number of chunks")

@@ -137,9 +137,9 @@ def quantize_model(
     overrides = [(_pattern(p), _named(t, "tensor_types")) for p, t in tensor_types]
     threads = available_cpus() if num_threads is None else num_threads
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
-        raise ConfigError(f"num_threads: needs 1 to 1024, got {num_threads!r}")
+        raise ConfigError(f"num_threads: expected an integer from 1 to 1024, got {num_threads!r}")
     if leave_output_tensor and output is not None:
-        raise ConfigError("leave_output_tensor: cannot be combined with output_tensor_type")
+        raise ConfigError("leave_output_tensor: expected no output_tensor_type beside it, got one")
     if imatrix is not None and not isinstance(imatrix, ImportanceMatrix):
         imatrix = ImportanceMatrix.read(imatrix)
     with ModelFile.open(source) as file:
@@ -149,7 +149,7 @@ def quantize_model(
         if target is not None:
             path = Path(os.fsdecode(target))
             if any(_is_same(path, shard) for shard in file.paths):
-                raise ConfigError(f"target: {path} is the source")
+                raise ConfigError(f"target: expected another file than the source, got {path}")
             _write(file, plan, path, imatrix, threads, progress or (lambda name, n_bytes: None))
     return plan
 
@@ -169,7 +169,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ConfigError(f"tensor_types: {text!r} is no regular expression: {error}") from error
+        raise ConfigError(f"tensor_types: expected a regular expression, got {text!r}: {error}") from error
 
 
 class _Planner:
@@ -203,18 +203,18 @@ class _Planner:
 
     def plan(self) -> tuple[Planned, ...]:
         if not self.matrices:
-            raise LoadError(f"{self.file.path}: has no matrices to quantize")
+            raise LoadError(f"{self.file.path}: expected matrices to quantize, got none")
         if self.leave_output and "output.weight" not in self.file.tensors:
             raise ConfigError(
-                "leave_output_tensor: the file has no output.weight, the embedding is the output"
+                "leave_output_tensor: expected a file with output.weight, got one with a tied embedding"
             )
         for pattern, _ in self.overrides:
             if not any(pattern.search(name) for name in self.matrices):
-                raise ConfigError(f"tensor_types: {pattern.pattern!r} is found in no matrix's name")
+                raise ConfigError(f"tensor_types: expected part of a matrix name, got {pattern.pattern!r}")
         if self.output is not None and not self._has("output.weight") and not self._tied():
-            raise ConfigError("output_tensor_type: the file has no output matrix to quantize")
+            raise ConfigError("output_tensor_type: expected an output matrix to quantize, got none")
         if self.embedding is not None and not self._has(*file_types.EMBEDDINGS):
-            raise ConfigError("token_embedding_type: the file has no embedding to quantize")
+            raise ConfigError("token_embedding_type: expected an embedding to quantize, got none")
         matrices = set(self.matrices)
         plan = tuple(
             self._planned(info)
@@ -223,7 +223,7 @@ class _Planner:
             for name, info in self.file.tensors.items()
         )
         if self.imatrix is not None and not self._has(*self.imatrix.entries):
-            raise ConfigError("imatrix: has no entry for any matrix of this model")
+            raise ConfigError("imatrix: expected entries of matrices of this model, got none")
         return plan
 
     def _has(self, *names: str) -> bool:
@@ -237,8 +237,8 @@ class _Planner:
         wanted = named or self._mixed(info)
         found = file_types.fitting(wanted, info.shape[0])
         if named is not None and found is not named:
-            needed = f"{named.name} needs rows of a multiple of {named.block_len}"
-            raise ConfigError(f"{info.name}: {needed}, it has {info.shape[0]}")
+            wanted_rows = f"rows of a multiple of {named.block_len} for {named.name}"
+            raise ConfigError(f"{info.name}: expected {wanted_rows}, got {info.shape[0]}")
         weighted = self.imatrix is not None and found.name not in UNWEIGHTED and self._is_weighted(info)
         return Planned(info, found, wanted, weighted)
 
@@ -267,8 +267,8 @@ class _Planner:
             if info.name in file_types.EMBEDDINGS:  # some tools record what goes into a lookup
                 return False
             cols, matrices = entry_shape(info)
-            found = f"found {entry.sums.shape[0]} x {entry.sums.shape[1]}"
-            raise ConfigError(f"imatrix: {info.name} needs {matrices} x {cols} numbers, {found}")
+            found = f"got {entry.sums.shape[0]} x {entry.sums.shape[1]}"
+            raise ConfigError(f"imatrix: {info.name}: expected {matrices} x {cols} numbers, {found}")
         return True
 
 
@@ -288,14 +288,12 @@ def model_facts(file: ModelFile, has_importance: bool) -> ModelFacts:
     architecture = file.get("general.architecture", str)
 
     def first(key: str, default: int) -> int:
-        """A number, or the largest of a number for each layer."""
-        value = file.metadata.get(f"{architecture}.{key}", default)
-        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
-            return int(value.max())
-        if type(value) is not int or value < 0:
-            raise GGUFError(
-                f"expected an integer from 0 on, found {value!r:.40}", key=f"{architecture}.{key}"
-            )
+        """An integer, or the largest of an integer per layer."""
+        full = f"{architecture}.{key}"
+        per_layer = isinstance(file.metadata.get(full), np.ndarray)
+        value = max(file.get(full, list[int]), default=-1) if per_layer else file.get(full, int, default)
+        if value < 0:
+            raise GGUFError(f"expected an integer >= 0, got {value!r:.40}", key=f"{architecture}.{key}")
         return value
 
     n_heads = first("attention.head_count", 0)
@@ -318,7 +316,7 @@ def _check_sources(plan: Quantization, allow_requantize: bool) -> None:
             continue
         if source.format.layout is None:
             readable = ", ".join(fmt.name for fmt in FORMATS.values() if fmt.layout)
-            raise LoadError(f"{source.name}: {source.format.name} cannot be read; there are: {readable}")
+            raise LoadError(f"{source.name}: expected one of {readable}, got {source.format.name}")
         if source.format.name not in FLOATS and not allow_requantize:
             raise ConfigError(
                 f"allow_requantize: {source.name} is {source.format.name} already; quantizing it again to "

@@ -347,5 +347,5 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
     if not name:
         return DEFAULT
     if name not in PRE_TOKENIZERS:
-        raise TokenizerError(f"tokenizer.ggml.pre: unknown pre-tokenizer {name!r}")
+        raise TokenizerError(f"tokenizer.ggml.pre: expected a known pre-tokenizer, got {name!r}")
     return PRE_TOKENIZERS[name]

@@ -123,14 +123,14 @@ def named_type(name: str) -> tuple[str, FileType]:
     spelled = ALIASES.get(name.upper(), name.upper())
     if spelled not in FILE_TYPES:
         known = ", ".join((*FILE_TYPES, *ALIASES))
-        raise ConfigError(f"type: {name} cannot be written, only {known}")
+        raise ConfigError(f"type: expected one of {known}, got {name!r}")
     return spelled, FILE_TYPES[spelled]
 
 
 def named_format(name: str, option: str) -> Format:
     """The format of a name, in any case. Raises ConfigError, naming ``option``, unless it can be written."""
     if not isinstance(name, str) or name.upper() not in WRITABLE:
-        raise ConfigError(f"{option}: {name} cannot be written, only {', '.join(WRITABLE)}")
+        raise ConfigError(f"{option}: expected one of {', '.join(WRITABLE)}, got {name!r}")
     return FORMATS[name.upper()]
 
 

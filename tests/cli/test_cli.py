@@ -237,7 +237,7 @@ def broken_models(folder: Path, good: Path) -> Iterator[tuple[Path, str]]:
     data = good.read_bytes()
     for name, content, message in (
         ("empty.gguf", b"", "empty.gguf"),
-        ("truncated.gguf", data[:-1], "1 byte"),
+        ("truncated.gguf", data[:-1], "expected 24576 bytes of data, got 24575"),
         ("header.gguf", data[:500], "header.gguf"),
         ("foreign.gguf", b"\x7fELF" + data[4:], "foreign.gguf"),
     ):

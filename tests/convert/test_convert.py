@@ -17,7 +17,7 @@ from oxillama.convert import convert
 from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.bridge import TokenizerBridge
-from tests.references import llama as llama_twin
+from tests.references import llama as llama_reference
 from tests.references.transformer import Reference
 from tests.support import huggingface as hf
 from tests.support.command_line import error, output
@@ -25,7 +25,7 @@ from tests.support.tiny_models import Running
 from tests.support.zoo import Model
 
 TOKENS = [3, 77, 200, 5, 5, 301, 0, 42, 17, 260, 9, 31]
-NAMES = {  # GGUF's, for the twins
+NAMES = {  # GGUF's, for the references
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
@@ -40,7 +40,7 @@ NAMES = {  # GGUF's, for the twins
 
 
 def renamed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As the twins want them: other names, float64, nothing reordered."""
+    """As the references want them: other names, float64, nothing reordered."""
     found = {}
     for name, values in tensors.items():
         stem, _, kind = name.rpartition(".")
@@ -92,14 +92,14 @@ def llama_logits(
     """By Hugging Face's convention: the halves of a head rotate with each other."""
     dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     heads = (config["num_attention_heads"], config["num_key_value_heads"])
-    sizes = llama_twin.Sizes(
+    sizes = llama_reference.Sizes(
         config["num_hidden_layers"], *heads, dim, dim, dim, neox=True, rope_base=config["rope_theta"],
         rope_scale=scale, eps=config["rms_norm_eps"],
     )  # fmt: skip
     weights = renamed(tensors)
     if factors is not None:
         weights["rope_freqs.weight"] = np.asarray(factors)
-    return llama_twin.forward(sizes, weights, TOKENS)
+    return llama_reference.forward(sizes, weights, TOKENS)
 
 
 # --- numbers ----------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ def test_qwen(tmp_path: Path, version: int) -> None:
     config = qwen_config(version, head_dim=8)
     tensors = hf.decoder_weights(config, qkv_biases=version == 2, norms=version == 3)
     data = converted(llama_folder(tmp_path / "model", config, tensors))
-    twin = Reference(Model(f"qwen{version}"), renamed(tensors))
-    close(Running(data).logits(TOKENS), twin.logits(TOKENS))
+    reference = Reference(Model(f"qwen{version}"), renamed(tensors))
+    close(Running(data).logits(TOKENS), reference.logits(TOKENS))
 
 
 def test_yarn(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_template_of_its_own_file(tmp_path: Path) -> None:
 
 def test_another_cut_is_an_error(tmp_path: Path) -> None:
     tokenizer: Any = hf.byte_level_tokenizer(r"\p{L}+|[^\p{L}]")
-    with pytest.raises(TokenizerError, match=r"pre_tokenizer: not one of"):
+    with pytest.raises(TokenizerError, match=r"pre_tokenizer: expected one of"):
         converted(llama_folder(tmp_path / "model", tokenizer=tokenizer))
 
 
@@ -299,7 +299,7 @@ def test_a_vocabulary_that_encodes_otherwise_is_an_error(tmp_path: Path) -> None
     added = {**document["added_tokens"][0], "id": 390, "content": "es", "special": False, "single_word": True}
     document["added_tokens"].append(added)
     (source / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(TokenizerError, match="GGUF gives"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: expected .* for .*, got"):
         converted(source)
 
 
@@ -309,27 +309,27 @@ def test_a_vocabulary_that_encodes_otherwise_is_an_error(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "changes, finding",
     [
-        ({"architectures": ["FooForCausalLM"]}, "architectures: needs one of .*FooForCausalLM"),
-        ({"architectures": None}, "architectures: needs one of"),
+        ({"architectures": ["FooForCausalLM"]}, "architectures: expected one of .*FooForCausalLM"),
+        ({"architectures": None}, "architectures: expected one of"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu' is not supported"),
         ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "rope_scaling: 'spiral' is not supported"),
         ({"rope_scaling": {"rope_type": ["linear"]}}, "rope_scaling: .* is not supported"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "alpha": 8.0}}, "alpha of dynamic"),
-        ({"rope_scaling": "linear"}, "rope_scaling: needs an object"),
+        ({"rope_scaling": "linear"}, "rope_scaling: expected an object"),
         ({"model_type": "quantum"}, "model_type: 'quantum' is not supported"),
         ({"residual_multiplier": 0.22}, "residual_multiplier: 0.22 is not supported"),
         ({"num_experts": 8}, "num_experts: 8 is not supported"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "odd": 1}}, "odd of linear"),
-        ({"rope_scaling": {"type": "linear"}}, "factor: needs a number"),
+        ({"rope_scaling": {"type": "linear"}}, "factor: expected a number"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"num_hidden_layers": 2**31 - 1}, "num_hidden_layers: 2147483647 are more than the 21 tensors"),
-        ({"architectures": [["LlamaForCausalLM"]]}, "architectures: needs one of"),
-        ({"num_attention_heads": 0}, "num_attention_heads: needs a number from 1"),
+        ({"architectures": [["LlamaForCausalLM"]]}, "architectures: expected one of"),
+        ({"num_attention_heads": 0}, "num_attention_heads: expected an integer from 1"),
         ({"hidden_size": 33}, "33 is not a multiple of 4 heads"),
-        ({"intermediate_size": 41}, r"mlp.gate_proj.weight: should be \[41, 32\], found \[40, 32\]"),
-        ({"num_hidden_layers": 3}, "model.layers.2.self_attn.q_proj.weight: the source has no such"),
-        ({"num_hidden_layers": 1}, "9 tensors that llama has no place for: model.layers.1"),
+        ({"intermediate_size": 41}, r"mlp.gate_proj.weight: expected shape \[41, 32\], got \[40, 32\]"),
+        ({"num_hidden_layers": 3}, "model.layers.2.self_attn.q_proj.weight: expected a tensor that"),
+        ({"num_hidden_layers": 1}, "tensors: expected those of llama only, got model.layers.1"),
     ],
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], finding: str) -> None:
@@ -366,7 +366,7 @@ def test_weights_that_are_refused(tmp_path: Path) -> None:
     config = llama_config()
     tensors = hf.decoder_weights(config, qkv_biases=False, norms=False)
     tensors["model.norm.weight"][3] = np.inf
-    with pytest.raises(LoadError, match=r"model.norm.weight: needs finite weights, found inf"):
+    with pytest.raises(LoadError, match=r"model.norm.weight: expected finite weights, got inf"):
         converted(llama_folder(tmp_path / "model", config, tensors))
     tensors["model.norm.weight"][3] = 1
     tensors["lm_head.weight"][0, 0] = 1e5
@@ -380,13 +380,13 @@ def test_broken_safetensors(tmp_path: Path) -> None:
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little")
     for data, finding in (
-        (b"", "needs a header"),
-        (whole[:20], "does not fit a file of 20"),
-        ((1 << 60).to_bytes(8, "little") + whole[8:], "does not fit a file"),
-        (whole[:8] + b"x" * length + whole[8 + length :], "not JSON"),
-        (whole[:-1], "does not fit the file"),
-        ((2).to_bytes(8, "little") + b"[]", "should be an object"),
-        ((9).to_bytes(8, "little") + b'{"a": {}}', "a needs a dtype"),
+        (b"", "expected a header"),
+        (whole[:20], "expected a header inside 20 bytes"),
+        ((1 << 60).to_bytes(8, "little") + whole[8:], "expected a header inside"),
+        (whole[:8] + b"x" * length + whole[8 + length :], "expected a JSON header"),
+        (whole[:-1], "expected data inside the file"),
+        ((2).to_bytes(8, "little") + b"[]", "expected a JSON object as header"),
+        ((9).to_bytes(8, "little") + b'{"a": {}}', "a: expected a dtype"),
     ):
         path.write_bytes(data)
         with pytest.raises(LoadError, match=finding):
@@ -401,10 +401,10 @@ def test_broken_indices(tmp_path: Path) -> None:
     index = source / "model.safetensors.index.json"
     places = json.loads(index.read_text())["weight_map"]
     for changed, finding in (
-        ({**places, "more": "model-0.safetensors"}, "model-0.safetensors: has no tensor more"),
+        ({**places, "more": "model-0.safetensors"}, "model-0.safetensors: expected the tensor more"),
         (dict.fromkeys(places, "../model-0.safetensors"), "names of files beside it"),
-        ({k: v for k, v in places.items() if k != "model.norm.weight"}, "holds model.norm.weight"),
-        ({**places, "more": 3}, "needs a weight_map"),
+        ({k: v for k, v in places.items() if k != "model.norm.weight"}, "got model.norm.weight"),
+        ({**places, "more": 3}, "expected a weight_map"),
     ):
         index.write_text(json.dumps({"weight_map": changed}))
         with pytest.raises(LoadError, match=finding):
@@ -413,9 +413,9 @@ def test_broken_indices(tmp_path: Path) -> None:
 
 def test_arguments(tmp_path: Path) -> None:
     source = llama_folder(tmp_path / "model")
-    with pytest.raises(ConfigError, match="type: needs one of F32, F16, BF16, Q8_0"):
+    with pytest.raises(ConfigError, match="type: expected one of F32, F16, BF16, Q8_0"):
         convert(source, tmp_path / "out.gguf", "Q4_K_M")
-    with pytest.raises(ModelFileError, match="needs a folder"):
+    with pytest.raises(ModelFileError, match="expected a folder"):
         convert(tmp_path / "none", tmp_path / "out.gguf")
     with pytest.raises(ModelFileError, match="cannot be written"):
         convert(source, tmp_path / "none" / "out.gguf")
@@ -427,4 +427,4 @@ def test_command(tmp_path: Path) -> None:
     assert told.startswith(f"wrote {target}: llama, ")
     assert "16 BF16" in told
     assert "supported" in output("info", target)
-    assert "needs a folder" in error("convert", tmp_path / "none", target)
+    assert "expected a folder" in error("convert", tmp_path / "none", target)

@@ -1,4 +1,4 @@
-"""Every family that is converted: from random Hugging Face weights to logits, against a float64 twin."""
+"""Every family that is converted: from random Hugging Face weights to logits, against a float64 reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.convert_families import (
     check,
     config_of,
     converted,
-    twin_of,
+    reference_of,
     weights_of,
 )
 from tests.support.tiny_models import Running
@@ -38,7 +38,7 @@ from tests.support.tiny_models import Running
 def test_every_family(tmp_path: Path, kind: str, shards: int) -> None:
     made = weights_of(kind, tied=kind in TIED)
     data = converted(tmp_path, config_of(kind), made, shards=shards)
-    check(data, twin_of(kind, made, **KEYS.get(kind, {})))
+    check(data, reference_of(kind, made, **KEYS.get(kind, {})))
 
 
 @pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "gemma2", "phi3", "starcoder2"])
@@ -55,7 +55,7 @@ def test_types(tmp_path: Path, kind: str, stored: str, written: str, tolerance: 
             fits = written != "Q8_0" or info.shape[0] % 32 == 0
             assert info.format.name == ("F32" if small else written if fits else "F16"), name
     running = Running(data)
-    wanted, found = twin_of(kind, made, **KEYS.get(kind, {})), running.logits(TOKENS)
+    wanted, found = reference_of(kind, made, **KEYS.get(kind, {})), running.logits(TOKENS)
     errors = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     assert np.median(errors) < tolerance
 
@@ -68,7 +68,7 @@ def test_tied_embeddings(tmp_path: Path, kind: str) -> None:
     """Where GGUF's architecture has no tied output, the table is written twice."""
     made = weights_of(kind, tied=True)
     data = converted(tmp_path, config_of(kind, tie_word_embeddings=True), made)
-    check(data, twin_of(kind, made))
+    check(data, reference_of(kind, made))
     with ModelFile.open(data) as file:
         assert ("output.weight" in file.tensors) == (kind in ("qwen2_moe", "olmo2", "olmoe"))
 
@@ -77,22 +77,22 @@ def test_tied_embeddings(tmp_path: Path, kind: str) -> None:
 def test_outputs_of_their_own(tmp_path: Path, kind: str, flag: bool) -> None:
     made = weights_of(kind)
     data = converted(tmp_path, config_of(kind, tie_word_embeddings=flag), made)
-    check(data, twin_of(kind, made, **KEYS.get(kind, {})))
+    check(data, reference_of(kind, made, **KEYS.get(kind, {})))
 
 
 @pytest.mark.parametrize("kind", ["mistral", "starcoder2", "phi3"])
 def test_windows_of_all_layers(tmp_path: Path, kind: str) -> None:
     made = weights_of(kind, tied=kind in TIED)
     data = converted(tmp_path, config_of(kind, sliding_window=5), made)
-    wanted = twin_of(kind, made, windows=[5] * LAYERS)
-    assert np.abs(wanted - twin_of(kind, made)).max() > 0.01 * np.abs(wanted).max()
+    wanted = reference_of(kind, made, windows=[5] * LAYERS)
+    assert np.abs(wanted - reference_of(kind, made)).max() > 0.01 * np.abs(wanted).max()
     check(data, wanted)
 
 
 def test_a_window_as_long_as_the_context_is_none(tmp_path: Path) -> None:
     made = weights_of("phi3")
     data = converted(tmp_path, config_of("phi3", sliding_window=262144), made)
-    check(data, twin_of("phi3", made))
+    check(data, reference_of("phi3", made))
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "olmo3", "mistral"])
@@ -101,7 +101,7 @@ def test_windows_of_some_layers(tmp_path: Path, kind: str, has: list[bool]) -> N
     made = weights_of(kind, tied=kind in TIED)
     kinds = ["sliding_attention" if windowed else "full_attention" for windowed in has]
     data = converted(tmp_path, config_of(kind, sliding_window=6, layer_types=kinds), made)
-    check(data, twin_of(kind, made, windows=[6 * windowed for windowed in has], **KEYS.get(kind, {})))
+    check(data, reference_of(kind, made, windows=[6 * windowed for windowed in has], **KEYS.get(kind, {})))
 
 
 def test_what_config_classes_fill_in(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_config_classes_fill_in(tmp_path: Path) -> None:
 def test_gemma_2_without_caps_and_with_the_usual_scale(tmp_path: Path) -> None:
     made = weights_of("gemma2", tied=True)
     off = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "query_pre_attn_scalar": DIM}
-    wanted = twin_of(
+    wanted = reference_of(
         "gemma2", made, attention__sliding_window=6, attn_logit_softcapping=0.0, final_logit_softcapping=0.0
     )
     check(converted(tmp_path, config_of("gemma2", **off), made), wanted)
@@ -146,13 +146,13 @@ def test_gemma_2_without_caps_and_with_the_usual_scale(tmp_path: Path) -> None:
 def test_weights_of_experts(tmp_path: Path, kind: str, normalized: bool) -> None:
     made = weights_of(kind)
     data = converted(tmp_path, config_of(kind, norm_topk_prob=normalized), made)
-    check(data, twin_of(kind, made, expert_weights_norm=normalized))
+    check(data, reference_of(kind, made, expert_weights_norm=normalized))
 
 
 def test_clipped_values(tmp_path: Path) -> None:
     made = weights_of("olmoe")
     data = converted(tmp_path, config_of("olmoe", clip_qkv=0.4), made)
-    check(data, twin_of("olmoe", made, attention__clamp_kqv=0.4))
+    check(data, reference_of("olmoe", made, attention__clamp_kqv=0.4))
 
 
 # --- what is refused --------------------------------------------------------------------------------
@@ -162,30 +162,30 @@ def test_clipped_values(tmp_path: Path) -> None:
     "kind, changes, finding",
     [
         ("mixtral", {"num_local_experts": 2**30}, "experts of all layers: 4294967296 are more than the"),
-        ("gemma2", {"layer_types": [["full_attention"]] * 4}, "layer_types: needs"),
-        ("mixtral", {"num_local_experts": None}, "num_local_experts: needs a number"),
-        ("mixtral", {"num_local_experts": 7}, r"gate\.weight: should be \[7, 32\], found \[6, 32\]"),
-        ("mixtral", {"num_hidden_layers": 5}, r"layers\.4\.self_attn\.q_proj\.weight: the source has no"),
+        ("gemma2", {"layer_types": [["full_attention"]] * 4}, "layer_types: expected"),
+        ("mixtral", {"num_local_experts": None}, "num_local_experts: expected an integer"),
+        ("mixtral", {"num_local_experts": 7}, r"gate\.weight: expected shape \[7, 32\], got \[6, 32\]"),
+        ("mixtral", {"num_hidden_layers": 5}, r"layers\.4\.self_attn\.q_proj\.weight: expected a tensor"),
         ("mixtral", {"model_type": "mistral"}, "model_type: 'mistral' is not supported"),
         ("qwen2_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not supported"),
         ("qwen3_moe", {"mlp_only_layers": [0]}, r"mlp_only_layers: \[0\] is not supported"),
         ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window: True is not supported"),
-        ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob: needs true or false"),
+        ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob: expected true or false"),
         ("qwen3_moe", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5 is not supported"),
         ("gemma", {"hidden_activation": "relu"}, "hidden_activation: 'relu' is not supported"),
         ("gemma", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: 30.0 is not supported"),
-        ("gemma2", {"layer_types": ["full_attention"]}, "layer_types: needs .* for each of 4 layers"),
-        ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "layer_types: needs"),
+        ("gemma2", {"layer_types": ["full_attention"]}, "layer_types: expected .* for each of 4 layers"),
+        ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "layer_types: expected"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: is not supported"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True is not"),
-        ("phi3", {"partial_rotary_factor": 0.4}, "partial_rotary_factor: 0.4 of 8 dim"),
+        ("phi3", {"partial_rotary_factor": 0.4}, "expected an even share of 8, got 0.4"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not supported"),
         (
             "phi3",
             {"rope_scaling": {"type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64}},
             "original_max_position_embeddings: 64 is not supported",
         ),
-        ("phi3", {"rope_scaling": {"type": "longrope"}}, "factor: needs a number above 0"),
+        ("phi3", {"rope_scaling": {"type": "longrope"}}, "factor: expected a number above 0"),
         ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0, "long_factor": [1]}}, "long_factor of"),
         ("olmo2", {"layer_types": ["sliding_attention"] * 4}, "layer_types: .* is not supported"),
         ("olmo2", {"clip_qkv": 8.0}, "clip_qkv: 8.0 is not supported"),
@@ -243,7 +243,7 @@ def test_an_expert_of_another_shape_is_named(tmp_path: Path) -> None:
     made = weights_of("qwen3_moe")
     name = "model.layers.2.mlp.experts.4.up_proj.weight"
     made.source[name] = made.source[name].T
-    with pytest.raises(LoadError, match=rf"{name}: should be \[24, 32\], found \[32, 24\]"):
+    with pytest.raises(LoadError, match=rf"{name}: expected shape \[24, 32\], got \[32, 24\]"):
         converted(tmp_path, config_of("qwen3_moe"), made)
 
 

@@ -1,4 +1,4 @@
-"""Rotations of a config.json: what the logits of the converted file are, against a float64 twin."""
+"""Rotations of a config.json: what the logits of the converted file are, against a float64 reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.convert_families import (
     check,
     config_of,
     converted,
-    twin_of,
+    reference_of,
     weights_of,
 )
 
@@ -39,9 +39,11 @@ def test_longrope(tmp_path: Path, original: int, length: str, name: str) -> None
     stretch = 256 / original
     gain = math.sqrt(1 + math.log(stretch) / math.log(original)) if stretch > 1 else 1.0
     data = converted(tmp_path, longrope("phi3", original, rope_type=name), made)
-    made.twin["rope_factors_long.weight"] = made.twin["rope_factors_short.weight"] = np.array(FACTORS[length])
+    made.reference["rope_factors_long.weight"] = made.reference["rope_factors_short.weight"] = np.array(
+        FACTORS[length]
+    )
     keys = {"rope__scaling__original_context_length": original, "rope__scaling__attn_factor": gain}
-    check(data, twin_of("phi3", made, **keys))
+    check(data, reference_of("phi3", made, **keys))
 
 
 def test_longrope_switches_with_the_context(tmp_path: Path) -> None:
@@ -61,16 +63,18 @@ def test_longrope_of_a_share_of_each_head(tmp_path: Path) -> None:
     config = longrope("phi3", 64, n=3, attention_factor=1.5) | {"partial_rotary_factor": 0.75}
     data = converted(tmp_path, config, made)
     factors = np.array(FACTORS["long"][:3])
-    made.twin["rope_factors_long.weight"] = made.twin["rope_factors_short.weight"] = factors
+    made.reference["rope_factors_long.weight"] = made.reference["rope_factors_short.weight"] = factors
     keys = {"rope__scaling__original_context_length": 64, "rope__scaling__attn_factor": 1.5}
-    check(data, twin_of("phi3", made, n_rot=6, **keys))
+    check(data, reference_of("phi3", made, n_rot=6, **keys))
 
 
 def test_dynamic(tmp_path: Path) -> None:
     """Up to the context of training nothing is scaled; beyond it the base is, by the engine's context."""
     made = weights_of("mistral")
     scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 256}
-    check(converted(tmp_path, config_of("mistral", rope_scaling=scaling), made), twin_of("mistral", made))
+    check(
+        converted(tmp_path, config_of("mistral", rope_scaling=scaling), made), reference_of("mistral", made)
+    )
     with pytest.warns(UserWarning, match="context_size: 1024 is more than the 256"):
         engine = InferenceEngine.from_gguf(tmp_path / "out.gguf", context_size=1024)
     base = 100.0 * (2.0 * 1024 / 256 - 1) ** (DIM / (DIM - 2))
@@ -99,7 +103,7 @@ def test_yarn(tmp_path: Path, kind: str, more: dict[str, float], gain: float) ->
         "rope__scaling__original_context_length": 64,
         "rope__scaling__attn_factor": gain / (1 + 0.1 * math.log(4)),
     }
-    check(data, twin_of(kind, made, **keys, **KEYS.get(kind, {})))
+    check(data, reference_of(kind, made, **keys, **KEYS.get(kind, {})))
 
 
 # --- two rotations ----------------------------------------------------------------------------------
@@ -113,7 +117,7 @@ def test_gemma_3_may_say_its_period_and_both_rotations(tmp_path: Path) -> None:
     }
     config = config_of("gemma3_text", rope_parameters=both, rope_scaling=None, rope_local_base_freq=None)
     del config["rope_theta"]
-    wanted = twin_of("gemma3_text", made, windows=[6, 0, 6, 0], **GEMMA3_KEYS)
+    wanted = reference_of("gemma3_text", made, windows=[6, 0, 6, 0], **GEMMA3_KEYS)
     check(converted(tmp_path, {**config, "sliding_window_pattern": 2}, made), wanted)
 
 
@@ -124,7 +128,7 @@ def test_olmo_3_may_say_both_rotations(tmp_path: Path, local: float | None) -> N
     full = {"rope_type": "linear", "rope_theta": 100.0, "factor": 8.0}
     both = {"full_attention": full, "sliding_attention": inner}
     keys = {"rope__scaling__type": "linear", "rope__scaling__factor": 8.0, "attention__sliding_window": 6}
-    wanted = twin_of("olmo3", made, rope__freq_base_swa=local or 100.0, **keys)
+    wanted = reference_of("olmo3", made, rope__freq_base_swa=local or 100.0, **keys)
     check(converted(tmp_path, config_of("olmo3", rope_parameters=both), made), wanted)
 
 
@@ -138,7 +142,7 @@ def test_olmo_3_may_say_both_rotations(tmp_path: Path, local: float | None) -> N
         ),
         ({"sliding_attention": {"rope_type": "default", "factor": 2.0}}, "factor is not supported"),
         ({"full_attention": {"rope_type": "spiral"}}, "'spiral' is not supported"),
-        ({"full_attention": 3}, "full_attention: needs an object, got 3"),
+        ({"full_attention": 3}, "full_attention: expected an object, got 3"),
     ],
 )
 def test_rotations_that_are_refused(tmp_path: Path, both: dict[str, Any], finding: str) -> None:
@@ -149,5 +153,5 @@ def test_rotations_that_are_refused(tmp_path: Path, both: dict[str, Any], findin
 
 def test_factors_that_are_not_as_many(tmp_path: Path) -> None:
     made = weights_of("phi3")
-    with pytest.raises(LoadError, match=r"long_factor: needs 4 numbers above 0, got \[1.0, 2.5, 4.0\]"):
+    with pytest.raises(LoadError, match=r"long_factor: expected 4 numbers above 0, got \[1.0, 2.5, 4.0\]"):
         converted(tmp_path, longrope("phi3", 64, n=3), made)

@@ -110,24 +110,24 @@ def test_weights_are_means_of_one_above_zero() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "4 bytes needed, 0 left"),
-        (struct.pack("<i", 0), "the number of entries is 0"),
-        (struct.pack("<i", 2**31 - 1), "the number of entries is 2147483647"),
-        (dat([(NAME.encode(), 1, [1.0])])[:-1], "4 bytes needed, 3 left"),
-        (dat([(b"x", 1, [1.0]), (b"x", 1, [1.0])]), "x: the entry occurs twice"),
-        (dat([(b"x" * 65, 1, [1.0])]), "the length of a name is 65"),
-        (dat([(b"x", -1, [1.0])]), "a number of calls is -1"),
-        (dat([(b"x", 1, [-1.0])]), "x: an importance needs finite numbers from 0 on"),
-        (dat([(b"x", 1, [float("inf")])]), "x: an importance needs finite numbers from 0 on"),
-        (dat([(b"x", 1, [1.0])], struct.pack("<2i", 1, 9)), "9 bytes needed, 0 left"),
-        (ggufwriter.write([], []), "found no entries"),
+        (b"", "got 0 bytes instead of 4"),
+        (struct.pack("<i", 0), "expected the number of entries .* got 0"),
+        (struct.pack("<i", 2**31 - 1), "expected the number of entries .* got 2147483647"),
+        (dat([(NAME.encode(), 1, [1.0])])[:-1], "got 3 bytes instead of 4"),
+        (dat([(b"x", 1, [1.0]), (b"x", 1, [1.0])]), "x: expected the entry once"),
+        (dat([(b"x" * 65, 1, [1.0])]), "expected the length of a name .* got 65"),
+        (dat([(b"x", -1, [1.0])]), "expected a number of calls .* got -1"),
+        (dat([(b"x", 1, [-1.0])]), "x: expected finite numbers >= 0"),
+        (dat([(b"x", 1, [float("inf")])]), "x: expected finite numbers >= 0"),
+        (dat([(b"x", 1, [1.0])], struct.pack("<2i", 1, 9)), "got 0 bytes instead of 9"),
+        (ggufwriter.write([], []), "got no entries"),
         (
             ggufwriter.write([], [ggufwriter.Tensor("x", (2,), 0, bytes(8))]),
-            "x: an importance matrix has F32 pairs",
+            "x: expected F32 pairs",
         ),
         (
             ggufwriter.write([], [ggufwriter.Tensor("x.in_sum2", (2,), 0, bytes(8))]),
-            "x.in_sum2: an importance matrix has F32 pairs",
+            "x.in_sum2: expected F32 pairs",
         ),
         (
             ggufwriter.write(
@@ -137,7 +137,7 @@ def test_weights_are_means_of_one_above_zero() -> None:
                     ggufwriter.Tensor("x.counts", (1, 3), 0, bytes(12)),
                 ],
             ),
-            "has not \\(1, 3\\) matrices",
+            "expected shape \\(cols, 3\\)",
         ),
     ],
 )
@@ -224,15 +224,15 @@ def test_what_cannot_be_collected_is_refused(tmp_path: Path) -> None:
     empty.write_text("")
     binary.write_bytes(b"\xff")
     for options, message in (
-        ({"chunk_size": 0}, "chunk_size: needs an integer from 1 on, got 0"),
-        ({"chunks": True}, "chunks: needs an integer from 1 on, got True"),
-        ({"chunk_size": 513}, "chunk_size: needs at most the context's 512, got 513"),
+        ({"chunk_size": 0}, "chunk_size: expected an integer >= 1, got 0"),
+        ({"chunks": True}, "chunks: expected an integer >= 1, got True"),
+        ({"chunk_size": 513}, r"chunk_size: expected up to 512 \(context_size\), got 513"),
     ):
         with pytest.raises(ConfigError, match=message):
             collect_imatrix(demo.DRAFT, text, **options)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="is not UTF-8 \\(at byte 0\\)"):
+    with pytest.raises(ConfigError, match="text: expected UTF-8, got another byte at 0"):
         collect_imatrix(demo.DRAFT, binary)
     with pytest.raises(ConfigError, match="cannot be read"):
         collect_imatrix(demo.DRAFT, tmp_path / "no")
-    with pytest.raises(PromptError, match="is empty"):
+    with pytest.raises(PromptError, match="text: expected a text, got an empty file"):
         collect_imatrix(demo.DRAFT, empty)

@@ -1,6 +1,6 @@
-"""Random Hugging Face weights and configs of the families that are converted, and the float64 twins of them.
+"""Random Hugging Face weights and configs of the families that are converted, and their float64 references.
 
-The twin gets the source's own values, in GGUF's names, by what is written down here once more: what
+The reference gets the source's own values, in GGUF's names, by what is written down here once more: what
 the published modelling code does (where norms stand, which get 1 added, what is fused) is not taken from the
 library.
 """
@@ -24,7 +24,7 @@ D, HEADS, KV, DIM, FF, LAYERS = 32, 4, 2, 8, 40, 4
 EXPERTS, WIDTH, SHARED = 6, 24, 20
 
 
-class TwinOf(Reference):
+class ReferenceOf(Reference):
     """With windows given by layer, and logits from a table of another size than the zoo's."""
 
     def __init__(self, model: Model, weights: dict[str, np.ndarray], windows: list[int] | None) -> None:
@@ -37,10 +37,10 @@ class TwinOf(Reference):
 
 @dataclass
 class Source:
-    """Weights by Hugging Face's names, and what the twin is to have of them."""
+    """Weights by Hugging Face's names, and what the reference is to have of them."""
 
     source: dict[str, np.ndarray] = field(default_factory=dict)
-    twin: dict[str, np.ndarray] = field(default_factory=dict)
+    reference: dict[str, np.ndarray] = field(default_factory=dict)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(11))
 
     def matrix(self, name: str, target: str, *shape: int, bias: bool = False) -> None:
@@ -58,14 +58,14 @@ class Source:
             self.put(f"{name}.bias", f"{target}.bias", values)
 
     def experts(self, name: str, target: str, *shape: int) -> None:
-        """One tensor for each; the twin has them stacked."""
+        """One tensor for each; the reference has them stacked."""
         values = (self.rng.standard_normal((EXPERTS, *shape)) * shape[-1] ** -0.5).astype(np.float32)
-        self.twin[f"{target}.weight"] = values
+        self.reference[f"{target}.weight"] = values
         self.source |= {f"{name.format(e)}.weight": part for e, part in enumerate(values)}
 
     def put(self, name: str, target: str, values: np.ndarray, plus: float = 0.0) -> None:
         self.source[name] = values
-        self.twin[target] = values.astype(np.float64) + plus
+        self.reference[target] = values.astype(np.float64) + plus
 
 
 def weights_of(kind: str, n_layers: int = LAYERS, tied: bool = False) -> Source:
@@ -75,7 +75,7 @@ def weights_of(kind: str, n_layers: int = LAYERS, tied: bool = False) -> Source:
     layer_norm = kind == "starcoder2"
     made.matrix("model.embed_tokens", "token_embd", hf.N_VOCAB, D)
     made.source["model.embed_tokens.weight"] *= np.float32(3)
-    made.twin["token_embd.weight"] *= 3
+    made.reference["token_embd.weight"] *= 3
     for i in range(n_layers):
         there, here = f"model.layers.{i}", f"blk.{i}"
 
@@ -127,7 +127,9 @@ def feed(made: Source, kind: str, there: str, here: str) -> None:
             for part, shape in (("gate", (SHARED, D)), ("up", (SHARED, D)), ("down", (D, SHARED))):
                 made.matrix(f"{there}.mlp.shared_expert.{part}_proj", f"{here}.ffn_{part}_shexp", *shape)
             made.matrix(f"{there}.mlp.shared_expert_gate", f"{here}.ffn_gate_inp_shexp", 1, D)
-            made.twin[f"{here}.ffn_gate_inp_shexp.weight"] = made.twin[f"{here}.ffn_gate_inp_shexp.weight"][0]
+            made.reference[f"{here}.ffn_gate_inp_shexp.weight"] = made.reference[
+                f"{here}.ffn_gate_inp_shexp.weight"
+            ][0]
     elif kind == "phi3":
         made.matrix(f"{there}.mlp.gate_up_proj", f"{here}.ffn_up", 2 * FF, D)
         made.matrix(f"{there}.mlp.down_proj", f"{here}.ffn_down", D, FF)
@@ -180,13 +182,13 @@ def config_of(kind: str, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-ARCHITECTURES = {  # whose twin it is; with halves that rotate, Mixtral is a Qwen3 of experts without norms
+ARCHITECTURES = {  # of the reference; with halves that rotate, Mixtral is a Qwen3 of experts without norms
     "mistral": "qwen2", "mixtral": "qwen3moe", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3", "olmo3": "olmo2",
 }  # fmt: skip
 
 
-def twin_of(
+def reference_of(
     kind: str, made: Source, windows: list[int] | None = None, n_rot: int = DIM, **keys: Any
 ) -> np.ndarray:
     """Logits of TOKENS."""
@@ -199,7 +201,7 @@ def twin_of(
         keys={key.replace("__", "."): (kinds[type(value)], value) for key, value in keys.items()},
         **widths,
     )
-    return TwinOf(model, made.twin, windows).logits(TOKENS)
+    return ReferenceOf(model, made.reference, windows).logits(TOKENS)
 
 
 def converted(folder: Path, config: dict[str, Any], made: Source, type: str = "F32", **options: Any) -> bytes:

@@ -7,9 +7,12 @@ by the other.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 CODES = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8, "array": 9}
 CODES |= {"u64": 10, "i64": 11, "f64": 12}
@@ -99,6 +102,21 @@ def write(
         entries.append(entry(tensor.name, tensor.shape, tensor.type_id, len(data)))
         data += tensor.data
     return assemble(pairs, entries, data, version=version, alignment=step)
+
+
+def write_metadata(path: Path, values: Mapping[str, Any]) -> None:
+    """A file of metadata only; integers become u32 and floats f32."""
+    path.write_bytes(write([(key, kind_of(value), value) for key, value in values.items()]))
+
+
+def kind_of(value: Any) -> str:
+    """The type that a Python value or a NumPy array is written as."""
+    if isinstance(value, np.ndarray):
+        kind = value.dtype.kind
+        return "[bool]" if kind == "b" else f"[{kind}{8 * value.itemsize}]"
+    if isinstance(value, list):
+        return "[str]"
+    return {bool: "bool", int: "u32", float: "f32", str: "str", bytes: "str"}[type(value)]
 
 
 def vocabulary(n_tokens: int, n_merges: int) -> bytes:

@@ -62,9 +62,9 @@ def test_types_are_known_by_the_names_users_give_them(name: str, found: str) -> 
 
 @pytest.mark.parametrize("name", ["IQ4_XS", "IQ2_XXS", "MXFP4", "TQ1_0", "Q8_K", "Q4", "", "COPY"])
 def test_other_types_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"type: {name} cannot be written, only F32, .*Q6_K"):
+    with pytest.raises(ConfigError, match=rf"type: expected one of F32, .*Q6_K.*, got {name!r}"):
         named_type(name)
-    with pytest.raises(ConfigError, match=f"quantize: {name} cannot be written"):
+    with pytest.raises(ConfigError, match=f"quantize: expected one of F32, .*, got {name!r}"):
         named_format(name, "quantize")
 
 

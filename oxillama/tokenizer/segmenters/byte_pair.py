@@ -187,9 +187,7 @@ class SentencePiece:
         if id is None and byte < 0x80:
             id = self._ids.get(chr(byte))
         if id is None:
-            raise TokenizerError(
-                f"{PREFIX}tokens: no token for the byte 0x{byte:02X}, the text cannot be encoded"
-            )
+            raise TokenizerError(f"{PREFIX}tokens: expected a token for the byte 0x{byte:02X}, got none")
         return id
 
 

@@ -19,7 +19,7 @@ class WordPiece:
 
     def __init__(self, vocab: Vocab) -> None:
         if "unk" not in vocab.special:
-            raise TokenizerError(f"{PREFIX}unknown_token_id: a WordPiece vocabulary needs one")
+            raise TokenizerError(f"{PREFIX}unknown_token_id: expected a token id (WordPiece), got none")
         self._ids, self._unknown = vocab.ids, vocab.special["unk"]
         self._longest = max(map(len, vocab.tokens))
         self._normal = _BertCharacters(vocab.lowercase, vocab.strip_accents, vocab.decompose)

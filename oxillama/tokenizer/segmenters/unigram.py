@@ -12,13 +12,15 @@ from oxillama.errors import TokenizerError
 from oxillama.tokenizer.segmenters.base import CACHED_LENGTH, CACHED_WORDS, SPACE, WordCache, uncrossed_spaces
 from oxillama.tokenizer.vocabulary import BYTE, NORMAL, PREFIX, UNUSED, USER_DEFINED, Vocab
 
+CHARSMAP = f"{PREFIX}precompiled_charsmap"
+
 
 class Unigram:
     """Unigram language model: the segmentation with the highest sum of scores (Viterbi), over bytes."""
 
     def __init__(self, vocab: Vocab) -> None:
         if "unk" not in vocab.special:
-            raise TokenizerError(f"{PREFIX}unknown_token_id: a Unigram vocabulary needs one")
+            raise TokenizerError(f"{PREFIX}unknown_token_id: expected a token id (Unigram), got none")
         self._unknown = vocab.special["unk"]
         scores = vocab.scores or [0.0] * len(vocab.tokens)
         self._pieces: dict[bytes, tuple[int, float]] = {}
@@ -149,7 +151,7 @@ class Normalizer:
             if length:
                 stop = self._replacements.find(b"\0", offset)
                 if stop < 0:
-                    raise TokenizerError(f"{PREFIX}precompiled_charsmap: replacement at {offset} has no end")
+                    raise TokenizerError(f"{CHARSMAP}: expected a zero after the text at {offset}, got none")
                 return self._replacements[offset:stop], length
         length = _utf8_length(text, start)
         return (text[start : start + length], length) if length else ("\ufffd".encode(), 1)
@@ -171,7 +173,7 @@ class Normalizer:
                 if self._has_child(node, 0x20):
                     self._separable = False
         except IndexError:
-            raise TokenizerError(f"{PREFIX}precompiled_charsmap: a node points outside the trie") from None
+            raise TokenizerError(f"{CHARSMAP}: expected nodes inside the trie, got one outside") from None
         return length, offset
 
     def _has_child(self, base: int, byte: int) -> bool:
@@ -187,12 +189,10 @@ def _read_charsmap(data: bytes) -> tuple[tuple[int, ...], bytes]:
     if not data:
         return (), b""
     if len(data) < 4:
-        raise TokenizerError(f"{PREFIX}precompiled_charsmap: {len(data)} bytes are too few for its header")
+        raise TokenizerError(f"{CHARSMAP}: expected 4 bytes or more, got {len(data)}")
     (size,) = struct.unpack_from("<I", data)
     if size % 4 or 4 + size >= len(data):
-        raise TokenizerError(
-            f"{PREFIX}precompiled_charsmap: a trie of {size} bytes does not fit {len(data)} bytes"
-        )
+        raise TokenizerError(f"{CHARSMAP}: expected a trie of at most {len(data) - 4} bytes, got {size}")
     return struct.unpack_from(f"<{size // 4}I", data, 4), data[4 + size :]
 
 
@@ -222,7 +222,7 @@ class Plamo2:
                 self._pieces[text] = (id, points if score > 0 else -points)
         missing = set(range(256)) - self._bytes.keys()
         if missing:
-            raise TokenizerError(f"{PREFIX}tokens: no byte token for 0x{min(missing):02X}")
+            raise TokenizerError(f"{PREFIX}tokens: expected a byte token for 0x{min(missing):02X}, got none")
         self._longest = max(map(len, self._pieces), default=0)
 
     def encode(self, text: str, out: list[int]) -> None:
