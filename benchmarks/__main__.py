@@ -21,7 +21,7 @@ from benchmarks import (
     sampling,
     serving,
 )
-from oxillama.bench.measurements import Row
+from oxillama.bench.report import Row
 from oxillama.errors import OxiLlamaError
 
 

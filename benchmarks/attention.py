@@ -18,8 +18,7 @@ from benchmarks import runs
 from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import Metric, Row, align, round_ratios, spread
+from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES

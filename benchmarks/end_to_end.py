@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.peers import ENGINES, Runner
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import fixed_tokens
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, rows
+from oxillama.bench.run import fixed_tokens
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)

@@ -14,7 +14,7 @@ from benchmarks import runs
 from benchmarks.grammar_texts import JSON
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.bench.measurements import Metric, rows
+from oxillama.bench.report import Metric, rows
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar

@@ -19,14 +19,7 @@ from benchmarks import runs
 from benchmarks.random_blocks import random_rows
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import (
-    Metric,
-    Row,
-    align,
-    round_ratios,
-    spread,
-)
+from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS

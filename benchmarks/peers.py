@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.bench.benchmark import fixed_tokens, peak_rss
+from oxillama.bench.machine import peak_rss
+from oxillama.bench.run import fixed_tokens
 from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
 from oxillama.gguf.model_file import ModelFile
 

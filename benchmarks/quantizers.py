@@ -26,8 +26,7 @@ from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, Summary, rows
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, others_share
-from oxillama.bench.benchmark import describe_machine
-from oxillama.bench.measurements import Row, compare, machine_text, read_report, report, table, write_report
+from oxillama.bench.machine import describe_machine, machine_text
+from oxillama.bench.report import Row, compare, read_report, report, table, write_report
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, ModelFileError
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, rows
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.sampling.batch import sample_batch

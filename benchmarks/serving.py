@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import Summary, fixed_tokens
-from oxillama.bench.measurements import Metric, Row, align, rows
+from oxillama.bench.report import Metric, Row, Summary, align, rows
+from oxillama.bench.run import fixed_tokens
 from oxillama.config.engine import available_cpus
 from oxillama.errors import PromptError
 

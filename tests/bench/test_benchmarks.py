@@ -23,10 +23,11 @@ from benchmarks import end_to_end, loading, peers, sampling, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
-from oxillama.bench.benchmark import Summary, bench_model, fixed_tokens, peak_rss
-from oxillama.bench.measurements import (
+from oxillama.bench.machine import peak_rss
+from oxillama.bench.report import (
     Metric,
     Row,
+    Summary,
     compare,
     read_report,
     report,
@@ -35,6 +36,7 @@ from oxillama.bench.measurements import (
     table,
     write_report,
 )
+from oxillama.bench.run import bench_model, fixed_tokens
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
 

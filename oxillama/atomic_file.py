@@ -1,0 +1,59 @@
+"""Files that are replaced as a whole: readers see the old content or the new one, never a part."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from oxillama.errors import ModelFileError
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write to, which replaces ``path`` at the end of the block; on an error, ``path`` stays.
+
+    Until then the content is in the file ``file.name``; it is on the disk before ``path`` is replaced.
+    A symbolic link stays one, and a file that is replaced keeps its permissions.
+
+    Raises
+    ------
+    ModelFileError : ``path`` cannot be written, or is a directory or a device.
+    """
+    temporary = None
+    try:
+        try:
+            target = Path(os.path.realpath(path))
+            if target.exists() and not target.is_file():
+                raise ModelFileError(f"{path}: expected a file to write to, got a directory or device")
+            fd, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+            os.close(fd)
+        except ValueError as error:
+            raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {str(path)!r}") from error
+        with open(temporary, "wb") as file:
+            if hasattr(os, "fchmod"):
+                mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+                os.fchmod(file.fileno(), mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+    except ModelFileError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    """The umask of the process, which `tempfile` ignores. The system tells the umask only when setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
