@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--record", type=Path, metavar="FILE", help="write llama.cpp's errors, for the tests")
     parser.add_argument("--errors-only", action="store_true", help="leave the perplexities out")
-    parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
+    runs.add_threads(parser)
     runs.add_arguments(parser)
 
 
