@@ -35,11 +35,9 @@ def run_program(program: str, job: Callable[[], int]) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say("warning", str(message), program)
         try:
-            code = job()
+            code = _exit_code(job)
             sys.stdout.flush()
             return code
-        except SystemExit as done:  # argparse: --help, --version, or an error already written
-            return done.code if isinstance(done.code, int) else 0
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one has nothing left to stop
             if sys.stderr.isatty():
@@ -56,6 +54,13 @@ def run_program(program: str, job: Callable[[], int]) -> int:
         except OSError as error:
             say("error", f"{error.filename or 'output'}: {error.strerror or error}", program)
             return _leave_pipe(ERROR)
+
+
+def _exit_code(job: Callable[[], int]) -> int:
+    try:
+        return job()
+    except SystemExit as done:  # argparse: --help, --version, or an error already written
+        return done.code if isinstance(done.code, int) else 0
 
 
 def _prepare_streams() -> None:

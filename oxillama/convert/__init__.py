@@ -154,7 +154,9 @@ def write(
     try:
         import gguf
     except ImportError as error:
-        raise ConfigError("convert: needs the gguf package: pip install 'oxillama[convert]'") from error
+        raise ConfigError(
+            "convert: needs the gguf package: pip install '.[convert]' in the source tree"
+        ) from error
     if target.exists() and not target.is_file():
         raise ModelFileError(f"{target}: expected a file to write to, found a directory or device")
     try:

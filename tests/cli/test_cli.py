@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
 import os
@@ -19,7 +20,7 @@ import tqdm  # type: ignore[import-untyped]
 
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig
-from oxillama.cli import console, generate
+from oxillama.cli import generate, progress
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     COMMANDS,
@@ -34,6 +35,8 @@ from tests.support.command_line import (
     run,
 )
 from tests.support.tiny_file import END_OF_TURN, write_tiny_model
+
+SHOWN = argparse.Namespace(quiet=False, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def test_each_piece_is_flushed(engine: InferenceEngine, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sys, "stdout", Out())
     pieces = list(engine.stream(PROMPT, max_tokens=9))
-    generate.show(engine.stream(PROMPT, max_tokens=9))
+    generate.show(engine.stream(PROMPT, max_tokens=9), SHOWN)
     assert flushed[: len(pieces)] == list(itertools.accumulate(pieces))
 
 
@@ -167,8 +170,8 @@ def test_bar_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             super().close()
 
     monkeypatch.setattr(tqdm, "tqdm", Bar)
-    with console.loading_bar(str(path), True) as progress:
-        InferenceEngine.from_gguf(path, progress=progress)
+    with progress.loading_bar(str(path), True) as loaded:
+        InferenceEngine.from_gguf(path, progress=loaded)
     with ModelFile.open(path) as file:
         n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
     assert (n_bytes, n_bytes) in bars
@@ -176,8 +179,8 @@ def test_bar_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_no_bar(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is shown, but the engine still hears that it is to pack the model now."""
-    with console.loading_bar(str(model), False) as progress:
-        progress("token_embd.weight", 1)
+    with progress.loading_bar(str(model), False) as loaded:
+        loaded("token_embd.weight", 1)
     assert capfd.readouterr() == ("", "")
 
 
@@ -185,20 +188,21 @@ def test_no_bar(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["-p", ""], "prompt: is empty"),
-        (["-p", "a" * 5000], "prompt: 5001 tokens leave no room for more in a context of 4096"),
+        (["-p", ""], "prompt: expected text, got none"),
+        (["-p", "a" * 5000], "prompt: expected at most 4095 tokens for the context, got 5001"),
         (["-p", b"a\xffb"], "lone surrogate U+DCFF at character 1"),
         (["-p", b"\xed\xa0\x80"], "lone surrogate U+DCED at character 0"),
-        (["-p", "x", "--threads", "0"], "num_threads: needs at least 1, got 0"),
-        (["-p", "x", "--max-tokens", "-1"], "--max-tokens: needs an integer from 0 on, got -1"),
-        (["-p", "x", "--max-tokens", "many"], "--max-tokens: needs an integer from 0 on, got many"),
-        (["-p", "x", "--temp", "-1"], "temperature: needs 0 or more, got -1.0"),
-        (["-p", "x", "--temp", "nan"], "temperature: needs 0 or more, got nan"),
-        (["-p", "x", "--top-k", "1.5"], "argument --top-k: invalid int value: '1.5'"),
-        (["-p", "x", "--kv-type", "f8"], "kv_type: needs one of f32, f16, bf16, q8_0, got 'f8'"),
-        (["-p", "x", "--page-size", "17"], "page_size: needs a power of two"),
-        (["-p", "x", "--ctx", "1000000"], "context_size: needs less than 10^6"),
-        (["-p", "x", "--stop", ""], "stop: needs strings that are not empty"),
+        (["-p", "x", "--threads", "0"], "num_threads: expected an integer >= 1 and <= 1024, got 0"),
+        (["-p", "x", "--max-tokens", "-2"], "max_tokens: expected an integer >= 0, got -2"),
+        (["-p", "x", "--max-tokens", "many"], "-n/--max-tokens: expected an integer, got 'many'"),
+        (["-p", "x", "--timeout", "0"], "timeout: expected a number > 0, got 0.0"),
+        (["-p", "x", "--temp", "-1"], "temperature: expected a number >= 0.0, got -1.0"),
+        (["-p", "x", "--temp", "nan"], "temperature: expected a number >= 0.0, got nan"),
+        (["-p", "x", "--top-k", "1.5"], "error: --top-k: expected an integer, got '1.5'"),
+        (["-p", "x", "--kv-type", "f8"], "kv_type: expected one of f32, f16, bf16, q8_0, got 'f8'"),
+        (["-p", "x", "--page-size", "17"], "page_size: expected a power of two, got 17"),
+        (["-p", "x", "--ctx", "1000000"], "context_size: expected an integer >= 1 and <= 999999"),
+        (["-p", "x", "--stop", ""], "stop: expected strings that are not empty"),
         (["-p", "x", "-f", "y"], "not allowed with argument"),
         (["-p", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["-p", "x", "--nonsense\n\x1b[2J"], r"unrecognized arguments: --nonsense\n\x1b[2J"),

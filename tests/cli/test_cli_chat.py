@@ -70,24 +70,26 @@ def test_chat_ends_with_its_input(model: Path, engine: InferenceEngine) -> None:
 
 def test_chat_with_a_template_of_the_users(tmp_path: Path, model: Path, engine: InferenceEngine) -> None:
     plain = write_tiny_model(tmp_path / "plain.gguf", chat_template=None, ends=False)
-    assert "has no chat template; give one with --template FILE" in error("chat", plain, stdin=b"hello\n")
+    assert "chat template: expected one, the model file has none" in error("chat", plain, stdin=b"hello\n")
     (tmp_path / "chatml.jinja").write_text(CHATML)
     flags = ("--template", str(tmp_path / "chatml.jinja"), "-n", "12", "--greedy")
     assert output("chat", plain, *flags, stdin=b"hello\n") == answers(engine, None, "hello")[0] + "\n"
     (tmp_path / "bad.jinja").write_text("{% for %}")
     assert "chat template" in error("chat", model, "--template", tmp_path / "bad.jinja", stdin=b"hello\n")
-    assert "--template: " in error("chat", model, "--template", tmp_path / "absent", stdin=b"hello\n")
+    assert "--chat-template: absent cannot be read" in error(
+        "chat", model, "--chat-template", "absent", stdin=b"hello\n"
+    )
 
 
 def test_chat_refuses_what_is_no_text_or_too_long(model: Path) -> None:
     assert "surrogate" in error("chat", model, stdin=b"\xff\n")
-    assert "tokens leave no room" in error("chat", model, "-c", "30", stdin=b"a" * 50 + b"\n")
+    assert "expected at most 29 tokens" in error("chat", model, "-c", "30", stdin=b"a" * 50 + b"\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
 def test_chat_on_a_terminal(model: Path) -> None:
     terminal = Terminal("chat", model, "-n", "900000", "-c", "999999", "--greedy")
-    terminal.expect("/reset forgets.*> ")
+    terminal.expect("/help lists.*> ")
     terminal.send("hello\n")
     terminal.expect("hello\r\n.{20}")
     terminal.send("\x03")
@@ -104,7 +106,7 @@ def test_chat_on_a_terminal_survives_an_error(model: Path) -> None:
     terminal = Terminal("chat", model, "-n", "3", "-c", "60", "--greedy")
     terminal.expect("> ")
     terminal.send("a" * 100 + "\n")
-    terminal.expect("oxillama: error: prompt: \\d+ tokens leave no room.*> ")
+    terminal.expect("oxillama: error: prompt: expected at most 59 tokens.*> ")
     terminal.send("hello\n")
     terminal.expect("finish length.*> ")
     terminal.send("/exit\n")

@@ -79,7 +79,7 @@ def test_errors_are_one_line(source: Path, tmp_path: Path) -> None:
         ((demo.DRAFT, target, "Q4_0"), "allow_requantize: token_embd.weight is Q8_0 already"),
         ((tmp_path / "no.gguf", target, "Q4_0"), "no.gguf: cannot be opened"),
         ((source, source, "Q4_0"), "is the source"),
-        ((source, target, "Q4_0", "--tensor-type", "attn_q"), "needs NAME=FORMAT, got attn_q"),
+        ((source, target, "Q4_0", "--tensor-type", "attn_q"), "expected NAME=FORMAT, got 'attn_q'"),
         ((source, target, "Q4_0", "--imatrix", source), "importance matrix has F32 pairs"),
     ):
         assert message in error("quantize", *args)
