@@ -63,7 +63,7 @@ def run_chat(args: argparse.Namespace) -> int:
         print(HINT, file=sys.stderr, flush=True)
     while (text := source.read()) is not None:
         try:
-            if command := re.fullmatch(r"/([a-z]+)(?:\s+(.*\S))?\s*", text):
+            if command := re.fullmatch(r"/([a-z]+)(?: +(.*\S))? *", text):
                 if not run_command(conversation, command[1], command[2]):
                     break
             elif text.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 
@@ -26,7 +27,8 @@ class MessageInput:
             with suppress(ImportError):  # not on every system
                 import readline
 
-                if "libedit" not in (readline.__doc__ or ""):
+                is_gnu = "libedit" not in (readline.__doc__ or "")
+                if is_gnu and os.environ.get("TERM", "dumb") != "dumb":
                     readline.parse_and_bind("set enable-bracketed-paste on")
 
     def read(self) -> str | None:

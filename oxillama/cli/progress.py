@@ -62,8 +62,8 @@ def count_bar(show: bool, doing: str, unit: str) -> Iterator[Callable[[int, int]
     with make_bar(doing, unit) as bar:
 
         def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
+            bar.n, bar.total = done, total
+            bar.refresh()
 
         yield progress
 
@@ -86,7 +86,7 @@ def prefill_bar(generation: Generation, show: bool) -> Iterator[None]:
                 if is_done.wait(POLL_SECONDS):
                     return
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=watch, name="watch prefill", daemon=True)
     thread.start()
     try:
         yield

@@ -155,7 +155,7 @@ def test_reports_of_other_conditions_are_refused(tmp_path: Path) -> None:
     for text in ("", "[]", "{}", '{"results": [1]}', '{"results": [], "options": []}', '{"results": 5}'):
         path.write_text(text)
         with pytest.raises(ConfigError, match="expected a report of an earlier run, got"):
-            read_report(path, "end-to-end", {})
+            read_report(path, "end-to-end", {"prompt": 8})
     assert "nothing measured" in compare({"results": []}, {"results": []})
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ import tqdm  # type: ignore[import-untyped]
 
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig
-from oxillama.cli import generate, progress
+from oxillama.cli import build_parser, generate, main, progress
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     COMMANDS,
@@ -182,6 +185,92 @@ def test_no_bar(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with progress.loading_bar(str(model), False) as loaded:
         loaded("token_embd.weight", 1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_no_limit_runs_to_the_end_of_the_context(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "-1", "-c", "60", "--greedy")
+    prompt, decoded, reason, _ = facts_of(done)
+    assert (int(prompt) + int(decoded), reason) == (60 - 1, "length")
+
+
+def test_quiet_is_the_text_alone(model: Path) -> None:
+    flags = ("run", model, "-p", PROMPT, "-n", "9", "--greedy")
+    done = run(*flags, "--quiet", "--progress")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == run(*flags).stdout
+    assert b"error: prompt: " in run("run", model, "-p", "", "--quiet").stderr
+
+
+def test_a_timeout_is_a_reason_to_end(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "-1", "-c", "999999", "--timeout", "0.2", "-q")
+    assert done.returncode == 0
+    done = run("run", model, "-p", PROMPT, "-n", "-1", "--timeout", "0.01")
+    assert facts_of(done)[2] == "timeout"
+
+
+class FakePrefill:
+    """A generation whose prompt is 10 tokens further whenever somebody looks."""
+
+    prefill_total = 4096
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def prefill_progress(self) -> int:
+        self.looks += 1
+        return 10 * self.looks
+
+
+def test_a_long_prefill_has_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.001)
+    fake: Any = FakePrefill()
+    with progress.prefill_bar(fake, True):
+        pass  # over before the bar would come
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "PREFILL_SECONDS", 0)
+    with progress.prefill_bar(fake, True):
+        while fake.looks < 3:
+            time.sleep(0.001)
+    assert re.search(r"prefill: .*\d+/4096", capsys.readouterr().err)
+    with progress.prefill_bar(fake, False):
+        looks = fake.looks
+    assert fake.looks == looks
+    assert not [thread for thread in threading.enumerate() if "watch" in thread.name]
+
+
+def test_a_bar_counts_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.count_bar(True, "measuring", " rounds") as count:
+        assert count is not None
+        count(11, 11)
+    assert "measuring: 100%" in capsys.readouterr().err
+
+
+def test_verbose_shows_the_log(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("oxillama.test")
+
+    def log(args: argparse.Namespace) -> int:
+        logger.debug("a\nb %d", 1)
+        return 0
+
+    for flags, expected in ((["-v"], "oxillama: debug: a\\nb 1\n"), ([], "")):
+        args = build_parser().parse_args(["info", str(model), *flags])
+        args.command = log
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("oxillama.cli.build_parser", lambda args=args: FixedParser(args))
+            assert main([]) == 0
+        assert capsys.readouterr().err == expected
+    assert not logging.getLogger("oxillama").isEnabledFor(logging.DEBUG)
+
+
+class FixedParser:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+
+    def parse_args(self, argv: object) -> argparse.Namespace:
+        return self.args
 
 
 # --- bad input ------------------------------------------------------------------------------------
