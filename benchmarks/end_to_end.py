@@ -1,8 +1,8 @@
 """Prefill and decode speed of whole models, engines taking turns in one process.
 
 A turn prefills a prompt into an empty context and then decodes tokens behind it, so that decoding is
-measured at the depth of the prompt. Every engine runs the same tokens; how alike their logits are after
-the prompt is reported too, for a fast engine that computes something else would be no comparison.
+measured at the depth of the prompt. Every engine runs the same tokens. The cosine between the engines' logits
+after the prompt is reported too, as a check that both compute the same.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Peer:
         try:
             import llama_cpp
         except ImportError as error:
-            raise ConfigError("llama.cpp: needs the package llama-cpp-python") from error
+            raise ConfigError("llama.cpp: expected the package llama-cpp-python, got none") from error
         self.api = llama_cpp
         library = ctypes.CDLL(next(str(p) for p in Path(llama_cpp.__file__).parent.rglob("*ggml-base.*")))
         self.chunk = library.ggml_quantize_chunk

@@ -1,7 +1,7 @@
-"""What every benchmark does besides measuring: common options, the report, the comparison with an old one.
+"""Common parts of all benchmarks: options, the report, the comparison with an earlier report.
 
-A command makes a `Run` before it measures, so that whatever would fail after minutes fails at once, and hands
-its rows to `Run.finish`, which prints the machine, the table and the comparison and writes the JSON.
+A command creates a `Run` before it measures, so that bad options fail at once. `Run.finish` takes the rows,
+prints the machine, the table and the comparison, and writes the JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, rounds: int = 10, warmup: int
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
-    """The options of commands that run models: which, in what engines, on how many threads."""
+    """The options of commands that run models: model files, engines, threads."""
     repeatable = {"action": "append", "help": "GGUF file; repeatable"} if many else {"help": "GGUF file"}
     parser.add_argument("--model", type=Path, required=True, **repeatable)  # type: ignore[arg-type]
     parser.add_argument("--engine", choices=ENGINES, default="oxillama", help="default: %(default)s")

@@ -1,6 +1,6 @@
 """Many requests at once: batched decoding beside llama.cpp's, shared prefixes, streams beside a long prompt.
 
-Batched decoding takes turns with the peer as everything else here does. A turn decodes N sequences
+Batched decoding takes turns with the peer. A turn decodes N sequences
 together behind short prompts of their own; ours go through the engine as users' requests do, scheduler and
 sampler included, the peer's through its batch interface with fixed tokens and nothing around it.
 """

@@ -1,4 +1,4 @@
-"""Serves thousands of short random requests and looks for what only time shows: leaks, hangs, wrong text.
+"""Serves thousands of short random requests and looks for leaks, hangs and wrong text.
 
     python tools/soak.py [MODEL.gguf] [--requests 10000]
 
