@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ def printable(text: str) -> str:
 
 
 def say(kind: str, message: str, program: str = "oxillama") -> None:
-    """Writes one line to stderr, whatever the message holds."""
+    """Writes one line to stderr, whatever the message holds; progress bars make room for it."""
+    bars = sys.modules.get("tqdm")
     line = f"{program}: {kind}: {printable(message.strip())}"
-    with suppress(OSError, ValueError):  # stderr is closed: nobody can be told
+    with (
+        suppress(OSError, ValueError),  # stderr is closed: nobody can be told
+        bars.tqdm.external_write_mode(file=sys.stderr) if bars else nullcontext(),
+    ):
         print(line, file=sys.stderr, flush=True)
 
 

@@ -23,7 +23,7 @@ import tqdm  # type: ignore[import-untyped]
 
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig
-from oxillama.cli import build_parser, generate, main, progress
+from oxillama.cli import build_parser, console, generate, main, progress
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     COMMANDS,
@@ -245,7 +245,10 @@ def test_a_bar_counts_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.count_bar(True, "measuring", " rounds") as count:
         assert count is not None
         count(11, 11)
-    assert "measuring: 100%" in capsys.readouterr().err
+        console.say("note", "aside")
+    told = capsys.readouterr().err
+    assert "measuring: 100%" in told
+    assert "\roxillama: note: aside\n" in told  # on a line of its own
 
 
 def test_verbose_shows_the_log(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

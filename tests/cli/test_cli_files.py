@@ -157,7 +157,7 @@ def test_a_surplus_tensor_is_a_warning_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_is_missing_or_of_a_wrong_shape_is_named(tmp_path: Path) -> None:
-    for tensor, finding in ((None, "no such"), (np.ones((7, 64), np.float32), "7")):
+    for tensor, finding in ((None, "got none"), (np.ones((7, 64), np.float32), "7")):
         name = "blk.1.ffn_up.weight"
         path = write_tiny_model(tmp_path / "wrong.gguf", tensors={name: tensor})
         with pytest.raises(LoadError, match=rf"{name}.*{finding}"):

@@ -88,8 +88,8 @@ def test_errors_are_one_line(source: Path, tmp_path: Path) -> None:
     assert "chunk_size: needs an integer from 1 on" in error(
         "imatrix", source, demo.HELDOUT, "-o", tmp_path / "i", "--chunk", "0"
     )
-    assert "quantize: IQ1_S cannot be written" in error("run", source, "-p", "a", "--quantize", "IQ1_S")
-    assert "quantize: Q5 cannot be written" in error("bench", source, "--quantize", "Q5")
+    assert "quantize: expected one of F32, F16" in error("run", source, "-p", "a", "--quantize", "IQ1_S")
+    assert "Q6_K, got 'Q5'" in error("bench", source, "--quantize", "Q5")
 
 
 def test_bars_show_where_they_are_wanted(source: Path, tmp_path: Path) -> None:
