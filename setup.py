@@ -2,13 +2,22 @@
 
 What the compiler cannot do is left out with one line that says so: a target whose flags it does
 not know, or OpenMP (then the kernels run on one thread). `portable` is always built.
+
+``OXILLAMA_TARGETS`` says which targets are built: names, ``all``, or ``native``, which is the best one that
+this CPU runs, and `portable`. In place (and for an editable install) the default is ``all``, since tests
+compare the targets; otherwise it is ``native``.
+``OXILLAMA_DEBUG=1`` builds with bounds checks, assertions and debugging symbols.
+``OXILLAMA_MACHINE`` names another machine than this one, for a cross compiler.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import platform
+import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,23 +29,45 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
-PER_TARGET = ("linear", "attention", "quantize", "vector", "routing", "recurrent", "sampling", "roofline")
-ONCE = ("cpu", "pack", "trie", "configurations", "grammar")
+DEBUG = os.environ.get("OXILLAMA_DEBUG", "") not in ("", "0")
 
-UNIX_FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-Wno-unused-function", "-Wno-unknown-pragmas"]
+# No -g: the names of variables in inlined bodies took longer than compiling them.
+UNIX_FLAGS = [
+    "-O3",
+    "-g0",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-Wno-unused-function",
+    "-Wno-unknown-pragmas",
+]
+UNIX_DEBUG_FLAGS = ["-O1", "-g", "-UNDEBUG", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]
 # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a stack
 # slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone; portable
 # needs it, and its 16-byte vectors are safe.
-UNIX_EXTRA = {"quantize": ["-fno-tree-vectorize"]}
+UNIX_EXTRA = {
+    "quantize": ["-fno-tree-vectorize"],
+    "linear": [
+        "-fno-inline-functions-called-once"
+    ],  # a function for each layout, or gcc takes three times as long
+}
+ALWAYS_INLINE = {"linear", "attention", "quantize", "vector", "routing", "recurrent", "pack"}
 MSVC_FLAGS = ["/O2", "/fp:precise"]
 UNIX_OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 MSVC_OPENMP = [(["/openmp"], [])]
 OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+FEATURES_PROGRAM = """
+#include "cpu.h"
+int main(int n, char **names) {
+    for (int i = 1; i < n; i++)
+        if (!ox_cpu_has(names[i])) return 1;
+    return 0;
+}
+"""
 
 
-def load_table(name: str) -> ModuleType:
-    """Import one of the fact tables without importing the package (its kernels are not built yet)."""
-    spec = importlib.util.spec_from_file_location(f"oxillama_{name}", Path("oxillama", f"{name}.py"))
+def load(path: Path) -> ModuleType:
+    """Import a file of the package without the package, whose kernels are not built yet."""
+    spec = importlib.util.spec_from_file_location(f"oxillama_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -45,26 +76,33 @@ def load_table(name: str) -> ModuleType:
     return module
 
 
+targets = load(Path("oxillama", "targets.py"))
+formats = load(Path("oxillama", "formats.py"))
+load(KERNELS / "generate.py").write(KERNELS, formats.FORMATS, formats.LAYOUTS)
 MACHINE = os.environ.get("OXILLAMA_MACHINE", platform.machine()).lower()
-TARGETS = [t for t in load_table("targets").TARGETS if not t.machines or MACHINE in t.machines]
+TARGETS = [t for t in targets.TARGETS if not t.machines or MACHINE in t.machines]
+PER_TARGET = targets.PER_TARGET
+"""Modules below ``oxillama._kernels``, the slowest to compile first."""
+SOURCES = {".".join(p.relative_to(KERNELS).with_suffix("").parts): p for p in sorted(KERNELS.rglob("*.pyx"))}
 
 
-def extension(pyx: str, target: str) -> Extension:
-    """The module of one ``.pyx`` for one target, e.g. ``oxillama._kernels.linear_avx2``."""
-    return Extension(
-        f"oxillama._kernels.{pyx}_{target}" if target else f"oxillama._kernels.{pyx}",
-        [str(KERNELS / f"{pyx}.pyx")],
-        include_dirs=[numpy.get_include(), str(KERNELS / "simd")],
-        define_macros=[
-            ("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
-            (f"OX_TARGET_{(target or 'portable').upper()}", "1"),
-        ],
-    )
+class KernelExtension(Extension):
+    """The module of one ``.pyx``, for one target or for all of them.
 
+    Attributes
+    ----------
+    module : below ``oxillama._kernels``, e.g. ``linear.linear``.
+    target : a row of `TARGETS`, or None for a module that is built once.
+    """
 
-def target_of(ext: Extension) -> str:
-    """The target an `extension` was made for, or "" for a module built once."""
-    return ext.name.rpartition("_")[2] if ext.name.rpartition("_")[2] in {t.name for t in TARGETS} else ""
+    def __init__(self, module: str, target: object | None) -> None:
+        self.module, self.target = module, target
+        super().__init__(
+            f"oxillama._kernels.{module}_{target.name}" if target else f"oxillama._kernels.{module}",
+            [str(SOURCES[module])],
+            include_dirs=[numpy.get_include(), str(KERNELS / "simd"), str(KERNELS / "machine")],
+            define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+        )
 
 
 class BuildKernels(build_ext):
@@ -74,78 +112,147 @@ class BuildKernels(build_ext):
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
 
+    def run(self) -> None:
+        self.in_place = self.inplace or self.editable_mode  # the base class clears the first meanwhile
+        super().run()
+
     def build_extensions(self) -> None:
-        msvc = self.compiler.compiler_type == "msvc"
-        common = [f for f in (MSVC_FLAGS if msvc else UNIX_FLAGS) if self.compiles([f])]
-        omp_compile, omp_link = self.find_openmp(MSVC_OPENMP if msvc else UNIX_OPENMP)
-        flags_of = {"": []}
-        for target in TARGETS:
-            flags = list(target.msvc_flags if msvc else target.flags)
-            if self.compiles(flags):
-                flags_of[target.name] = flags
-            else:
-                self.say(f"the compiler does not take {' '.join(flags)}: target {target.name} is left out")
-        for name, flags in flags_of.items():
-            mine = [e for e in self.extensions if target_of(e) == name]
-            for ext, translated in zip(mine, self.translate(mine, name or "once"), strict=True):
-                ext.sources = translated.sources
-                module = ext.name.rpartition(".")[2].removesuffix(f"_{name}")
-                extra = [] if msvc or name in ("", "portable") else UNIX_EXTRA.get(module, [])
-                ext.extra_compile_args = (
-                    common + flags + omp_compile + [f for f in extra if self.compiles([f])]
-                )
-                ext.extra_link_args = list(omp_link)
-        self.extensions[:] = [e for e in self.extensions if target_of(e) in flags_of]
+        self.msvc = self.compiler.compiler_type == "msvc"
+        flags = MSVC_FLAGS if self.msvc else UNIX_FLAGS + (UNIX_DEBUG_FLAGS if DEBUG else [])
+        common = [f for f in flags if self.compiles([f])]
+        omp_compile, omp_link = self.find_openmp(MSVC_OPENMP if self.msvc else UNIX_OPENMP)
+        flags_of = {target.name: self.flags_of(target) for target in self.wanted()}
+        self.extensions[:] = [
+            e for e in self.extensions if e.target is None or flags_of.get(e.target.name) is not None
+        ]
+        c_files = self.translate()
+        for ext in self.extensions:
+            mine = flags_of[ext.target.name] if ext.target else []
+            if mine and not self.msvc:
+                mine = mine + UNIX_EXTRA.get(ext.module.rpartition(".")[2], [])
+            ext.extra_compile_args = common + mine + omp_compile
+            ext.extra_link_args = list(omp_link)
+            ext.depends = [str(path) for path in KERNELS.rglob("*.h")]
+            ext.sources = [str(self.specialize(ext, c_files[ext.module]))]
         super().build_extensions()
 
-    def translate(self, extensions: list[Extension], folder: str) -> list[Extension]:
-        """Cython to C, into a folder for each target, since the module names in the C differ."""
-        return cythonize(
-            extensions,
-            build_dir=os.path.join(self.build_temp, "cython", folder),
-            include_path=[str(KERNELS)],
+    def wanted(self) -> list[object]:
+        """The targets that ``OXILLAMA_TARGETS`` names; ``portable`` is among them unless names are given."""
+        wanted = os.environ.get("OXILLAMA_TARGETS") or ("all" if self.in_place else "native")
+        if wanted == "all" or (wanted == "native" and "OXILLAMA_MACHINE" in os.environ):
+            return TARGETS
+        if wanted == "native":
+            best = next(t for t in TARGETS if self.runs_here(t))
+            return [t for t in TARGETS if t is best or not t.features]
+        names = wanted.replace(",", " ").split()
+        unknown = set(names) - {t.name for t in TARGETS}
+        if unknown:
+            raise SystemExit(
+                f"OXILLAMA_TARGETS: expected all, native or some of {', '.join(t.name for t in TARGETS)}, "
+                f"got {wanted!r}"
+            )
+        return [t for t in TARGETS if t.name in names]
+
+    def flags_of(self, target: object) -> list[str] | None:
+        """A target's flags, or None if the compiler does not take them."""
+        flags = list(target.msvc_flags if self.msvc else target.flags)
+        if self.compiles(flags):
+            return flags
+        self.say(f"the compiler does not take {' '.join(flags)}: target {target.name} is left out")
+        return None
+
+    def translate(self) -> dict[str, Path]:
+        """Cython to C, once for all targets of a module: the C file of each module."""
+        folder = Path(self.build_temp, "cython-debug" if DEBUG else "cython")
+        modules = sorted({e.module for e in self.extensions})
+        plain = [Extension(f"oxillama._kernels.{m}", [str(SOURCES[m])]) for m in modules]
+        translated = cythonize(
+            plain,
+            build_dir=str(folder),
+            nthreads=self.parallel if multiprocessing.get_start_method() == "fork" else 0,
             compiler_directives={
                 "language_level": 3,
-                "boundscheck": False,
+                "boundscheck": DEBUG,
                 "wraparound": False,
                 "cdivision": True,
-                "initializedcheck": False,
+                "initializedcheck": DEBUG,
                 "embedsignature": True,
             },
             quiet=True,
         )
+        return {m: Path(e.sources[0]) for m, e in zip(modules, translated, strict=True)}
+
+    def specialize(self, ext: KernelExtension, c_file: Path) -> Path:
+        """A module's C for one target, in a file that changes with the flags, so that those count.
+
+        Tile bodies take the layout and the number of tokens as constants, which they become once inlined: so
+        inline functions of `ALWAYS_INLINE` are, but not those that Cython adds, which would double the time.
+        """
+        name, short = ext.module.rpartition(".")[2], ext.name.rpartition(".")[2]
+        always = "__forceinline" if self.msvc else "inline __attribute__((always_inline))"
+        inlined = name in ALWAYS_INLINE and short != f"{name}_portable"
+        lines = [
+            f"/* {' '.join(ext.extra_compile_args)} */",
+            f"#define OX_BODY {always if inlined else 'inline'}",
+        ]
+        if ext.target:
+            lines += [
+                f"#define OX_TARGET_{ext.target.name.upper()} 1",
+                f"#define PyInit_{name} PyInit_{short}",
+            ]
+        inline = r"static CYTHON_INLINE (?=[^;{\n]*__pyx_f_)"  # functions of .pyx and .pxd files
+        body, n_found = re.subn(inline, "static OX_BODY ", c_file.read_text())
+        if inlined and not n_found:
+            raise SystemExit(f"{c_file}: expected static CYTHON_INLINE functions, got none")
+        text = "\n".join([*lines, body])
+        path = Path(self.build_temp, "targets", f"{short}.c")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+        return path
+
+    def runs_here(self, target: object) -> bool:
+        """Whether this machine has the features of a target."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = self.build_probe(folder, FEATURES_PROGRAM, [], [])
+            return program is not None and not subprocess.run([program, *target.features]).returncode
 
     def find_openmp(self, candidates: list[tuple[list[str], list[str]]]) -> tuple[list[str], list[str]]:
         for compile_flags, link_flags in candidates:
-            if self.compiles(compile_flags, link_flags, OPENMP_PROGRAM):
-                return compile_flags, link_flags
+            with tempfile.TemporaryDirectory() as folder:
+                if self.build_probe(folder, OPENMP_PROGRAM, compile_flags, link_flags):
+                    return compile_flags, link_flags
         self.say("the compiler has no OpenMP: the kernels will run on one thread")
         return [], []
 
-    def compiles(
-        self, flags: list[str], link: list[str] | None = None, program: str = "int main(void) { return 0; }\n"
-    ) -> bool:
-        """Whether the compiler builds (and, with ``link``, links) a trivial program with these flags."""
-        strict = [] if self.compiler.compiler_type == "msvc" else ["-Werror"]
+    def compiles(self, flags: list[str]) -> bool:
+        """Whether the compiler takes these flags."""
         with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder, "probe.c")
-            source.write_text(program)
-            try:
-                objects = self.compiler.compile(
-                    [str(source)], output_dir=folder, extra_preargs=strict + flags
-                )
-                if link is not None:
-                    self.compiler.link_executable(objects, str(Path(folder, "probe")), extra_postargs=link)
-            except Exception:  # distutils raises several kinds; any of them means no
-                return False
-        return True
+            strict = [] if self.msvc else ["-Werror"]
+            return self.build_probe(folder, "int main(void) { return 0; }\n", strict + flags) is not None
+
+    def build_probe(
+        self, folder: str, program: str, flags: list[str], link: list[str] | None = None
+    ) -> str | None:
+        """Builds (and, with ``link``, links) a program: its path, or None if that fails."""
+        source, result = Path(folder, "probe.c"), Path(folder, "probe")
+        source.write_text(program)
+        try:
+            objects = self.compiler.compile(
+                [str(source)], output_dir=folder, include_dirs=[str(KERNELS / "machine")], extra_preargs=flags
+            )
+            if link is not None:
+                self.compiler.link_executable(objects, str(result), extra_postargs=link)
+        except Exception:  # distutils raises several kinds; any of them means no
+            return None
+        return str(result)
 
     def say(self, line: str) -> None:
         print(f"oxillama: {line}", file=sys.stderr)
 
 
 setup(
-    ext_modules=[extension(p, t.name) for t in TARGETS for p in PER_TARGET]
-    + [extension(p, "") for p in ONCE],
+    ext_modules=[KernelExtension(m, t) for m in PER_TARGET for t in TARGETS]
+    + [KernelExtension(m, None) for m in SOURCES if m not in PER_TARGET],
     cmdclass={"build_ext": BuildKernels},
 )

@@ -18,10 +18,10 @@ from benchmarks import runs
 from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
+from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.weights.memory import aligned_empty
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from benchmarks import runs
 from benchmarks.random_blocks import random_rows
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
+from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
-from oxillama.weights.memory import aligned_empty
 
 COLS = 4096
 SOME_ROWS = 256  # this many random rows, again and again

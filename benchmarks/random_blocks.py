@@ -2,8 +2,9 @@
 
 A block is random bytes with its scale written over them. The scale is chosen so that the dequantized
 weights have a wanted standard deviation: the codes' own deviation is measured once per format on a
-sample dequantized at scale one, by the `gguf` package. Where a format's byte strings include codes
-that its quantizer never writes, they are mapped to ones that it does.
+sample dequantized at scale one, by the `gguf` package or, where it does not know the format, by the
+kernel. Where a format's byte strings include codes that its quantizer never writes, they are mapped to
+ones that it does. A scale is taken to be an f16 at the beginning of a block unless `BLOCKS` says otherwise.
 
 Block layouts are those of ggml (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h).
 """
@@ -16,6 +17,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from oxillama._kernels import pack
 from oxillama.formats import FORMATS
 
 Bytes = NDArray[np.uint8]
@@ -62,10 +64,15 @@ def code_std(name: str) -> float:
         return STD[name]
     import gguf
 
+    fmt = FORMATS[name]
     rng = np.random.default_rng(0)
-    blocks = _random_bytes(2048, FORMATS[name].block_bytes, rng)
+    blocks = _random_bytes(2048, fmt.block_bytes, rng)
     BLOCKS[name](blocks, np.ones(len(blocks), np.float32))
-    return float(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).std())
+    if name in gguf.GGMLQuantizationType.__members__:
+        return float(gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).std())
+    weights = np.empty(len(blocks) * fmt.block_len, np.float32)
+    pack.dequantize(fmt.id, blocks.reshape(-1), weights)
+    return float(weights.std())
 
 
 def _random_bytes(n_blocks: int, block_bytes: int, rng: np.random.Generator) -> Bytes:
@@ -171,6 +178,7 @@ FLOATS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
 }
 
 BLOCKS: dict[str, WriteScale] = {
+    **{name: _scale_at(0) for name, fmt in FORMATS.items() if fmt.layout and name not in FLOATS},
     "Q4_0": _signed_scale_at(0),
     "Q4_1": _scale_min_at(0, 2, -7.5),
     "Q5_0": _signed_scale_at(0),
@@ -183,19 +191,11 @@ BLOCKS: dict[str, WriteScale] = {
     "Q4_K": _k_scale_min(7.5),
     "Q5_K": _k_scale_min(15.5),
     "Q6_K": _scale_at(208),
-    "IQ1_S": _scale_at(0),
     "IQ1_M": _iq1_m,
-    "IQ2_XXS": _scale_at(0),
-    "IQ2_XS": _scale_at(0),
-    "IQ2_S": _scale_at(0),
-    "IQ3_XXS": _scale_at(0),
-    "IQ3_S": _scale_at(0),
     "IQ4_NL": _signed_scale_at(0),
-    "IQ4_XS": _scale_at(0),
     "TQ1_0": _scale_at(52),
     "TQ2_0": _tq2_0,
     "MXFP4": _mxfp4,
-    "Q1_0": _scale_at(0),
 }
 
 STD = {"Q1_0": 1.0, "Q8_1": 73.6, "Q8_K": 73.6}

@@ -44,9 +44,10 @@ from oxillama.errors import (
 )
 
 if TYPE_CHECKING:
-    from oxillama.cache.kv import KvCache, KvCachePool, PagedKvCache
+    from oxillama.cache.kv import KvCache, PagedKvCache
+    from oxillama.cache.kv_pool import KvCachePool
     from oxillama.cache.prefix import PrefixKvCache
-    from oxillama.cache.recurrent import SsmStatePool
+    from oxillama.cache.recurrent_states import RecurrentStatePool
     from oxillama.engine.async_engine import AsyncEngine
     from oxillama.engine.embedding import PoolingMode
     from oxillama.engine.engine import InferenceEngine
@@ -98,6 +99,7 @@ __all__ = [
     "PromptError",
     "Quantization",
     "QueueFull",
+    "RecurrentStatePool",
     "SampledToken",
     "Sampler",
     "SamplerChain",
@@ -110,7 +112,6 @@ __all__ = [
     "SeqState",
     "Sequence",
     "Session",
-    "SsmStatePool",
     "Timings",
     "TokenConstraint",
     "TokenLogprobs",
@@ -141,7 +142,7 @@ _LATER = {
     "ImportanceMatrix": "oxillama.quantize.imatrix",
     "InferenceEngine": "oxillama.engine.engine",
     "KvCache": "oxillama.cache.kv",
-    "KvCachePool": "oxillama.cache.kv",
+    "KvCachePool": "oxillama.cache.kv_pool",
     "MetricsSnapshot": "oxillama.engine.metrics",
     "PagedKvCache": "oxillama.cache.kv",
     "PoolingMode": "oxillama.engine.embedding",
@@ -155,7 +156,7 @@ _LATER = {
     "Scheduler": "oxillama.engine.scheduler",
     "SeqState": "oxillama.engine.sequence",
     "Sequence": "oxillama.engine.sequence",
-    "SsmStatePool": "oxillama.cache.recurrent",
+    "RecurrentStatePool": "oxillama.cache.recurrent_states",
     "TokenConstraint": "oxillama.sampling.protocols",
     "TokenLogprobs": "oxillama.sampling.logprobs",
     "TokenizerBridge": "oxillama.tokenizer.bridge",

@@ -1,8 +1,9 @@
 """The block formats of GGUF tensors, and how the kernels hold them. One table, many readers.
 
-`setup.py`, the loader, the kernels, the tests, the benchmarks and the documentation iterate over
-`FORMATS`; adding a row creates its tests. Ids and block sizes are those of the GGUF specification
-(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) as the `gguf` package publishes them.
+The loader, the tests, the benchmarks and the documentation iterate over `FORMATS`; the build writes the
+kernels' copy of the table (`_kernels/generate.py`). Adding a row creates its tests. Ids and block sizes are
+those of the GGUF specification (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) as the `gguf`
+package publishes them.
 
 A tensor is held in memory in a *packed layout*: panels of 16 rows, interleaved so that lane r of a
 vector belongs to row r. A layout fixes the width of a code and the shape of its scales; several
@@ -17,6 +18,16 @@ PANEL_ROWS = 16
 """Rows in a packed panel: the lanes of the logical vector (see docs/architecture.md)."""
 
 
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""The 16 values of IQ4_NL and IQ4_XS (ggml-common.h: kvalues_iq4nl)."""
+
+
+def signed(*magnitudes: int) -> tuple[int, ...]:
+    """8 magnitudes, or fewer and zeros, then their negatives: 16 values."""
+    values = magnitudes + (0,) * (8 - len(magnitudes))
+    return values + tuple(-v for v in values)
+
+
 @dataclass(frozen=True)
 class Layout:
     """How packed panels of a format look, and which activations they are multiplied with.
@@ -26,39 +37,59 @@ class Layout:
     name, id : the name, and the number the kernels know it by.
     activation : "f32", "q8_32" (int8, one f32 scale per 32 values) or
         "q8_256" (int8, one f32 scale per 256 values).
+    bits : of a code: 1, 2, 3, 4, 5, 6 or 8; 0 for floats.
+    excess : value = code - excess, unless there is a table. Codes of 1 bit are doubled first.
+    subs : columns of a sub-block with an integer scale of its own: 16, 32, or 0 for none.
+    minima : a block has a minimum beside the scale.
+    values : 16 values that codes of up to 4 bits stand for, or ().
+    unit : power of two that a block's scale is multiplied with.
+    scale : type of a block's scale, or of a float: "f16", "bf16" or "f32".
     """
 
     name: str
     id: int
     activation: str
+    bits: int = 0
+    excess: int = 0
+    subs: int = 0
+    minima: bool = False
+    values: tuple[int, ...] = ()
+    unit: float = 1.0
+    scale: str = "f16"
+
+    @property
+    def block_len(self) -> int:
+        """Columns of a block; 1 for floats."""
+        return {"f32": 1, "q8_32": 32, "q8_256": 256}[self.activation]
 
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
-        Layout("f32", 0, "f32"),  # 32-bit floats
+        Layout("f32", 0, "f32", scale="f32"),  # 32-bit floats
         Layout("f16", 1, "f32"),  # IEEE half floats
-        Layout("bf16", 2, "f32"),  # the upper halves of 32-bit floats
-        Layout("c8", 3, "q8_32"),  # blocks of 32: 8-bit codes, f16 scale
-        Layout("c4", 4, "q8_32"),  # 4-bit codes
-        Layout("c5", 5, "q8_32"),  # 5-bit codes
-        Layout("c1", 6, "q8_32"),  # 1-bit codes
-        Layout("t4", 7, "q8_32"),  # 4-bit codes into a table of 16 values
-        Layout("e4", 8, "q8_32"),  # the same, another table, bf16 scale
-        Layout("m4", 9, "q8_32"),  # 4-bit codes, f16 scale and minimum
-        Layout("m5", 10, "q8_32"),  # 5-bit codes, f16 scale and minimum
-        Layout("k2", 11, "q8_256"),  # blocks of 256: 2-bit codes, scale and minimum per 16
-        Layout("k4", 12, "q8_256"),  # 4-bit codes, scale and minimum per 32
-        Layout("k5", 13, "q8_256"),  # 5-bit codes, scale and minimum per 32
-        Layout("k3", 14, "q8_256"),  # 3-bit codes, scale per 16
-        Layout("k6", 15, "q8_256"),  # 6-bit codes, scale per 16
-        Layout("kt", 16, "q8_256"),  # 4-bit codes into a table of 16 values, scale per 32
-        Layout("g1", 17, "q8_256"),  # 3-bit codes into a table, scale per 16
-        Layout("g2", 18, "q8_256"),  # the same, another table
-        Layout("g3", 19, "q8_256"),  # 4-bit codes into a table, scale per 32
-        Layout("g3s", 20, "q8_256"),  # the same, another table
-        Layout("s2", 21, "q8_256"),  # 2-bit codes, f16 scale
-        Layout("s8", 22, "q8_256"),  # 8-bit codes, f32 scale
+        Layout("bf16", 2, "f32", scale="bf16"),  # the upper halves of 32-bit floats
+        Layout("c8", 3, "q8_32", 8),
+        Layout("c4", 4, "q8_32", 4, excess=8),
+        Layout("c5", 5, "q8_32", 5, excess=16),
+        Layout("c1", 6, "q8_32", 1, excess=1),
+        Layout("t4", 7, "q8_32", 4, values=IQ4_VALUES),
+        Layout("e4", 8, "q8_32", 4, values=signed(0, 1, 2, 3, 4, 6, 8, 12), scale="bf16"),
+        Layout("m4", 9, "q8_32", 4, minima=True),
+        Layout("m5", 10, "q8_32", 5, minima=True),
+        Layout("k2", 11, "q8_256", 2, subs=16, minima=True),
+        Layout("k4", 12, "q8_256", 4, subs=32, minima=True),
+        Layout("k5", 13, "q8_256", 5, subs=32, minima=True),
+        Layout("k3", 14, "q8_256", 3, excess=4, subs=16),
+        Layout("k6", 15, "q8_256", 6, excess=32, subs=16),
+        Layout("kt", 16, "q8_256", 4, subs=32, values=IQ4_VALUES),
+        # the grids' values: of IQ1 8 * (-1, 0, 1) + 1, then 8 * (-1, 0, 1) - 1; of the others magnitudes
+        Layout("g1", 17, "q8_256", 3, subs=16, values=(-7, 1, 9, 0, -9, -1, 7, *(0,) * 9), unit=0.125),
+        Layout("g2", 18, "q8_256", 3, subs=16, values=(8, 25, 43, 0, -8, -25, -43, *(0,) * 9), unit=0.125),
+        Layout("g3", 19, "q8_256", 4, subs=32, values=signed(4, 12, 20, 28, 36, 44, 52, 62), unit=0.25),
+        Layout("g3s", 20, "q8_256", 4, subs=32, values=signed(1, 3, 5, 7, 9, 11, 13, 15)),
+        Layout("s2", 21, "q8_256", 2, excess=1),
+        Layout("s8", 22, "q8_256", 8, scale="f32"),
     )
 }
 

@@ -44,3 +44,15 @@ TARGETS: tuple[Target, ...] = (
     Target("neon", ARM, ("asimddp",), ("-march=armv8.2-a+dotprod+fp16",), ("/arch:armv8.2",)),
     Target("portable", (), (), (), ()),
 )
+
+PER_TARGET: tuple[str, ...] = (
+    "linear.linear",
+    "attention.attention",
+    "quantize.quantize",
+    "sampling.sampling",
+    "vector.vector",
+    "recurrent.recurrent",
+    "vector.routing",
+    "machine.roofline",
+)
+"""Modules below `oxillama._kernels` that are compiled for each target, the slowest to compile first."""

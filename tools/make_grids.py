@@ -1,4 +1,4 @@
-"""Writes oxillama/_kernels/grids.bin: the grids of the IQ1, IQ2 and IQ3 formats.
+"""Writes oxillama/_kernels/packing/grids.bin: the grids of the IQ1, IQ2 and IQ3 formats.
 
 A grid is a list of short rows of codes; a block names its rows by number. They are the same for every file,
 so they are constants of the format (ggml-common.h, https://github.com/ggml-org/ggml); the `gguf` package
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gguf import quants
 
-OUT = Path(__file__).parents[1] / "oxillama" / "_kernels" / "grids.bin"
+OUT = Path(__file__).parents[1] / "oxillama" / "_kernels" / "packing" / "grids.bin"
 GRIDS = (quants.IQ2_XXS, quants.IQ2_XS, quants.IQ2_S, quants.IQ1_S, quants.IQ3_XXS, quants.IQ3_S)
 
 

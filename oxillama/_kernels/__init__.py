@@ -10,23 +10,33 @@ import functools
 import importlib
 import importlib.util
 import os
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 # Threads wait for each other some 200 times a token. libgomp would spin for milliseconds, which stalls
 # everything when another process holds one of the cores; at a few microseconds, then sleeping, a quiet
 # machine loses nothing measurable. It is read once, when the library is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
-if importlib.util.find_spec("oxillama._kernels.cpu") is None:
+if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
     raise ImportError(
         f"oxillama: the kernels are not built in {__path__[0]}; run `pip install -e .` in the source tree, "
         "or change to another folder to use an installed package"
     )
 
-from oxillama._kernels import cpu, pack
+from oxillama._kernels.machine import cpu
+from oxillama._kernels.packing import pack
 from oxillama.errors import ConfigError
-from oxillama.targets import TARGETS
+from oxillama.targets import PER_TARGET, TARGETS
+
+if TYPE_CHECKING:
+    from oxillama._kernels.attention import AttentionModule
+    from oxillama._kernels.linear import LinearModule
+    from oxillama._kernels.machine import RooflineModule
+    from oxillama._kernels.quantize import QuantizeModule
+    from oxillama._kernels.recurrent import RecurrentModule
+    from oxillama._kernels.sampling import SamplingModule
+    from oxillama._kernels.vector import RoutingModule, VectorModule
 
 __all__ = ["Kernels", "best", "cpu", "load", "pack", "targets"]
 
@@ -49,14 +59,14 @@ class Kernels:
     """
 
     target: str
-    linear: Any
-    attention: Any
-    quantize: Any
-    vector: Any
-    routing: Any
-    recurrent: Any
-    roofline: Any
-    sampling: Any
+    linear: LinearModule
+    attention: AttentionModule
+    quantize: QuantizeModule
+    vector: VectorModule
+    routing: RoutingModule
+    recurrent: RecurrentModule
+    roofline: RooflineModule
+    sampling: SamplingModule
 
 
 @functools.cache
@@ -65,7 +75,7 @@ def targets() -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for target in TARGETS:
         missing = [f for f in target.features if not cpu.has(f)]
-        if importlib.util.find_spec(f"oxillama._kernels.linear_{target.name}") is None:
+        if importlib.util.find_spec(f"oxillama._kernels.{PER_TARGET[0]}_{target.name}") is None:
             found[target.name] = "not built"
         else:
             found[target.name] = f"the CPU has no {', '.join(missing)}" if missing else None
@@ -80,9 +90,9 @@ def load(target: str) -> Kernels:
     reason = targets()[target]
     if reason is not None:
         raise ConfigError(f"target {target}: {reason}")
-    modules = {
-        name: importlib.import_module(f"oxillama._kernels.{name}_{target}")
-        for name in (field.name for field in fields(Kernels) if field.name != "target")
+    modules: dict[str, Any] = {
+        path.rpartition(".")[2]: importlib.import_module(f"oxillama._kernels.{path}_{target}")
+        for path in PER_TARGET
     }
     return Kernels(target, **modules)
 

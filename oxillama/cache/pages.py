@@ -1,31 +1,30 @@
 """One pool of pages for the keys and values of all sequences.
 
 A page holds `page_size` tokens of every layer. Memory comes in slabs of pages, allocated as they are
-needed and given back by `shrink_to_fit`; a page belongs to whoever holds a reference to it. The states of
-recurrent layers (`SsmStatePool`) share the pool's limit: a state in use takes the room of so many pages.
+needed and returned by `shrink_to_fit`; pages are counted by reference. The slots of recurrent states share
+the pool's limit: a slot in use counts as the pages of its memory.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import KvCacheFullError
-from oxillama.weights.memory import aligned_empty
 
-if TYPE_CHECKING:
-    from oxillama.cache.recurrent import SsmStatePool
-
-SLAB_BYTES = 4 << 20  # about what is allocated at a time, where there are no states
+SLAB_BYTES = 4 << 20  # of an allocation, about; not for recurrent models
 
 
 @dataclass
 class _Slab:
-    """Pages ``first`` to ``first + n``; their numbers outlive the memory, which may come back."""
+    """Pages ``first`` to ``first + n``. Their numbers stay when `shrink_to_fit` returns the memory."""
 
     first: int
     n: int
@@ -39,14 +38,12 @@ class PagePool:
     ----------
     shape : `KvShape` of the kernels.
     page_size : tokens per page, as in ``shape``.
-    max_pages : the pool never grows beyond this, or its states beyond as much memory.
+    max_pages : limit of pages, slots included.
 
     Attributes
     ----------
-    addresses : int64 (page numbers,), where each page lies in memory; 0 for one that has none.
-    reclaim : asked, with a number of pages, to release as many where `allocate` would otherwise fail;
-        None where nobody can.
-    states : of recurrent layers, where the model has such; None where it has not.
+    addresses : int64 (page numbers,), address of each page; 0 for a page without memory.
+    recurrent_states : slots of a recurrent model; None for other models.
     """
 
     def __init__(self, shape: Any, page_size: int, max_pages: int) -> None:
@@ -56,8 +53,8 @@ class PagePool:
         self.page_bytes: int = shape.page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
         self.addresses = np.empty(0, np.int64)
-        self.reclaim: Callable[[int], object] | None = None
-        self.states: SsmStatePool | None = None
+        self._reclaim: Callable[[], Callable[[int], object] | None] = lambda: None
+        self.recurrent_states: RecurrentStatePool | None = None
         self._slabs: list[_Slab] = []
         self._references: list[int] = []
         self._free: list[int] = []
@@ -70,32 +67,46 @@ class PagePool:
 
     @property
     def n_available(self) -> int:
-        """Pages that can still be allocated, without anything being reclaimed."""
-        states = 0 if self.states is None else self.states.n_used * self.states.slot_pages
+        """Pages that can still be allocated, without `reclaim`."""
+        states = (
+            0
+            if self.recurrent_states is None
+            else self.recurrent_states.n_used * self.recurrent_states.slot_pages
+        )
         return self.max_pages - self.n_used - states
 
     @property
     def n_used(self) -> int:
-        """Pages that somebody holds."""
+        """Pages with a reference."""
         return self._live - len(self._free)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory that the pool and its states hold."""
-        return self._live * self.stride + (0 if self.states is None else self.states.memory_bytes)
+        """Bytes of the pages and slots that have memory."""
+        return self._live * self.stride + (
+            0 if self.recurrent_states is None else self.recurrent_states.memory_bytes
+        )
 
     def pages_for(self, n_tokens: int) -> int:
-        """Pages that ``n_tokens`` tokens fill."""
+        """Pages for ``n_tokens`` tokens: ceil(n_tokens / page_size)."""
         return -(-n_tokens // self.page_size)
 
     def can_allocate(self, n: int) -> bool:
-        """Whether ``n`` pages are there to be taken, once others have released what they can spare."""
-        if n > self.n_available and self.reclaim is not None:
-            self.reclaim(n - self.n_available)
+        """Whether ``n`` pages can be allocated, once others have released what they can spare."""
+        reclaim = self._reclaim()
+        if n > self.n_available and reclaim is not None:
+            reclaim(n - self.n_available)
         return n <= self.n_available
 
+    def reclaim_from(self, reclaim: Callable[[int], object]) -> None:
+        """Has ``reclaim``, a method, called with a number of pages to release before `allocate` fails.
+
+        The reference is weak: the cache that reclaims refers to the pool.
+        """
+        self._reclaim = weakref.WeakMethod(reclaim)
+
     def allocate(self, n: int) -> list[int]:
-        """Takes ``n`` pages, each with one reference.
+        """Allocates ``n`` pages, each with one reference.
 
         Raises
         ------
@@ -103,7 +114,7 @@ class PagePool:
         """
         if not self.can_allocate(n):
             raise KvCacheFullError(
-                f"{n} pages of {self.page_size} tokens needed, {self.n_available} available"
+                f"kv cache: expected {n} free pages of {self.page_size} tokens, got {self.n_available}"
             )
         while len(self._free) < n:
             self._grow()
@@ -113,7 +124,7 @@ class PagePool:
         return taken
 
     def references(self, page: int) -> int:
-        """How many hold a page."""
+        """References of a page."""
         return self._references[page]
 
     def retain(self, pages: Iterable[int]) -> None:
@@ -123,9 +134,9 @@ class PagePool:
             self._references[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
-        """Drops a reference to each page; one that has none left is free again."""
+        """Drops a reference to each page; a page without references is free again."""
         for page in pages:
-            assert self._references[page] > 0, "a page is released as often as it was taken"
+            assert self._references[page] > 0, "a page is released more often than it was retained"
             self._references[page] -= 1
             if self._references[page] == 0:
                 self._free.append(page)
@@ -144,7 +155,7 @@ class PagePool:
         return fresh
 
     def shrink_to_fit(self, keep_bytes: int = 0) -> None:
-        """Gives back to the system the slabs of which no page is in use, but for ``keep_bytes``."""
+        """Returns slabs without a used page to the system, but keeps about ``keep_bytes`` of memory."""
         free = set(self._free)
         given = []
         for slab in reversed(self._slabs):
@@ -156,14 +167,18 @@ class PagePool:
         for slab in given:
             free.difference_update(self._numbers(slab))
             self.addresses[slab.first : slab.first + slab.n] = 0
-        if self.states is not None:
-            self.states.shrink_to_fit()
+        if self.recurrent_states is not None:
+            self.recurrent_states.shrink_to_fit()
         if given:
             self._free = [page for page in self._free if page in free]
 
-    def make_way(self, n: int) -> None:
-        """Gives back what is free if ``n`` pages more of memory would pass the limit."""
-        states = 0 if self.states is None else self.states.n_live * self.states.slot_pages
+    def make_room(self, n: int) -> None:
+        """Returns unused memory to the system if ``n`` more pages would exceed the limit."""
+        states = (
+            0
+            if self.recurrent_states is None
+            else self.recurrent_states.n_live * self.recurrent_states.slot_pages
+        )
         if self._live + states + n > self.max_pages:
             self.shrink_to_fit()
 
@@ -180,8 +195,8 @@ class PagePool:
         assert not bare & set(self._free), "a page without memory is free"
         assert len(self.addresses) == len(self._references) == self._live + len(bare)
         assert self.memory_bytes <= self.max_pages * self.stride
-        if self.states is not None:
-            self.states.check_integrity()
+        if self.recurrent_states is not None:
+            self.recurrent_states.check_integrity()
         if holders is not None:
             held = Counter(page for pages in holders for page in pages)
             counted = {p: n for p, n in enumerate(self._references) if n}
@@ -192,16 +207,17 @@ class PagePool:
         return range(slab.first, slab.first + slab.n)
 
     def _slab_of(self, number: int) -> _Slab:
-        """Slabs but the last are of one size, so the place follows from the number."""
+        """The slab of a page. All slabs but the last have the same size."""
         return self._slabs[number // self._slabs[0].n]
 
     def _grow(self) -> None:
         slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
-        self.make_way(slab.n)
+        self.make_room(slab.n)
         try:
             slab.memory = aligned_empty(slab.n * self.stride)
         except MemoryError as error:
-            raise KvCacheFullError(f"no memory for {slab.n} more pages of {self.page_bytes} bytes") from error
+            message = f"kv cache: expected memory for {slab.n} pages of {self.page_bytes} bytes, got none"
+            raise KvCacheFullError(message) from error
         self._live += slab.n
         self._free += reversed(self._numbers(slab))
         fresh = slab.memory.ctypes.data + self.stride * np.arange(slab.n, dtype=np.int64)
@@ -210,8 +226,8 @@ class PagePool:
     def _new_slab(self) -> _Slab:
         """Numbers for a slab more, which has no memory yet."""
         first = len(self._references)
-        # beside states pages come one by one, so that what pages leave free a state can always have
-        most = 1 if self.states is not None else max(1, SLAB_BYTES // self.stride)
+        # one page to a slab for recurrent models, so that a slot can always take the memory of free pages
+        most = 1 if self.recurrent_states is not None else max(1, SLAB_BYTES // self.stride)
         slab = _Slab(first, min(most, self.max_pages - first), None)
         self._slabs.append(slab)
         self._references += [0] * slab.n

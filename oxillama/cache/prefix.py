@@ -1,17 +1,15 @@
-"""Prefixes that were computed before: a radix tree over pages, which are shared and not copied.
+"""The prefix cache: a radix tree over pages of keys and values, which sequences share without copying.
 
-A node is a page and the tokens whose keys and values it holds; only leaves may hold less than a full
-page. What can be reused of a prompt is the longest path of whole pages, and of one page more the
-tokens it has in common: the sequence that takes it copies that page before it writes (`PagedKvCache`).
-Keys and values depend on the tokens before them and on nothing else, so a hit changes no bit.
+A node is a page and its tokens; only leaves may hold less than a full page. A prompt reuses the longest path
+of whole pages, and the common tokens of one page more; a sequence copies that page before it writes
+(`PagedKvCache`). Keys and values depend on nothing but the tokens before them, so a hit changes no bit.
 
-Of a recurrent model a beginning can be reused only where its state was kept: a node also holds states after
-some of its page's tokens. As states are large, a prompt leaves few of them, at `Match.marks`: on a grid
-that is the wider the larger they are, at the end of its last whole page, and where it leaves a path that is
-known without a state, which a third prompt will then find (Pan et al., Marconi, 2024). A sequence's last
-state is kept too, for it to be continued.
+A prompt of a recurrent model can start only after tokens whose state was kept: a node also holds states after
+some of its tokens. States are large, so a prompt keeps few of them, at `Match.marks`: on a grid whose spacing
+grows with their size, at the end of the last whole page, and where the prompt leaves a cached path, for later
+prompts that do the same (Pan et al., Marconi, 2024). The last state of a sequence is kept, too.
 
-Trees are kept apart by a key: the blake3 hash of the model, its adapters and an optional salt.
+Each key has a tree of its own. A key is the blake3 hash of the model, its adapters and an optional salt.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from oxillama.cache.pages import PagePool
-from oxillama.cache.radix import Node, State, Tokens, last_state, walk
+from oxillama.cache.radix import CachedState, Node, Tokens, last_state, walk
 
 SPACING = 256
-"""Tokens between the states that are kept of a prompt; more where they are large."""
+"""Least tokens between the states that are kept of a prompt."""
 
 
 def prefix_key(model: bytes, adapters: Iterable[bytes] = (), salt: str | bytes = b"") -> bytes:
-    """The key of a tree: 32 bytes that differ where any part does.
+    """The key of a tree: 32 bytes, different for different parts.
 
     Parameters
     ----------
-    model : what tells models apart, a hash of their content.
-    adapters : the same for each adapter, in order.
-    salt : whatever the caller wants kept apart, a tenant's name say.
+    model : hash of the model's content.
+    adapters : hashes of the adapters, in order.
+    salt : separates callers, for example by a tenant's name.
     """
     hashed = blake3()
     for part in (model, salt.encode() if isinstance(salt, str) else salt, *adapters):
@@ -47,14 +45,14 @@ def prefix_key(model: bytes, adapters: Iterable[bytes] = (), salt: str | bytes =
 
 @dataclass(frozen=True)
 class Match:
-    """What is known of a prompt; the references are the caller's.
+    """The cached prefix of a prompt. The caller owns the references.
 
     Attributes
     ----------
-    pages : that hold the tokens; the last may hold more.
-    n_tokens : that need not be run.
-    slot : of the state after them; None if there are none, or pages hold everything.
-    marks : where, in order, states of what is run are wanted; None where pages hold everything.
+    pages : the pages of the tokens; the last one may hold more tokens.
+    n_tokens : tokens of the prefix.
+    slot : of the recurrent state after them; None for no tokens, or a model without recurrent layers.
+    marks : positions, in order, whose states shall be kept; None for a model without recurrent layers.
     """
 
     pages: list[int]
@@ -64,7 +62,7 @@ class Match:
 
 
 class PinnedPrefix:
-    """Keeps the first ``n_tokens`` tokens of something in the cache until it is released."""
+    """Keeps a prefix of ``n_tokens`` tokens in the cache until `release`."""
 
     def __init__(self, nodes: Collection[Node], n_tokens: int) -> None:
         self._nodes = nodes
@@ -73,27 +71,27 @@ class PinnedPrefix:
             node.pins += 1
 
     def release(self) -> None:
-        """Lets the prefix be evicted like any other. Does nothing the second time."""
+        """Allows eviction again. A second call does nothing."""
         for node in self._nodes:
             node.pins -= 1
         self._nodes = ()
 
 
 class PrefixKvCache:
-    """The pages of prefixes that may come again, the least recently used given up first.
+    """Pages of prefixes for reuse; the least recently used are evicted first.
 
     Parameters
     ----------
-    pool : whose pages and states they are; it asks for pages back when it runs out.
-    max_bytes : most bytes of pages and states kept; 0 keeps none.
+    pool : the pool of the pages and states; it calls `reclaim` when it runs out.
+    max_bytes : limit of pages and states; 0 keeps none.
     spacing : least tokens between the grid's states, a power of two.
 
     Attributes
     ----------
-    n_pages : kept now.
-    hits, misses : prompts that were looked up and began, or did not begin, with something known.
-    hit_tokens, looked_up_tokens : the tokens that need not be run, of those looked up.
-    evicted_pages : pages given up so far.
+    n_pages : pages in the cache.
+    hits, misses : prompts with and without a cached prefix.
+    hit_tokens, looked_up_tokens : tokens of cached prefixes, and of all prompts.
+    evicted_pages : pages evicted so far.
     """
 
     def __init__(self, pool: PagePool, max_bytes: int, spacing: int = SPACING) -> None:
@@ -104,37 +102,37 @@ class PrefixKvCache:
         self.hits = self.misses = self.hit_tokens = self.looked_up_tokens = self.evicted_pages = 0
         self._roots: dict[bytes, Node] = {}
         self._leaves: set[Node] = set()
-        self._states: dict[int, State] = {}  # by slot
+        self._states: dict[int, CachedState] = {}  # by slot
         self._clock = 0
-        pool.reclaim = self.reclaim
+        pool.reclaim_from(self.reclaim)
 
     @property
     def n_states(self) -> int:
-        """States kept."""
+        """Recurrent states in the cache."""
         return len(self._states)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the pages and states kept, those in use by sequences included."""
-        slot_bytes = 0 if self.pool.states is None else self.pool.states.slot_bytes
+        """Bytes of its pages and states, including those that sequences use, too."""
+        slot_bytes = 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_bytes
         return self.n_pages * self.pool.stride + self.n_states * slot_bytes
 
     @property
     def n_idle(self) -> int:
-        """Pages that no sequence uses, states counted as the pages that take as much memory."""
+        """Pages that no sequence uses; a state counts as the pages of its memory."""
         states = sum(self._weight(state, only_free=True) for state in self._states.values())
         return states + sum(self.pool.references(node.page) == 1 for node in self.nodes())
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
-        """The longest known beginning of ``tokens`` from which they can be gone on with."""
+        """The longest cached prefix of ``tokens`` that a sequence can continue."""
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         self._clock += 1
         n, slot, marks = known, None, None
-        if self.pool.states is not None:
+        if self.pool.recurrent_states is not None:
             state = last_state(path, known)
             if state is not None:
                 state.used = self._clock
-                self.pool.states.retain(state.slot)
+                self.pool.recurrent_states.retain(state.slot)
             n, slot = (0, None) if state is None else (state.end, state.slot)
             marks = self._marks(n, known, len(tokens))
         path = path[: self.pool.pages_for(n)]
@@ -145,7 +143,7 @@ class PrefixKvCache:
         return Match(pages, n, slot, marks)
 
     def count(self, n_tokens: int, n_known: int) -> None:
-        """Notes that of a prompt of ``n_tokens`` tokens ``n_known`` need not be run."""
+        """Counts a prompt of ``n_tokens`` tokens with a cached prefix of ``n_known``."""
         self.hits += n_known > 0
         self.misses += n_known == 0
         self.hit_tokens += n_known
@@ -159,24 +157,23 @@ class PrefixKvCache:
         after: Node | None = None,
         slot: int | None = None,
     ) -> Node | None:
-        """Keeps the pages that hold ``tokens``, of which the last may be partly filled.
+        """Adds the pages of ``tokens``, of which the last may be partly filled.
 
-        Only pages that are not known yet are taken; each gets a reference more. Known full ones take the
-        place of the same in ``pages``, so that nothing is held twice. A page that is not full must not be
-        written any more, unless by copying it.
+        New pages get a reference. In ``pages``, full pages of cached tokens are replaced by the cached pages.
+        A partly filled page must not be written afterwards, except after a copy.
 
         Parameters
         ----------
-        after : what an earlier call for the beginning of these tokens returned, to go on from there.
-        slot : of the state after these tokens, which gets a reference more if it is kept; None for none.
+        after : the result of an earlier call for a prefix of these tokens, to start from.
+        slot : of the state after these tokens, which gets a reference if it is kept; None for none.
 
         Returns
         -------
-        The last node that is full of these tokens, which it will always be; None if there is none.
+        The last node whose page is full; None for none.
         """
         size = self.pool.page_size
         if after is None or after.page < 0 or after.end > len(tokens):
-            after = None  # it was given up, or is further on: from the root, then
+            after = None  # it was evicted, or lies beyond the tokens: start from the root
         node = after or self._roots.get(key) or Node(key=key)
         self._clock += 1
         node.used = self._clock
@@ -187,7 +184,7 @@ class PrefixKvCache:
                 if not self._make_room(1):
                     break
                 child = self._add(node, part, pages[start // size])
-            elif same < len(part):  # a leaf that holds the beginning of this page: now it holds more
+            elif same < len(part):  # a leaf with fewer tokens of this page
                 self.pool.retain([pages[start // size]])
                 self.pool.release([child.page])
                 child.tokens, child.page, child.end = part, pages[start // size], start + len(part)
@@ -198,35 +195,34 @@ class PrefixKvCache:
         if slot is not None and node.end >= len(tokens):
             self._keep(node, len(tokens), slot)
         if node.parent is not None and len(tokens) // size * size < node.end:
-            node = node.parent  # a page that is not full yet another may fill up differently
+            node = node.parent  # another sequence may fill a partly filled page differently
         return None if node.parent is None else node
 
     def pin(self, key: bytes, tokens: Sequence[int]) -> PinnedPrefix | None:
-        """Keeps a prefix, all of which must be known, until it is released; None if it is not."""
+        """Keeps a cached prefix until it is released; None if ``tokens`` are not all cached."""
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         if not path or known < len(tokens):
             return None
         pinned = {path[-1]}
-        if self.pool.states is not None:
+        if self.pool.recurrent_states is not None:
             if known not in path[-1].states:
                 return None
-            before = last_state(path, known - 1)  # in case what follows joins the last token
+            before = last_state(path, known - 1)  # for a text that merges with the last token
             pinned |= {before.node} if before is not None else set()
         return PinnedPrefix(pinned, known)
 
     def reclaim(self, n: int) -> int:
-        """Gives up ``n`` pages, or states of their memory, that nobody else holds, if there are, the least
-        recently used; how many."""
+        """Evicts ``n`` pages that no sequence uses, or states of as much memory; returns how many."""
         self._clock += 1
         return self._evict(n, only_free=True)
 
     def clear(self) -> None:
-        """Gives up everything that is not pinned."""
+        """Evicts everything that is not pinned."""
         self._clock += 1
         self._evict(self._n_held, only_free=False)
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes that hold a page."""
+        """All nodes with a page."""
         waiting = list(self._roots.values())
         while waiting:
             node = waiting.pop()
@@ -235,15 +231,15 @@ class PrefixKvCache:
             waiting += (child for siblings in node.children.values() for child in siblings)
 
     def pages(self) -> list[int]:
-        """The pages it holds a reference to."""
+        """Its pages, one reference each."""
         return [node.page for node in self.nodes()]
 
     def slots(self) -> list[int]:
-        """The slots of states it holds a reference to."""
+        """The slots of its states, one reference each."""
         return [state.slot for node in self.nodes() for state in node.states.values()]
 
     def check_integrity(self) -> None:
-        """Asserts that the tree is one: full pages inside, leaves known, all that is kept counted once."""
+        """Asserts that inner pages are full, leaves are listed, and pages and states are counted once."""
         found = list(self.nodes())
         assert len(found) == self.n_pages
         assert {id(node) for node in found if not node.children} == {id(node) for node in self._leaves}
@@ -261,17 +257,17 @@ class PrefixKvCache:
         assert all(root.children for root in self._roots.values()), "a tree without pages is kept"
 
     def _marks(self, start: int, known: int, end: int) -> list[int]:
-        """Where to keep states of what is run from ``start`` to ``end``; pages are known up to ``known``.
+        """Positions from ``start`` to ``end`` whose states to keep; pages are cached up to ``known``.
 
-        Each is at the end of a page, and worth the pass that it cuts short: not near another.
+        Each is at the end of a page. A pass ends there, so none is near another.
         """
-        room = self.pool.max_pages - 2 * self._slot_pages  # a sequence that runs has two itself
+        room = self.pool.max_pages - 2 * self._slot_pages  # a running sequence needs two slots
         most = min(self._most, room) // self._slot_pages
         if not most:
             return []
         size = self.pool.page_size
         spacing = max(self.spacing, size)
-        while end // spacing > max(1, most // 2):  # no prompt's grid takes more than half
+        while end // spacing > max(1, most // 2):  # the grid of a prompt takes at most half of the cache
             spacing *= 2
         gap, turn, last = self.spacing // 4, known // size * size, end // size * size
         near = [start, turn] if turn - start >= gap else [start]
@@ -282,33 +278,33 @@ class PrefixKvCache:
         return marks[1:]
 
     def _exchange(self, pages: list[int], at: int, known: int) -> None:
-        """Has a sequence use the known page instead of one of its own that holds the same."""
+        """Replaces a sequence's page by the cached page of the same tokens."""
         self.pool.retain([known])
         self.pool.release([pages[at]])
         pages[at] = known
 
     def _keep(self, node: Node, end: int, slot: int) -> None:
-        """Keeps a state, if there is room and it is not kept yet."""
-        assert self.pool.states is not None
+        """Adds a state, if there is room and it is not cached yet."""
+        assert self.pool.recurrent_states is not None
         if end not in node.states and slot not in self._states and self._make_room(self._slot_pages):
-            self.pool.states.retain(slot)
-            node.states[end] = self._states[slot] = State(node, end, slot, self._clock)
+            self.pool.recurrent_states.retain(slot)
+            node.states[end] = self._states[slot] = CachedState(node, end, slot, self._clock)
         elif end in node.states:
             node.states[end].used = self._clock
 
     @property
     def _slot_pages(self) -> int:
-        """Pages that take as much memory as a state."""
-        return 0 if self.pool.states is None else self.pool.states.slot_pages
+        """Pages of a state's memory."""
+        return 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_pages
 
     @property
     def _n_held(self) -> int:
-        """Pages kept, states counted as so many."""
+        """Pages in the cache; a state counts as the pages of its memory."""
         return self.n_pages + self.n_states * self._slot_pages
 
     @property
     def _most(self) -> int:
-        """Most of those."""
+        """Limit of `_n_held`."""
         return self.max_bytes // self.pool.stride
 
     def _add(self, parent: Node, tokens: Tokens, page: int) -> Node:
@@ -323,33 +319,34 @@ class PrefixKvCache:
         return node
 
     def _make_room(self, n: int) -> bool:
-        """Whether there is room for ``n`` pages more, after giving up others."""
+        """Whether there is room for ``n`` more pages, after evicting others."""
         over = self._n_held + n - self._most
         if over > 0 and n <= self._most:
             self._evict(over, only_free=False)
         return self._n_held + n <= self._most
 
     def _evict(self, n: int, only_free: bool) -> int:
-        """Gives up ``n`` pages, from the leaves inwards, or states of as much memory, but none that is pinned
-        or used by this very call. A few leaves more go at once, for they are looked through each time."""
+        """Evicts ``n`` pages, leaves first, or states of as much memory; nothing pinned or just used.
 
-        def may_go(item: Node | State) -> bool:
-            node = item.node if isinstance(item, State) else item
+        Evicts a few more leaves, because every call scans all leaves. Returns how many pages."""
+
+        def may_go(item: Node | CachedState) -> bool:
+            node = item.node if isinstance(item, CachedState) else item
             return not node.pins and item.used < self._clock and self._weight(item, only_free) > 0
 
-        def entry(item: Node | State) -> tuple[int, bool, int, int, Node | State]:
-            return item.used, isinstance(item, State), -item.end, id(item), item
+        def entry(item: Node | CachedState) -> tuple[int, bool, int, int, Node | CachedState]:
+            return item.used, isinstance(item, CachedState), -item.end, id(item), item
 
-        items: list[Node | State] = [*self._leaves, *self._states.values()]
+        items: list[Node | CachedState] = [*self._leaves, *self._states.values()]
         heap = [entry(item) for item in items if may_go(item)]
         heapq.heapify(heap)
         given, cushion = 0, self.n_pages // 32
         while heap and given < n + cushion:
             item = heapq.heappop(heap)[-1]
-            if isinstance(item, State):
+            if isinstance(item, CachedState):
                 if given >= n:
                     break
-                if item.slot in self._states:  # it has not gone with its page
+                if item.slot in self._states:  # not evicted with its page
                     given += self._weight(item, only_free)
                     self._forget(item)
                 continue
@@ -364,17 +361,17 @@ class PrefixKvCache:
                 heapq.heappush(heap, entry(parent))
         return given
 
-    def _weight(self, item: Node | State, only_free: bool) -> int:
-        """How many pages' memory is had by giving up a page or a state; with ``only_free``, at once."""
+    def _weight(self, item: Node | CachedState, only_free: bool) -> int:
+        """Pages of memory that an eviction releases; with ``only_free``, 0 for what a sequence uses."""
         if isinstance(item, Node):
             return 0 if only_free and self.pool.references(item.page) > 1 else 1
-        assert self.pool.states is not None
-        held = only_free and self.pool.states.references(item.slot) > 1
-        return 0 if held else self.pool.states.slot_pages
+        assert self.pool.recurrent_states is not None
+        held = only_free and self.pool.recurrent_states.references(item.slot) > 1
+        return 0 if held else self.pool.recurrent_states.slot_pages
 
-    def _forget(self, state: State) -> None:
-        assert self.pool.states is not None
-        self.pool.states.release(state.slot)
+    def _forget(self, state: CachedState) -> None:
+        assert self.pool.recurrent_states is not None
+        self.pool.recurrent_states.release(state.slot)
         del self._states[state.slot], state.node.states[state.end]
 
     def _remove(self, node: Node, parent: Node) -> None:

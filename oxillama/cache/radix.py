@@ -1,4 +1,4 @@
-"""The nodes of the prefix cache's radix tree: a page each, and the recurrent states within it."""
+"""Nodes of the prefix cache's radix tree: a page each, and recurrent states after some of its tokens."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(eq=False)
-class State:
-    """A recurrent state that is kept."""
+class CachedState:
+    """A recurrent state in the prefix cache."""
 
     node: Node
-    end: int  # tokens it has seen
+    end: int  # its tokens
     slot: int
     used: int
 
 
 @dataclass(eq=False)
 class Node:
-    """A page of the tree; a root has none, nor has one that was given up."""
+    """A page of the tree. Roots and evicted nodes have none (-1)."""
 
     tokens: Tokens = ()
     page: int = -1
     parent: Node | None = None
     key: bytes = b""  # of the tree, at its root
-    end: int = 0  # tokens up to here, its own included
-    used: int = 0  # when, on the tree's own clock
+    end: int = 0  # tokens from the root, its own included
+    used: int = 0  # time of the last use, on the cache's clock
     pins: int = 0
     children: dict[int, list[Node]] = field(default_factory=dict)  # by their first token
-    states: dict[int, State] = field(default_factory=dict)  # by their end, which lies in this page
+    states: dict[int, CachedState] = field(default_factory=dict)  # by their end, a position in this page
 
     def longest(self, tokens: Tokens) -> tuple[Node | None, int]:
-        """The child that has most of ``tokens`` in common, and how many."""
+        """The child with the longest common prefix with ``tokens``, and its length."""
         best, most = None, 0
         for child in self.children.get(tokens[0], ()) if tokens else ():
             n = common(child.tokens, tokens)
@@ -43,7 +43,7 @@ class Node:
 
 
 def walk(root: Node | None, tokens: Sequence[int], page_size: int) -> tuple[list[Node], int]:
-    """The path that has most of ``tokens`` in common, and how many."""
+    """The path with the longest common prefix with ``tokens``, and its length."""
     path: list[Node] = []
     n, node = 0, root
     while node is not None:
@@ -56,14 +56,14 @@ def walk(root: Node | None, tokens: Sequence[int], page_size: int) -> tuple[list
     return path, n
 
 
-def last_state(path: Sequence[Node], n: int) -> State | None:
+def last_state(path: Sequence[Node], n: int) -> CachedState | None:
     """The last state on a path within ``n`` tokens."""
     states = (state for node in path for state in node.states.values() if state.end <= n)
     return max(states, key=lambda state: state.end, default=None)
 
 
 def common(a: Tokens, b: Tokens) -> int:
-    """How many tokens two begin with together."""
+    """Length of the common prefix."""
     if a == b:
         return len(a)
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

@@ -10,7 +10,7 @@ from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
-from oxillama.models.preflight import Outline, outline
+from oxillama.models.preflight import Preflight, preflight
 
 SIZES = {
     "context length": "context_length",
@@ -29,7 +29,7 @@ def describe(file: ModelFile) -> dict[str, Any]:
     architecture = file.metadata.get("general.architecture")
     n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
     n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
-    found = outline(file)
+    found = preflight(file)
     spec = found.spec
     return {
         "files": [str(path) for path in file.paths],
@@ -109,7 +109,7 @@ def describe_experts(spec: Spec) -> dict[str, Any] | None:
     if experts is None:
         return None
     return {
-        "kind": {"chosen": "softmax of the chosen"}.get(experts.gating, experts.gating),
+        "kind": {"softmax_after_topk": "softmax of the chosen"}.get(experts.gating, experts.gating),
         "layers": sum(layer.experts for layer in spec.layers),
         "experts": experts.n_experts,
         "used": experts.n_used,
@@ -141,7 +141,7 @@ def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda row: (-row["bytes"], row["format"]))
 
 
-def describe_tokenizer(file: ModelFile, found: Outline) -> dict[str, Any]:
+def describe_tokenizer(file: ModelFile, found: Preflight) -> dict[str, Any]:
     """The vocabulary's model and pre-tokenizer; its kind, size and chat templates if it can be used."""
     tokenizer = found.tokenizer
     names = tokenizer.chat_template_names if tokenizer else []
@@ -164,7 +164,7 @@ def describe_tokenizer(file: ModelFile, found: Outline) -> dict[str, Any]:
     }
 
 
-def describe_memory(spec: Spec, found: Outline) -> dict[str, Any]:
+def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
     """Bytes of weights, embedding tables, keys and values, and recurrent states, without activations."""
     return {
         "weights": found.weight_bytes,

@@ -94,6 +94,6 @@ def _is(kind: type, value: object) -> bool:
 
 def _range(low: float, high: float) -> str:
     """The bounds of a range in words."""
-    below = "" if high in (math.inf, FLOAT_MAX) else " < 1" if high == BELOW_ONE else f" <= {high}"
-    above = "" if low in (-math.inf, -FLOAT_MAX) else " > 0" if low == ABOVE_ZERO else f" >= {low}"
-    return above + (" and" if above and below else "") + below
+    above = "" if low in (-math.inf, -FLOAT_MAX) else "> 0" if low == ABOVE_ZERO else f">= {low:.20g}"
+    below = "" if high in (math.inf, FLOAT_MAX) else "< 1" if high == BELOW_ONE else f"<= {high:.20g}"
+    return "".join(f" {bound}" for bound in (above, "and" if above and below else "", below) if bound)

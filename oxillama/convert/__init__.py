@@ -7,9 +7,7 @@ and written, one tensor at a time.
 
 from __future__ import annotations
 
-import math
 import os
-import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +16,19 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
+from oxillama.atomic_file import replaced_file
 from oxillama.convert.config import Config, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.formats import FORMATS, Format
+from oxillama.gguf.header import DEFAULT_ALIGNMENT
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models.preflight import outline
+from oxillama.gguf.writer import Tensor, header, pair, write_tensor
+from oxillama.models.preflight import preflight
 from oxillama.weights.file_types import FILE_TYPES, is_quantized
-from oxillama.weights.requantize import MOST, quantized
+from oxillama.weights.requantize import check_range, quantized
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
@@ -57,9 +58,10 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
 
     Raises
     ------
-    ConfigError : there is no such type, or the `gguf` package is not installed.
+    ConfigError : there is no such type.
     ModelFileError : a file cannot be read or written.
     LoadError : the architecture, an option, or a tensor is not one that is understood: it is named.
+    GGUFError : a weight is too large for ``type``.
     TokenizerError : the same of the tokenizer.
     """
     if type.upper() not in TYPES:
@@ -150,47 +152,24 @@ def write(
     pieces: list[tuple[str, Format, Wanted | None, Any]],
     kernels: Kernels,
 ) -> None:
-    """The file, whole or not at all. Raises ModelFileError if it cannot be written."""
-    try:
-        import gguf
-    except ImportError as error:
-        raise ConfigError(
-            "convert: needs the gguf package: pip install '.[convert]' in the source tree"
-        ) from error
-    if target.exists() and not target.is_file():
-        raise ModelFileError(f"{target}: expected a file to write to, found a directory or device")
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent) as place:
-            part = Path(place) / "part"
-            writer: Any = gguf.GGUFWriter(part, architecture)
-            try:
-                for key, value in metadata.items():
-                    add_pair(writer, key, value)
-                for name, fmt, wanted, source in pieces:
-                    shape = wanted.stored if wanted is not None else source.shape
-                    stored = (*shape[:-1], fmt.nbytes(shape[-1]))
-                    number = gguf.GGMLQuantizationType[fmt.name]
-                    nbytes = math.prod(stored)
-                    writer.add_tensor_info(name, stored, np.dtype(np.uint8), nbytes, raw_dtype=number)
-                writer.write_header_to_file()
-                writer.write_kv_data_to_file()
-                writer.write_ti_data_to_file()
-                for name, fmt, wanted, source in pieces:
-                    writer.write_tensor_data(encoded(kernels, name, fmt, wanted, source))
-            finally:
-                writer.close()
-            check_loadable(part)
-            os.replace(part, target)
-    except OSError as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise ModelFileError(f"{target}: cannot be written: {error.strerror or error}") from error
+    """Writes the file, as a whole or not at all. Raises ModelFileError if it cannot be written."""
+    pairs = [pair(key, value) for key, value in {"general.architecture": architecture, **metadata}.items()]
+    tensors = [
+        Tensor(name, fmt, (wanted.stored if wanted is not None else source.shape)[::-1])
+        for name, fmt, wanted, source in pieces
+    ]
+    with replaced_file(target) as file:
+        file.write(header(pairs, tensors))
+        for tensor, (name, fmt, wanted, source) in zip(tensors, pieces, strict=True):
+            write_tensor(file, tensor, [encoded(kernels, name, fmt, wanted, source)], DEFAULT_ALIGNMENT)
+        file.flush()
+        check_loadable(Path(file.name))
 
 
 def check_loadable(path: Path) -> None:
     """Raises LoadError for a file that would not load: numbers of a config that no model can have."""
     with ModelFile.open(path) as file:
-        reasons = outline(file).reasons
+        reasons = preflight(file).reasons
     if reasons:
         raise LoadError(f"config.json: what it says makes a file that cannot be loaded: {reasons[0]}")
 
@@ -215,22 +194,6 @@ def encoded(kernels: Kernels, name: str, fmt: Format, wanted: Wanted | None, sou
 
 
 def encoded_part(kernels: Kernels, name: str, fmt: Format, values: np.ndarray) -> np.ndarray:
-    if fmt.name in ("F16", "Q8_0") and values.size and float(np.abs(values).max()) > MOST:
-        found = float(np.abs(values).max())
-        raise LoadError(f"{name}: {fmt.name} needs values of at most {MOST:.0f}, found {found}")
+    check_range(name, values, fmt)
     rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]), np.float32)
     return quantized(kernels, rows, fmt, None)
-
-
-def add_pair(writer: Any, key: str, value: Any) -> None:
-    """A key with the type that GGUF's readers expect: uint32, float32, bool, string, or an array."""
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, str):
-        writer.add_string(key, value)
-    else:
-        writer.add_array(key, value)

@@ -19,6 +19,7 @@ from oxillama.convert.safetensors import read_json
 from oxillama.errors import ModelFileError, TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
+from oxillama.tokenizer.tokenizer_json import library_errors
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens, by GGUF's numbers."""
@@ -82,12 +83,10 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
         read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
     )
     document = read_document(folder, settings)
-    try:
+    with library_errors("tokenizer.json", "a tokenizer"):
         library: Any = Tokenizer.from_str(json.dumps(document))
-    except Exception as error:  # the library raises plain Exception
-        raise TokenizerError(f"tokenizer.json: not a tokenizer: {error}") from error
-    library.no_truncation()
-    library.no_padding()
+        library.no_truncation()
+        library.no_padding()
     tokens, types = tokens_of(library, n_vocab)
     kind = document["model"].get("type")
     if kind == "WordPiece":

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from oxillama.config import GenerationOptions
-from oxillama.engine.embedding import Embedding, Pooling, PoolingMode, pooling_of
+from oxillama.engine.embedding import (
+    Embedding,
+    Pooling,
+    PoolingMode,
+    classifier_pooling,
+    pair_tokens,
+    pooling_of,
+    scores,
+)
 from oxillama.engine.engine import InferenceEngine, listed
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.handle import Handle
@@ -109,6 +117,17 @@ class AsyncEngine:
         vectors = [how.apply(await handle) for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
 
+    async def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
+        """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
+        model = self._open().model
+        last = classifier_pooling(model) is PoolingMode.LAST
+        pairs = [pair_tokens(model, query, document) for document in documents]
+        handles = [self._running(Embedding(model, tokens, last=last)) for tokens in pairs]
+        states = [await handle for handle in handles]
+        if not states:
+            return np.empty(0, np.float32)
+        return await asyncio.to_thread(scores, model, states)
+
     def _open(self) -> InferenceEngine:
         """The engine. Raises EngineClosed after `aclose`."""
         if self._is_closed:
@@ -124,7 +143,9 @@ class AsyncEngine:
         it was made by `from_gguf`."""
         self._is_closed = True
         for handle in list(self._live):
-            if not finish:
+            if finish:
+                handle._open_window()
+            else:
                 handle.cancel(EngineClosed("engine: is closed"))
             while handle.is_running:
                 await asyncio.sleep(POLL)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from threading import Lock
 
 from oxillama.config.sampler import SamplerConfig
+from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
@@ -64,7 +65,10 @@ def key_of(config: SamplerConfig) -> tuple[str, object]:
         hash(value)
     except TypeError:  # a mapping, or annotations that hold one
         schema = value if isinstance(value, Mapping) else schema_of_type(value)
-        return f"{name} of {type(value).__name__}", json.dumps(schema, default=repr)
+        try:
+            return f"{name} of {type(value).__name__}", json.dumps(schema, default=repr)
+        except RecursionError:
+            raise GrammarError("schema: nested too deeply") from None
     return name, value
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
+from oxillama.config import checks
 from oxillama.engine.handle import Handle
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.request import EmbeddingRequest, Event
@@ -103,6 +105,40 @@ class Embedding(Handle):
     def _take(self, event: Event) -> None:
         if isinstance(event, np.ndarray):
             self._parts.append(event)
+
+
+def pair_tokens(model: LoadedModel, query: str, document: str) -> list[int]:
+    """Token ids of a query with a document, as the model's reranker was trained to see them.
+
+    That is the file's template "rerank", in which {query} and {document} stand for the texts, or both texts
+    with the vocabulary's separators.
+    """
+    tokenizer = model.tokenizer
+    checks.instance("query", query, str)
+    checks.instance("document", document, str)
+    if "rerank" not in tokenizer.chat_template_names:
+        return model.prompt_tokens(tokenizer.encode_pair(query, document))
+    text = tokenizer.chat_template_source("rerank")
+    parts = {"{query}": query, "{document}": document}
+    text = re.sub(r"\{query\}|\{document\}", lambda found: parts[found[0]], text)
+    return model.prompt_tokens(tokenizer.encode(text, parse_special=True))
+
+
+def scores(model: LoadedModel, states: list[np.ndarray]) -> np.ndarray:
+    """float32 (texts,): the reranker's score of each text, from float32 (tokens, n_embd) of its tokens."""
+    decoder = model.runner.model
+    assert decoder.classifier is not None
+    pooled = np.stack([pool_hidden_states(x, decoder.classifier.pooling) for x in states])
+    labels: np.ndarray = model.call(lambda: decoder.classify(pooled, model.runner.n_threads))
+    return labels[:, 0].copy()
+
+
+def classifier_pooling(model: LoadedModel) -> PoolingMode:
+    """Which token a reranker's head looks at. Raises ConfigError if the model is no reranker."""
+    classifier = model.runner.model.classifier
+    if classifier is None:
+        raise ConfigError("model: expected a reranker, the file has no classification head")
+    return PoolingMode(classifier.pooling)
 
 
 @dataclass(frozen=True)

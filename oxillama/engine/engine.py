@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Listed
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from oxillama import _kernels
 from oxillama.cache.prefix import PinnedPrefix
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine.aliases import ReferenceNames
-from oxillama.engine.embedding import Embedding, Pooling, PoolingMode, pooling_of
+from oxillama.engine.embedding import (
+    Embedding,
+    Pooling,
+    PoolingMode,
+    classifier_pooling,
+    pair_tokens,
+    pooling_of,
+    scores,
+)
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.metrics import EngineMetrics
@@ -65,6 +75,7 @@ class InferenceEngine(ReferenceNames):
         self._model: LoadedModel | None = None
         self._default_session: Session | None = None
         self._last = threading.local()
+        _kernels.best()  # an unknown target is said at once
         if self.config.model_path is not None:
             self._load(self.config.model_path, progress)
 
@@ -192,9 +203,9 @@ class InferenceEngine(ReferenceNames):
         model.runner.check_logits()
         sequence = Sequence(model.pool, model.prompt_tokens(prompt, free=1), checkpoints=0)
         request = model.text_request(sequence, checked, key=model.prefix_key(checked.salt), whole=whole)
+        generation = Generation(model.thread, request, callback, model)  # first: it cancels what is dropped
         model.thread.submit(request, limited=limited)
-        generation = Generation(model.thread, request, callback, model)
-        self._last.generation = generation if whole else _weak(generation)
+        self._last.generation = generation if whole else weakref.ref(generation)
         return generation
 
     def generate(
@@ -396,6 +407,21 @@ class InferenceEngine(ReferenceNames):
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
         return Embedding(self.model, self.model.prompt_tokens(text)).result()
 
+    def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
+        """float32 (documents,): how well each document answers the query, by the score of the first label.
+
+        Raises
+        ------
+        ConfigError : the model is no reranker: the file has no classification head.
+        PromptError : query and document do not fit the context together.
+        """
+        model = self.model
+        last = classifier_pooling(model) is PoolingMode.LAST
+        pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]  # type: ignore[arg-type]
+        handles = [Embedding(model, tokens, last=last) for tokens in pairs]
+        states = [handle.result() for handle in handles]
+        return scores(model, states) if states else np.empty(0, np.float32)
+
     # --- by hand ------------------------------------------------------------------------------------
 
     def session(self) -> Session:
@@ -413,9 +439,3 @@ def listed(prompts: Iterable[Prompt], name: str = "prompts") -> Listed[Prompt]:
     if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
         raise ConfigError(f"{name}: expected a list of prompts, got {type(prompts).__name__}")
     return list(prompts)
-
-
-def _weak(generation: Generation) -> Callable[[], Generation | None]:
-    import weakref
-
-    return weakref.ref(generation)

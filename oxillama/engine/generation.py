@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
 
@@ -159,7 +158,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
 
     def result(self) -> Completion:
         """Waits for the end. Raises what ended the request, if that was an error."""
-        self._open_window()
+        self._read_whole()
         for _ in self:
             pass
         return self._completion()
@@ -184,7 +183,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         return self._result().__await__()
 
     async def _result(self) -> Completion:
-        self._open_window()
+        self._read_whole()
         async for _ in self:
             pass
         return self._completion()
@@ -203,14 +202,12 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
             self.cancel()
         return event.text
 
-    def _open_window(self) -> None:
+    def _read_whole(self) -> None:
         """Has the rest run to its end, and come in one piece unless a callback wants each."""
         request = self._text_request
-        was_full = not request.wanted
-        request.window = math.inf
-        request.whole = self._callback is None
-        if was_full:
-            self._thread.wake()
+        if not request.whole:
+            request.whole = self._callback is None
+            self._open_window()
 
     def _completion(self) -> Completion:
         assert self.finish_reason is not None

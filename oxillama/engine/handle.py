@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from contextlib import suppress
 from queue import Empty
@@ -49,6 +50,11 @@ class Handle:
     def is_running(self) -> bool:
         """Whether the request goes on, read or not."""
         return self._request.finish_reason is None and self._thread.is_open
+
+    def _open_window(self) -> None:
+        """Has the request run to its end, read or not."""
+        self._request.window = math.inf
+        self._thread.wake()
 
     async def aclose(self) -> None:
         """`close`, in asyncio."""

@@ -8,10 +8,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from blake3 import blake3
-
 from oxillama import _kernels
-from oxillama.cache.kv import KvCachePool, KvLayout
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
@@ -26,6 +24,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import ConfigError, LoadError
 from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.chain import Sampler
@@ -80,7 +79,7 @@ class LoadedModel:
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
             model = Decoder(spec, weights, self.context_size)
             if progress is not None:
-                for linear in model.matrices():
+                for linear in model.linears():
                     linear.pack()
             shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
             layout = KvLayout(*model.kv_dims(), config.kv_type)
@@ -130,12 +129,13 @@ class LoadedModel:
         return prefix_key(b"", salt=salt)
 
     @functools.cached_property
-    def fingerprint(self) -> bytes:
-        """32 bytes that differ where anything does that decides bits, but for the KV type."""
+    def fingerprint(self) -> ModelFingerprint:
+        """Of the file and of the options that decide bits, but for the KV type."""
         config = self.config
-        hashed = blake3(content_key(self.file))
-        hashed.update(f"{config.compute} {config.quantize} {self.context_size}".encode())
-        return hashed.digest()
+        settings = {"compute": config.compute, "quantize": config.quantize}
+        if self.spec.depends_on_context:
+            settings["context_size"] = str(self.context_size)
+        return ModelFingerprint.compute(self.file, settings)
 
     def sampler(self, config: SamplerConfig) -> Sampler:
         """A sampler of its own for a request, with its grammar. Raises ConfigError, GrammarError."""
@@ -186,24 +186,11 @@ class Gauges:
             "waiting": len(scheduler.waiting),
             "kv_pages_used": pool.n_used,
             "kv_pages_cached": prefix.n_pages,
-            "kv_states_used": 0 if pool.states is None else pool.states.n_used,
+            "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
             "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
             "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
         }
-
-
-SAMPLE_BYTES = 256
-
-
-def content_key(file: ModelFile) -> bytes:
-    hashed = blake3()
-    for name in sorted(file.tensors):
-        info, data = file.tensors[name], file.data(name)
-        hashed.update(f"{name} {info.format.name} {info.shape}\n".encode())
-        hashed.update(data[:SAMPLE_BYTES].tobytes())
-        hashed.update(data[len(data) // 2 :][:SAMPLE_BYTES].tobytes())
-    return hashed.digest()
 
 
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:

@@ -206,7 +206,7 @@ def prometheus_text(now: MetricsSnapshot, labels: dict[str, str]) -> str:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     except ImportError as error:
-        message = "metrics: the Prometheus text needs the package prometheus_client (oxillama[metrics])"
+        message = "metrics: expected the package prometheus_client (pip install prometheus-client), got none"
         raise ConfigError(message) from error
     values: dict[str, float] = {
         "prompt_tokens": now.prompt_tokens,

@@ -10,12 +10,13 @@ import numpy as np
 
 from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
-from oxillama.cache.recurrent import RecurrentCache, SsmStatePool
+from oxillama.cache.recurrent import RecurrentCache
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
 from oxillama.models.batch import Batch
-from oxillama.models.thread_tuner import Pace
+from oxillama.models.thread_tuner import ThreadTuner
 
 
 class Output(enum.Enum):
@@ -45,15 +46,15 @@ class Runner:
         self.model = model
         self.pool = pool
         if model.state_floats:
-            pool.states = SsmStatePool(pool, model.state_floats)
-        self.tuner = Pace(n_threads)
+            pool.recurrent_states = RecurrentStatePool(pool, model.state_floats)
+        self.tuner = ThreadTuner(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()
 
     @property
     def n_threads(self) -> int:
         """Threads that a pass may use."""
-        return self.tuner.most
+        return self.tuner.max_threads
 
     def forward(
         self, parts: Listed[tuple[Sequence, int]], all_logits: bool = False, states: bool = False
@@ -124,7 +125,7 @@ class Runner:
         kv = self.model.kernels.attention.PagedBatch(
             self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
         )
-        hidden = self.model.states(batch, kv, self._work, self.tuner, cancelled)
+        hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled)
         for sequence in sequences:
             if isinstance(sequence.kv, RecurrentCache):
                 sequence.kv.end(sequence.scheduled_len)
@@ -168,7 +169,7 @@ class Runner:
             row_start=row_start,
             tables=self._tables.of([s.kv for s in sequences]),
             wanted=wanted,
-            states=_states(sequences) if self.model.state_floats else None,
+            recurrent_states=_states(sequences) if self.model.state_floats else None,
         )
 
 

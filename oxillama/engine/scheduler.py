@@ -198,8 +198,8 @@ class Scheduler:
             pages.append(self.prefix.pages())
             slots.append(self.prefix.slots())
         self.pool.check_integrity(pages)
-        if self.pool.states is not None:
-            self.pool.states.check_integrity(slots)
+        if self.pool.recurrent_states is not None:
+            self.pool.recurrent_states.check_integrity(slots)
         for request in self.waiting:
             assert request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED)
         for request in self.running:
@@ -304,9 +304,10 @@ class Scheduler:
                 return False
             promised -= victim.sequence.demand + 1
             self._preempt(victim)
-        if self.prefix is not None and request.key is not None and sequence.state is SeqState.WAITING:
-            self.prefix.count(len(request.prompt), n_known)
+        if sequence.state is SeqState.WAITING:
             request.n_cached = n_known
+            if self.prefix is not None and request.key is not None:
+                self.prefix.count(len(request.prompt), n_known)
         sequence.state = SeqState.PREFILLING
         request.admitted_at = now
         self.waiting.remove(request)
@@ -373,7 +374,7 @@ class Scheduler:
         self.preemptions += 1
 
     def _fail(self, request: Request) -> None:
-        pool, states = self.pool, self.pool.states
+        pool, states = self.pool, self.pool.recurrent_states
         needed = f"{pool.pages_for(request.sequence.total_len + 1)} pages of {pool.page_size} tokens"
         available = f"{pool.n_available}"
         if states is not None:

@@ -128,13 +128,20 @@ class Sequence:
         other.cached_len = other.scheduled_len = kept
         return other
 
+    def take_fork(self, other: Sequence) -> None:
+        """Begins with what ``other`` has run of the same first tokens; pages are shared until one writes."""
+        assert self.cached_len == 0
+        self.kv, kept = other.kv.fork(min(other.cached_len, len(self.tokens) - 1))
+        self.cached_len = self.scheduled_len = kept
+        self.check()
+
     def truncate(self, n_tokens: int) -> None:
         """Forgets all but the first ``n_tokens`` tokens and frees the pages behind them.
 
         Of a recurrent model's, some of those may have to be run again.
         """
         if not 0 <= n_tokens <= len(self.tokens):
-            raise ValueError(f"truncate: needs 0 to {len(self.tokens)}, got {n_tokens}")
+            raise ValueError(f"truncate: expected 0 to {len(self.tokens)}, got {n_tokens}")
         del self.tokens[n_tokens:]
         self.cached_len = self.scheduled_len = self.kv.truncate(min(self.cached_len, n_tokens))
 

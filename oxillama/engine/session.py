@@ -15,6 +15,7 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
+from oxillama.gguf.fingerprint import ModelFingerprint
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,7 +39,7 @@ class KvSnapshot:
     data: np.ndarray
     kv_type: str
     page_size: int
-    fingerprint: bytes
+    fingerprint: ModelFingerprint
 
 
 class Session:
@@ -48,22 +49,14 @@ class Session:
     or until nobody refers to it any more. Threads may share it; each call is then run by itself.
     """
 
-    def __init__(
-        self, model: LoadedModel, default_sampler: SamplerConfig, sequence: Sequence | None = None
-    ) -> None:
+    def __init__(self, model: LoadedModel, default_sampler: SamplerConfig) -> None:
         self._model = model
         self._default_sampler = default_sampler
         self._lock = threading.RLock()  # two threads' tokens would mix
         self._generation: Generation | None = None
         self._is_closed = False
-        if sequence is None:
-            sequence = model.call(self._held_sequence)
-        self._sequence = sequence
-
-    def _held_sequence(self) -> Sequence:
-        sequence = Sequence(self._model.runner.pool)
-        self._model.loop.held.append(sequence)
-        return sequence
+        self._sequence = sequence = Sequence(model.pool)
+        model.call(lambda: model.loop.held.append(sequence))
 
     def __len__(self) -> int:
         """Tokens in the sequence."""
@@ -129,7 +122,11 @@ class Session:
         if self._is_closed:
             raise ConfigError("session: is closed")
         if self._generation is not None:
-            if self._generation._request.sequence is not self._sequence:
+            request = self._generation._request
+            if request.cancelled or request.finish_reason is not None:
+                self._generation.close()
+                self._model.call(self._model.scheduler.reap)  # its sequence is ours then
+            if request.sequence is not self._sequence:
                 raise ConfigError("session: a generation goes on from here, it must end first")
             self._generation = None
         return self._sequence
@@ -150,13 +147,16 @@ class Session:
         """Another session with the same tokens; pages are shared until one of them writes."""
         with self._lock:
             sequence = self._idle_sequence()
+            made = Session(self._model, self._default_sampler)
+            fork = made._sequence
 
-            def forked() -> Sequence:
-                fork = sequence.fork()
-                self._model.loop.held.append(fork)
-                return fork
+            def take() -> None:
+                fork.tokens = list(sequence.tokens)
+                fork.kv, kept = sequence.kv.fork(sequence.cached_len)
+                fork.cached_len = fork.scheduled_len = kept
 
-            return Session(self._model, self._default_sampler, self._model.call(forked))
+            self._model.call(take)
+            return made
 
     def stream(
         self,
@@ -196,23 +196,25 @@ class Session:
             if not 0 < len(sequence.tokens) < model.context_size:
                 least = "at least one token" if not sequence.tokens else "room for a token"
                 raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
-            fork = model.call(lambda: self._before_last(sequence))
-            try:
-                request = model.text_request(fork, checked, key=None, whole=whole, keep=self._replace)
-                model.thread.submit(request)
-            except BaseException:
-                model.call(fork.release)
-                raise
-            self._generation = Generation(model.thread, request, callback, self)
-            return self._generation
+            fork = Sequence(model.pool, sequence.tokens)
+            request = model.text_request(fork, checked, key=None, whole=whole, keep=self._replace)
+            generation = Generation(model.thread, request, callback, self)  # it cancels what is dropped
 
-    @staticmethod
-    def _before_last(sequence: Sequence) -> Sequence:
-        """A fork without what was computed of the last token, whose logits are wanted again."""
-        fork, last = sequence.fork(), sequence.tokens[-1]
-        fork.truncate(len(fork.tokens) - 1)
-        fork.tokens.append(last)
-        return fork
+            def begin() -> None:
+                model.scheduler.check_room(0)
+                fork.take_fork(sequence)
+                model.loop.add(request)
+
+            self._generation = generation
+            try:
+                model.call(begin)
+            except Exception:
+                self._generation = None
+                raise
+            except BaseException:  # the user's Ctrl-C: it begins all the same
+                generation.cancel()
+                raise
+            return generation
 
     def _replace(self, sequence: Sequence) -> None:
         """Goes on with what a request has run; called by the engine thread."""
@@ -254,8 +256,8 @@ class Session:
                     raise ConfigError(f"snapshot: expected {name} {wanted}, got {found}")
             if snapshot.fingerprint != model.fingerprint:
                 raise ConfigError(
-                    f"snapshot: expected one of model {model.fingerprint.hex()[:16]}, "
-                    f"got one of {snapshot.fingerprint.hex()[:16]}"
+                    f"snapshot: expected one of model {model.fingerprint.display()}, "
+                    f"got one of {snapshot.fingerprint.display()}"
                 )
             n = len(snapshot.tokens)
 

@@ -18,6 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
+from oxillama._kernels.openmp_thread import may_enter_openmp
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import Request
 from oxillama.errors import ConfigError, EngineClosed
@@ -141,6 +142,7 @@ class EngineThread:
     # --- the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        may_enter_openmp()
         try:
             while self._closed is None or self._has_requests():
                 try:

@@ -1,8 +1,8 @@
-"""Parses the header of a GGUF file: its metadata and its tensor directory. Knows bytes, no files.
+"""Parses the header of a GGUF file, given as bytes: the metadata and the tensor directory.
 
-`_Cursor` bounds every count, length and offset by the bytes that remain before it uses them, so that
-neither the time nor the memory spent on a file exceeds a small multiple of its size. What it returns
-owns its bytes: metadata outlive the buffer they came from.
+`_Cursor` checks every count, length and offset against the bytes that remain before it uses them, so that
+neither the time nor the memory for a file exceeds a small multiple of its size. Metadata are copies: they
+outlive the buffer.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian.
 """
@@ -25,14 +25,14 @@ from oxillama.formats import FORMAT_BY_ID, Format
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-MIN_ALIGNMENT, MAX_ALIGNMENT = 8, 1 << 20  # 8 by the specification; the upper end is ours
+MIN_ALIGNMENT, MAX_ALIGNMENT = 8, 1 << 20  # the specification has the lower limit only
 MAX_KEY_BYTES = 65535
 MAX_NAME_BYTES = 64
 MAX_DIMS = 4
 MAX_ARRAY_DEPTH = 4  # arrays of arrays; files in use hold flat ones only
 MAX_INT64 = (1 << 63) - 1
 
-# The fewest bytes an entry takes: what its count is bounded by.
+# The fewest bytes an entry takes: bounds for counts.
 MIN_KEY_VALUE_BYTES = 8 + 1 + 4 + 1  # key length, key, type, value
 MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # name length, name, n_dims, one dim, type, offset
 STRING_LENGTH_BYTES = 8
@@ -61,7 +61,7 @@ Buffer = mmap.mmap | memoryview
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies and what it holds.
+    """An entry of the tensor directory.
 
     Attributes
     ----------
@@ -132,9 +132,9 @@ class StringArray(Sequence[str]):
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the tensor data of a file. `ModelFile` describes the fields.
+    """The header of a file. `ModelFile` describes the fields.
 
-    ``spans`` tells where each key and its value lie: the bytes [start, end).
+    ``spans`` has the bytes [start, end) of each key with its value.
     """
 
     version: int
@@ -145,7 +145,7 @@ class Header:
 
 
 class _Cursor:
-    """Walks the header of one file. Every read is bounded before it is made."""
+    """A position in the header of one file. Every read is checked against the bytes that remain."""
 
     def __init__(self, buffer: Buffer, label: str) -> None:
         self.buffer = buffer
@@ -161,7 +161,7 @@ class _Cursor:
     def need(self, n_bytes: int, what: str, key: str | None) -> None:
         """Fail unless ``n_bytes`` are left."""
         if n_bytes > self.size - self.pos:
-            self.fail(f"{what}: {n_bytes} bytes needed, {self.size - self.pos} left", key)
+            self.fail(f"{what}: expected {n_bytes} bytes, got {self.size - self.pos}", key)
 
     def take(self, n_bytes: int, what: str, key: str | None) -> bytes:
         self.need(n_bytes, what, key)
@@ -174,7 +174,7 @@ class _Cursor:
         return cast(int, layout.unpack_from(self.buffer, self.pos - layout.size)[0])
 
     def count(self, min_bytes: int, what: str, key: str | None = None) -> int:
-        """A 64-bit count of things of which each takes ``min_bytes`` or more."""
+        """A 64-bit count of things that take ``min_bytes`` or more each."""
         count = self.integer(U64, f"the number of {what}", key)
         self.need(count * min_bytes, f"{count} {what}", key)
         return count
@@ -184,12 +184,12 @@ class _Cursor:
         start = self.pos
         length = self.integer(U64, f"the length of a {what}")
         if not 1 <= length <= limit:
-            self.fail(f"a {what} takes 1 to {limit} bytes, found {length}", offset=start)
+            self.fail(f"expected a {what} of 1 to {limit} bytes, got {length}", offset=start)
         raw = self.take(length, f"a {what}", None)
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            self.fail(f"a {what} must be UTF-8, found {raw!r:.60}", offset=start)
+            self.fail(f"expected a {what} in UTF-8, got {raw!r:.60}", offset=start)
 
     def numbers(self, kind: int, count: int, what: str, key: str) -> np.ndarray:
         """``count`` numbers of a value type: (count,), read-only, owning its bytes."""
@@ -199,7 +199,7 @@ class _Cursor:
             return values
         if values.size and values.max() > 1:
             wrong = int(np.argmax(values > 1))
-            self.fail(f"a bool is 0 or 1, found {values[wrong]}", key, start + wrong)
+            self.fail(f"expected a bool of 0 or 1, got {values[wrong]}", key, start + wrong)
         return values.view(np.bool_)
 
     def strings(self, count: int, key: str) -> StringArray:
@@ -209,10 +209,10 @@ class _Cursor:
             for _ in range(count):
                 pos += STRING_LENGTH_BYTES + unpack(buffer, pos)[0]
                 ends.append(pos - start)
-        except (struct.error, OverflowError):  # a length, or the end it leads to, lies outside
+        except (struct.error, OverflowError):  # a length, or the end after it, is outside the file
             pos = self.size + 1
         if pos > self.size:
-            self.fail(f"{count} strings run past the end of the file", key, start)
+            self.fail(f"expected {count} strings, got the end of the file", key, start)
         self.pos = pos
         return StringArray(bytes(buffer[start:pos]), ends)
 
@@ -228,9 +228,9 @@ class _Cursor:
             strings = self.strings(self.count(STRING_LENGTH_BYTES, "strings", key), key)
             return strings if depth == 1 else list(strings)
         if kind != ARRAY:
-            self.fail(f"unknown array element type {kind}", key, start)
+            self.fail(f"expected an array element type from 0 to 12, got {kind}", key, start)
         if depth == MAX_ARRAY_DEPTH:
-            self.fail(f"arrays are nested more than {MAX_ARRAY_DEPTH} deep", key, start)
+            self.fail(f"expected arrays nested at most {MAX_ARRAY_DEPTH} deep, got deeper ones", key, start)
         count = self.count(ARRAY_HEADER_BYTES, "nested arrays", key)
         return [self.array_value(key, depth + 1) for _ in range(count)]
 
@@ -244,20 +244,20 @@ class _Cursor:
             return self.take(length, "a string", key).decode("utf-8", "surrogateescape")
         if kind == ARRAY:
             return self.array_value(key, 1)
-        self.fail(f"unknown value type {kind}", key, start)
+        self.fail(f"expected a value type from 0 to 12, got {kind}", key, start)
 
     def version(self) -> int:
         if not self.size:
-            self.fail("the file is empty")
+            self.fail("expected a GGUF file, got an empty one")
         magic = self.take(len(MAGIC), "the magic number", None)
         if magic != MAGIC:
-            self.fail(f"not a GGUF file: starts with {magic!r}, expected {MAGIC!r}", offset=0)
+            self.fail(f"expected a GGUF file, which starts with {MAGIC!r}, got {magic!r}", offset=0)
         version = self.integer(U32, "the version")
         if version in VERSIONS:
             return version
         if version and version & 0xFFFF == 0:
-            self.fail("the file is big endian, only little-endian files are read", offset=len(MAGIC))
-        self.fail(f"GGUF version {version} is not read, only {VERSIONS}; convert it anew", offset=len(MAGIC))
+            self.fail("expected a little-endian file, got a big-endian one", offset=len(MAGIC))
+        self.fail(f"expected GGUF version 2 or 3, got {version}; convert the model again", offset=len(MAGIC))
 
     def metadata(self, count: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -265,7 +265,7 @@ class _Cursor:
             start = self.pos
             key = self.name("key", MAX_KEY_BYTES)
             if key in found:
-                self.fail("the key occurs twice", key, start)
+                self.fail("expected the key once, got it twice", key, start)
             found[key] = value = self.value(key)
             self.spans[key] = (start, self.pos)
             if key == "general.alignment":
@@ -276,7 +276,7 @@ class _Cursor:
         good = type(value) is int and MIN_ALIGNMENT <= value <= MAX_ALIGNMENT and value & (value - 1) == 0
         if not good:
             wanted = f"a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT}"
-            self.fail(f"expected {wanted}, found {value!r:.40}", "general.alignment", start)
+            self.fail(f"expected {wanted}, got {value!r:.40}", "general.alignment", start)
         return cast(int, value)
 
     def tensor(self, shard: int) -> TensorInfo:
@@ -285,22 +285,22 @@ class _Cursor:
         name = self.name("tensor name", MAX_NAME_BYTES)
         n_dims = self.integer(U32, "the number of dimensions", name)
         if not 1 <= n_dims <= MAX_DIMS:
-            self.fail(f"a tensor has 1 to {MAX_DIMS} dimensions, found {n_dims}", name, start)
+            self.fail(f"expected 1 to {MAX_DIMS} dimensions, got {n_dims}", name, start)
         shape = tuple(self.integer(U64, "a dimension", name) for _ in range(n_dims))
         type_id = self.integer(U32, "the tensor type", name)
         offset = self.integer(U64, "the data offset", name)
         if 0 in shape:
-            self.fail(f"a dimension is zero in {shape}", name, start)
+            self.fail(f"expected dimensions >= 1, got shape {shape}", name, start)
         if type_id not in FORMAT_BY_ID:
-            self.fail(f"unknown ggml type {type_id}", name, start)
+            self.fail(f"expected a known tensor type, got {type_id}", name, start)
         info = TensorInfo(name, FORMAT_BY_ID[type_id], shape, offset, shard)
         if shape[0] % info.format.block_len:
-            wanted = f"{info.format.name} rows come in blocks of {info.format.block_len}"
-            self.fail(f"{wanted}, the first of {shape} is no multiple", name, start)
+            wanted = f"rows of a multiple of {info.format.block_len} for {info.format.name}"
+            self.fail(f"expected {wanted}, got shape {shape}", name, start)
         if max(info.n_elements, info.nbytes) > MAX_INT64:
-            self.fail(f"the size of {shape} does not fit 63 bits", name, start)
+            self.fail(f"expected a size below 2^63, got shape {shape}", name, start)
         if offset % self.alignment:
-            self.fail(f"data offset {offset} is no multiple of the alignment {self.alignment}", name, start)
+            self.fail(f"expected an offset of a multiple of {self.alignment}, got {offset}", name, start)
         return info
 
     def tensors(self, count: int, shard: int) -> dict[str, TensorInfo]:
@@ -309,7 +309,7 @@ class _Cursor:
             start = self.pos
             info = self.tensor(shard)
             if info.name in found:
-                self.fail("the tensor name occurs twice", info.name, start)
+                self.fail("expected the tensor once, got it twice", info.name, start)
             found[info.name] = info
         base = -(-self.pos // self.alignment) * self.alignment
         placed = {name: replace(info, offset=base + info.offset) for name, info in found.items()}
@@ -321,11 +321,17 @@ class _Cursor:
         end, before = 0, ""
         for info in sorted(tensors.values(), key=lambda info: info.offset):
             if info.offset < end:
-                self.fail(f"its data overlap those of {before}", info.name, info.offset)
+                self.fail(
+                    f"expected data after those of {before}, got an overlap",
+                    info.name,
+                    info.offset,
+                )
             end, before = info.offset + info.nbytes, info.name
             if end > self.size:
-                short = f"the file ends {end - self.size} bytes earlier"
-                self.fail(f"needs {info.nbytes} bytes of data, {short}", info.name, info.offset)
+                found = info.nbytes - (end - self.size)
+                self.fail(
+                    f"expected {info.nbytes} bytes of data, got {max(found, 0)}", info.name, info.offset
+                )
 
 
 def parse_header(buffer: Buffer, label: str, shard: int = 0) -> Header:

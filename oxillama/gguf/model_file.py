@@ -1,7 +1,7 @@
 """Opens GGUF model files: metadata and tensor directory at once, tensor bytes on demand.
 
-A file is mapped, never read whole: opening one touches its header only (`oxillama.gguf.header`), and tensors
-are handed out as views of the mapping. Split files follow llama.cpp's gguf-split, which names them
+A file is mapped: opening one reads its header only (`oxillama.gguf.header`), and tensors are views of the
+mapping. Split files follow llama.cpp's gguf-split, which names them
 ``NAME-00001-of-00003.gguf`` and numbers them in ``split.no`` (from 0), ``split.count`` and
 ``split.tensors.count``; all shards open as one.
 """
@@ -12,12 +12,13 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.gguf.header import Buffer, StringArray, TensorInfo, parse_header
+from oxillama.gguf.metadata import REQUIRED, Metadata
 
 __all__ = ["ModelFile", "StringArray", "TensorInfo"]
 
@@ -28,10 +29,25 @@ MAX_SHARDS = 65535  # split.count is a uint16
 PER_SHARD_KEYS = ("split.no", "general.alignment")
 
 
-class _Shard:
-    """One file: its header, and its bytes for as long as it is open."""
+class FileIdentity(NamedTuple):
+    """What the system says of a file; a file whose identity is the same has not been changed."""
 
-    def __init__(self, buffer: Buffer, label: str, index: int) -> None:
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class _Shard:
+    """One file: its header, and its bytes while it is open. ``identity`` is None for bytes."""
+
+    def __init__(self, buffer: Buffer, label: str, index: int, identity: FileIdentity | None = None) -> None:
+        self.identity = identity
         self.header = parse_header(buffer, label, index)
         self.label = label
         self.size = len(buffer)
@@ -42,17 +58,18 @@ class _Shard:
         self.mapping = self.bytes = None  # the memory is unmapped with the last view of it
 
 
-def _map(path: Path) -> Buffer:
+def _map(path: Path) -> tuple[Buffer, FileIdentity]:
     """Map a regular file for reading; never blocks on a pipe or a device."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
-                raise ModelFileError(f"{path}: expected a file, found a directory")
+                raise ModelFileError(f"{path}: expected a file, got a directory")
             if not stat.S_ISREG(status.st_mode):
-                raise ModelFileError(f"{path}: expected a regular file, found a pipe, socket or device")
-            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
+                raise ModelFileError(f"{path}: expected a regular file, got a pipe, socket or device")
+            mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
+            return mapped, FileIdentity.of(status)
         finally:
             os.close(fd)
     except ModelFileError:
@@ -60,13 +77,13 @@ def _map(path: Path) -> Buffer:
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be opened: {error.strerror or error}") from error
     except ValueError as error:  # NUL or a lone surrogate in the path
-        raise ModelFileError(f"{str(path)!r}: not a path: {error}") from error
+        raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {str(path)!r}") from error
 
 
 def _open_shard(path: Path, index: int) -> _Shard:
-    buffer = _map(path)
+    buffer, identity = _map(path)
     try:
-        return _Shard(buffer, path.name, index)
+        return _Shard(buffer, path.name, index, identity)
     except BaseException:
         if isinstance(buffer, mmap.mmap):
             buffer.close()  # or the traceback would keep the file mapped
@@ -77,34 +94,6 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b)
     return type(a) is type(b) and bool(a == b)
-
-
-_REQUIRED: Any = object()
-_SCALARS = (int, float, bool, str)
-_ARRAY_KINDS: dict[Any, str] = {list[int]: "iu", list[float]: "fiu", list[bool]: "b"}
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """``value`` as ``kind``, or None where it is of another."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind in _SCALARS:
-        return value if type(value) is kind else None
-    if kind is np.ndarray:
-        return value if isinstance(value, np.ndarray) else None
-    if kind == list[str]:
-        return list(value) if isinstance(value, StringArray) else None
-    if not (isinstance(value, np.ndarray) and value.dtype.kind in _ARRAY_KINDS[kind]):
-        return None
-    return (value.astype(np.float64) if kind == list[float] else value).tolist()
-
-
-def _kind_of(value: Any) -> str:
-    if isinstance(value, StringArray):
-        return f"array of {len(value)} str"
-    if isinstance(value, np.ndarray):
-        return f"array of {len(value)} {value.dtype.name}"
-    return "array of arrays" if isinstance(value, list) else f"{type(value).__name__} {value!r:.40}"
 
 
 class ModelFile:
@@ -132,6 +121,9 @@ class ModelFile:
         self.alignment = first.header.alignment
         self.file_size = first.size
         self.metadata = first.header.metadata
+        self._typed = Metadata(
+            self.metadata, lambda key, message: GGUFError(f"{message}, in {first.label}", key=key)
+        )
         self.tensors = first.header.tensors
 
     @classmethod
@@ -161,31 +153,30 @@ class ModelFile:
         """The (first) file, or None when opened from bytes."""
         return self.paths[0] if self.paths else None
 
+    @property
+    def identity(self) -> tuple[FileIdentity, ...]:
+        """The identity of each file when it was opened; () when opened from bytes."""
+        return tuple(shard.identity for shard in self._shards if shard.identity is not None)
+
+    def current_identity(self) -> tuple[FileIdentity, ...]:
+        """The identity of each file that is found at `paths` now; () if one is missing."""
+        try:
+            return tuple(FileIdentity.of(os.stat(path)) for path in self.paths)
+        except OSError:
+            return ()
+
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...
     @overload
     def get(self, key: str, kind: type[T], default: D) -> T | D: ...
-    def get(self, key: str, kind: Any, default: Any = _REQUIRED) -> Any:
-        """The value of a metadata key as ``kind``; ``default`` (if given) where the key is absent.
-
-        ``kind`` is int (any integer type), float (integers too: some converters write 10000 for
-        10000.0), bool, str, a list of one of these (``list[int]``), or np.ndarray for numbers as stored.
+    def get(self, key: str, kind: Any, default: Any = REQUIRED) -> Any:
+        """The value of a metadata key, as `Metadata.get`.
 
         Raises
         ------
         GGUFError : the key is absent and has no default, or its value is of another kind.
         """
-        if key not in self.metadata:
-            if default is _REQUIRED:
-                raise GGUFError(f"the key is missing from {self._shards[0].label}", key=key)
-            return default
-        value = self.metadata[key]
-        found = _converted(value, kind)
-        if found is None:
-            wanted = kind.__name__ if kind in _SCALARS or kind is np.ndarray else str(kind)
-            finding = f"found {_kind_of(value)}, in {self._shards[0].label}"
-            raise GGUFError(f"expected {wanted}, {finding}", key=key)
-        return found
+        return self._typed.get(key, kind, default)
 
     def data(self, name: str) -> np.ndarray:
         """The raw bytes of a tensor: (nbytes,) uint8, a read-only view of the file.
@@ -200,7 +191,7 @@ class ModelFile:
         return shard.bytes[info.offset : info.offset + info.nbytes]
 
     def release(self, name: str) -> None:
-        """Tell the system that the pages of a tensor are not needed now; they are read again when they are.
+        """Tell the system that the pages of a tensor are not needed now; a later access reads them again.
 
         Does nothing to bytes, or where the system has no ``madvise``. Raises as `data` does.
         """
@@ -210,20 +201,20 @@ class ModelFile:
             shard.mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
 
     def raw_metadata(self) -> dict[str, np.ndarray]:
-        """Every key with its value as the file has them, types included: uint8 views, by key.
+        """The encoded key, type and value of each key, by key: uint8, views of the file.
 
         Raises ModelFileError if the file is closed.
         """
         found: dict[str, np.ndarray] = {}
         for shard in self._shards:
             if shard.bytes is None:
-                raise ModelFileError(f"metadata: {shard.label} is closed")
+                raise ModelFileError(f"metadata: expected an open file, got {shard.label} closed")
             for key, (start, end) in shard.header.spans.items():
                 found.setdefault(key, shard.bytes[start:end])
         return found
 
     def close(self) -> None:
-        """Let go of the files. Metadata stay; views handed out stay valid and keep the file mapped."""
+        """Close the files. Metadata stay; views of tensors stay valid and keep their file mapped."""
         for shard in self._shards:
             shard.close()
 
@@ -238,11 +229,11 @@ class ModelFile:
 
     def _locate(self, name: str) -> tuple[_Shard, TensorInfo]:
         if name not in self.tensors:
-            raise GGUFError(f"{self._shards[0].label} has no such tensor", key=name)
+            raise GGUFError(f"expected a tensor of {self._shards[0].label}, got no such name", key=name)
         info = self.tensors[name]
         shard = self._shards[info.shard]
         if shard.bytes is None:
-            raise ModelFileError(f"{name}: {shard.label} is closed")
+            raise ModelFileError(f"{name}: expected an open file, got {shard.label} closed")
         return shard, info
 
     def _join_shards(self) -> None:
@@ -250,22 +241,23 @@ class ModelFile:
         label = self._shards[0].label
         number, count = self.get("split.no", int, 0), self.get("split.count", int, 0)
         if number != 0:
-            raise GGUFError(f"{label} is shard {number + 1} of {count}; open the first", key="split.no")
+            raise GGUFError(
+                f"expected the first shard, got shard {number + 1} of {count}, in {label}", key="split.no"
+            )
         if count in (0, 1):  # gguf-split leaves 0 in a file it has merged
             return
         if not 0 <= count <= MAX_SHARDS:
-            raise GGUFError(f"expected 0 to {MAX_SHARDS}, found {count}, in {label}", key="split.count")
+            raise GGUFError(f"expected 0 to {MAX_SHARDS}, got {count}, in {label}", key="split.count")
         ending = f"-00001-of-{count:05d}.gguf"
         if self.path is None or not label.endswith(ending):
-            wanted = f"a path that ends in {ending}"
-            raise GGUFError(f"shard 1 of {count} is opened from {wanted}, found {label}", key="split.count")
+            raise GGUFError(f"expected a path that ends in {ending}, got {label}", key="split.count")
         for index in range(1, count):
             name = f"{label.removesuffix(ending)}-{index + 1:05d}-of-{count:05d}.gguf"
             self._add(self.path.with_name(name), index)
         total, found = self.get("split.tensors.count", int), len(self.tensors)
         if total != found:
             key = "split.tensors.count"
-            raise GGUFError(f"{label} announces {total} tensors, all shards hold {found}", key=key)
+            raise GGUFError(f"expected {total} tensors in all shards, got {found}", key=key)
 
     def _add(self, path: Path, index: int) -> None:
         """Open one more shard and check that it belongs to the first."""
@@ -276,12 +268,12 @@ class ModelFile:
         metadata = shard.header.metadata
         number = metadata.get("split.no")
         if type(number) is not int or number != index:
-            raise GGUFError(f"expected {index}, found {number!r:.40}, in {shard.label}", key="split.no")
+            raise GGUFError(f"expected {index}, got {number!r:.40}, in {shard.label}", key="split.no")
         if "split.count" not in metadata:
-            raise GGUFError(f"the key is missing from {shard.label}", key="split.count")
+            raise GGUFError(f"expected an integer, got no such key, in {shard.label}", key="split.count")
         for key, value in metadata.items():
             if key not in PER_SHARD_KEYS and not _equal(self.metadata.setdefault(key, value), value):
-                raise GGUFError(f"{shard.label} disagrees with the shards before it", key=key)
+                raise GGUFError(f"expected the value of other shards, got another, in {shard.label}", key=key)
         for name, info in shard.header.tensors.items():
             if self.tensors.setdefault(name, info) is not info:
-                raise GGUFError(f"the tensor of {shard.label} is in an earlier shard too", key=name)
+                raise GGUFError(f"expected the tensor in one shard, got it again, in {shard.label}", key=name)

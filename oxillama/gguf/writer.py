@@ -1,32 +1,27 @@
-"""Writes GGUF files: pairs and tensors as bytes, each where the format wants it.
+"""Writes GGUF files: a header of metadata pairs and tensors, then the data of each tensor.
 
-Pairs come encoded (`pair` makes one, `ModelFile.raw_metadata` has those of a file), so that what is carried
-over keeps its types and bits. Tensor data follow chunk by chunk: nothing is held in memory. The file appears
-under its name when it is whole, or not at all.
+Pairs are bytes: `pair` makes one, and `ModelFile.raw_metadata` gives those of a file, which keep their types.
+Tensor data are written chunk by chunk, so that memory holds one chunk.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 3, little endian.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from oxillama.errors import ModelFileError
 from oxillama.formats import Format
-from oxillama.gguf.header import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
+from oxillama.gguf.header import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, STRING, U32, U64
 
 VERSION = 3
-UINT32 = 4
+UINT32, INT32, FLOAT32 = 4, 5, 6
 
+Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
 Data = bytes | np.ndarray
 
 
@@ -48,28 +43,41 @@ class Tensor:
 
 
 def string(text: str) -> bytes:
-    """A string as the format has it."""
+    """An encoded string: its length (uint64) and its bytes."""
     data = text.encode("utf-8", "surrogateescape")
     return U64.pack(len(data)) + data
 
 
-def pair(key: str, value: int | str | Sequence[str]) -> bytes:
-    """A key with a uint32, a string, or an array of strings."""
+def pair(key: str, value: Value) -> bytes:
+    """An encoded key and value: bool, uint32, float32, string, or an array of bool, int32, float32, string.
+
+    Raises struct.error for an integer that does not fit.
+    """
+    if isinstance(value, (bool, int, float, str)):
+        kind, data = _scalar(value, UINT32)
+        return string(key) + U32.pack(kind) + data
+    items = [_scalar(item, INT32) for item in value]
+    kind = items[0][0] if items else STRING
+    head = string(key) + U32.pack(ARRAY) + U32.pack(kind) + U64.pack(len(items))
+    return head + b"".join(data for _, data in items)
+
+
+def _scalar(value: bool | int | float | str, integer: int) -> tuple[int, bytes]:
+    """The type and the bytes of a value; integers are of the type ``integer``."""
+    if isinstance(value, bool):
+        return BOOL, struct.pack("<?", value)
     if isinstance(value, int):
-        return string(key) + U32.pack(UINT32) + U32.pack(value)
-    if isinstance(value, str):
-        return string(key) + U32.pack(STRING) + string(value)
-    head = string(key) + U32.pack(ARRAY) + U32.pack(STRING) + U64.pack(len(value))
-    return head + b"".join(string(text) for text in value)
+        return integer, struct.pack("<I" if integer == UINT32 else "<i", value)
+    return (FLOAT32, struct.pack("<f", value)) if isinstance(value, float) else (STRING, string(value))
 
 
 def padding(n_bytes: int, alignment: int) -> bytes:
-    """What brings ``n_bytes`` to a multiple of the alignment."""
+    """The zeros after ``n_bytes`` up to a multiple of the alignment."""
     return bytes(-n_bytes % alignment)
 
 
 def header(pairs: Iterable[Data], tensors: Sequence[Tensor], alignment: int = DEFAULT_ALIGNMENT) -> bytes:
-    """All that stands before the tensors' data, which follow in this order, each padded to the alignment."""
+    """The bytes before the data of the tensors, which follow in this order, each padded to the alignment."""
     encoded = [p if isinstance(p, bytes) else p.tobytes() for p in pairs]
     parts = [MAGIC, U32.pack(VERSION), U64.pack(len(tensors)), U64.pack(len(encoded)), *encoded]
     offset = 0
@@ -88,43 +96,3 @@ def write_tensor(file: BinaryIO, tensor: Tensor, chunks: Iterable[Data], alignme
         written += file.write(chunk if isinstance(chunk, bytes) else chunk.data)
     assert written == tensor.nbytes, (tensor, written)
     file.write(padding(written, alignment))
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` once it is written and on the disk; on a failure, nothing does.
-
-    Raises ModelFileError if it cannot be written.
-    """
-    temporary = None
-    try:
-        try:
-            target = Path(os.path.realpath(path))  # a link stays one
-            if target.exists() and not target.is_file():
-                raise ModelFileError(f"{path}: expected a file to write to, found a directory or device")
-            fd, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
-        except ValueError as error:  # NUL or a lone surrogate in the path
-            raise ModelFileError(f"{str(path)!r}: not a path: {error}") from error
-        with open(fd, "wb") as file:
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-            yield file
-            file.flush()
-            os.fsync(fd)
-        os.replace(temporary, target)
-        temporary = None
-    except ModelFileError:
-        raise
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-
-
-def _umask() -> int:
-    """What `mkstemp` disregards; it can only be asked for by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama._kernels import best
-from oxillama.grammar.gbnf import parse_gbnf, print_gbnf
+from oxillama.grammar.gbnf import parse_gbnf
+from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.state import GrammarState

@@ -32,7 +32,7 @@ def walk(node: Node) -> Iterator[Node]:
 def check(rules: Rules) -> None:
     """Raise GrammarError where a front end gave something that is no grammar."""
     if rules.root not in rules.rules:
-        raise GrammarError(f"grammar: expected a rule {rules.root!r} for its root, found none")
+        raise GrammarError(f"grammar: expected a rule {rules.root!r} for its root, got none")
     for name, rule in rules.rules.items():
         level: list[Node] = [rule]
         for _ in range(MAX_NODE_DEPTH):
@@ -175,12 +175,12 @@ class Calls:
 
     Attributes
     ----------
-    frames : rules that are called: enough of the recursive ones to cut every circle, the large ones that
-        are used more than once, and the root.
+    rules : rules that are called: enough of the recursive ones to cut every cycle, the large ones that are
+        used more than once, and the root.
     sizes : roughly how many states each rule makes, copies included.
     """
 
-    frames: set[str]
+    rules: set[str]
     sizes: dict[str, int]
 
 
@@ -192,7 +192,7 @@ def find_calls(rules: Rules) -> Calls:
         refs[name] = [node.name for node in walk(rule) if isinstance(node, Ref)]
         for used in refs[name]:
             uses[used] += 1
-    frames, open_rules = {rules.root}, {rules.root}
+    called, open_rules = {rules.root}, {rules.root}
     sizes: dict[str, int] = {}
     path = [(rules.root, iter(refs[rules.root]))]
     while path:
@@ -201,18 +201,18 @@ def find_calls(rules: Rules) -> Calls:
         if below is None:
             path.pop()
             open_rules.discard(name)
-            sizes[name] = size(rules.rules[name], frames, sizes)
+            sizes[name] = size(rules.rules[name], called, sizes)
             if uses[name] > 1 and sizes[name] > INLINE_SIZE:
-                frames.add(name)
+                called.add(name)
         elif below in open_rules:
-            frames.add(below)
+            called.add(below)
         elif below not in sizes:
             open_rules.add(below)
             path.append((below, iter(refs[below])))
-    return Calls(frames, sizes)
+    return Calls(called, sizes)
 
 
-def size(node: Node, frames: set[str], sizes: dict[str, int]) -> int:
+def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
     """Roughly how many states a node makes."""
     if isinstance(node, Text):
         return len(node.text.encode("utf-8", "surrogatepass"))
@@ -221,11 +221,11 @@ def size(node: Node, frames: set[str], sizes: dict[str, int]) -> int:
     if isinstance(node, Dfa):
         return sum([1 if not edges or edges[-1][1] < 0x80 else 8 for edges in node.edges])
     if isinstance(node, Ref):
-        return 1 if node.name in frames else sizes.get(node.name, 1)
+        return 1 if node.name in called else sizes.get(node.name, 1)
     if isinstance(node, Repeat):
-        one = size(node.item, frames, sizes)
+        one = size(node.item, called, sizes)
         return (repeat_copies(node, one) or 1) * one
-    return sum([size(item, frames, sizes) for item in children(node)])
+    return sum([size(item, called, sizes) for item in children(node)])
 
 
 def repeat_copies(node: Repeat, item_size: int) -> int | None:

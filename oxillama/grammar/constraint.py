@@ -1,8 +1,8 @@
 """A grammar over a vocabulary: what every sequence that follows it shares.
 
-Configurations and masks are found as they are needed and kept. Both have a limit of memory: masks are
-dropped oldest first, and tables of configurations that have grown too large are replaced by new ones, into
-which each sequence carries its own configuration when it next moves.
+Parser states and masks are found as they are needed and kept. Both have a limit of memory: masks are
+dropped oldest first, and tables of parser states that have grown too large are replaced by new ones, into
+which each sequence carries its own parser state when it next moves.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from threading import Lock
 
 import numpy as np
 
-from oxillama._kernels.configurations import Configurations
-from oxillama._kernels.grammar import Matcher
+from oxillama._kernels.grammar.matcher import Matcher
+from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama.errors import GrammarError
 from oxillama.grammar.program import Program
 from oxillama.grammar.vocabulary import Vocabulary
 
-TABLE_BYTES = 48 << 20  # of configurations, before the tables are replaced
+TABLE_BYTES = 48 << 20  # of parser states, before the tables are replaced
 HARD_BYTES = 256 << 20  # ... and what one operation may make them grow to
 MASK_BYTES = 32 << 20
-PREPARE_SECONDS = 0.025  # spent on each new grammar and vocabulary, so that no first mask is slow
+MASK_WORK = 5_000_000  # units of work of one mask or token; see ParserStates
+PREPARE_WORK = 2_000_000  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 
 
 class Tables:
-    """Configurations, and the masks of some of them."""
+    """Parser states, and the masks of some of them."""
 
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
-        self.configs = Configurations(program, HARD_BYTES)
-        self.matcher = Matcher(vocabulary.trie, self.configs)
-        self.matcher.prepare(PREPARE_SECONDS)
-        self.start = self.configs.start()
+        self.states = ParserStates(program, HARD_BYTES, MASK_WORK)
+        self.matcher = Matcher(vocabulary.trie, self.states)
+        self.matcher.prepare(PREPARE_WORK)
+        self.start = self.states.start()
         self.masks: dict[int, np.ndarray] = {}
         self.carried = 0  # bytes that were carried in
 
-    def carry(self, config: int, old: Tables) -> int:
-        """The number here of a configuration of ``old``."""
-        before = self.configs.n_bytes
-        new = old.configs.carry(config, self.configs)
-        self.carried += self.configs.n_bytes - before
+    def carry(self, state: int, old: Tables) -> int:
+        """The number here of a parser state of ``old``."""
+        before = self.states.n_bytes
+        new = old.states.carry(state, self.states)
+        self.carried += self.states.n_bytes - before
         return new
 
 
@@ -79,7 +80,7 @@ class Constraint:
     def tables(self) -> Tables:
         """The tables to use now."""
         tables = self._tables
-        if tables.configs.n_bytes - tables.carried > TABLE_BYTES:
+        if tables.states.n_bytes - tables.carried > TABLE_BYTES:
             with self._lock:
                 if self._tables is tables:
                     self._tables = Tables(self.program, self.vocabulary)
@@ -88,14 +89,14 @@ class Constraint:
 
     # ------------------------------------------------------------------ steps
 
-    def advance(self, tables: Tables, config: int, token: int) -> int | None:
-        """The configuration after a token, None where it is not allowed; DEAD after an end of generation."""
+    def advance(self, tables: Tables, state: int, token: int) -> int | None:
+        """The parser state after a token, None where it is not allowed; DEAD after an end of generation."""
         if token in self.vocabulary.end_ids:
-            return DEAD if self._may_end(tables, config, token) else None
-        after: int = tables.matcher.advance(config, token)
+            return DEAD if self._may_end(tables, state, token) else None
+        after: int = tables.matcher.advance(state, token)
         if self.program.token_sets:
             hits = self._hits(token, self.vocabulary.is_text(token))
-            after = tables.configs.advance_token(config, after, hits)
+            after = tables.states.advance_token(state, after, hits)
         return after or None
 
     def _hits(self, token: int, is_text: bool) -> bytes:
@@ -104,34 +105,34 @@ class Constraint:
             [token not in t.ids and is_text if t.negated else token in t.ids for t in self.program.token_sets]
         )
 
-    def _may_end(self, tables: Tables, config: int, token: int) -> bool:
+    def _may_end(self, tables: Tables, state: int, token: int) -> bool:
         """Whether generation may end with this token: the grammar may end before it or, if named, after."""
-        if tables.configs.accepts(config):
+        if tables.states.accepts(state):
             return True
         hits = self._hits(token, False)
         if not any(hits):
             return False
-        return tables.configs.accepts(tables.configs.advance_token(config, DEAD, hits))
+        return tables.states.accepts(tables.states.advance_token(state, DEAD, hits))
 
     # ------------------------------------------------------------------ masks
 
-    def mask(self, tables: Tables, config: int) -> np.ndarray:
+    def mask(self, tables: Tables, state: int) -> np.ndarray:
         """The tokens that may follow: uint32 (n_words,), shared, read-only."""
-        mask = tables.masks.get(config)
-        return self._new_mask(tables, config) if mask is None else mask
+        mask = tables.masks.get(state)
+        return self._new_mask(tables, state) if mask is None else mask
 
-    def _new_mask(self, tables: Tables, config: int) -> np.ndarray:
+    def _new_mask(self, tables: Tables, state: int) -> np.ndarray:
         mask = self.vocabulary.empty_mask()
-        tables.matcher.fill(config, mask)
+        tables.matcher.fill(state, mask)
         if self._token_masks:
-            for i in tables.configs.token_sets(config):
+            for i in tables.states.token_sets(state):
                 mask |= self._token_masks[i]
         for id in self.vocabulary.end_ids:
-            if self._may_end(tables, config, id):
+            if self._may_end(tables, state, id):
                 mask[id >> 5] |= np.uint32(1 << (id & 31))
         mask.flags.writeable = False
         with self._lock:
             while len(tables.masks) >= self._most_masks:
                 del tables.masks[next(iter(tables.masks))]
-            tables.masks[config] = mask
+            tables.masks[state] = mask
         return mask

@@ -287,7 +287,7 @@ def _reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Rang
                 order[block[t]] = len(order)
                 todo.append(block[t])
             found += [(first, last, order[block[t]]) for first, last in ranges]
-        edges.append(_merged(sorted(found)))
+        edges.append(merged(sorted(found)))
     return Dfa(tuple(edges), frozenset(order[block[q]] for q in accepting if block[q] in order))
 
 
@@ -323,7 +323,7 @@ def _live(graph: dict[int, set[int]], accepting: set[int]) -> set[int]:
     return live
 
 
-def _merged(edges: list[Edge]) -> tuple[Edge, ...]:
+def merged(edges: Sequence[Edge]) -> tuple[Edge, ...]:
     """Neighbouring ranges with one target become one."""
     found: list[Edge] = []
     for first, last, target in edges:

@@ -6,10 +6,11 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from oxillama._kernels.configurations import Configurations
+from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama.errors import GrammarError
-from oxillama.grammar.constraint import DEAD, HARD_BYTES, TABLE_BYTES, Constraint
-from oxillama.grammar.gbnf import parse_gbnf, print_gbnf
+from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES, Constraint
+from oxillama.grammar.gbnf import parse_gbnf
+from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.program import compile_rules
 from oxillama.grammar.regex import from_regex
@@ -138,17 +139,17 @@ class Grammar:
             data = text.encode() if isinstance(text, str) else text
         except UnicodeEncodeError:
             return False  # lone surrogates are in no text
-        configs = Configurations(self.program, HARD_BYTES)
-        config, carried = configs.start(), 0
+        states = ParserStates(self.program, HARD_BYTES, MASK_WORK)
+        state, carried = states.start(), 0
         for begin in range(0, len(data), CHUNK):
-            config = configs.advance(config, data[begin : begin + CHUNK])
-            if config == DEAD:
+            state = states.advance(state, data[begin : begin + CHUNK])
+            if state == DEAD:
                 return False
-            if configs.n_bytes - carried > TABLE_BYTES:
-                new = Configurations(self.program, HARD_BYTES)
-                config = configs.carry(config, new)
-                configs, carried = new, new.n_bytes
-        return configs.accepts(config)
+            if states.n_bytes - carried > TABLE_BYTES:
+                new = ParserStates(self.program, HARD_BYTES, MASK_WORK)
+                state = states.carry(state, new)
+                states, carried = new, new.n_bytes
+        return states.accepts(state)
 
     def constraint(self, vocabulary: Vocabulary) -> Constraint:
         """What sequences over this vocabulary share; kept for the `MOST_CONSTRAINTS` used last."""

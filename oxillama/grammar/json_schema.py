@@ -15,10 +15,12 @@ from decimal import Decimal
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
+from oxillama.grammar.schema.array_text import array_node
 from oxillama.grammar.schema.conditions import Condition, of_schema, state_of
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
+from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.unevaluated import Unevaluated
 from oxillama.grammar.schema.writer import Writer
@@ -64,11 +66,9 @@ class JsonSchemaCompiler:
 
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
-            raise ConfigError(
-                f"whitespace: expected one of {', '.join(WHITESPACE)}, found {self.whitespace!r}"
-            )
+            raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, got {self.whitespace!r}")
         if not 0 <= self.any_order <= 10:
-            raise ConfigError(f"any_order: expected 0 to 10, found {self.any_order}")
+            raise ConfigError(f"any_order: expected 0 to 10, got {self.any_order}")
 
     def compile(self, schema: object, strict: bool = True) -> Rules:
         """The grammar of the JSON texts whose values meet a schema.
@@ -110,7 +110,16 @@ class JsonSchemaCompiler:
             expander = Expander(formulas, unenforced)
             layout = Layout.of(self.whitespace)
             followed = keywords.followed
-            writer = Writer(expander, followed, layout, self.any_order, open_objects, unenforced)
+            writer = Writer(
+                expander,
+                followed,
+                layout,
+                self.any_order,
+                open_objects,
+                unenforced,
+                array_node,
+                object_node,
+            )
             return writer.write(state_of(of_schema(references.root, NO_SCOPE)))
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
@@ -127,7 +136,7 @@ def _loaded(schema: object) -> object:
 
 def _parsed(text: str | bytes) -> object:
     if len(text) > MAX_TEXT:
-        raise GrammarError(f"schema: expected at most {MAX_TEXT} characters, found {len(text)}")
+        raise GrammarError(f"schema: expected at most {MAX_TEXT} characters, got {len(text)}")
     try:
         return json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError, ArithmeticError) as error:

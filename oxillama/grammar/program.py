@@ -1,4 +1,4 @@
-"""The network as flat arrays: what the kernel reads."""
+"""The recursive transition network as flat arrays: what the kernel reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxillama.grammar.analysis import check, prune
-from oxillama.grammar.network import ENOUGH, Network, State, build_network
+from oxillama.grammar.rtn import Rtn, build_rtn
+from oxillama.grammar.rtn_state import ENOUGH, State
 from oxillama.grammar.rules import Rules, Tokens
 
 FINAL, CONSUMES, PURE_FINAL = 1, 2, 4
@@ -22,10 +23,11 @@ class Program:
     Attributes
     ----------
     flags, least, most : int32 (states,)
-        FINAL: the frame may end here. CONSUMES: has byte or token edges. PURE_FINAL: nothing is left but to
-        end the frame. ENDS_*: the frame can end without reading more. The bounds of the state's count.
-    byte_edges, token_edges, calls, free : int32 (edges, 3)
-        (what, op, target): a label, a token set, the start state of a frame, or nothing.
+        FINAL: the subnetwork may end here. CONSUMES: has byte or token edges. PURE_FINAL: the end of the
+        subnetwork is all that is left. ENDS_*: the subnetwork can end without reading more. ``least`` and
+        ``most`` are the bounds of the state's count.
+    byte_edges, token_edges, calls, epsilon : int32 (edges, 3)
+        (what, op, target): a label, a token set, the start state of a subnetwork, or nothing.
     *_first : int32 (states + 1,)
         Where a state's edges begin; they end where the next state's begin.
     labels : uint8 (labels, classes)
@@ -47,8 +49,8 @@ class Program:
     token_first: np.ndarray
     calls: np.ndarray
     calls_first: np.ndarray
-    free: np.ndarray
-    free_first: np.ndarray
+    epsilon: np.ndarray
+    epsilon_first: np.ndarray
     labels: np.ndarray
     class_of: np.ndarray
     token_sets: tuple[Tokens, ...]
@@ -60,15 +62,15 @@ class Program:
 def compile_rules(rules: Rules) -> Program:
     """Compile a grammar; GrammarError where the rules are none, match nothing, or are too large."""
     check(rules)
-    network = build_network(prune(rules))
-    return _flatten(network)
+    rtn = build_rtn(prune(rules))
+    return _flatten(rtn)
 
 
-def _flatten(network: Network) -> Program:
-    states, alias = network.states, _aliases(network.states)
-    order, number = _reachable(network, alias)
+def _flatten(rtn: Rtn) -> Program:
+    states, alias = rtn.states, _aliases(rtn.states)
+    order, number = _reachable(rtn, alias)
     bits: dict[int, int] = {}
-    columns: dict[str, list[tuple[int, int, int]]] = {"bytes": [], "tokens": [], "calls": [], "free": []}
+    columns: dict[str, list[tuple[int, int, int]]] = {"bytes": [], "tokens": [], "calls": [], "epsilon": []}
     first: dict[str, list[int]] = {name: [0] for name in columns}
     for q in order:
         state = states[q]
@@ -76,8 +78,8 @@ def _flatten(network: Network) -> Program:
             (bits.setdefault(b, len(bits)), op, number[alias[t]]) for b, op, t in state.bytes
         ]
         columns["tokens"] += [(i, op, number[alias[t]]) for i, op, t in state.tokens]
-        columns["calls"] += [(number[network.starts[f]], op, number[alias[t]]) for f, op, t in state.calls]
-        columns["free"] += [(0, op, number[alias[t]]) for op, t in state.free]
+        columns["calls"] += [(number[rtn.starts[f]], op, number[alias[t]]) for f, op, t in state.calls]
+        columns["epsilon"] += [(0, op, number[alias[t]]) for op, t in state.epsilon]
         for name, edges in columns.items():
             first[name].append(len(edges))
     class_of, labels = _classes(list(bits))
@@ -93,26 +95,26 @@ def _flatten(network: Network) -> Program:
         arrays[key] = np.array(edges, np.int32).reshape(-1, 3)
         key = {"bytes": "byte", "tokens": "token"}.get(name, name)
         arrays[f"{key}_first"] = np.array(first[name], np.int32)
-    start, sets = number[network.starts[0]], tuple(network.token_sets)
-    digest = hashlib.sha256(repr((start, sets, network.accepts_empty)).encode())
+    start, sets = number[rtn.starts[0]], tuple(rtn.token_sets)
+    digest = hashlib.sha256(repr((start, sets, rtn.accepts_empty)).encode())
     for name in sorted(arrays):
         digest.update(arrays[name].tobytes())
     return Program(
         **arrays,
         token_sets=sets,
         start=start,
-        accepts_empty=network.accepts_empty,
+        accepts_empty=rtn.accepts_empty,
         digest=digest.digest(),
     )
 
 
 def _aliases(states: list[State]) -> list[int]:
-    """For each state, the one it stands for: itself, unless all it has is one free edge."""
+    """For each state, the one it stands for: itself, unless all it has is one epsilon edge."""
     alias = list(range(len(states)))
     for q, state in enumerate(states):
-        plain = len(state.free) == 1 and not state.final and state.count is None
+        plain = len(state.epsilon) == 1 and not state.final and state.count is None
         if plain and not state.bytes and not state.tokens and not state.calls:
-            alias[q] = state.free[0][1]
+            alias[q] = state.epsilon[0][1]
     for q in range(len(states)):
         path: list[int] = []
         while alias[q] != q and len(path) <= len(states):
@@ -123,16 +125,16 @@ def _aliases(states: list[State]) -> list[int]:
     return alias
 
 
-def _reachable(network: Network, alias: list[int]) -> tuple[list[int], dict[int, int]]:
+def _reachable(rtn: Rtn, alias: list[int]) -> tuple[list[int], dict[int, int]]:
     """The states that the root can come to, and their new numbers."""
-    number = {network.starts[0]: 0}
-    order = [network.starts[0]]
+    number = {rtn.starts[0]: 0}
+    order = [rtn.starts[0]]
     for q in order:
-        state = network.states[q]
+        state = rtn.states[q]
         targets = [t for _, _, t in state.bytes] + [t for _, _, t in state.tokens]
-        targets += [t for _, t in state.free]
-        for frame, _, back in state.calls:
-            targets += (network.starts[frame], back)
+        targets += [t for _, t in state.epsilon]
+        for called, _, back in state.calls:
+            targets += (rtn.starts[called], back)
         for target in targets:
             target = alias[target]
             if target not in number:
@@ -142,9 +144,9 @@ def _reachable(network: Network, alias: list[int]) -> tuple[list[int], dict[int,
 
 
 def _flags(states: list[State], alias: list[int], number: dict[int, int]) -> list[int]:
-    sources: list[list[tuple[int, int]]] = [[] for _ in states]  # free edges turned round
+    sources: list[list[tuple[int, int]]] = [[] for _ in states]  # epsilon edges, reversed
     for q, state in enumerate(states):
-        for op, target in state.free:
+        for op, target in state.epsilon:
             sources[number[alias[target]]].append((op, q))
     can_end = [False] * len(states)  # with the count, if there is one, at 0
     todo = [q for q, state in enumerate(states) if state.final]

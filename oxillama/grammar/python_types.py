@@ -110,7 +110,7 @@ class _Converter:
         if isinstance(value, enum.Enum):
             value = value.value
         if value is not None and not isinstance(value, (str, int, float, bool)):
-            raise GrammarError(f"schema: expected a constant of JSON, found {value!r:.80}")
+            raise GrammarError(f"schema: expected a constant of JSON, got {value!r:.80}")
         return value
 
     def embedded(self, kind: object, schema: dict[str, object]) -> dict[str, object]:

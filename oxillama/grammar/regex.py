@@ -156,7 +156,7 @@ class _Parser:
     def parse(self) -> list[_Piece]:
         pieces = self.disjunction()
         if self.at < len(self.text):
-            raise self.fail("expected the end of the pattern, found ')'")
+            raise self.fail("expected the end of the pattern, got ')'")
         return pieces
 
     def disjunction(self) -> list[_Piece]:

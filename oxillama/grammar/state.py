@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,9 @@ from oxillama.grammar.constraint import Tables
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.vocabulary import Vocabulary
 
-MOST_FORCED = 1 << 16  # bytes that `jump_forward` gives at once
-
 
 class GrammarState:
-    """The progress of one sequence: its tokens, and the number of the configuration after each.
+    """The progress of one sequence: its tokens, and the number of the parser state after each.
 
     Parameters
     ----------
@@ -30,14 +28,14 @@ class GrammarState:
         The grammar names a token that the vocabulary does not have.
     """
 
-    __slots__ = ("_configs", "_constraint", "_known", "_tables", "_tokens", "grammar", "vocabulary")
+    __slots__ = ("_constraint", "_known", "_states", "_tables", "_tokens", "grammar", "vocabulary")
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.grammar, self.vocabulary = grammar, vocabulary
         self._constraint = grammar.constraint(vocabulary)
         self._tables = self._constraint.tables()
         self._tokens = array("i")
-        self._configs = array("i", [self._tables.start])  # after 0, 1, ... tokens
+        self._states = array("i", [self._tables.start])  # after 0, 1, ... tokens
         self._known = 0  # the first of them that belong to these tables
 
     # ------------------------------------------------------------------ facts
@@ -55,12 +53,12 @@ class GrammarState:
     @property
     def is_complete(self) -> bool:
         """Whether the text so far belongs to the language."""
-        return self.has_ended or self._current().configs.accepts(self._configs[-1])
+        return self.has_ended or self._current().states.accepts(self._states[-1])
 
     def allows_token(self, token: int) -> bool:
         """Whether this token may come next."""
         tables = self._current()
-        return not self.has_ended and self._constraint.advance(tables, self._configs[-1], token) is not None
+        return not self.has_ended and self._constraint.advance(tables, self._states[-1], token) is not None
 
     def mask(self) -> np.ndarray:
         """The tokens that may come next.
@@ -70,40 +68,18 @@ class GrammarState:
         uint32 (n_words,)
             Bit t % 32 of word t // 32 is token t. Read-only, and shared with other sequences.
         """
-        return self._constraint.mask(self._current(), self._configs[-1])
-
-    def masks(self, draft: Sequence[int]) -> np.ndarray:
-        """Masks along a path of tokens not yet accepted, in one call.
-
-        Returns
-        -------
-        uint32 (len(draft) + 1, n_words)
-            Row i is the mask after the first i tokens; all zeros where those are not allowed.
-        """
-        tables = self._current()
-        out = np.zeros((len(draft) + 1, self.vocabulary.n_words), np.uint32)
-        config: int | None = self._configs[-1]
-        for row, token in zip(out, (*draft, None)):
-            if not config:
-                break
-            row[:] = self._constraint.mask(tables, config)
-            config = None if token is None else self._constraint.advance(tables, config, token)
-        return out
-
-    def jump_forward(self) -> bytes:
-        """The bytes that must come next, none where there is a choice (ending the text is one)."""
-        return self._current().configs.forced(self._configs[-1], MOST_FORCED)
+        return self._constraint.mask(self._current(), self._states[-1])
 
     # ------------------------------------------------------------------ moves
 
     def advance(self, token: int) -> None:
         """Accept a token; GrammarError, and no change, where it is not allowed."""
         tables = self._current()
-        after = None if self.has_ended else self._constraint.advance(tables, self._configs[-1], token)
+        after = None if self.has_ended else self._constraint.advance(tables, self._states[-1], token)
         if after is None:
             raise GrammarError(f"grammar: token {token} is not allowed after {len(self._tokens)} tokens")
         self._tokens.append(token)
-        self._configs.append(after)
+        self._states.append(after)
 
     def rollback(self, n: int) -> None:
         """Take back the last ``n`` tokens."""
@@ -112,7 +88,7 @@ class GrammarState:
         if n == 0:
             return
         del self._tokens[-n:]
-        del self._configs[-n:]
+        del self._states[-n:]
         if len(self._tokens) < self._known:
             self._replay()
 
@@ -121,7 +97,7 @@ class GrammarState:
         other = GrammarState.__new__(GrammarState)
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
-        other._tokens, other._configs = self._tokens[:], self._configs[:]
+        other._tokens, other._states = self._tokens[:], self._states[:]
         return other
 
     # ------------------------------------------------------------------ snapshots
@@ -146,14 +122,14 @@ class GrammarState:
         """The tables in use, after moving there if they are new."""
         tables = self._constraint.tables()
         if tables is not self._tables:
-            self._configs[-1] = tables.carry(self._configs[-1], self._tables)
+            self._states[-1] = tables.carry(self._states[-1], self._tables)
             self._tables, self._known = tables, len(self._tokens)
         return tables
 
     def _replay(self) -> None:
-        """Find all configurations again: the tokens went back to before the tables were replaced."""
+        """Find all parser states again: the tokens went back to before the tables were replaced."""
         fresh = GrammarState(self.grammar, self.vocabulary)
         for token in self._tokens:
             fresh.advance(token)
         self._constraint, self._tables = fresh._constraint, fresh._tables
-        self._configs, self._known = fresh._configs, fresh._known
+        self._states, self._known = fresh._states, fresh._known

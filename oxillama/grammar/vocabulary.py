@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oxillama._kernels.trie import Trie
+from oxillama._kernels.grammar.trie import Trie
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.vocabulary import HIDDEN, UNUSED
 

@@ -2,7 +2,9 @@
 
 from oxillama.models import families as families
 from oxillama.models.decoder import Decoder
-from oxillama.models.family import FAMILIES, Family
-from oxillama.models.spec import Spec, read_spec
+from oxillama.models.family import Family
+from oxillama.models.read_spec import read_spec
+from oxillama.models.registry import FAMILIES
+from oxillama.models.spec import Spec
 
 __all__ = ["FAMILIES", "Decoder", "Family", "Spec", "read_spec"]

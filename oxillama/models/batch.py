@@ -11,7 +11,7 @@ import numpy as np
 class Batch:
     """Rows to run, sequence by sequence.
 
-    A prefill chunk, one decode step of many sequences and a run of tokens to score are all this.
+    Examples: a chunk of a prompt, one decode step of many sequences, tokens to score.
 
     Attributes
     ----------
@@ -20,8 +20,8 @@ class Batch:
     row_start : int32 (sequences + 1,), the rows of each sequence.
     tables : int32 (sequences, width), page numbers of each sequence in order of position.
     wanted : int64 (logits,), the rows whose logits are wanted, ascending.
-    states : int64 (2, sequences), addresses of the recurrent states that the pass reads (0: zeros) and those
-        it writes; None where the model has none.
+    recurrent_states : int64 (2, sequences), addresses of the states that the pass reads (0 for zeros), and
+        of those that it writes; None for a model without recurrent layers.
     """
 
     tokens: np.ndarray
@@ -29,7 +29,7 @@ class Batch:
     row_start: np.ndarray
     tables: np.ndarray
     wanted: np.ndarray
-    states: np.ndarray | None = None
+    recurrent_states: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

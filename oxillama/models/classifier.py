@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama._kernels.memory import aligned_empty
 from oxillama.models.spec import Spec
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
-from oxillama.weights.memory import aligned_empty
 
 
 class Classifier:

@@ -1,8 +1,8 @@
 """The model: tokens in, hidden states and logits out.
 
-Reads like the paper: x = embed(tokens); for each layer x += mix(norm(x)); x += feed(norm(x));
-logits = norm(x) W^T. All rows of a ragged batch go through together. How a layer wires its two blocks into
-the hidden state is in `layer.py`; the blocks are `Attention`, `LatentAttention`, `Feed` and `ExpertFeed`.
+x = embed(tokens); for each layer x += mixer(norm(x)), then x += feed_forward(norm(x)); logits = norm(x) W^T.
+All rows of a ragged batch run together. `layers/layer.py` adds the outputs of a layer's two blocks to the
+hidden state; `layers/` has the blocks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
 from oxillama.models.layers.layer import Layer, load_layer
 from oxillama.models.layers.norm import Norm, load_norm
-from oxillama.models.layers.stateful import lay_out
+from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Spec
-from oxillama.models.thread_tuner import Pace
+from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.linear import Linear
@@ -37,65 +37,65 @@ class ForwardCancelled(Exception):
 
 
 class Decoder:
-    """A loaded model, of any architecture; an encoder is one without a head whose positions see each other.
+    """A loaded model of any architecture: a decoder, or an encoder (no output matrix, attention both ways).
 
     Parameters
     ----------
-    spec : its sizes and facts.
-    weights : where its tensors come from.
-    context : tokens it will run with, which some rotations depend on; None for what it was trained with.
+    spec : sizes and facts.
+    weights : the source of its tensors.
+    context : tokens it will run with, on which some rotations depend; None for the training context.
 
     Raises
     ------
-    LoadError : a tensor is missing, has the wrong shape, or a format without kernels; or the rotary
-        factors are not above 0.
+    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; or a rotary factor is
+        not above 0.
     """
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
         self.context = context or spec.context_length
-        self.inputs = Inputs(spec, weights, self.context)
+        self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
-        self.state_floats = lay_out(block for layer in self.layers for block in layer.blocks())
+        self.state_floats = assign_state_offsets(block for layer in self.layers for block in layer.blocks())
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
         self.classifier = load_classifier(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
-    def matrices(self) -> list[Linear]:
-        """All of them, in the order in which a forward pass takes them."""
-        found = [matrix for layer in self.layers for matrix in layer.linears()]
+    def linears(self) -> list[Linear]:
+        """All linear layers, in the order of a forward pass."""
+        found = [linear for layer in self.layers for linear in layer.linears()]
         found += [self.output] if self.output else []
         return found + (self.classifier.linears() if self.classifier else [])
 
     def workspace(self) -> Workspace:
-        """Buffers for `forward`, empty yet."""
+        """Buffers for `forward`, without memory yet."""
         d = self.spec.n_embd
         own = {"x": d, "h": d, "h2": d, "y": d}
-        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.matrices())
+        return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
 
     def kv_dims(self) -> tuple[int, int, int, int]:
-        """Layers, heads, and the widths of a key and a value, of what is cached."""
+        """Layers, key heads, and widths of a key and a value, as the cache stores them."""
         spec = self.spec
         if spec.latent is not None:
             rank = spec.latent.kv_rank
             return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
-        if not spec.attending:  # pages that hold nothing still count tokens
+        if not spec.attending:  # pages of a model without keys only count tokens
             return 1, 1, 1, 1
         return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim
 
     def kv_shape(self, kv_type: int, page_size: int) -> Any:
-        """The layout of a page that holds this model's keys and values."""
+        """The kernels' `KvShape` of this model's pages."""
         return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
 
-    def states(
+    def hidden_states(
         self,
         batch: Batch,
         kv: Any,
         work: Workspace,
-        pace: Pace,
+        tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
         """Runs a batch.
@@ -103,37 +103,37 @@ class Decoder:
         Parameters
         ----------
         batch : the rows.
-        kv : the kernels' `PagedBatch` over the same rows; their keys and values are stored in it.
+        kv : the kernels' `PagedBatch` over the same rows, into which their keys and values are stored.
         work : buffers, overwritten.
-        pace : chooses the threads, layer by layer.
+        tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
 
         Returns
         -------
-        float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in fresh memory.
+        float32 (wanted, n_embd) : hidden states of the wanted rows after the last norm, in new memory.
 
         Raises
         ------
         ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
-        work.reserve(n, kv.scratch_bytes(pace.most))
+        work.reserve(n, kv.scratch_bytes(tuner.max_threads))
         tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
-        step = Step(batch, kv, work, pace.n_threads, tables, self._temperatures(batch.positions))
-        if batch.states is not None:
-            before, after = batch.states
+        step = Step(batch, kv, work, tuner.n_threads, tables, self._temperatures(batch.positions))
+        if batch.recurrent_states is not None:
+            before, after = batch.recurrent_states
             args = before, after, batch.row_start, self.state_floats
-            step.state = self.kernels.recurrent.StateBatch(*args)
+            step.recurrent = self.kernels.recurrent.StateBatch(*args)
         x = work.rows("x", n, spec.n_embd)
-        self.inputs.look_up(batch, x, pace.n_threads)
+        self.inputs.look_up(batch, x, tuner.n_threads)
         for layer in self.layers:
             if cancelled is not None and cancelled():
                 raise ForwardCancelled
-            with pace.layer(n) as step.n_threads:
+            with tuner.layer(n) as step.n_threads:
                 layer.run(x, step)
         rows: np.ndarray = x[batch.wanted]
         if self.output_norm is not None and len(rows):
-            self.output_norm.apply(rows, rows, pace.n_threads)
+            self.output_norm.apply(rows, rows, tuner.n_threads)
         return rows
 
     def forward(
@@ -141,22 +141,22 @@ class Decoder:
         batch: Batch,
         kv: Any,
         work: Workspace,
-        pace: Pace,
+        tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
-        """Runs a batch as `states` does; float32 (wanted, vocab) logits of its wanted rows."""
-        return self.logits(self.states(batch, kv, work, pace, cancelled), work, pace)
+        """Runs a batch as `hidden_states` does; float32 (wanted, vocab) logits of its wanted rows."""
+        return self.logits(self.hidden_states(batch, kv, work, tuner, cancelled), work, tuner)
 
-    def logits(self, rows: np.ndarray, work: Workspace, pace: Pace) -> np.ndarray:
+    def logits(self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner) -> np.ndarray:
         """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd)."""
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            self.output.apply(rows, out, work.scratch, pace.n_threads)
+            self.output.apply(rows, out, work.scratch, tuner.n_threads)
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
-                self.kernels.vector.soft_cap(out, spec.final_soft_cap, pace.n_threads)
+                self.kernels.vector.soft_cap(out, spec.final_soft_cap, tuner.n_threads)
         return out
 
     def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:
@@ -178,18 +178,18 @@ class Decoder:
         return table
 
     def _temperatures(self, positions: np.ndarray) -> np.ndarray | None:
-        """float32 (n, 1): what layers that sharpen them multiply queries by, or None for 1."""
+        """float32 (n, 1): factors of the queries in layers with `LayerSpec.scaled_queries`; None for 1."""
         temperature = self.spec.temperature
         if temperature is None:
             return None
-        # few distinct values, by a correctly rounded logarithm: the same bits on every machine
+        # a correctly rounded logarithm of each distinct value: the same bits on every machine
         steps = (positions + temperature.offset) // temperature.length + 1
         factors = {int(s): 1.0 + temperature.rate * log_of(int(s)) for s in np.unique(steps)}
         return np.array([[factors[int(s)]] for s in steps], np.float32)
 
 
-class Inputs:
-    """Embeddings of tokens, and whatever is added to them, multiplied with them or done to them."""
+class InputEmbedding:
+    """The input of the first layer: scaled token embeddings plus type and position embeddings, normed."""
 
     def __init__(self, spec: Spec, weights: Weights, context: int) -> None:
         family, d = spec.family, spec.n_embd
@@ -198,11 +198,11 @@ class Inputs:
         self.positions: Embedding | None = None
         self.type: np.ndarray | None = None
         name = "position_embd.weight"
-        if family.positions == "yes" or (family.positions == "maybe" and weights.has(name)):
+        if family.positions == "yes" or (family.positions == "auto" and weights.has(name)):
             self.positions = weights.embedding(name, spec.context_length, d)
             if context > spec.context_length:
                 raise LoadError(
-                    f"{name}: has {spec.context_length} positions, a context of {context} needs more"
+                    f"{name}: expected {context} positions, as the context has, got {spec.context_length}"
                 )
         name = "token_types.weight"
         if family.token_types and weights.has(name):
@@ -211,7 +211,7 @@ class Inputs:
         self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
 
     def look_up(self, batch: Batch, x: np.ndarray, n_threads: int) -> None:
-        """x (n, d) = what the first layer sees of the batch's tokens."""
+        """x (n, d) = the input embeddings of the batch's tokens."""
         self.tokens.lookup(batch.tokens, x)
         if self.scale != 1:
             x *= np.float32(self.scale)
@@ -226,28 +226,28 @@ class Inputs:
 
 
 def load_output(spec: Spec, weights: Weights) -> Linear | None:
-    """The matrix that makes logits: its own, or the table of embeddings."""
+    """The output matrix: its own, or the embedding table; None for an encoder."""
     kind = spec.family.output
     if kind == "none":
         return None
-    own = kind == "own" or (kind == "either" and weights.has("output.weight"))
+    own = kind == "own" or (kind == "auto" and weights.has("output.weight"))
     return weights.linear([("output" if own else "token_embd", spec.n_vocab)], spec.n_embd)
 
 
 def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.ndarray:
-    """float64 (n_rot / 2,): radians per position of rotation ``i``, by the factors that the file has."""
+    """float64 (n_rot / 2,): radians per position of rotation ``i``, divided by the file's rotary factors."""
     rope, name = spec.ropes[i], "rope_freqs.weight"
     names = [name] if weights.has(name) else []
     if not names and (spec.family.longrope or rope.kind == "longrope"):
         names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
         names = [name for name in names if weights.has(name)]
         name = f"rope_factors_{'long' if context > rope.original_context else 'short'}.weight"
-    # some files go on for dimensions that do not rotate
+    # some files have factors for dimensions that do not rotate, too
     n, whole = rope.n_rot // 2, spec.key_dim // 2
     sizes = {name: whole if weights.shape(name) == (whole,) else n for name in names}
     factors = {name: weights.vector(name, sizes[name])[:n] for name in names}
     for other, values in factors.items():
         if not (np.isfinite(values) & (values > 0)).all():
-            raise LoadError(f"{other}: needs finite numbers above 0")
+            raise LoadError(f"{other}: expected finite numbers above 0")
     plain = i > 0 and spec.family.local_rope == "plain"
     return rope.frequencies(context, None if plain else factors.get(name))

@@ -1,124 +1,177 @@
-"""What holds for every model of an architecture, as data.
+"""What all models of an architecture have in common, as data.
 
-A family says how it differs from another: ``QWEN2 = register(LLAMA.derive("qwen2", rope="neox"))``. What is
-built from it tests these facts, never names. Sizes and numbers come from a model's file (`spec.py`).
+A family states how it differs from another: ``QWEN2 = register(LLAMA.derive("qwen2", rope="neox"))``. The
+code that builds a model tests these facts, never names. Sizes and numbers come from a model's file
+(`read_spec.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-if TYPE_CHECKING:
-    from oxillama.models.metadata import Reader
-    from oxillama.models.spec import Spec
+from oxillama.models.metadata import OPTIONS
+
+RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7"]
+Mixer = Literal["attention", "mla", RecurrentMixer]
+FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
+Activation = Literal[
+    "silu",
+    "gelu",
+    "gelu_erf",
+    "gelu_quick",
+    "relu",
+    "relu_squared",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "exp",
+    "erfc",
+    "silu_clamped",
+]
+"""Names of the kernels' activations."""
+
+
+@cache
+def field_types(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name."""
+    return get_type_hints(kind)
+
+
+def check_fields(owner: str, facts: object) -> None:
+    """Raises ValueError where a field of a dataclass holds a value of another type, or an unknown word."""
+    for name, kind in field_types(type(facts)).items():  # type: ignore[arg-type]  # a class is hashable
+        value, words = getattr(facts, name), get_args(kind)
+        if get_origin(kind) is Literal:
+            if value not in words:
+                expected = ", ".join(map(repr, words))
+                raise ValueError(f"{owner}.{name}: expected one of {expected}, got {value!r}")
+        elif kind == tuple[str, ...]:
+            if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
+                raise ValueError(f"{owner}.{name}: expected a tuple of strings, got {value!r}")
+        elif not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            expected = getattr(kind, "__name__", str(kind))
+            raise ValueError(f"{owner}.{name}: expected {expected}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How the experts of a family are chosen and fed; metadata may say otherwise.
+    """How the experts of a family are chosen and fed; metadata may override these facts.
 
     Attributes
     ----------
-    gating : "softmax" over all experts, "sigmoid" of each, or softmax over the "chosen".
+    gating : an expert's weight: "softmax" of the logits of all experts, "sigmoid" of each logit, or
+        "softmax_after_topk", over the logits of the chosen experts only.
     normalize : the chosen experts' weights are divided by their sum.
-    width : of an expert where the file does not say: "ff", or "ff/used" for that over the experts a token
-        takes.
-    shared_width : of the expert that sees every token, where the file does not say: "" for no such expert,
-        "ff", or "expert" for that of the others.
-    shared_gate : a learned sigmoid scales the shared expert's output.
-    scales_input : an expert's weight multiplies what goes into it, not what comes out.
-    gated : experts have a gate.
-    beside_dense : where a layer also has a dense block, both are added and multiplied by sqrt(1/2).
+    width : of an expert where the file does not state one: "ff" (the feed-forward width), or "ff/used" (the
+        feed-forward width divided by the experts that a token uses).
+    shared_width : width of the shared expert, which every token uses, where the file does not state one: ""
+        for no such expert, "ff", or "expert" (an expert's width).
+    shared_gate : the output of the shared expert is multiplied by a learned sigmoid.
+    scales_input : an expert's weight multiplies its input, not its output.
+    gated : experts have a gate matrix.
+    beside_dense : in layers with a dense block, the outputs of both are added and multiplied by sqrt(1/2).
+
+    Raises
+    ------
+    ValueError : a field holds an unknown word, or a value of another type.
     """
 
-    gating: str = "softmax"
+    gating: Literal["softmax", "sigmoid", "softmax_after_topk"] = "softmax"
     normalize: bool = True
-    width: str = "ff"
-    shared_width: str = ""
+    width: Literal["ff", "ff/used"] = "ff"
+    shared_width: Literal["", "ff", "expert"] = ""
     shared_gate: bool = False
     scales_input: bool = False
     gated: bool = True
     beside_dense: bool = False
 
+    def __post_init__(self) -> None:
+        check_fields("Routing", self)
+
 
 @dataclass(frozen=True)
 class Family:
-    """Facts of an architecture. The names of tensors lack "blk.<i>." and ".weight".
+    """Facts of an architecture. Names of tensors are given without "blk.<i>." and ".weight".
+
+    The word "auto" means: as the tensors of the file have it.
 
     Attributes
     ----------
     name : ``general.architecture``, the prefix of its metadata keys.
-    options : of the metadata keys that not every family has (`OPTIONS` in `metadata.py`), those that it has.
-    rope : "norm" rotates pairs (2i, 2i+1), "neox" pairs (i, i + n_rot/2), "none" nothing.
+    options : those keys of `OPTIONS` (`metadata.py`) that files of the family state.
+    rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), or "none".
     longrope : ``rope_factors_long`` and ``_short`` are used whatever the file calls its scaling.
     local_rope : windowed layers rotate like the others ("same"), without any scaling ("plain"), or with
-        that of magnitudes only ("unscaled").
-    local_base : base of windowed layers' rotation where the file does not say; 0 for that of the others.
+        the scaling of magnitudes only ("unscaled").
+    local_base : rotary base of windowed layers where the file does not state one; 0 for that of the others.
     rope_on_windows_only : layers without a window do not rotate.
-    no_rope_every : every so many layers one does not rotate; 0 for none.
+    no_rope_every : every n-th layer does not rotate; 0 for none.
     norm : "rms" or "layer".
     norm_weight : norms have weights.
-    norm_bias : they have biases: "no", "yes", or "maybe".
-    residual : "sequential"; "parallel" (attention and feed-forward block see the same input); "post" (a norm
-        follows each addition, as in the first transformers).
-    attn_norm, ffn_norm : norms before the blocks, "" for none. Where there is no ``ffn_norm``, a parallel
-        feed-forward block takes what attention takes.
+    norm_bias : norms have biases: "no", "yes" or "auto".
+    residual : "sequential"; "parallel" (attention and the feed-forward block have the same input); "post" (a
+        norm follows each addition, as in the first transformers); "auto" ("sequential" with an ``ffn_norm``,
+        "parallel" without).
+    attn_norm, ffn_norm : norms before the blocks, "" for none. Without an ``ffn_norm``, a parallel
+        feed-forward block has the input of attention.
     attn_post_norm, ffn_post_norm : norms after the blocks, before (or, "post", after) the addition: the first
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    mixer : "attention", "mla" with compressed keys and values, or the name of a recurrent one (`MIXERS` in
-        `layer.py`).
-    recurrent : the mixer of layers without key heads; "" where every layer must have some. If it is also
-        ``mixer``, no layer attends, and the file need not tell of heads.
-    feed : feed-forward block: "dense" (or experts), "" for none, or another of `FEEDS` in `layer.py`.
-    qk_norm : norms of q and k: "", "head" (one weight for all heads), "heads" (each its own), "row" (over all
-        heads at once), or "unit" (each head, without weights, after the rotation).
-    qk_norm_optional : they are there if the file has them.
-    sinks : each head has a logit that competes for attention and adds nothing.
+    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), or a recurrent one.
+    recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
+        ``mixer`` where no layer attends; the file need not state heads then.
+    feed_forward : "dense" (or experts), "" for none, or that of an RWKV version.
+    qk_norm : norms of q and k: "" none, "head" (one weight for all heads), "heads" (a weight for each), "row"
+        (over all heads at once), or "unit" (of each head, without weights, after the rotation).
+    qk_norm_optional : those norms are there if the file has them.
+    sinks : each head has one more logit in its softmax, which has no value.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
-    window, window_period : default window, and that every so many layers the last has none (0: all have it).
-    chunk : instead of a window; such layers see no position before the last multiple of this. 0 for none.
-    soft_cap, final_soft_cap : of attention scores and of logits where the file does not say; 0 for none.
-    embedding_scale : of embeddings, 0 for the root of their width.
-    logit_scale : the file's "multiplies" or "divides" logits.
-    activation : by its name among the kernels'.
-    gate : the feed-forward block has a gate and an up matrix ("pair"), both in one ("fused"), no gate
-        ("none"), or whichever the file has ("either").
+    window, window_period : default window, and n where every n-th layer has none (0: all layers have it).
+    chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
+    soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
+    embedding_scale : factor of embeddings, 0 for sqrt(n_embd).
+    logit_scale : the file's number "multiplies" or "divides" logits.
+    activation : one of the kernels' activations.
+    gate : the feed-forward block has a gate and an up matrix ("pair"), both in one tensor ("fused"), no gate
+        ("none"), or any of these ("auto").
     routing : of experts, None where the family has none.
-    positions : "no", "yes", or "maybe" learned position embeddings.
-    token_types : the first row of a table of types is added to embeddings.
-    causal : a position sees what is before it only.
-    output : output matrix: "either" its own or the embedding table, "own", "tied", or "none" (an encoder).
-    classifier : scoring head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and
-        projection of the first token's hidden state), "last" (projection of the last token's, then softmax).
-    adjust : the spec of one file, where its metadata have consequences that are not listed here.
+    positions : learned position embeddings: "no", "yes" or "auto".
+    token_types : the first row of a table of token types is added to embeddings.
+    causal : a position attends to no later one.
+    output : output matrix: its "own", the embedding table ("tied"), either ("auto"), or "none" (an encoder).
+    classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
+        of the first token's hidden state), "last" (projection of the last token's, then softmax).
+
+    Raises
+    ------
+    ValueError : a field holds an unknown word, or a value of another type.
     """
 
     name: str
     options: tuple[str, ...] = ()
-    rope: str = "norm"
+    rope: Literal["norm", "neox", "none"] = "norm"
     longrope: bool = False
-    local_rope: str = "same"
+    local_rope: Literal["same", "plain", "unscaled"] = "same"
     local_base: float = 0.0
     rope_on_windows_only: bool = False
     no_rope_every: int = 0
-    norm: str = "rms"
+    norm: Literal["rms", "layer"] = "rms"
     norm_weight: bool = True
-    norm_bias: str = "no"
-    residual: str = "sequential"
+    norm_bias: Literal["no", "yes", "auto"] = "no"
+    residual: Literal["sequential", "parallel", "post", "auto"] = "sequential"
     attn_norm: str = "attn_norm"
     ffn_norm: str = "ffn_norm"
     attn_post_norm: tuple[str, ...] = ()
     ffn_post_norm: tuple[str, ...] = ()
     embd_norm: bool = False
     output_norm: str = "output_norm"
-    mixer: str = "attention"
-    recurrent: str = ""
-    feed: str = "dense"
-    qk_norm: str = ""
+    mixer: Mixer = "attention"
+    recurrent_mixer: Literal["", RecurrentMixer] = ""
+    feed_forward: Literal["", FeedForwardKind] = "dense"
+    qk_norm: Literal["", "head", "heads", "row", "unit"] = ""
     qk_norm_optional: bool = False
     sinks: bool = False
     alibi_bias: float = 0.0
@@ -128,29 +181,30 @@ class Family:
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
     embedding_scale: float = 1.0
-    logit_scale: str = "multiplies"
-    activation: str = "silu"
-    gate: str = "pair"
+    logit_scale: Literal["multiplies", "divides"] = "multiplies"
+    activation: Activation = "silu"
+    gate: Literal["pair", "fused", "none", "auto"] = "pair"
     routing: Routing | None = None
-    positions: str = "no"
+    positions: Literal["no", "yes", "auto"] = "no"
     token_types: bool = False
     causal: bool = True
-    output: str = "either"
-    classifier: str = ""
-    adjust: Callable[[Spec, Reader], Spec] | None = None
+    output: Literal["auto", "own", "tied", "none"] = "auto"
+    classifier: Literal["", "cls", "last"] = ""
 
-    def derive(self, name: str, **differences: object) -> Family:
-        """The same, but for what is named."""
-        return replace(self, name=name, **differences)  # type: ignore[arg-type]
+    def __post_init__(self) -> None:
+        check_fields(self.name or "Family", self)
+        unknown = sorted(set(self.options) - OPTIONS)
+        if unknown:
+            raise ValueError(f"{self.name}.options: expected keys of metadata.OPTIONS, got {unknown}")
 
+    def derive(self, name: str, **differences: Any) -> Family:
+        """A family with another name and these differences. Raises ValueError as `Family` does."""
+        known = {field.name for field in fields(self)}
+        unknown = sorted(differences.keys() - known)
+        if unknown:
+            raise ValueError(f"{name}: expected fields of Family ({', '.join(sorted(known))}), got {unknown}")
+        return replace(self, name=name, **differences)
 
-FAMILIES: dict[str, Family] = {}
 
 WINDOWS = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 """Options of families that have windows on some layers."""
-
-
-def register(family: Family) -> Family:
-    """Makes an architecture loadable."""
-    FAMILIES[family.name] = family
-    return family

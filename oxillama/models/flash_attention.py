@@ -1,24 +1,25 @@
-"""Exact attention over NumPy arrays, by the engine's own kernel: no memory that is quadratic in the length.
+"""Exact attention over NumPy arrays by the engine's kernel, in memory linear in the length.
 
-The method is that of FlashAttention-2 (Dao, 2023) with its online softmax (Milakov and Gimelshein, 2018):
-a query goes through the keys block by block and carries the highest score, the sum of exponentials and the
-weighted sum of values along. What comes out is the same on every instruction set, with any number of
-threads and whatever else is in the batch, bit for bit.
+The method is FlashAttention-2 (Dao, 2023) with an online softmax (Milakov and Gimelshein, 2018): a query
+visits the keys block by block and updates its maximal score, the sum of exponentials and the weighted sum of
+values. Results have the same bits for every instruction set, number of threads and batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import best
+from oxillama._kernels.memory import aligned_empty
+from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
-from oxillama.weights.memory import aligned_empty
 
 PAGE = 64  # positions
 
@@ -44,8 +45,7 @@ def flash_attention_forward(
     v : (positions, kv_heads, value_dim), or flat.
     num_heads, head_dim : of the queries.
     softmax_scale : None for head_dim ** -0.5.
-    causal_mask : query i stands at position ``positions - tokens + i`` and sees none behind its own; without
-        it, it sees all.
+    causal_mask : query i has position ``positions - tokens + i`` and attends to no later one; False: to all.
     options : the keywords of `batched_flash_attention`.
 
     Returns
@@ -83,7 +83,7 @@ def batched_flash_attention(
     ----------
     q, k, v : arrays with one more axis in front, the sequences; or lists of such arrays as
         `flash_attention_forward` takes, whose lengths may differ.
-    window : query i sees position j only if |i - j| < window; 0 for no such limit.
+    window : query i attends to position j only if |i - j| < window; 0 for no such limit.
     softcap : scores become softcap * tanh(score / softcap) (Bello et al., 2016); 0 for none.
     sinks : (num_heads,), one more score for each head, which has no value (Xiao et al., 2023).
     slopes : (num_heads,), a score loses slope * |i - j| (ALiBi: Press, Smith and Lewis, 2022).
@@ -100,11 +100,14 @@ def batched_flash_attention(
     n_threads = available_cpus() if num_threads is None else num_threads
     for name, value in (("num_heads", num_heads), ("head_dim", head_dim), ("num_threads", n_threads)):
         if value < 1:
-            raise ConfigError(f"{name}: needs at least 1, got {value}")
-    if window < 0 or not 0 <= softcap < 1e30:
-        raise ConfigError(f"window, softcap: need finite numbers, 0 or more, got {window} and {softcap}")
+            raise ConfigError(f"{name}: expected an integer >= 1, got {value}")
+    for name, number in (("window", window), ("softcap", softcap)):
+        if not 0 <= number < 1e30:
+            raise ConfigError(f"{name}: expected a finite number >= 0, got {number}")
     if not len(q) == len(k) == len(v):
-        raise ConfigError(f"q, k, v: need one of each per sequence, got {len(q)}, {len(k)} and {len(v)}")
+        raise ConfigError(
+            f"q, k, v: expected one of each for every sequence, got {len(q)}, {len(k)} and {len(v)}"
+        )
     if len(q) == 0:
         return np.empty(np.shape(q), np.float32) if isinstance(q, np.ndarray) else []
     kv_heads, value_dim = _heads(k[0], v[0], num_heads, head_dim)
@@ -126,10 +129,12 @@ def batched_flash_attention(
         return attention.PagedBatch(shape, addresses, tables[[run.sequence for run in of]], row_start, first)
 
     kv = np.concatenate([np.concatenate(keys), np.concatenate(values)], axis=1)
-    batch([Run(i, 0, len(x)) for i, x in enumerate(keys)]).store(0, kv, 0, kv_heads * head_dim, n_threads)
+    stored = batch([Run(i, 0, len(x)) for i, x in enumerate(keys)])
+    in_openmp_thread(partial(stored.store, 0, kv, 0, kv_heads * head_dim, n_threads))
     rows, attending = np.concatenate(queries), batch(runs)
     out = np.empty((len(rows), num_heads * value_dim), np.float32)
-    attending.attend(
+    attend = partial(
+        attending.attend,
         0,
         rows,
         num_heads,
@@ -143,6 +148,7 @@ def batched_flash_attention(
         sinks=None if sinks is None else _rows(sinks, "sinks", num_heads, None),
         slopes=None if slopes is None else _rows(slopes, "slopes", num_heads, None),
     )
+    in_openmp_thread(attend)
     found = [
         part.reshape(len(part), num_heads, value_dim) if np.ndim(x) == 3 else part
         for part, x in zip(np.split(out, np.cumsum([len(x) for x in queries])[:-1]), q, strict=True)
@@ -164,9 +170,9 @@ def _runs(i: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, ordered: bool) ->
     take several runs."""
     n = len(k)
     if len(v) != n:
-        raise ConfigError(f"v[{i}]: needs as many positions as k[{i}], {n}, got {len(v)}")
+        raise ConfigError(f"v[{i}]: expected {n} positions, as k[{i}] has, got {len(v)}")
     if len(q) > n and (ordered or n == 0):
-        raise ConfigError(f"q[{i}]: needs at most {n} tokens, one for each position of k[{i}], got {len(q)}")
+        raise ConfigError(f"q[{i}]: expected at most {n} tokens, the positions of k[{i}], got {len(q)}")
     rows = [min(n, len(q) - done) for done in range(0, len(q), max(1, n))]
     return [Run(i, n - count, count) for count in rows]
 
@@ -177,10 +183,10 @@ def _heads(k: np.ndarray, v: np.ndarray, num_heads: int, head_dim: int) -> tuple
     kv_heads = width // head_dim
     if kv_heads < 1 or kv_heads * head_dim != width or num_heads % kv_heads:
         raise ConfigError(
-            f"k: needs rows of heads of {head_dim}, {num_heads} or a divisor of that, got {np.shape(k)}"
+            f"k: expected heads of {head_dim} whose number divides {num_heads}, got {np.shape(k)}"
         )
     if values < 1 or values % kv_heads:
-        raise ConfigError(f"v: needs rows of {kv_heads} heads as k has, got {np.shape(v)}")
+        raise ConfigError(f"v: expected {kv_heads} heads, as k has, got {np.shape(v)}")
     return kv_heads, values // kv_heads
 
 
@@ -190,12 +196,12 @@ def _rows(x: np.ndarray, name: str, heads: int, dim: int | None) -> np.ndarray:
     expected = [(heads,)] if dim is None else [(len(x), heads, dim), (len(x), heads * dim)] if x.ndim else []
     if x.shape not in expected or x.dtype.kind not in "fiu":
         wanted = f"({heads},)" if dim is None else f"(n, {heads}, {dim}) or (n, {heads * dim})"
-        raise ConfigError(f"{name}: needs real numbers of shape {wanted}, got {x.dtype} {x.shape}")
+        raise ConfigError(f"{name}: expected real numbers of shape {wanted}, got {x.dtype} {x.shape}")
     return np.ascontiguousarray(x.reshape(len(x), heads * dim) if dim else x, np.float32)
 
 
 def _tables(lengths: list[int]) -> np.ndarray:
-    """int32 (sequences, width): pages of their own for each, the first where one has none."""
+    """int32 (sequences, width): page numbers, no page in two sequences; unused entries are 0."""
     counts = [-(-n // PAGE) for n in lengths]
     tables = np.zeros((len(counts), max(1, *counts)), np.int32)
     first = 0

@@ -11,7 +11,7 @@ import numpy as np
 from oxillama.errors import GGUFError, LoadError
 from oxillama.gguf.model_file import ModelFile
 
-# Keys that change what a model computes and that nothing here implements, with values that ask for nothing.
+# Keys of features that are not implemented, with the values that leave the feature off.
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "activation_sparsity_scale": (),
     "altup.num_inputs": (0, 1),
@@ -29,8 +29,8 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 }
 
 
-# Keys that count in the families that name them among their `options`. Of another family they are not known
-# to mean anything: some converters state them of every model.
+# Keys that are read for the families that name them in `options`, and ignored for others, because
+# some converters write them for every model.
 OPTIONS = frozenset(
     {
         "attention.clamp_kqv",
@@ -70,7 +70,7 @@ OPTIONS = frozenset(
 
 
 class Reader:
-    """Metadata under the prefix of an architecture; `OPTIONS` as if absent, but for those in ``options``.
+    """Metadata under the prefix of an architecture, without those `OPTIONS` that are not in ``options``.
 
     All methods raise LoadError or GGUFError naming the full key where a value is of another kind, out of
     bounds, or missing without a default.
@@ -79,21 +79,21 @@ class Reader:
     def __init__(self, file: ModelFile, prefix: str, options: Iterable[str] = ()) -> None:
         self.file = file
         self.prefix = prefix
-        self.foreign = OPTIONS.difference(options)
+        self.ignored = OPTIONS.difference(options)
 
     def unread(self) -> tuple[str, ...]:
-        """Keys of the file, in full, that do not count in its architecture."""
+        """Full keys of the file that are ignored for its architecture."""
         return tuple(
-            full for key in sorted(self.foreign) if (full := f"{self.prefix}.{key}") in self.file.metadata
+            full for key in sorted(self.ignored) if (full := f"{self.prefix}.{key}") in self.file.metadata
         )
 
     def has(self, key: str) -> bool:
-        return key not in self.foreign and f"{self.prefix}.{key}" in self.file.metadata
+        return key not in self.ignored and f"{self.prefix}.{key}" in self.file.metadata
 
     def get(self, key: str, kind: Any, default: Any) -> Any:
-        """As `ModelFile.get`; a key that does not count is absent. A default of None asks for the key."""
+        """As `ModelFile.get`; an ignored key is absent. Without a default the key is required."""
         full = f"{self.prefix}.{key}"
-        if key in self.foreign and default is not None:
+        if key in self.ignored and default is not None:
             return default
         return self.file.get(full, kind) if default is None else self.file.get(full, kind, default)
 
@@ -102,7 +102,7 @@ class Reader:
         full = f"{self.prefix}.{key}"
         value: int = self.get(key, int, default)
         if not least <= value < 2**31:
-            raise LoadError(f"{full}: needs a number from {least} to 2^31 - 1, got {value}")
+            raise LoadError(f"{full}: expected an integer from {least} to 2^31 - 1, got {value}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -110,21 +110,21 @@ class Reader:
         full = f"{self.prefix}.{key}"
         value: float = self.get(key, float, default)
         if not 0 < value < 1e12:
-            raise LoadError(f"{full}: needs a number above 0, got {value}")
+            raise LoadError(f"{full}: expected a number above 0, got {value}")
         return value
 
     def amount(self, key: str, default: float = 0.0) -> float:
-        """A number from 0 on."""
+        """A number >= 0."""
         value: float = self.get(key, float, default)
         if not 0 <= value < 1e12:
-            raise LoadError(f"{self.prefix}.{key}: needs a number from 0 on, got {value}")
+            raise LoadError(f"{self.prefix}.{key}: expected a number >= 0, got {value}")
         return value
 
     def factor(self, key: str, default: float = 1.0) -> float:
-        """A finite number; where it is 0, ``default``."""
+        """A finite number; ``default`` in place of 0."""
         value: float = self.get(key, float, default)
         if not math.isfinite(value):
-            raise LoadError(f"{self.prefix}.{key}: needs a finite number, got {value}")
+            raise LoadError(f"{self.prefix}.{key}: expected a finite number, got {value}")
         return value or default
 
     def flag(self, key: str, default: bool) -> bool:
@@ -136,7 +136,7 @@ class Reader:
         return value
 
     def per_layer(self, key: str, n_layers: int, default: int | None = None, least: int = 1) -> list[int]:
-        """An integer for each layer, from one for all or an array of as many."""
+        """An integer for each layer, from an array or one integer for all layers."""
         full = f"{self.prefix}.{key}"
         value = self.file.metadata.get(full)
         if not self.is_array(key):
@@ -147,38 +147,39 @@ class Reader:
             else self.file.get(full, list[int])
         )
         if len(values) < n_layers:
-            raise LoadError(f"{full}: needs a number for each of {n_layers} layers, has {len(values)}")
+            raise LoadError(f"{full}: expected an integer for each of {n_layers} layers, got {len(values)}")
         wrong = next((v for v in values[:n_layers] if not least <= v < 2**31), None)
         if wrong is not None:
-            raise LoadError(f"{full}: needs numbers from {least} to 2^31 - 1, has {wrong}")
+            raise LoadError(f"{full}: expected integers from {least} to 2^31 - 1, got {wrong}")
         return values[:n_layers]
 
     def uniform(self, key: str, n_layers: int, default: int | None = None) -> int:
-        """An integer that may be stated for each layer, and must then be the same in all that have one."""
+        """An integer that the file may state for each layer, the same for all layers where it is not 0."""
         values = set(self.per_layer(key, n_layers, default, least=0 if default == 0 else 1)) - {0}
         if len(values) > 1:
-            raise LoadError(f"{self.prefix}.{key}: needs one number for all layers, has {sorted(values)}")
+            raise LoadError(f"{self.prefix}.{key}: expected one number for all layers, got {sorted(values)}")
         return values.pop() if values else 0
 
     def is_array(self, key: str) -> bool:
         return self.has(key) and isinstance(self.file.metadata[f"{self.prefix}.{key}"], np.ndarray)
 
     def sections(self, key: str) -> tuple[int, ...]:
-        """Up to four integers from 0 on, or () where the key is absent."""
+        """Up to four integers >= 0, or () where the key is absent."""
         full = f"{self.prefix}.{key}"
         values: list[int] = self.get(key, list[int], [])
         if len(values) > 4 or any(not 0 <= v < 2**31 for v in values):
-            raise LoadError(f"{full}: needs up to four numbers from 0 on, got {values!r:.60}")
+            raise LoadError(f"{full}: expected up to four integers >= 0, got {values!r:.60}")
         return tuple(values)
 
     def refuse(self, key: str, harmless: tuple[object, ...]) -> None:
-        """Raises LoadError if the file gives a key another value than those that ask for nothing."""
+        """Raises LoadError if the file states a key with another value than the ``harmless`` ones."""
         full = f"{self.prefix}.{key}"
         if full in self.file.metadata:
             value = self.file.metadata[full]
             try:
                 asks = value not in harmless
             except ValueError as error:  # an array has no truth value
-                raise GGUFError(f"expected a single value, found {value!r:.60}", key=full) from error
+                raise GGUFError(f"expected a single value, got {value!r:.60}", key=full) from error
             if asks:
-                raise LoadError(f"{full}: {value!r:.60} is not supported")
+                expected = " or ".join([*map(repr, harmless), "no such key"])
+                raise LoadError(f"{full}: expected {expected}, got {value!r:.60}")

@@ -1,7 +1,7 @@
-"""What a model file needs, found by loading it without its weights.
+"""Checks whether a file can be loaded and how much memory it needs, without its weights.
 
-Every tensor is looked for and checked as in loading, and a model is put together; but matrices stay in
-the file, and only vectors are read. So what is said here of a file is what loading it says.
+All tensors are checked as in loading, and a model is built, but matrices are not read. So errors and sizes
+are those of loading.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from oxillama.weights.packer import Source
 
 
 @dataclass(frozen=True)
-class Outline:
-    """What a file needs, or why it cannot be loaded.
+class Preflight:
+    """The memory that a file needs, or the reasons why it cannot be loaded.
 
     Attributes
     ----------
-    reasons : what stands against loading it, in the words that loading it says first; () for nothing.
-    spec, tokenizer : as far as they could be made.
+    reasons : errors that loading it raises; () for none.
+    spec, tokenizer : None where they cannot be read.
     surplus : tensors that the model does not use.
-    weight_bytes : memory that packed matrices take once all are in use.
-    table_bytes : of tables of embeddings, which stay in the file.
-    kv_bytes : memory that keys and values of a token take, by KV type.
-    state_bytes : memory that a recurrent state of a sequence takes.
+    weight_bytes : memory of the packed matrices.
+    table_bytes : bytes of the embedding tables, which stay in the file.
+    kv_bytes : memory of the keys and values of a token, by KV type.
+    state_bytes : memory of the recurrent state of a sequence.
     """
 
     reasons: tuple[str, ...]
@@ -57,7 +57,7 @@ class UnpackedLinear(Linear):
 
 
 class UnpackedWeights(Weights):
-    """Weights that are checked and counted, and not packed."""
+    """Weights that are checked and counted, but not packed."""
 
     def __init__(self, file: ModelFile, kernels: Kernels) -> None:
         super().__init__(file, kernels, 1)
@@ -68,8 +68,8 @@ class UnpackedWeights(Weights):
         return UnpackedLinear(sources, cols)
 
 
-def outline(file: ModelFile) -> Outline:
-    """Looks through an open file; what keeps it from being loaded is told, not raised."""
+def preflight(file: ModelFile) -> Preflight:
+    """Checks an open file. Errors of loading are returned, not raised."""
     reasons, tokenizer = [], None
     try:
         tokenizer = TokenizerBridge.from_metadata(file.metadata)
@@ -80,18 +80,18 @@ def outline(file: ModelFile) -> Outline:
     except (LoadError, GGUFError) as error:
         without = sorted({t.format.name for t in file.tensors.values() if t.format.layout is None})
         missing = [f"format {name} has no kernels" for name in without]
-        return Outline((str(error), *missing, *reasons), tokenizer=tokenizer)
+        return Preflight((str(error), *missing, *reasons), tokenizer=tokenizer)
     if tokenizer is not None and tokenizer.n_vocab > spec.n_vocab:
         reasons.append(f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows")
     weights = UnpackedWeights(file, best())
     try:
         model = Decoder(spec, weights)
     except (LoadError, GGUFError) as error:
-        return Outline((str(error), *reasons), spec, tokenizer)
+        return Preflight((str(error), *reasons), spec, tokenizer)
     tables = [table for table in (model.inputs.tokens, model.inputs.positions) if table is not None]
     page = EngineConfig.page_size
     kv = {name: model.kv_shape(id, page).page_bytes // page for name, id in KV_TYPES.items()}
-    return Outline(
+    return Preflight(
         reasons=tuple(reasons),
         spec=spec,
         tokenizer=tokenizer,

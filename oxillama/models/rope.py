@@ -1,8 +1,8 @@
 """Rotary embedding: from metadata to radians per position, to the same bits on every machine.
 
 Su et al., RoFormer (2021). Scalings: linear (Chen et al., 2023), NTK-aware ("ntk", and "dynamic" with the
-context that the engine runs with), YaRN (Peng et al., 2023), LongRoPE's factors (Ding et al., 2024), Llama
-3's frequency factors; how files state them is llama.cpp's convention.
+context of the engine), YaRN (Peng et al., 2023), LongRoPE's factors (Ding et al., 2024), Llama
+3's frequency factors. Metadata keys follow llama.cpp.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Rope:
     neox : pairs are (i, i + n_rot/2), else (2i, 2i+1).
     base : theta of the slowest pair.
     kind : of scaling, one of `KINDS`.
-    factor : what positions are divided by (or, "ntk" and "dynamic", the base stretched for).
-    original_context : tokens the model was first trained with.
+    factor : divisor of positions ("ntk" and "dynamic": the base grows instead).
+    original_context : tokens of the training context before any extension.
     magnitude : of cosines and sines.
-    mix : how much of YaRN is taken, 1 or 0 unless the file says.
-    beta_fast, beta_slow : rotations in the original context beyond and below which YaRN leaves alone and
-        divides by ``factor``.
-    sections : pairs that turn with time, height, width and nothing; () for all with time.
+    mix : share of YaRN, 1 or 0 unless the file states one.
+    beta_fast, beta_slow : YaRN keeps pairs of more than ``beta_fast`` rotations in the original context, and
+        divides frequencies of fewer than ``beta_slow`` rotations by ``factor``.
+    sections : pairs that rotate with time, height, width, and not at all; () for all with time.
     """
 
     n_rot: int
@@ -55,7 +55,7 @@ class Rope:
         Parameters
         ----------
         context : tokens the engine runs with, for "dynamic".
-        factors : float32 (n_rot / 2,), what frequencies are divided by, or None.
+        factors : float32 (n_rot / 2,), divisors of the frequencies, or None.
         """
         found = rope_powers(self.n_rot, self._base(context))
         if factors is not None:
@@ -69,7 +69,7 @@ class Rope:
         return found
 
     def _base(self, context: int) -> float:
-        """The base, stretched by s^(n / (n - 2)) for NTK-aware scaling by s."""
+        """The base, times s^(n / (n - 2)) for NTK-aware scaling by s."""
         stretch = self.factor if self.kind == "ntk" else 1.0
         if self.kind == "dynamic" and context > self.original_context:
             stretch = self.factor * context / self.original_context - (self.factor - 1)
@@ -81,14 +81,14 @@ class Rope:
             return float(Decimal(self.base) * power)
 
     def _ramp(self) -> np.ndarray:
-        """float64 (n_rot / 2,): 1 for pairs that YaRN leaves as they are, 0 for those it slows down."""
+        """float64 (n_rot / 2,): 1 for pairs whose frequency YaRN keeps, 0 for those that it divides."""
         low = max(0, int(np.floor(self._pair(self.beta_fast))))
         high = min(self.n_rot - 1, int(np.ceil(self._pair(self.beta_slow))))
         i = np.arange(self.n_rot // 2, dtype=np.float64)
         return 1 - np.clip((i - low) / max(0.001, high - low), 0, 1)
 
     def _pair(self, rotations: float) -> float:
-        """The pair, as a fraction, that turns so often in the original context."""
+        """The (fractional) index of the pair with so many rotations in the original context."""
         with localcontext() as c:
             c.prec = 30
             turns = Decimal(self.original_context) / (Decimal(rotations) * 2 * PI)
@@ -99,7 +99,7 @@ PI = Decimal("3.14159265358979323846264338327950288")
 
 
 def rope_powers(n_rot: int, base: float) -> np.ndarray:
-    """float64 (n_rot / 2,): base^(-2i / n_rot), by decimal arithmetic, which rounds the same everywhere."""
+    """float64 (n_rot / 2,): base^(-2i / n_rot), in decimal arithmetic: the same bits on every machine."""
     with localcontext() as context:
         context.prec = 30
         log = Decimal(base).ln()
@@ -113,17 +113,15 @@ def log_of(x: float) -> float:
 
 
 def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope:
-    """What a file says of its rotation; raises LoadError for what is unknown or cannot be."""
+    """The rotation that a file states. Raises LoadError for an unknown scaling or an impossible number."""
     kind = read.text("rope.scaling.type", "linear")
     if kind not in KINDS:
-        raise LoadError(
-            f"{read.prefix}.rope.scaling.type: {kind!r} is not supported; these are: {', '.join(KINDS)}"
-        )
+        raise LoadError(f"{read.prefix}.rope.scaling.type: expected one of {', '.join(KINDS)}, got {kind!r}")
     factor = read.amount("rope.scaling.factor", read.amount("rope.scale_linear")) or 1.0
     alpha = read.amount("rope.scaling.alpha")
     base = read.number("rope.freq_base", 10000.0)
     if base == 1 and kind == "yarn":
-        raise LoadError(f"{read.prefix}.rope.freq_base: YaRN needs another number than 1")
+        raise LoadError(f"{read.prefix}.rope.freq_base: expected another base than 1 for YaRN, got 1")
     if alpha > 1 and kind in ("linear", "none") and factor == 1:  # NTK-aware under another name
         kind, factor = "ntk", alpha
     magnitude = read.number("rope.scaling.attn_factor", 1.0)

@@ -1,19 +1,11 @@
-"""What a model is: the facts of its family, and the sizes and numbers its file states, checked."""
+"""What a model is: the facts of its family, and the sizes and numbers that its file states."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
-from oxillama.errors import LoadError
-from oxillama.gguf.model_file import ModelFile
-from oxillama.models.family import FAMILIES, Family
-from oxillama.models.metadata import UNSUPPORTED, Reader
-from oxillama.models.rope import Rope, read_rope
-
-MAX_EXPERTS = MAX_LABELS = 1024
-GATINGS = {1: "softmax", 2: "sigmoid", 3: "chosen"}  # expert_gating_func, by llama.cpp's numbers
-POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}  # pooling_type, by llama.cpp's numbers
+from oxillama.models.family import Family
+from oxillama.models.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -24,13 +16,13 @@ class LayerSpec:
     ----------
     n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
     n_ff : width of its feed-forward block.
-    window : positions a position sees, its own included; 0 for all before it.
-    chunk : it sees none before the last multiple of this; 0 for all.
-    rope : which of the model's rotations it uses, None for none.
-    sharpened : queries grow with their position.
-    experts : its feed-forward block is made of experts.
-    mixer : name of its mixer.
-    scale : the hidden state is multiplied by it behind the layer.
+    window : a position attends to so many positions, its own included; 0 for all before it.
+    chunk : a position attends to none before the last multiple of this; 0 for all.
+    rope : index of its rotation among the model's, None for none.
+    scaled_queries : queries are multiplied by `Temperature`.
+    experts : its feed-forward block has experts.
+    mixer : name of its token mixer.
+    scale : factor of the hidden state after the layer.
     """
 
     n_heads: int
@@ -39,7 +31,7 @@ class LayerSpec:
     window: int = 0
     chunk: int = 0
     rope: int | None = 0
-    sharpened: bool = False
+    scaled_queries: bool = False
     experts: bool = False
     mixer: str = "attention"
     scale: float = 1.0
@@ -47,7 +39,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Experts:
-    """Experts of a model: how many, how many a token takes, how wide, and how they are chosen (`Routing`)."""
+    """Experts of a model: how many, how many a token uses, their widths, and their choice (`Routing`)."""
 
     n_experts: int
     n_used: int
@@ -62,12 +54,12 @@ class Experts:
 
 @dataclass(frozen=True)
 class Latent:
-    """Sizes of multi-head latent attention: keys and values of all heads come from one short vector.
+    """Sizes of multi-head latent attention: keys and values of all heads come from one compressed vector.
 
     Attributes
     ----------
-    q_rank : width of the compressed queries, 0 where they are not.
-    kv_rank : width of what keys and values are made of.
+    q_rank : width of the compressed queries, 0 where queries are not compressed.
+    kv_rank : width of the compressed vector of keys and values.
     key_dim, value_dim : of a head; the last dimensions of a key rotate.
     """
 
@@ -78,18 +70,18 @@ class Latent:
 
 
 @dataclass(frozen=True)
-class Ssm:
+class RecurrentSizes:
     """Sizes of recurrent layers.
 
     Attributes
     ----------
-    taps : tokens that a convolution sees.
+    taps : tokens of a convolution.
     inner : channels.
-    n : numbers that a channel remembers.
-    heads : of Mamba-2 and RWKV; the rank of Mamba's steps.
-    groups : that share what goes into and comes out of the memory.
+    n : size of a channel's state.
+    heads : of Mamba-2 and RWKV; in Mamba the rank of dt.
+    groups : of heads that share B and C.
     norms : of Mamba's dt, B and C: "" none, "plain" without weights, "learned".
-    ranks : of RWKV's low-rank matrices, by their name.
+    ranks : of RWKV's low-rank matrices, by name.
     """
 
     taps: int
@@ -119,19 +111,19 @@ class Spec:
     layers : of each layer.
     n_embd, n_vocab : width of the hidden state, rows of the embedding table.
     key_dim, value_dim : width of a head's query and key, and of its value.
-    ropes : rotations that layers refer to.
+    ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
-    context_length : tokens the model was trained with.
-    score_scale : attention scores are multiplied by it.
-    soft_cap, final_soft_cap : c tanh(x / c) of scores and of logits; 0 for none.
-    clamp : q, k and v are limited to +-this; 0 for none.
+    context_length : tokens of the training context.
+    score_scale : factor of attention scores.
+    soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
+    clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
     alibi_bias : largest slope exponent of linear biases, 0 without.
-    embedding_scale, residual_scale, logit_scale : embeddings, what blocks add, and logits are multiplied by.
-    temperature, experts, latent, ssm : or None.
+    embedding_scale, residual_scale, logit_scale : factors of embeddings, of the blocks' outputs, of logits.
+    temperature, experts, latent, recurrent : None where the model has none.
     pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
         classifier), or "" where the file does not say.
     labels : of a classifier, () where the file names none.
-    unread : options that the file states and the architecture does not have.
+    unread : options that the file states and that are ignored for its architecture.
     """
 
     family: Family
@@ -154,11 +146,16 @@ class Spec:
     temperature: Temperature | None = None
     experts: Experts | None = None
     latent: Latent | None = None
-    ssm: Ssm | None = None
+    recurrent: RecurrentSizes | None = None
     causal: bool = True
     pooling: str = ""
     labels: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+
+    @property
+    def depends_on_context(self) -> bool:
+        """Whether bits depend on the context that the model is run with: LongRoPE and dynamic NTK scaling."""
+        return self.family.longrope or any(rope.kind in ("longrope", "dynamic") for rope in self.ropes)
 
     @property
     def n_layers(self) -> int:
@@ -166,254 +163,14 @@ class Spec:
 
     @property
     def n_kv_heads(self) -> int:
-        """Key heads of the layer that has most."""
+        """Most key heads of a layer."""
         return max(layer.n_kv_heads for layer in self.layers)
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """The layers that keep keys and values."""
+        """Indices of the layers with keys and values."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.n_kv_heads)
 
     def each_layer(self, **changes: object) -> Spec:
-        """The same with every layer changed."""
+        """A copy with these changes in every layer."""
         return replace(self, layers=tuple(replace(layer, **changes) for layer in self.layers))  # type: ignore[arg-type]
-
-
-def family_of(file: ModelFile) -> Family:
-    """The registered family of a file. Raises LoadError if there is none, or the file is no model."""
-    kind = file.get("general.type", str, "model")
-    if kind != "model":
-        raise LoadError(f"general.type: the file holds a {kind!r}, not a model")
-    name = file.get("general.architecture", str)
-    if name not in FAMILIES:
-        raise LoadError(f"architecture {name!r} is not supported; these are: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[name]
-
-
-def read_spec(file: ModelFile) -> Spec:
-    """Reads and checks what the metadata say.
-
-    Raises
-    ------
-    LoadError : the architecture or an option is not supported, or a size is out of bounds.
-    GGUFError : a key is missing or has the wrong type.
-    """
-    family = family_of(file)
-    read = Reader(file, family.name, family.options)
-    for key, harmless in UNSUPPORTED.items():
-        read.refuse(key, harmless)
-    n_embd, context = read.size("embedding_length"), read.size("context_length")
-    layers, key_dim, value_dim = read_layers(read, family, n_embd)
-    epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
-    spec = Spec(
-        family=family,
-        layers=layers,
-        n_embd=n_embd,
-        n_vocab=vocabulary_size(file),
-        key_dim=key_dim,
-        value_dim=value_dim,
-        ropes=read_ropes(read, family, key_dim, context) if family.rope != "none" else (),
-        norm_eps=read.number(f"attention.{epsilon}"),
-        context_length=context,
-        score_scale=read.amount("attention.scale") or 1 / math.sqrt(key_dim),
-        soft_cap=read.amount("attn_logit_softcapping", family.soft_cap),
-        final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
-        clamp=read.amount("attention.clamp_kqv"),
-        alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
-        embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
-        residual_scale=read.factor("residual_scale"),
-        logit_scale=read_logit_scale(read, family),
-        experts=read_experts(read, family, layers),
-        causal=family.causal and read.flag("attention.causal", True),
-        pooling=read_pooling(read),
-        labels=read_labels(read) if family.classifier else (),
-        unread=read.unread(),
-    )
-    if family.adjust is not None:
-        spec = family.adjust(spec, read)
-    return check_heads(spec, read)
-
-
-def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerSpec, ...], int, int]:
-    """Layers with heads, widths, windows and rotations; the widths of a key and of a value."""
-    n = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0)
-    if n < 1 or n > len(read.file.tensors):
-        most = len(read.file.tensors)
-        raise LoadError(f"{read.prefix}.block_count: needs 1 layer to {most} (the file's tensors), got {n}")
-    heads, kv_heads = read_heads(read, family, n)
-    first = next(n for n in heads if n)
-    if n_embd % first and not read.has("attention.key_length"):
-        raise LoadError(f"{read.prefix}.embedding_length: {n_embd} is not a multiple of {first} heads")
-    key_dim = read.size("attention.key_length", n_embd // first or 1)
-    value_dim = read.size("attention.value_length", n_embd // first or 1)
-    if not family.feed:
-        widths = [0] * n
-    elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
-        widths = [0] * n  # experts may be all there is
-    else:
-        widths = read.per_layer("feed_forward_length", n)
-    windows = read_windows(read, family, n)
-    if any(windows):
-        read.refuse("attention.key_length_swa", (key_dim,))
-        read.refuse("attention.value_length_swa", (value_dim,))
-        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
-    routed = expert_layers(read, family, n)
-    layers = []
-    for i in range(n):
-        turns = family.rope != "none" and not (family.no_rope_every and (i + 1) % family.no_rope_every == 0)
-        turns = turns and (bool(windows[i]) or not family.rope_on_windows_only) and kv_heads[i] > 0
-        layers.append(
-            LayerSpec(
-                n_heads=heads[i],
-                n_kv_heads=kv_heads[i],
-                n_ff=widths[i],
-                window=0 if family.chunk else windows[i],
-                chunk=windows[i] if family.chunk else 0,
-                rope=(1 if windows[i] else 0) if turns else None,
-                experts=routed[i],
-                mixer=family.mixer if kv_heads[i] else family.recurrent,
-            )
-        )
-    return tuple(layers), key_dim, value_dim
-
-
-def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], list[int]]:
-    """Query heads and key heads of each layer; a recurrent one has no key heads."""
-    if family.mixer == family.recurrent:
-        return [1] * n_layers, [0] * n_layers
-    least = 0 if family.recurrent else 1
-    heads = read.per_layer("attention.head_count", n_layers, least=least)
-    if not any(heads):
-        raise LoadError(f"{read.prefix}.attention.head_count: needs heads in some layer")
-    if not read.has("attention.head_count_kv"):
-        return heads, heads
-    return heads, read.per_layer("attention.head_count_kv", n_layers, least=least)
-
-
-def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
-    """The window of each layer, 0 where it sees everything."""
-    window = family.chunk or read.size("attention.sliding_window", family.window, least=0)
-    key = "attention.sliding_window_pattern"
-    if read.is_array(key):
-        windowed = read.per_layer(key, n_layers, least=0)
-    else:
-        period = read.size(key, family.window_period, least=0)
-        windowed = [period == 0 or i % period < period - 1 for i in range(n_layers)]
-    return [window if has else 0 for has in windowed]
-
-
-def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tuple[Rope, ...]:
-    """The rotation of most layers, and that of windowed ones."""
-    n_rot = read.size("rope.dimension_count", key_dim)
-    if n_rot % 2 or (n_rot > key_dim and family.mixer == "attention"):
-        raise LoadError(
-            f"{read.prefix}.rope.dimension_count: needs an even number up to {key_dim}, got {n_rot}"
-        )
-    rope = read_rope(read, family.rope == "neox", n_rot, context)
-    base = read.number("rope.freq_base_swa", family.local_base or rope.base)
-    if family.local_rope == "plain":
-        return rope, Rope(n_rot, rope.neox, base)
-    if family.local_rope == "unscaled":
-        return rope, Rope(n_rot, rope.neox, base, magnitude=read.number("rope.scaling.attn_factor", 1.0))
-    return rope, replace(rope, base=base)
-
-
-def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
-    """Which layers have experts."""
-    if family.routing is None or not read.size("expert_count", 0, least=0):
-        if family.routing is None:
-            read.refuse("expert_count", (0,))
-        return [False] * n_layers
-    dense = read.size("leading_dense_block_count", 0, least=0)
-    step = read.size("interleave_moe_layer_step", 1, least=0)
-    if "moe_every_n_layers" in family.options:
-        every = read.size("moe_every_n_layers", 0, least=0)
-        return [every > 0 and i % every == 1 for i in range(n_layers)]
-    return [i >= dense and step > 0 and (i + 1) % step == 0 for i in range(n_layers)]
-
-
-def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) -> Experts | None:
-    """The experts that layers have, checked; None where none has."""
-    routing = family.routing
-    if routing is None or not any(layer.experts for layer in layers):
-        return None
-    n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
-    if n > MAX_EXPERTS:
-        raise LoadError(f"{read.prefix}.expert_count: needs at most {MAX_EXPERTS}, got {n}")
-    if used > n:
-        raise LoadError(f"{read.prefix}.expert_used_count: needs at most {n} experts, got {used}")
-    ff = next(layer.n_ff for layer in layers if layer.experts)
-    width = read.uniform("expert_feed_forward_length", len(layers), 0)
-    width = width or (ff if routing.width == "ff" else max(1, ff // used))
-    shared = read.size("expert_shared_feed_forward_length", 0, least=0)
-    if routing.shared_width == "expert" and not shared:
-        shared = width * read.size("expert_shared_count", 1, least=0)
-    elif routing.shared_width == "ff" and not shared:
-        shared = ff
-    number = read.size("expert_gating_func", 0, least=0)
-    if number not in (0, *GATINGS):
-        raise LoadError(
-            f"{read.prefix}.expert_gating_func: {number} is not one of {', '.join(map(str, GATINGS))}"
-        )
-    groups = read.size("expert_group_count", 1, least=0) or 1
-    kept = read.size("expert_group_used_count", 1, least=0) or 1
-    if groups > 1 and (n % groups or kept > groups or used > kept * (n // groups)):
-        finding = f"{used} of {n} experts do not come from {kept} of {groups} groups"
-        raise LoadError(f"{read.prefix}.expert_group_count: {finding}")
-    gating = GATINGS.get(number, routing.gating)
-    if groups > 1 and (gating == "chosen" or routing.scales_input):
-        raise LoadError(
-            f"{read.prefix}.expert_group_count: experts that are chosen by their logits have no groups"
-        )
-    return Experts(
-        n_experts=n,
-        n_used=used,
-        width=width,
-        shared_width=shared,
-        gating=gating,
-        normalize=read.flag("expert_weights_norm", routing.normalize),
-        scale=read.factor("expert_weights_scale"),
-        groups=groups,
-        groups_used=kept,
-    )
-
-
-def read_logit_scale(read: Reader, family: Family) -> float:
-    """What logits are multiplied by."""
-    scale = read.factor("logit_scale")
-    return 1.0 / scale if family.logit_scale == "divides" else scale
-
-
-def read_pooling(read: Reader) -> str:
-    number = read.size("pooling_type", 0, least=0)
-    if number not in POOLINGS:
-        raise LoadError(f"{read.prefix}.pooling_type: {number} is not one of {', '.join(map(str, POOLINGS))}")
-    return POOLINGS[number] if number else ""
-
-
-def read_labels(read: Reader) -> tuple[str, ...]:
-    """Names of a classifier's labels, in the order of its rows."""
-    labels: list[str] = read.get("classifier.output_labels", list[str], [])
-    if len(labels) > MAX_LABELS:
-        key = f"{read.prefix}.classifier.output_labels"
-        raise LoadError(f"{key}: expected at most {MAX_LABELS} labels, got {len(labels)}")
-    return tuple(labels)
-
-
-def check_heads(spec: Spec, read: Reader) -> Spec:
-    """Raises LoadError where heads do not share key heads evenly."""
-    for layer in spec.layers:
-        heads, shared = layer.n_heads, layer.n_kv_heads
-        if shared and (heads % shared or not heads):
-            raise LoadError(
-                f"{read.prefix}.attention.head_count: {heads} is not a multiple of {shared} key heads"
-            )
-    return spec
-
-
-def vocabulary_size(file: ModelFile) -> int:
-    """Rows of the embedding table, which may be more than the tokenizer has tokens."""
-    name = "token_embd.weight"
-    if name not in file.tensors or len(file.tensors[name].shape) != 2:
-        raise LoadError(f"{name}: expected a matrix, got no tensor of this name")
-    return file.tensors[name].shape[1]

@@ -1,9 +1,9 @@
-"""How many threads a forward pass uses: fewer where another process holds a core.
+"""Chooses the number of threads of a forward pass: fewer where another process occupies a core.
 
-A thread that is not running holds its chunk of rows for a whole time slice, and everybody waits for it,
-several times a layer; then fewer threads are faster. Whether they are is measured, layer by layer: now and
-then, and at once when a layer takes much longer than the ones before, a few layers run with another number of
-threads, and the faster number stays. No bit depends on it.
+If the system suspends a thread, all others wait for its chunk of rows until its next time slice, several
+times a layer. Fewer threads are faster then. The tuner measures every layer. From time to time, and when a
+layer takes much longer than usual, it runs a few layers with another number of threads and keeps the faster
+one. Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -13,56 +13,57 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 TRIAL = 6
-"""Layers that are run with another number of threads before it is judged."""
+"""Layers of a trial: a run with another number of threads."""
 SOONEST, LATEST = 64, 2048
-"""Layers between two trials, fewest and most; it doubles with each that changes nothing."""
+"""Least and most layers between two trials; the interval doubles after a trial that changes nothing."""
 SLOW = 2.0
-"""A layer that takes so many times the usual calls for a trial."""
+"""A layer slower than the usual time by this factor starts a trial."""
 GAIN = 0.9
-"""Another number of threads stays if it takes at most this share of the time."""
+"""A trial's number of threads is kept if its time is below this share of the usual time."""
 
 
-class Pace:
-    """Counts, times and chooses, for batches of each size by itself: what is best for one token, which waits
-    for the memory, says nothing about a prompt.
+class ThreadTuner:
+    """Measures layers and chooses their number of threads.
+
+    Batches of different sizes are tuned separately: one token is limited by memory, a prompt by arithmetic.
 
     Parameters
     ----------
-    most : threads to use at most.
-    clock : seconds.
+    max_threads : most threads to use.
+    clock : the time in seconds.
 
     Attributes
     ----------
-    n_threads : that the layer under way uses, or the last one.
+    n_threads : of the present layer, or of the last one.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.most = most
-        self.n_threads = most
+    def __init__(self, max_threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.max_threads = max_threads
+        self.n_threads = max_threads
         self._clock = clock
-        self._sizes: dict[int, Size] = {}
+        self._sizes: dict[int, SizeTuner] = {}
 
     @contextmanager
     def layer(self, rows: int) -> Iterator[int]:
-        """Around one layer over so many rows; gives the threads it is to use."""
-        if self.most == 1:
+        """A context around one layer over ``rows`` rows; its value is the number of threads."""
+        if self.max_threads == 1:
             yield 1
             return
-        size = self._sizes.setdefault(rows.bit_length(), Size(self.most))
+        size = self._sizes.setdefault(rows.bit_length(), SizeTuner(self.max_threads))
         self.n_threads = size.n_threads
         start = self._clock()
         yield self.n_threads
         size.took(self._clock() - start, rows)
 
 
-class Size:
-    """What is known about batches of about one size: from 2^n to 2^(n + 1) - 1 rows."""
+class SizeTuner:
+    """Measurements of batches of 2^n to 2^(n + 1) - 1 rows."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.n_threads = most  # for the next layer
-        self.steady = most  # what is used between trials
-        self.usual: list[float] = []  # seconds of the last layers with that
+    def __init__(self, max_threads: int) -> None:
+        self.max_threads = max_threads
+        self.n_threads = max_threads  # of the next layer
+        self.steady = max_threads  # between trials
+        self.usual: list[float] = []  # seconds of the last layers with `steady` threads
         self.trial: list[float] = []
         self.since = 0  # layers since the last trial
         self.interval = SOONEST
@@ -70,8 +71,8 @@ class Size:
         self.rows = 0  # of the layers in `usual`
 
     def took(self, seconds: float, rows: int) -> None:
-        """A layer with `n_threads` took so long."""
-        if rows != self.rows:  # other work: what was measured before says nothing about it
+        """Records the time of a layer with `n_threads`."""
+        if rows != self.rows:  # times of other numbers of rows do not compare
             self.rows, self.usual, self.trial = rows, [], []
             self.n_threads = self.steady
         elif self.n_threads != self.steady:
@@ -87,14 +88,14 @@ class Size:
                 self.n_threads, self.since = self.other(), 0
 
     def other(self) -> int:
-        """The number to try: in turn one more, one fewer, and half, for when several cores are held."""
+        """The number to try next: in turn one more, one fewer, and half."""
         n = self.steady
-        numbers = sorted({m for m in (n + 1, n - 1, n // 2) if 1 <= m <= self.most}, reverse=True)
+        numbers = sorted({m for m in (n + 1, n - 1, n // 2) if 1 <= m <= self.max_threads}, reverse=True)
         self.trials += 1
         return numbers[self.trials % len(numbers)]
 
     def judge(self) -> None:
-        """Keeps the faster number."""
+        """Ends a trial: keeps the faster number."""
         if sum(self.trial) < GAIN * sum(self.usual):
             self.steady, self.interval, self.usual = self.n_threads, SOONEST, []
         else:

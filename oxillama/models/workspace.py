@@ -1,4 +1,4 @@
-"""Memory that a forward pass works in, and what its parts share while it runs."""
+"""Buffers of a forward pass, and the values that all its layers share."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from oxillama._kernels.memory import aligned_empty
 from oxillama.models.batch import Batch
 from oxillama.weights.linear import Linear
-from oxillama.weights.memory import aligned_empty
 
-MIN_ROWS = 64  # what buffers hold at least, so that a token's experts can run together
-MAX_GROUPS = 512  # matrices that one call takes
+MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
+MAX_GROUPS = 512  # most matrices of one call
 
 
 class Workspace:
-    """Buffers of a forward pass, kept between passes and grown when a batch is larger than any before.
+    """Buffers of a forward pass, kept between passes; they grow with the largest batch.
 
     Parameters
     ----------
-    widths : floats a row takes in each buffer, by its name.
-    linears : all matrices of the model, whose scratch it holds.
+    widths : floats per row of each buffer, by name.
+    linears : all linear layers of the model, for the size of their scratch memory.
     """
 
     def __init__(self, widths: Mapping[str, int], linears: list[Linear]) -> None:
@@ -48,7 +48,7 @@ class Workspace:
             self.scratch = aligned_empty(needed)
 
     def rounds(self, counts: list[int]) -> Iterator[tuple[slice, slice]]:
-        """Neighbouring groups of rows that the buffers can hold together: the groups, and their rows."""
+        """Splits groups of ``counts`` rows into calls that fit the buffers: slices of groups and of rows."""
         first = start = end = 0
         for i, count in enumerate(counts):
             if end + count - start > self.n_rows or i - first == MAX_GROUPS:
@@ -58,7 +58,7 @@ class Workspace:
         yield slice(first, len(counts)), slice(start, end)
 
     def rows(self, name: str, n: int, width: int) -> np.ndarray:
-        """float32 (n, width): the beginning of a buffer; ``n`` is at most what was reserved."""
+        """float32 (n, width): a view of a buffer; ``n`` must not exceed the reserved rows."""
         key = (name, n, width)
         if key not in self._views:
             if len(self._views) > 256:
@@ -69,15 +69,15 @@ class Workspace:
 
 @dataclass
 class Step:
-    """One forward pass under way.
+    """The values that the layers of one forward pass share.
 
     Attributes
     ----------
     batch : its rows.
     kv : the kernels' `PagedBatch` over them.
     tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
-    temperatures : float32 (n, 1), what queries are multiplied by in layers that sharpen them, or None.
-    state : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
+    temperatures : float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
+    recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
     """
 
     batch: Batch
@@ -86,11 +86,11 @@ class Step:
     n_threads: int
     tables: tuple[np.ndarray, ...]
     temperatures: np.ndarray | None
-    state: Any = None
+    recurrent: Any = None
 
 
 def merge_widths(*parts: Mapping[str, int]) -> dict[str, int]:
-    """Buffers large enough for all that name them."""
+    """The largest width of each buffer."""
     merged: dict[str, int] = {}
     for part in parts:
         for name, width in part.items():

@@ -92,7 +92,7 @@ def collect_imatrix(
     begin = _first_token(engine)
     recorder, loaded = Recorder(), engine.model
     runner = loaded.runner
-    for matrices in runner.model.matrices():
+    for matrices in runner.model.linears():
         if matrices is not runner.model.output or process_output:
             matrices.observer = recorder
     for i, piece in enumerate(pieces):

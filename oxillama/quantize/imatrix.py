@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from oxillama.atomic_file import replaced_file
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.formats import FORMATS
 from oxillama.gguf import writer
@@ -119,7 +120,7 @@ class ImportanceMatrix:
             "imatrix.chunk_size": self.chunk_size,
         }
         encoded = [writer.pair(key, value) for key, value in pairs.items()]
-        with writer.replacing(Path(os.fsdecode(path))) as file:
+        with replaced_file(Path(os.fsdecode(path))) as file:
             file.write(writer.header(encoded, list(tensors)))
             for tensor, data in tensors.items():
                 writer.write_tensor(file, tensor, [data], DEFAULT_ALIGNMENT)

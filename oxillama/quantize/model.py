@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from oxillama import _kernels
+from oxillama.atomic_file import replaced_file
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.formats import FORMATS, Format
@@ -335,7 +336,7 @@ def _write(
 ) -> None:
     tensors = [writer.Tensor(t.source.name, t.format, t.source.shape) for t in plan.tensors]
     head = writer.header(_pairs(file, plan.file_type, imatrix), tensors, file.alignment)
-    with writer.replacing(path) as out:
+    with replaced_file(path) as out:
         out.write(head)
         for tensor, planned in zip(tensors, plan.tensors, strict=True):
             chunks = _chunks(file, planned, imatrix, n_threads)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import SamplingError
 from oxillama.sampling.chain import Sampler, SamplerChain
@@ -52,12 +54,12 @@ def sample_batch(
         `sample` would have raised. Such a sampler's state is as it was, and no other sequence notices.
     """
     if len({id(sampler) for sampler in samplers}) < len(samplers):
-        raise SamplingError("samplers: need to be different objects, got one twice")
+        raise SamplingError("samplers: expected different objects, got one twice")
     histories = [None] * len(samplers) if histories is None else histories
     tops = [None] * len(samplers) if tops is None else tops
     if not len(samplers) == len(logits) == len(histories):
         raise SamplingError(
-            f"sample_batch: needs one row and history for each of {len(samplers)} samplers, "
+            f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
             f"got {len(logits)} rows and {len(histories)} histories"
         )
     try:
@@ -91,10 +93,16 @@ def _sample(
                 groups.setdefault(key, []).append((i, native))
         except Exception as error:  # a stage of the user's own may raise anything
             results[i] = error
+        except BaseException:  # the user's Ctrl-C: nobody has sampled
+            for other, result in zip(samplers, results):
+                if isinstance(result, (int, SampledToken)):
+                    other.rollback(1)
+            raise
     for (_, vocab), members in groups.items():
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
-        chosen = kernels.sampling.sample_rows([native for _, native in members], rooms)
+        rows = [native for _, native in members]
+        chosen = in_openmp_thread(partial(kernels.sampling.sample_rows, rows, rooms))
         for (i, _), found in zip(members, chosen, strict=True):
             try:
                 status, token, logprob = found

@@ -33,7 +33,7 @@ def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | N
     if tokenizer is None:
         texts = [breaker for breaker in breakers if isinstance(breaker, str)]
         if texts:
-            raise ConfigError(f"dry_sequence_breakers: {texts[0]!r} needs a tokenizer, got none")
+            raise ConfigError(f"dry_sequence_breakers: {texts[0]!r} expected a tokenizer, got none")
         return _tables([tuple(b) for b in breakers if not isinstance(b, str)])
     cache = _known.setdefault(tokenizer, {})
     if breakers not in cache:

@@ -1,7 +1,8 @@
 """The pipeline that chooses tokens: a `SamplerChain` of stages, and a `Sampler`, its state for one sequence.
 
 Bans, biases and the grammar come first, then the stages in `SamplerConfig.order`, then one draw. Runs of
-stages that are kernels are programs for `_kernels/sampling.pyx`; stages of the user's own are called between.
+stages that are kernels are programs for `_kernels/sampling/sampling.pyx`; stages of the user's own are called
+between.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SamplerChain:
     def __init__(self, config: SamplerConfig, kernels: Kernels, eog: Collection[int], breakers: Any) -> None:
         if (config.ignore_eos or config.min_tokens) and not eog:
             name = "ignore_eos" if config.ignore_eos else "min_tokens"
-            raise ConfigError(f"{name}: needs a tokenizer that names tokens ending a generation, got none")
+            raise ConfigError(f"{name}: expected a tokenizer that names tokens ending a generation, got none")
         self.config = config
         self.kernels = kernels
         stages = ordered_stages(config, breakers)
@@ -83,7 +84,7 @@ class SamplerChain:
         if self.largest_token >= vocab:
             raise ConfigError(
                 "banned_tokens, allowed_tokens and logit_bias: "
-                f"need tokens below {vocab}, got {self.largest_token}"
+                f"expected token ids below {vocab}, got {self.largest_token}"
             )
 
     def _compiled(self, stages: Iterable[Native | SamplerStage]) -> list[Any]:
@@ -141,7 +142,7 @@ class Sampler:
             else SamplerChain.from_config(config, kernels, tokenizer)
         )
         if constraint is None and chain.config.constraint is not None:
-            raise ConfigError(f"{chain.config.constraint}: needs its constraint compiled, got none")
+            raise ConfigError(f"{chain.config.constraint}: expected its constraint compiled, got none")
         self.chain = chain
         self.constraint = constraint
         chosen = chain.config.seed if chain.config.seed is not None else seed
@@ -303,14 +304,14 @@ class Sampler:
         try:
             return np.ascontiguousarray(recent, np.int32)
         except (OverflowError, ValueError, TypeError) as error:
-            raise SamplingError(f"history: needs token ids: {error}") from error
+            raise SamplingError(f"history: expected token ids: {error}") from error
 
     def _mask(self, vocab: int) -> np.ndarray | None:
         if self.constraint is None:
             return None
         mask = np.ascontiguousarray(self.constraint.mask(), np.uint32)
         if mask.shape != ((vocab + 31) // 32,):
-            raise SamplingError(f"mask: needs {(vocab + 31) // 32} numbers of 32 bits, got {mask.shape}")
+            raise SamplingError(f"mask: expected {(vocab + 31) // 32} numbers of 32 bits, got {mask.shape}")
         return mask
 
     # --- state ------------------------------------------------------------------------------------------
@@ -318,7 +319,7 @@ class Sampler:
     def feed(self, tokens: Iterable[int]) -> None:
         """Takes a prompt in: tokens that penalties look at, but no grammar. Not after a generated token."""
         if self._before:
-            raise SamplingError(f"feed: needs to come before the first of {self.n_generated} tokens")
+            raise SamplingError(f"feed: expected before the first of {self.n_generated} generated tokens")
         fresh = np.array(list(tokens), np.int32)
         self._reserve(len(fresh))
         self._tokens[self._n : self._n + len(fresh)] = fresh
@@ -331,7 +332,7 @@ class Sampler:
     def rollback(self, n: int) -> None:
         """Takes the last n generated tokens back; random numbers, mu and grammar are then as before them."""
         if not 0 <= n <= self.n_generated:
-            raise SamplingError(f"rollback: needs 0 to {self.n_generated}, got {n}")
+            raise SamplingError(f"rollback: expected 0 to {self.n_generated}, got {n}")
         if n == 0:
             return
         if self.constraint is not None:
@@ -422,7 +423,7 @@ def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, fl
             and all(is_random(random) and is_number(mu) for random, mu in before)
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise SamplingError(f"state: needs what Sampler.state gave: {error!r}") from error
+        raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
     if not good:
-        raise SamplingError("state: needs what Sampler.state gave, found other values")
+        raise SamplingError("state: expected what Sampler.state gave, got other values")
     return np.array(tokens, np.int32), before

@@ -82,6 +82,6 @@ def call_stage(stage: Callable[..., Any], workspace: Any, history: np.ndarray) -
         changed = stage(ids.copy(), logits, history)
     changed = logits if changed is None else np.asarray(changed, np.float32, order="C")
     if changed.shape != ids.shape:
-        raise SamplingError(f"stage {stage!r}: needs to give {len(ids)} logits, gave shape {changed.shape}")
+        raise SamplingError(f"stage {stage!r}: expected {len(ids)} logits, got shape {changed.shape}")
     status: int = workspace.replace(ids, changed)
     return status

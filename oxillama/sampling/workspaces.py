@@ -43,7 +43,7 @@ def as_logits(logits: np.ndarray) -> np.ndarray:
     """C-contiguous float32 (vocab,). Raises SamplingError if that is not what they can be."""
     logits = np.asarray(logits, np.float32, order="C")
     if logits.ndim != 1 or len(logits) == 0:
-        raise SamplingError(f"logits: need one row of numbers, got shape {logits.shape}")
+        raise SamplingError(f"logits: expected one row of numbers, got shape {logits.shape}")
     return logits
 
 

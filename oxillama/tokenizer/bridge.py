@@ -1,9 +1,7 @@
 """Text to token ids and back, from a model file's own vocabulary or from a tokenizer.json.
 
-Encoding has two stages. Special tokens are found first and cut the text into fragments; a segmenter
-(`oxillama.tokenizer.segmenters`) turns each fragment into ids. Both follow llama.cpp, token for token.
-Decoding joins the bytes of the tokens; a character whose bytes are spread over several tokens comes
-out whole, streamed or not.
+An encoder (`VocabularyEncoder`, `JsonEncoder`) turns text into ids. Decoding joins the bytes of the tokens; a
+character whose bytes are spread over several tokens comes out whole, streamed or not.
 """
 
 from __future__ import annotations
@@ -15,11 +13,12 @@ from typing import Any
 
 from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
+from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
-from oxillama.tokenizer.segmenters import segmenter
-from oxillama.tokenizer.segmenters.base import Segmenter
-from oxillama.tokenizer.special_tokens import SpecialTokenFinder
+from oxillama.tokenizer.encoder import Encoder, VocabularyEncoder
+from oxillama.tokenizer.tokenizer_json import read_tokenizer_json
 from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
+from oxillama.tokenizer.vocabulary_reader import read_vocabulary
 
 
 class TokenizerBridge:
@@ -28,11 +27,10 @@ class TokenizerBridge:
     Build one with `from_gguf`, `from_metadata` or `from_file`. Safe to share between threads.
     """
 
-    def __init__(self, vocab: Vocab, segment: Segmenter, templates: Mapping[str, str] | None = None) -> None:
+    def __init__(self, vocab: Vocab, encoder: Encoder, templates: Mapping[str, str] | None = None) -> None:
         self.vocab = vocab
-        self._segmenter = segment
+        self._encoder = encoder
         self._templates = dict(templates or {})
-        self._special_finder = SpecialTokenFinder(vocab)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> TokenizerBridge:
@@ -49,15 +47,14 @@ class TokenizerBridge:
         TokenizerError
             The metadata holds no vocabulary, one of an unknown kind, or a malformed one.
         """
-        vocab = Vocab.from_metadata(metadata)
-        return TokenizerBridge(vocab, segmenter(vocab), _templates(metadata))
+        vocab = read_vocabulary(metadata)
+        return cls(vocab, VocabularyEncoder(vocab), _templates(metadata))
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str]) -> TokenizerBridge:
         """Build from a GGUF file; one with a vocabulary and no tensors will do."""
-        from oxillama.gguf.model_file import ModelFile
-
-        return cls.from_metadata(ModelFile.open(path).metadata)
+        with ModelFile.open(path) as file:
+            return cls.from_metadata(file.metadata)
 
     @classmethod
     def from_file(
@@ -72,10 +69,16 @@ class TokenizerBridge:
         metadata : mapping, optional
             GGUF metadata to take special ids, the end-of-generation set and chat templates from. Without
             it they come from what the JSON file adds to a text and from well-known token texts.
-        """
-        from oxillama.tokenizer.tokenizer_json import JsonTokenizer
 
-        return JsonTokenizer.load(path, metadata, _templates(metadata or {}))
+        Raises
+        ------
+        ModelFileError
+            The file cannot be read.
+        TokenizerError
+            The file is no tokenizer, is broken, or has other tokens than the metadata.
+        """
+        vocab, encoder = read_tokenizer_json(path, metadata)
+        return cls(vocab, encoder, _templates(metadata or {}))
 
     # ------------------------------------------------------------------ facts
 
@@ -172,13 +175,6 @@ class TokenizerBridge:
         vocab = self.vocab
         return [piece_bytes(vocab, id) for id in range(len(vocab.tokens))]
 
-    def _checked(self, id: int) -> int:
-        if not 0 <= id < len(self.vocab.tokens):
-            raise TokenizerError(
-                f"token id {id} is outside the vocabulary of {len(self.vocab.tokens)} tokens"
-            )
-        return id
-
     # ------------------------------------------------------------------ encoding
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
@@ -200,45 +196,17 @@ class TokenizerBridge:
             The text holds a lone surrogate or a character the vocabulary cannot express, or a token to
             be added does not exist.
         """
-        check_text(text)
-        out: list[int] = []
-        if add_special:
-            out += self._opening()
-        after_special = True
-        for fragment in self._special_finder.split(text, parse_special):
-            if isinstance(fragment, int):
-                out.append(fragment)
-                after_special = True
-                continue
-            if after_special and self.vocab.kind == "spm" and self.vocab.add_space_prefix:
-                fragment = " " + fragment
-            self._segmenter.encode(fragment, out)
-            after_special = False
-        if add_special:
-            out += self._closing()
-        return out
-
-    def _opening(self) -> list[int]:
-        kind, add = self.vocab.kind, self.vocab.add_bos
-        if kind == "wordpiece" or (add and kind in ("bpe", "spm", "unigram")):
-            return [self._required("bos")]
-        return []
-
-    def _closing(self) -> list[int]:
-        kind, add = self.vocab.kind, self.vocab.add_eos
-        if kind == "wordpiece":
-            return [self._required("sep")]
-        if add and kind in ("bpe", "spm", "unigram"):
-            return [self._required("eos")]
-        return []
-
-    def _required(self, name: str) -> int:
-        id = self.vocab.special.get(name)
-        if id is None:
-            raise TokenizerError(f"the vocabulary adds a {name} token to every text but has none")
-        return id
+        _check_text(text)
+        return self._encoder.encode(text, add_special, parse_special)
 
     # ------------------------------------------------------------------ decoding
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Ids of two texts with the separators between and around them that cross-encoders are trained with.
+
+        Raises TokenizerError as `encode`.
+        """
+        return self._encoder.encode_pair(first, second)
 
     def decode(
         self,
@@ -283,6 +251,13 @@ class TokenizerBridge:
         """Names of the chat templates in the file; the unnamed one is "default"."""
         return list(self._templates)
 
+    def chat_template_source(self, name: str) -> str:
+        """The text of a chat template of the file. Raises ChatTemplateError if there is none of that name."""
+        if name not in self._templates:
+            known = ", ".join(self._templates) or "none"
+            raise ChatTemplateError(f"chat template: expected one of the file's ({known}), got {name!r}")
+        return self._templates[name]
+
     def chat_template(self, name: str = "default") -> ChatTemplate:
         """A chat template of the file, by name.
 
@@ -291,12 +266,10 @@ class TokenizerBridge:
         ChatTemplateError
             The file has no such template, or it is not valid.
         """
-        if name not in self._templates:
-            known = ", ".join(self._templates) or "none"
-            raise ChatTemplateError(f"no chat template {name!r} in the file (it has: {known})")
+        source = self.chat_template_source(name)
         cache = self.__dict__.setdefault("_compiled_templates", {})
         if name not in cache:
-            cache[name] = ChatTemplate(self._templates[name], self._text_of("bos"), self._text_of("eos"))
+            cache[name] = ChatTemplate(source, self._text_of("bos"), self._text_of("eos"))
         template: ChatTemplate = cache[name]
         return template
 
@@ -330,19 +303,20 @@ class TokenizerBridge:
         """
         text = self.apply_chat_template(messages, add_generation_prompt, **kwargs)
         ids = self.encode(text, add_special=False, parse_special=True)
-        opening = self._opening()
+        opening = self._encoder.opening()
         return ids if ids[: len(opening)] == opening else opening + ids
 
 
-def check_text(text: str) -> None:
+def _check_text(text: str) -> None:
     """Raise TokenizerError unless `text` is a str that UTF-8 can express."""
     if not isinstance(text, str):
-        raise TokenizerError(f"text: expected str, found {type(text).__name__}")
+        raise TokenizerError(f"text: expected a str, got {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TokenizerError(
-            f"text: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}, expected text"
+            f"text: expected text that UTF-8 can express, "
+            f"got the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
         ) from None
 
 

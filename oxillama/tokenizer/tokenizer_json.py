@@ -1,101 +1,124 @@
-"""Tokenizers from a Hugging Face tokenizer.json: the `tokenizers` library encodes, the bridge does the rest.
+"""Tokenizers from a Hugging Face tokenizer.json: the `tokenizers` library encodes.
 
-Encoding is that library's, to the token. Decoding goes over the bytes of tokens as for a GGUF vocabulary,
-so that streaming and grammars work alike; what kind of bytes a token spells is read off the decoder.
+Decoding goes over the bytes of tokens as for a GGUF vocabulary, so that streaming and grammars work alike.
+The decoder of the file says which bytes a token stands for.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from oxillama.errors import ModelFileError, TokenizerError
-from oxillama.tokenizer.bridge import TokenizerBridge, check_text
+from oxillama.tokenizer.special_ids import find_end_tokens, recognise_ids
 from oxillama.tokenizer.vocabulary import BYTE, BYTE_TOKEN, CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocab
+from oxillama.tokenizer.vocabulary_reader import read_vocabulary
+
+PROBE = "a 1\n\u00e9\u4e2d\U0001f999\ue000\x00"
+"""Text with characters that few vocabularies have: encoding it shows whether unknown characters work."""
 
 
-class JsonTokenizer(TokenizerBridge):
-    """A tokenizer.json; see `TokenizerBridge.from_file`."""
+class JsonEncoder:
+    """Encodes with the `tokenizers` library.
 
-    @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], metadata: Mapping[str, Any] | None, templates: Mapping[str, str]
-    ) -> JsonTokenizer:
-        """Read the file.
+    Parameters
+    ----------
+    library : its tokenizer.
+    n_vocab : ids are below this.
+    label : the file, for messages.
+    """
 
-        Raises
-        ------
-        ModelFileError
-            The file cannot be read.
-        TokenizerError
-            It is not a tokenizer, or not the one the metadata belongs to.
-        """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ModelFileError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise TokenizerError(f"{os.fspath(path)}: not UTF-8 at byte {error.start}") from error
-        try:
-            library: Any = Tokenizer.from_str(text)
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"{os.fspath(path)}: not a tokenizer.json: {error}") from error
-        library.no_truncation()
-        library.no_padding()
-        vocab = _vocab_of(library, json.loads(text))
-        _find_special_ids(vocab, library, metadata)
-        return cls(vocab, library, templates)
-
-    def __init__(self, vocab: Vocab, library: Any, templates: Mapping[str, str]) -> None:
-        super().__init__(vocab, _Refusing(), templates)
-        self._library = library
+    def __init__(self, library: Any, n_vocab: int, label: str) -> None:
+        self._n_vocab = n_vocab
+        self._label = label
+        self._parsing = library
         # Whether special tokens are text is a switch of the whole object: one object for each answer.
-        self._library_plain = Tokenizer.from_str(library.to_str())
-        self._library_plain.encode_special_tokens = True
+        self._plain: Any = Tokenizer.from_str(library.to_str())
+        self._plain.encode_special_tokens = True
 
-    def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        check_text(text)
-        library = self._library if parse_special else self._library_plain
-        ids: list[int] = library.encode(text, add_special_tokens=add_special).ids
+    def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        library = self._parsing if parse_special else self._plain
+        with library_errors(self._label, "text it can encode"):
+            ids: list[int] = library.encode(text, add_special_tokens=add_special).ids
+        if ids and max(ids) >= self._n_vocab:
+            raise TokenizerError(
+                f"{self._label}: expected token ids from 0 to {self._n_vocab - 1}, got {max(ids)}"
+            )
         return ids
 
-    def _opening(self) -> list[int]:
-        opening: list[int] = self._library.encode("", add_special_tokens=True).ids[:1]
-        return opening
+    def opening(self) -> list[int]:
+        return self.encode("", add_special=True, parse_special=True)[:1]
 
 
-class _Refusing:
-    """Stands where a segmenter would be; encoding never gets there."""
+def read_tokenizer_json(
+    path: str | os.PathLike[str], metadata: Mapping[str, Any] | None
+) -> tuple[Vocab, JsonEncoder]:
+    """The vocabulary and the encoder of a file; see `TokenizerBridge.from_file`.
 
-    def encode(self, text: str, out: list[int]) -> None:
-        raise AssertionError("a tokenizer.json encodes by itself")
+    Raises
+    ------
+    ModelFileError : the file cannot be read.
+    TokenizerError : the file is no tokenizer, is broken, or has other tokens than the metadata.
+    """
+    label = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{label}: expected UTF-8, got another byte at {error.start}") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{label}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    with library_errors(label, "a tokenizer.json"):
+        library: Any = Tokenizer.from_str(text)
+        library.no_truncation()
+        library.no_padding()
+        vocab = _vocab_of(library, json.loads(text), label)
+        encoder = JsonEncoder(library, len(vocab.tokens), label)
+    for parse_special in (False, True):  # a broken file often fails only when a text is encoded
+        encoder.encode(PROBE, True, parse_special)
+    _find_special_ids(vocab, encoder, metadata, label)
+    return vocab, encoder
 
 
-def _vocab_of(library: Any, document: Mapping[str, Any]) -> Vocab:
+@contextmanager
+def library_errors(label: str, expected: str) -> Iterator[None]:
+    """Makes TokenizerError of what the library raises: plain Exception, or for a Rust panic BaseException."""
+    try:
+        yield
+    except TokenizerError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{label}: expected {expected}, got {error}") from error
+
+
+def _vocab_of(library: Any, document: Mapping[str, Any], label: str) -> Vocab:
     ids: dict[str, int] = library.get_vocab(with_added_tokens=True)
     if not ids:
-        raise TokenizerError("tokenizer.json: the vocabulary is empty")
+        raise TokenizerError(f"{label}: expected at least one token, got none")
     n_vocab = max(ids.values()) + 1
     if n_vocab > 4 * len(ids) + 1024:
-        raise TokenizerError(f"tokenizer.json: {len(ids)} tokens with ids up to {n_vocab - 1}")
+        raise TokenizerError(f"{label}: expected ids near 0 to {len(ids) - 1}, got {n_vocab - 1}")
     tokens = [f"[EMPTY_{id}]" for id in range(n_vocab)]
     types = [UNUSED] * n_vocab
-    kind = "bpe" if '"ByteLevel"' in json.dumps(document.get("decoder")) else "spm"
-    has_bytes = '"ByteFallback"' in json.dumps(document.get("decoder"))
+    decoder = json.dumps(document.get("decoder"))
+    kind = "bpe" if '"ByteLevel"' in decoder else "spm"
+    has_bytes = '"ByteFallback"' in decoder
     for text, id in ids.items():
         tokens[id] = text
         types[id] = BYTE if has_bytes and BYTE_TOKEN.fullmatch(text) else NORMAL
     for id, added in library.get_added_tokens_decoder().items():
         types[id] = CONTROL if added.special else USER_DEFINED
-    if '"WordPiece"' in json.dumps(document.get("decoder")):
+    if '"WordPiece"' in decoder:
         kind = "wordpiece"
         _respell_words(tokens, types)
-    prefix = kind == "spm" and '"Strip"' in json.dumps(document.get("decoder"))
+    prefix = kind == "spm" and '"Strip"' in decoder
     return Vocab(
         kind=kind,
         model="tokenizer.json",
@@ -104,32 +127,35 @@ def _vocab_of(library: Any, document: Mapping[str, Any]) -> Vocab:
         types=types,
         original_types=list(types),
         escape_spaces=kind != "bpe",
-        add_space_prefix=prefix or '"Metaspace"' in json.dumps(document.get("decoder")),
+        add_space_prefix=prefix or '"Metaspace"' in decoder,
     )
 
 
 def _respell_words(tokens: list[str], types: list[int]) -> None:
-    """From `##` for what continues a word to U+2581 for what begins one, as GGUF spells it."""
+    """Respells tokens as GGUF does: U+2581 before those that begin a word, no `##` before the others."""
     for id, text in enumerate(tokens):
         if types[id] == NORMAL:
             tokens[id] = text[2:] if text.startswith("##") else "\u2581" + text
 
 
-def _find_special_ids(vocab: Vocab, library: Any, metadata: Mapping[str, Any] | None) -> None:
-    added: list[int] = library.encode("", add_special_tokens=True).ids
+def _find_special_ids(
+    vocab: Vocab, encoder: JsonEncoder, metadata: Mapping[str, Any] | None, label: str
+) -> None:
+    added = encoder.encode("", add_special=True, parse_special=True)
     if metadata and "tokenizer.ggml.tokens" in metadata:
-        told = Vocab.from_metadata(metadata)
-        if len(told.tokens) < len(vocab.tokens):
-            raise TokenizerError(
-                f"tokenizer.json: {len(vocab.tokens)} tokens, the model's vocabulary has {len(told.tokens)}"
-            )
-        vocab.special, vocab.eog_ids, vocab.suppress_ids = told.special, told.eog_ids, told.suppress_ids
+        model, n_vocab = read_vocabulary(metadata), len(vocab.tokens)
+        if len(model.tokens) < n_vocab:
+            raise TokenizerError(f"{label}: expected at most {len(model.tokens)} tokens, got {n_vocab}")
+        outside = {*model.special.values(), *model.eog_ids, *model.suppress_ids} - set(range(n_vocab))
+        if outside:
+            raise TokenizerError(f"{label}: expected the special token {min(outside)}, got {n_vocab} tokens")
+        vocab.special, vocab.eog_ids, vocab.suppress_ids = model.special, model.eog_ids, model.suppress_ids
     else:
         if added:
             vocab.special["bos"] = added[0]
         if len(added) > 1:
             vocab.special["eos"] = added[-1]
-        vocab.recognise_ids()
-        vocab.find_end_tokens()
+        recognise_ids(vocab)
+        find_end_tokens(vocab)
     vocab.add_bos = bool(added) and added[0] == vocab.special.get("bos")
     vocab.add_eos = len(added) > 1 and added[-1] == vocab.special.get("eos")

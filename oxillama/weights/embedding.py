@@ -6,7 +6,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.formats import Format
-from oxillama.weights.requantize import quantized
+from oxillama.weights.requantize import check_range, quantized
 
 
 class Embedding:
@@ -14,6 +14,7 @@ class Embedding:
 
     Parameters
     ----------
+    name : of the tensor, for errors.
     rows : uint8 (n_rows, bytes of a row), the table in the file.
     format_id : id of its format.
     cols : elements of a row.
@@ -22,8 +23,15 @@ class Embedding:
     """
 
     def __init__(
-        self, rows: np.ndarray, format_id: int, cols: int, kernels: Kernels, requantize: Format | None = None
+        self,
+        name: str,
+        rows: np.ndarray,
+        format_id: int,
+        cols: int,
+        kernels: Kernels,
+        requantize: Format | None = None,
     ) -> None:
+        self.name = name
         self.rows = rows
         self.format_id = format_id
         self.cols = cols
@@ -31,8 +39,12 @@ class Embedding:
         self.requantize = requantize
 
     def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
-        """out (n, cols) float32 = the rows of ``ids`` (n,)."""
+        """out (n, cols) float32 = the rows of ``ids`` (n,).
+
+        Raises GGUFError if ``requantize`` cannot hold a value of these rows.
+        """
         pack.dequantize(self.format_id, self.rows[ids].reshape(-1), out)
         if self.requantize is not None and len(ids):
+            check_range(self.name, out, self.requantize)
             blocks = quantized(self.kernels, out, self.requantize, None)
             pack.dequantize(self.requantize.id, blocks.reshape(-1), out)

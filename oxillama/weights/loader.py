@@ -195,6 +195,5 @@ class Weights:
         self.progress(name, info.nbytes)
         fmt = self._quantized_format(info)
         requantize = None if fmt is info.format else fmt
-        return Embedding(
-            self.file.data(name).reshape(rows, -1), info.format.id, cols, self.kernels, requantize
-        )
+        table = self.file.data(name).reshape(rows, -1)
+        return Embedding(name, table, info.format.id, cols, self.kernels, requantize)

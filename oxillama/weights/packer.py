@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
+from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.formats import Format
 from oxillama.gguf.model_file import ModelFile, TensorInfo
-from oxillama.weights.memory import ALIGNMENT, aligned_empty
 from oxillama.weights.requantize import converted
 
 ARENA_BYTES = 64 << 20

@@ -1,21 +1,23 @@
-"""Rows of one format into rows of another, a few at a time: what the quantizer and quantize-on-load share."""
+"""Converts rows of one format to another, some rows at a time: for quantizing files, and while loading."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
+from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.errors import GGUFError
 from oxillama.formats import Format
 from oxillama.weights.file_types import UNWEIGHTED
 
 CHUNK_ELEMENTS = 1 << 22
-"""Elements converted at a time: what bounds the memory."""
+"""Elements converted at a time, which bounds the memory."""
 
 MOST = 65504.0
-"""The largest half float; a block's scale is one."""
+"""The largest half float. The scale of a block is a half float."""
 
 
 def converted(
@@ -28,35 +30,43 @@ def converted(
     importance: np.ndarray | None = None,
     n_threads: int = 1,
 ) -> Iterator[np.ndarray]:
-    """Chunks of whole rows of a matrix in another format; each a multiple of 16 rows, but for the last.
+    """A matrix in another format, in chunks of whole rows: 16 n rows each, except the last.
 
     Parameters
     ----------
     name : of the tensor, for errors.
-    source, blocks : its format and its rows, uint8 of any shape; dequantized first, if need be.
+    source, blocks : format and rows of the matrix, uint8 of any shape.
     target : one of `formats.WRITABLE`; ``cols`` is a multiple of its block length.
-    importance : float32 (cols,), above 0: the weights of the columns' errors; None for 1.
+    importance : float32 (cols,), above 0: weights of the errors of the columns; None for 1.
 
     Yields
     ------
-    uint8 (rows of the chunk, bytes of a row), in memory of its own.
+    uint8 (rows of the chunk, bytes of a row), in new memory.
 
     Raises
     ------
-    GGUFError : a value is not finite, or larger than the target can hold.
+    GGUFError : a value is NaN, or larger than the target can hold.
     """
     rows = blocks.reshape(-1, source.nbytes(cols))
     step = max(16, CHUNK_ELEMENTS // cols // 16 * 16)
     for first in range(0, len(rows), step):
         chunk = np.ascontiguousarray(rows[first : first + step])
         values = np.empty((len(chunk), cols), np.float32)
-        pack.dequantize(source.id, chunk.reshape(-1), values, n_threads)
-        if target.name not in ("F32", "BF16"):
-            low, high = float(values.min()), float(values.max())
-            if not (low >= -MOST and high <= MOST):
-                found = f"found {high if low >= -MOST else low}"
-                raise GGUFError(f"{target.name} needs values of at most {MOST:.0f}, {found}", key=name)
+        in_openmp_thread(partial(pack.dequantize, source.id, chunk.reshape(-1), values, n_threads))
+        check_range(name, values, target)
         yield quantized(kernels, values, target, importance, n_threads)
+
+
+def check_range(name: str, values: np.ndarray, target: Format) -> None:
+    """Raises GGUFError if a format cannot hold one of these float32 values of the tensor ``name``."""
+    if target.name in ("F32", "BF16") or not values.size:
+        return
+    low, high = float(values.min()), float(values.max())
+    if not (low >= -MOST and high <= MOST):
+        found = high if low >= -MOST else low
+        raise GGUFError(
+            f"expected values from {-MOST:.0f} to {MOST:.0f} for {target.name}, got {found}", key=name
+        )
 
 
 def quantized(
@@ -66,5 +76,6 @@ def quantized(
     rows, cols = values.shape
     out = np.empty((rows, target.nbytes(cols)), np.uint8)
     weights = None if target.name in UNWEIGHTED else importance
-    kernels.quantize.quantize(target.id, values, rows, cols, weights, out, n_threads)
+    quantize = partial(kernels.quantize.quantize, target.id, values, rows, cols, weights, out, n_threads)
+    in_openmp_thread(quantize)
     return out

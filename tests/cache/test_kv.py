@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from oxillama.cache.kv import KvCache, KvCachePool, KvLayout, PagedKvCache
+from oxillama.cache.kv import KvCache, PagedKvCache
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.pages import PagePool
 from oxillama.errors import ConfigError, KvCacheFullError
 from tests.support.kernels import normal
@@ -19,7 +20,7 @@ def store(serving: Serving, kv: PagedKvCache, start: int, x: np.ndarray) -> None
     batch = serving.kernels.attention.PagedBatch(
         serving.pool.shape,
         serving.pool.addresses,
-        kv.block_table[None].copy(),
+        np.array([kv.pages], np.int32),
         np.array([0, len(x)], np.int32),
         np.array([start], np.int32),
     )
@@ -55,12 +56,12 @@ def test_keys_and_values_are_read_back(name: str, kv_type: str, close: float, pa
 def test_a_pool_of_unknown_layout_is_not_read() -> None:
     serving = Serving()
     kv = PagedKvCache(PagePool(serving.pool.shape, 16, 10))
-    with pytest.raises(ConfigError, match="layout is not known"):
+    with pytest.raises(ConfigError, match="pool: expected a KvCachePool, got PagePool"):
         list(kv.keys(0, 0))
     layout = KvLayout(2, 2, 16, 17, "f16")
     other = PagedKvCache(KvCachePool(serving.pool.shape, layout, 16))
     other.reserve(0, 5)
-    with pytest.raises(ConfigError, match="6144 bytes, the pool's 4096"):
+    with pytest.raises(ConfigError, match="layout: expected pages of 4096 bytes, got 6144"):
         list(other.keys(0, 5))
 
 
@@ -74,8 +75,6 @@ def test_memory_grows_and_shrinks_with_the_tokens() -> None:
     assert len(kv.pages) == 1
     kv.reserve(16, 50)
     assert kv.memory_bytes == 4 * serving.pool.stride
-    assert kv.block_table.dtype == np.int32
-    assert kv.block_table.tolist() == kv.pages
     kv.shrink_to_fit(17)
     assert len(kv.pages) == 2
     kv.release()
@@ -163,12 +162,16 @@ def test_a_snapshot_is_put_back() -> None:
 
 
 def test_a_contiguous_cache_is_one_page() -> None:
-    serving = Serving(page_size=64)
-    kv = KvCache(serving.pool)
-    kv.reserve(0, 1)
-    kv.reserve(1, 64)
+    serving = Serving(kv_type="f32", page_size=64)
+    kv, x = KvCache(serving.pool), normal(64, 64)
+    store(serving, kv, 0, x[:1])
+    store(serving, kv, 1, x[1:])
     assert len(kv.pages) == 1
-    with pytest.raises(ConfigError, match="65 tokens do not fit a contiguous cache of 64"):
+    assert kv.capacity == 64
+    assert kv.memory_bytes == serving.pool.stride
+    np.testing.assert_array_equal(np.array(list(kv.keys(0, 64))).reshape(64, -1), x[:, :32])
+    np.testing.assert_array_equal(np.array(list(kv.values(0, 64))).reshape(64, -1), x[:, 32:])
+    with pytest.raises(ConfigError, match="end: expected at most 64 tokens, got 65"):
         kv.reserve(64, 65)
 
 

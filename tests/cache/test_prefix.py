@@ -249,12 +249,12 @@ def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: 
     serving.run(*(serving.submit(tokens_of(70, 40, seed=i), max_tokens=2) for i in range(2, 6)))
     serving.prefix.clear()
     monkeypatch.setattr(serving.scheduler, "_is_run_by_another", lambda *_: False)
-    twins = [serving.submit(tokens_of(40, 40), max_tokens=6) for _ in range(2)]
+    references = [serving.submit(tokens_of(40, 40), max_tokens=6) for _ in range(2)]
     serving.step()
-    assert twins[0].sequence.pages[:2] == twins[1].sequence.pages[:2]
+    assert references[0].sequence.pages[:2] == references[1].sequence.pages[:2]
     other = serving.submit(tokens_of(60, 40, seed=1), max_tokens=6)  # gets the pages that were given up
-    serving.run(*twins, other)
-    for request in (*twins, other):
+    serving.run(*references, other)
+    for request in (*references, other):
         check_as_alone(serving, request, 6)
     serving.check_empty()
 

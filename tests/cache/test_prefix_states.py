@@ -13,7 +13,7 @@ from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
-from oxillama.cache.recurrent import SsmStatePool
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
 from oxillama.engine.sequence import Sequence as Running
@@ -33,7 +33,7 @@ class Cache(PrefixKvCache):
 
     def __init__(self, room: int = 100, cached: int = 100, spacing: int = 8, state: int = 2) -> None:
         pool = PagePool(Shape(), 4, room)
-        pool.states = self.slots_of = SsmStatePool(pool, 16 * state)
+        pool.recurrent_states = self.slots_of = RecurrentStatePool(pool, 16 * state)
         super().__init__(pool, 64 * cached, spacing)
 
     def put(self, tokens: Sequence[int]) -> None:
@@ -144,9 +144,9 @@ def test_states_and_pages_come_out_of_one_limit() -> None:
     held = cache.match(KEY, range(8))
     assert held.slot is not None
     taken = cache.slots_of.allocate(), cache.slots_of.allocate()
-    with pytest.raises(KvCacheFullError, match="a state of 128 bytes needed, 0 bytes available"):
+    with pytest.raises(KvCacheFullError, match="expected 128 free bytes for a recurrent state, got 0"):
         cache.slots_of.allocate()
-    with pytest.raises(KvCacheFullError, match="1 pages of 4 tokens needed, 0 available"):
+    with pytest.raises(KvCacheFullError, match="expected 1 free pages of 4 tokens, got 0"):
         cache.pool.allocate(1)
     assert cache.pool.memory_bytes == 8 * 64
     cache.slots_of.release(held.slot)
@@ -332,7 +332,7 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
     again = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     serving.run(again)
     check_as_alone(serving, again, 3)
-    with pytest.raises(ConfigError, match=r"kv_memory_limit: \d+ bytes, but two states and a page"):
+    with pytest.raises(ConfigError, match=r"kv_memory_limit: expected at least \d+ bytes, for two"):
         Serving("mamba", max_pages=0, states=2)
     serving.check_empty()
 
@@ -350,7 +350,7 @@ def test_earlier_states_of_a_sequence_make_room_for_its_next() -> None:
 def test_a_pass_that_finds_no_pages_gives_its_slot_back() -> None:
     serving, n_vocab = Serving("mamba", page_size=1, max_pages=1, states=2), n_vocab_of("mamba")
     own = Running(serving.pool, tokens_of(100, n_vocab))
-    with pytest.raises(KvCacheFullError, match="100 pages of 1 tokens needed"):
+    with pytest.raises(KvCacheFullError, match="expected 100 free pages of 1 tokens"):
         serving.runner.forward([(own, 100)])
     assert own.kv.slots == []
     serving.check_empty()
@@ -392,17 +392,16 @@ def ids(n: int, seed: int = 0) -> list[int]:
 def test_a_primed_prefix_is_kept(mamba: InferenceEngine) -> None:
     system = ids(70)
     pinned = mamba.prime_with_prefix(system)
-    mamba.prefix_cache.clear()
-    assert mamba.prefix_cache.n_states == 2
+    mamba.model.prefix_cache.clear()
+    assert mamba.model.prefix_cache.n_states == 2
     for prompt, known in ((system + ids(5, 1), 70), (system[:69] + ids(5, 2), 64)):
         expected = fresh(mamba, prompt)
-        assert mamba.generate(prompt, sampler=GREEDY, max_tokens=5) == expected
-        assert mamba.last is not None
-        assert mamba.last.cached_tokens == known
+        done = mamba.stream(prompt, sampler=GREEDY, max_tokens=5).result()
+        assert (done.text, done.usage.cached_tokens) == (expected, known)
     pinned.release()
-    mamba.prefix_cache.clear()
+    mamba.model.prefix_cache.clear()
     mamba.check_integrity()
-    assert mamba.prefix_cache.memory_bytes == 0
+    assert mamba.model.prefix_cache.memory_bytes == 0
     small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.model.runner.pool.stride)
     with pytest.raises(KvCacheFullError, match="prefix: 70 tokens do not fit"):
         small.prime_with_prefix(system)
@@ -429,7 +428,7 @@ def test_all_ways_to_generate_share(mamba: InferenceEngine) -> None:
     now = mamba.metrics_snapshot()
     assert now.prefix_hits - before.prefix_hits == 2 + 3
     assert now.cached_prompt_tokens - before.cached_prompt_tokens == 5 * 192
-    assert now.kv_states_used == now.kv_states_cached == mamba.prefix_cache.n_states > 0
+    assert now.kv_states_used == now.kv_states_cached == mamba.model.prefix_cache.n_states > 0
     mamba.check_integrity()
 
 
@@ -444,7 +443,7 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(serving.runner.model.layers[-1].feed), "run", interrupted)
+        patch.setattr(type(serving.runner.model.layers[-1].feed_forward), "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             serving.loop.step()
     steps = 0

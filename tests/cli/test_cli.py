@@ -340,9 +340,9 @@ def broken_models(folder: Path, good: Path) -> Iterator[tuple[Path, str]]:
         (folder / name).write_bytes(content)
         yield folder / name, message
     yield folder / "absent.gguf", "absent.gguf: cannot be opened: No such file or directory"
-    yield folder, "expected a file, found a directory"
+    yield folder, "expected a file, got a directory"
     for name, changes, message in (
-        ("arch", {"architecture": "quantum"}, "architecture 'quantum' is not supported"),
+        ("arch", {"architecture": "quantum"}, "general.architecture: expected one of"),
         (
             "format",
             {"tensors": {QUERY: np.ones((64, 64), np.int32)}},

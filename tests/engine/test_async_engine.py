@@ -11,10 +11,21 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from oxillama.engine.core import EngineCore
 
-from oxillama import AsyncEngine, Busy, ConfigError, InferenceEngine, SamplerConfig, SchedulerConfig, demo
+from oxillama import (
+    AsyncEngine,
+    ConfigError,
+    EngineClosed,
+    GenerationTimeout,
+    InferenceEngine,
+    QueueFull,
+    SamplerConfig,
+    SchedulerConfig,
+    demo,
+)
+from oxillama.engine.loop import EngineLoop
 from oxillama.sampling.chain import Sampler
+from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox", "One day", "A boat"]
@@ -27,10 +38,9 @@ def engine() -> InferenceEngine:
 
 @pytest.fixture(autouse=True)
 def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
-    """After every test no thread of ours is left, and no page is held but by the prefix cache."""
+    """After every test no page is held but by the prefix cache, and only this engine's thread is left."""
     yield
-    gc.collect()
-    assert not [thread for thread in threading.enumerate() if thread.name == "oxillama"]
+    until(lambda: len([t for t in threading.enumerate() if t.name == "oxillama"]) <= 1)
     engine.check_integrity()
     assert not engine.model.scheduler.running
     engine.model.prefix_cache.clear()
@@ -62,7 +72,7 @@ def test_streams_yield_pieces_as_they_come(engine: InferenceEngine) -> None:
 
     async def main() -> None:
         async with AsyncEngine(engine) as many:
-            generation = many.submit(PROMPTS[0], sampler=GREEDY, max_tokens=20)
+            generation = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=20)
             pieces = [piece async for piece in generation]
             assert len(pieces) > 5
             assert "".join(pieces) == expected == generation.text
@@ -78,7 +88,7 @@ def test_closing_the_generator_cancels(engine: InferenceEngine) -> None:
             stream = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=400)
             await stream.__anext__()
             await stream.aclose()
-            generation = many.submit(PROMPTS[1], sampler=GREEDY, max_tokens=400)
+            generation = many.stream(PROMPTS[1], sampler=GREEDY, max_tokens=400)
             await generation.__anext__()
             await generation.aclose()
             assert generation.finish_reason == "cancelled"
@@ -97,7 +107,7 @@ def test_closing_the_generator_cancels(engine: InferenceEngine) -> None:
 def test_a_dropped_generation_is_cancelled(engine: InferenceEngine) -> None:
     async def main() -> None:
         async with AsyncEngine(engine) as many:
-            generation = many.submit(PROMPTS[0], max_tokens=400)
+            generation = many.stream(PROMPTS[0], max_tokens=400)
             await generation.__anext__()
             del generation
             gc.collect()
@@ -113,22 +123,27 @@ def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> N
 
     async def main() -> None:
         async with AsyncEngine(engine) as many:
-            slow = many.submit(PROMPTS[0], sampler=GREEDY, max_tokens=60, window=3)
+            slow = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=60, window=3)
             await many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=100)
-            assert len(slow.tokens) < 12  # three pieces, and tokens that show nothing yet
-            assert await slow.read() == expected
+            assert len(slow.tokens) == 0  # it says what was read
+            assert slow._request.n_generated < 12  # three pieces, and tokens that show nothing yet
+            assert (await slow).text == expected
+            assert slow.finish_reason == "length"
 
     run(main)
 
 
-def test_another_model_needs_another_async_engine() -> None:
+def test_running_streams_go_on_with_the_model_they_began_with() -> None:
     other = InferenceEngine.from_gguf(demo.DRAFT)
+    expected = other.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30)
 
     async def main() -> None:
         async with AsyncEngine(other) as many:
+            stream = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=30)
+            await stream.__anext__()
             other.load_model(demo.STORY)
-            with pytest.raises(ConfigError, match="another model"):
-                many.submit(PROMPTS[0])
+            assert (await stream).text == expected
+            assert await many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30) != expected
         with pytest.raises(ConfigError, match="no model"):
             AsyncEngine(InferenceEngine())
 
@@ -141,14 +156,16 @@ def test_a_full_queue_is_said(engine: InferenceEngine) -> None:
 
     async def main() -> None:
         async with AsyncEngine(small) as many:
-            first = many.submit(PROMPTS[0], max_tokens=300)
+            first = many.stream(PROMPTS[0], max_tokens=300)
             await first.__anext__()
-            others = [many.submit(p, max_tokens=2) for p in PROMPTS[1:3]]
-            with pytest.raises(Busy, match="2 requests are waiting"):
-                many.submit(PROMPTS[3])
+            others = [many.stream(p, max_tokens=2) for p in PROMPTS[1:3]]
+            while small.model.scheduler.running == [] or len(small.model.scheduler.waiting) < 2:
+                await asyncio.sleep(0.001)
+            with pytest.raises(QueueFull, match="2 requests may wait"):
+                many.stream(PROMPTS[3])
             await first.aclose()
             for other in others:
-                await other.read()
+                await other
             await many.generate(PROMPTS[3], max_tokens=1)
 
     run(main)
@@ -158,14 +175,14 @@ def test_what_one_request_raises_ends_it_alone(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = engine.generate(PROMPTS[1], sampler=GREEDY, max_tokens=30)
-    real = Sampler.sample
+    real = Sampler.row
 
-    def sample(self: Sampler, logits: Any, history: Any) -> int:
+    def row(self: Sampler, logits: Any, history: Any) -> Any:
         if self.config.seed == 666 and len(history) > 8:
             raise RuntimeError("a stage of the user's")
         return real(self, logits, history)
 
-    monkeypatch.setattr(Sampler, "sample", sample)
+    monkeypatch.setattr(Sampler, "row", row)
 
     async def main() -> None:
         async with AsyncEngine(engine) as many:
@@ -178,42 +195,71 @@ def test_what_one_request_raises_ends_it_alone(
     run(main)
 
 
-def test_when_the_thread_dies_every_caller_is_told(
+def test_when_a_step_fails_every_caller_is_told_and_the_engine_serves_on(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def step(self: EngineCore) -> bool:
-        self._receive()
+    def step(self: EngineLoop) -> bool:
         raise SystemError("the end")
 
     async def main() -> None:
-        many = AsyncEngine(engine)
-        monkeypatch.setattr(EngineCore, "step", step)
-        tasks = [many.generate(prompt) for prompt in PROMPTS]
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert {type(result) for result in results} <= {SystemError, ConfigError}
-        assert SystemError in {type(result) for result in results}
-        with pytest.raises(ConfigError, match="the end"):
-            many.submit(PROMPTS[0])
-        monkeypatch.undo()
-        await many.aclose()
+        async with AsyncEngine(engine) as many:
+            with monkeypatch.context() as patch:
+                patch.setattr(EngineLoop, "step", step)
+                tasks = [many.generate(prompt) for prompt in PROMPTS]
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(result) for result in results} == {SystemError}
+            assert await many.generate(PROMPTS[0], max_tokens=2)
 
     run(main)
-    assert engine.generate(PROMPTS[0], max_tokens=2)
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_closing_the_engine_cancels_or_finishes(engine: InferenceEngine, finish: bool) -> None:
+@pytest.mark.parametrize("owned", [False, True])
+def test_closing_the_engine_cancels_or_finishes(engine: InferenceEngine, finish: bool, owned: bool) -> None:
     async def main() -> None:
-        many = AsyncEngine(engine)
-        generations = [many.submit(p, sampler=GREEDY, max_tokens=60, window=2) for p in PROMPTS]
+        many = AsyncEngine.from_gguf(demo.STORY) if owned else AsyncEngine(engine)
+        generations = [many.stream(p, sampler=GREEDY, max_tokens=60, window=2) for p in PROMPTS]
         await generations[0].__anext__()
         await many.aclose(finish=finish)
         reasons = {generation._request.finish_reason for generation in generations}
         assert reasons <= ({"length", "stop"} if finish else {"cancelled"})
         for generation in generations:
-            await generation.read()
-        with pytest.raises(ConfigError, match="closed"):
-            many.submit(PROMPTS[0])
+            if finish:
+                assert (await generation).finish_reason in ("length", "stop")
+                continue
+            with pytest.raises(EngineClosed):
+                await generation
+            assert generation.finish_reason == "cancelled"
+        with pytest.raises(EngineClosed, match="closed"):
+            many.stream(PROMPTS[0])
+
+    run(main)
+
+
+def test_a_text_that_is_cut_is_no_success(engine: InferenceEngine) -> None:
+    async def main() -> None:
+        many = AsyncEngine(engine)
+        with pytest.raises(GenerationTimeout, match="timeout: ") as caught:
+            await many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.05)
+        assert engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480).startswith(caught.value.text)
+        task = asyncio.create_task(many.generate(PROMPTS[0], max_tokens=480))
+        await asyncio.sleep(0.01)
+        await many.aclose()
+        with pytest.raises(EngineClosed):
+            await task
+
+    run(main)
+
+
+def test_embeddings_join_the_batch(engine: InferenceEngine) -> None:
+    expected = engine.embed_batch(PROMPTS, pooling="mean", normalize=True)
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            text = asyncio.create_task(many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30))
+            found = await asyncio.gather(*(many.embed(p, pooling="mean", normalize=True) for p in PROMPTS))
+            assert all((mine == other).all() for mine, other in zip(found, expected))
+            assert await text == engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30)
 
     run(main)
 
@@ -246,7 +292,7 @@ import asyncio
 from oxillama import AsyncEngine, demo
 async def main():
     engine = AsyncEngine.from_gguf(demo.STORY)
-    keep.append([engine.submit("Once upon a time", max_tokens=400, window=10**6) for _ in range(4)])
+    keep.append([engine.stream("Once upon a time", max_tokens=400, window=10**6) for _ in range(4)])
     await keep[0][0].__anext__()
     {ending or "pass"}
 keep = []

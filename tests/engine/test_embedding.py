@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, PoolingMode, PromptError
-from oxillama.engine.embedding import embed_texts, pool, token_states
+from oxillama.engine.embedding import pool_hidden_states
 from oxillama.errors import LoadError
 from tests.support.kernels import normal, same_bits
 from tests.support.tiny_file import write_tiny_model
@@ -31,15 +31,15 @@ def engine(path: Path) -> InferenceEngine:
 
 def test_modes_pool_what_they_say() -> None:
     states = normal(7, 5)
-    assert same_bits(pool(states, PoolingMode.LAST), states[6])
-    assert same_bits(pool(states, PoolingMode.CLS), states[0])
-    assert same_bits(pool(states, PoolingMode.MAX), states.max(axis=0))
-    assert np.allclose(pool(states, PoolingMode.MEAN), states.mean(axis=0), atol=1e-7)
+    assert same_bits(pool_hidden_states(states, PoolingMode.LAST), states[6])
+    assert same_bits(pool_hidden_states(states, PoolingMode.CLS), states[0])
+    assert same_bits(pool_hidden_states(states, PoolingMode.MAX), states.max(axis=0))
+    assert np.allclose(pool_hidden_states(states, PoolingMode.MEAN), states.mean(axis=0), atol=1e-7)
 
 
 def test_states_are_those_the_output_matrix_sees(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXTS[0])
-    states = token_states(engine.model.runner, [tokens], 512)[0]
+    states = engine.hidden_states(tokens)
     assert states.shape == (len(tokens), engine.spec.n_embd)
     assert not np.array_equal(states[0], states[1])
     output = engine.model.runner.model.output
@@ -75,13 +75,13 @@ def test_defaults(engine: InferenceEngine) -> None:
 
 
 def test_bad_requests(engine: InferenceEngine) -> None:
-    with pytest.raises(ConfigError, match="pooling: needs one of last, mean, max, cls, got 'sum'"):
+    with pytest.raises(ConfigError, match="pooling: expected one of last, mean, max, cls, got 'sum'"):
         engine.embed_with("hello", "sum")
-    with pytest.raises(ConfigError, match="texts: needs a list"):
+    with pytest.raises(ConfigError, match="texts: expected a list"):
         engine.embed_batch("hello")
     with pytest.raises(PromptError, match="prompt: is empty"):
         engine.embed("")
-    with pytest.raises(PromptError, match="do not fit a context"):
+    with pytest.raises(PromptError, match=r"expected at most \d+ tokens for the context, got 5000"):
         engine.embed([1] * 5000)
     with pytest.raises(ConfigError, match="no model"):
         InferenceEngine().embed("hello")
@@ -91,18 +91,16 @@ def test_bad_requests(engine: InferenceEngine) -> None:
 def test_every_architecture_embeds(name: str) -> None:
     running = Running(MODELS[name].file())
     texts = [tokens_of(n, VOCAB, seed=n) for n in (3, 20, 1, 9)]
-    vectors = embed_texts(running.runner, texts, "mean", 16, False)
-    assert np.isfinite(vectors).all()
-    for tokens, vector in zip(texts, vectors):
-        assert same_bits(embed_texts(running.runner, [tokens], "mean", 512, False)[0], vector)
-    running.pool.check_integrity()
+    for tokens, states in zip(texts, running.hidden_states(texts, 16)):
+        assert np.isfinite(states).all()
+        assert same_bits(running.hidden_states([tokens])[0], states)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_an_encoder_sees_what_comes_later_and_has_no_logits(name: str) -> None:
     running = Running(MODELS[name].file())
     tokens = tokens_of(12, VOCAB)
-    first, second = token_states(running.runner, [tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]], 512)
+    first, second = running.hidden_states([tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]])
     assert (np.abs(first[0] - second[0]) > 0).any()
     with pytest.raises(ConfigError, match=f"{name} is an encoder"):
         running.logits(tokens)

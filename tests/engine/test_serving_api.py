@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from oxillama import (
-    Busy,
     ConfigError,
     EngineConfig,
+    GenerationTimeout,
     InferenceEngine,
     KvCacheFullError,
     PromptError,
+    QueueFull,
     SamplerConfig,
     SchedulerConfig,
     demo,
 )
 from tests.support.kernels import same_bits
+from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -65,6 +67,8 @@ def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
     assert [texts[0], texts[2]] == [engine.generate(p, sampler=GREEDY, max_tokens=5) for p in prompts[::2]]
     with pytest.raises(PromptError):
         small.generate_batch(["One day", ""])
+    texts = small.generate_batch(["One day", "", 3, "A boat"], max_tokens=2, return_exceptions=True)
+    assert [type(text) for text in texts] == [str, PromptError, PromptError, str]
     small.check_integrity()
 
 
@@ -86,10 +90,9 @@ def test_generate_with_logits(engine: InferenceEngine) -> None:
     hot = SamplerConfig(temperature=1.0, seed=3)
     text, logits = engine.generate_with_logits(PROMPTS[0], sampler=hot, max_tokens=12)
     assert text == engine.generate_with_config(PROMPTS[0], hot, max_tokens=12)
-    assert engine.last is not None
-    tokens = engine.last.prompt_tokens + engine.last.tokens
-    whole = engine.logits(tokens)
-    assert same_bits(logits, whole[len(engine.last.prompt_tokens) - 1 : -1])
+    prompt = engine.tokenize(PROMPTS[0])
+    tokens = engine.stream(PROMPTS[0], sampler=hot, max_tokens=12).result().tokens
+    assert same_bits(logits, engine.logits(prompt + tokens)[len(prompt) - 1 : -1])
 
 
 def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
@@ -98,15 +101,14 @@ def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
     engine.model.prefix_cache.clear()
     before = engine.model.prefix_cache.hit_tokens
     text = engine.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5)
-    assert (
-        engine.model.prefix_cache.hit_tokens - before >= pinned.n_tokens - 2
-    )  # the last may join what follows
+    known = engine.model.prefix_cache.hit_tokens - before
+    assert known >= pinned.n_tokens - 2  # the last may join what follows
     pinned.release()
     engine.model.prefix_cache.clear()
     assert engine.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5) == text
     without = InferenceEngine.from_gguf(demo.STORY, prefix_cache_bytes=0)
     assert without.generate(system + "What do you see?", sampler=GREEDY, max_tokens=5) == text
-    assert without.prefix_cache.hits == 0
+    assert without.model.prefix_cache.hits == 0
     with pytest.raises(KvCacheFullError, match="prefix"):
         without.prime_with_prefix(system)
 
@@ -126,7 +128,7 @@ def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
     whole = engine.logits(tokens)
     assert same_bits(engine.forward_prefill(tokens[:6]), whole[5])
     assert same_bits(engine.forward_decode(tokens[6]), whole[6])
-    engine.rewind(3)
+    engine.rewind(4)
     assert engine.kv_cache_seq_len == 4
     assert same_bits(engine.prefill(tokens[4:]), whole[-1])
     for wrong in (-1, 100, True):
@@ -195,29 +197,39 @@ def test_two_threads_share_batches(engine: InferenceEngine) -> None:
 
 def test_cancelling_from_another_thread_between_chunks() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, prefill_chunk_size=1)
-    generation = engine.stream("word " * 80, sampler=GREEDY, max_tokens=5)
-    real, calls = engine.model.runner.run, []
+    runner, calls, generations = engine.model.runner, [], []
+    real, may_cancel = runner.run, threading.Event()
 
-    def run(*args: object) -> np.ndarray:
+    def run(*args: object) -> list[np.ndarray | None]:
         calls.append(1)
         if len(calls) == 3:
-            generation.cancel()
+            may_cancel.wait(20)
+            generations[0].cancel()
         return real(*args)  # type: ignore[arg-type]
 
-    engine.model.runner.run = run  # type: ignore[method-assign, assignment]
-    assert list(generation) == []
-    assert generation.finish_reason == "cancelled"
+    runner.run = run  # type: ignore[method-assign, assignment]
+    generations.append(engine.stream("word " * 80, sampler=GREEDY, max_tokens=5))
+    may_cancel.set()
+    assert list(generations[0]) == []
+    assert generations[0].finish_reason == "cancelled"
     assert len(calls) == 3
     engine.check_integrity()
 
 
 def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
-    generation = engine.stream(PROMPTS[0], sampler=GREEDY, max_tokens=300, timeout=60)
-    first = next(generation)
+    whole = engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=300)
+    generation = engine.stream(PROMPTS[0], sampler=GREEDY, max_tokens=300, timeout=60, window=4)
+    next(generation)
     generation._request.deadline = 0.0
-    assert "".join(generation) == ""
+    list(generation)
     assert generation.finish_reason == "timeout"
-    assert generation.text == first
+    assert whole.startswith(generation.text)
+    assert len(generation.text) < len(whole)
+    with pytest.raises(GenerationTimeout) as caught:
+        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.03)
+    assert whole.startswith(caught.value.text)
+    with pytest.raises(TimeoutError):
+        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.03)
 
 
 @pytest.mark.parametrize(
@@ -254,11 +266,13 @@ def test_bad_engine_options(options: dict[str, object]) -> None:
 def test_a_full_queue_is_said_to_threads_too() -> None:
     config = SchedulerConfig(max_sequences=1, max_waiting=1)
     engine = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
-    request = engine.prepare(PROMPTS[0])
-    engine.core.submit(request)
-    with pytest.raises(Busy):
+    streams = [engine.stream(PROMPTS[0], max_tokens=400, window=1)]
+    next(streams[0])
+    streams.append(engine.stream(PROMPTS[0]))
+    with pytest.raises(QueueFull):
         engine.generate(PROMPTS[1])
-    engine.core.cancel(request)
+    for stream in streams:
+        stream.close()
     assert engine.generate(PROMPTS[1], max_tokens=2)
 
 
@@ -274,14 +288,15 @@ def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
     n = len(fresh.tokenize(PROMPTS[0]))
     for _ in range(2):
         fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
-    stream = fresh.stream(PROMPTS[1], sampler=GREEDY, max_tokens=10)
+    stream = fresh.stream(PROMPTS[1], sampler=GREEDY, max_tokens=10, window=1)
     next(stream)
-    now = fresh.metrics_snapshot()
+    until(lambda: not stream._request.wanted)
+    now = fresh.model.call(fresh.metrics_snapshot)
     m = len(stream.prompt_tokens)
     assert now.prompt_tokens == 2 * n + m
     assert now.cached_prompt_tokens >= n - 1
     assert now.prefill_tokens == 2 * n + m - now.cached_prompt_tokens
-    assert now.generation_tokens == 20 + len(stream.tokens)
+    assert now.generation_tokens == 20 + stream._request.n_generated
     assert now.finished == {"length": 2}
     assert (now.running, now.waiting) == (1, 0)
     assert now.kv_pages_used > now.kv_pages_cached > 0
@@ -292,7 +307,7 @@ def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
     assert now.decode_tokens_per_second > 0
     assert now.steps == now.generation_tokens
     stream.close()
-    assert fresh.metrics_snapshot().finished == {"length": 2, "cancelled": 1}
+    until(lambda: fresh.metrics_snapshot().finished == {"length": 2, "cancelled": 1})
     assert now.finished == {"length": 2}  # a snapshot stays what it was
 
 

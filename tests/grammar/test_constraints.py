@@ -59,10 +59,22 @@ def test_any_type_is_a_schema(engine: InferenceEngine) -> None:
         sampler = SamplerConfig(json_schema=kind, seed=2)
         value = json.loads(engine.generate("Say:", sampler=sampler, max_tokens=60))
         assert value in ("x", 3, 5, 6) or all(isinstance(item, bool) for item in value)
-        assert engine.constraints.of(sampler).grammar is engine.constraints.of(sampler).grammar  # type: ignore
+        assert engine.model.constraints.of(sampler).grammar is engine.model.constraints.of(sampler).grammar  # type: ignore
     for wrong in (3, 1.5, [int], b"{}", ""):
-        with pytest.raises(ConfigError, match="json_schema: needs a mapping"):
+        with pytest.raises(ConfigError, match="json_schema: expected a mapping"):
             SamplerConfig(json_schema=wrong)
+
+
+def test_a_schema_nested_too_deeply_is_a_grammar_error(engine: InferenceEngine) -> None:
+    schema: dict[str, object] = {}
+    for _ in range(5_000):
+        schema = {"items": schema}
+    for compile_it in (
+        Grammar.from_json_schema,
+        lambda s: engine.constraints.of(SamplerConfig(json_schema=s)),
+    ):
+        with pytest.raises(GrammarError, match=r"nested too deeply|within each other"):
+            compile_it(schema)
 
 
 def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
@@ -72,7 +84,6 @@ def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
     dead = dataclasses.replace(greedy, grammar='root ::= "Once" "!"', banned_tokens=banned)
     alone = engine.generate("The toad", sampler=greedy, max_tokens=12)
     other = engine.stream("The toad", sampler=greedy, max_tokens=12)
-    other.eager = True
     first = next(other)
     with pytest.raises(SamplingError):
         engine.generate("The toad", sampler=dead, max_tokens=12)
@@ -83,10 +94,11 @@ def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
 def test_what_the_prefix_cache_has_changes_nothing(engine: InferenceEngine) -> None:
     sampler = SamplerConfig(json_schema=SCHEMA, seed=9)
     prompt = "Mia lived by the sea. " * 12
-    cold = engine.generate(prompt, sampler=sampler, max_tokens=60, salt="new")
-    assert engine.last is not None and engine.last.cached_tokens == 0
-    assert engine.generate(prompt, sampler=sampler, max_tokens=60, salt="new") == cold
-    assert engine.last.cached_tokens > 0
+    cold = engine.stream(prompt, sampler=sampler, max_tokens=60, salt="new").result()
+    assert cold.usage.cached_tokens == 0
+    warm = engine.stream(prompt, sampler=sampler, max_tokens=60, salt="new").result()
+    assert warm.text == cold.text
+    assert warm.usage.cached_tokens > 0
 
 
 def test_each_of_a_batch_has_its_own(engine: InferenceEngine) -> None:
@@ -118,10 +130,10 @@ def test_a_dead_end_is_an_error(engine: InferenceEngine) -> None:
 def test_a_grammar_is_compiled_once(engine: InferenceEngine) -> None:
     config = SamplerConfig(json_schema=SCHEMA)
     first, second = (
-        engine.constraints.of(config),
-        engine.constraints.of(SamplerConfig(json_schema=dict(SCHEMA))),
+        engine.model.constraints.of(config),
+        engine.model.constraints.of(SamplerConfig(json_schema=dict(SCHEMA))),
     )
     assert first is not None
     assert second is not None
     assert first.grammar is second.grammar
-    assert engine.constraints.of(SamplerConfig()) is None
+    assert engine.model.constraints.of(SamplerConfig()) is None

@@ -67,21 +67,21 @@ def test_a_grammar_is_read() -> None:
     [
         ('root ::= "a', 1, 10, "the literal is not closed"),
         ("root ::= [a", 1, 10, "the class is not closed"),
-        ('root ::= ("a"', 1, 14, r"expected \) to close the group of line 1, column 10, found the end"),
-        ('root ::= "a")', 1, 13, "expected an item or the end of the line, found '\\)'"),
+        ('root ::= ("a"', 1, 14, r"expected \) to close the group of line 1, column 10, got the end"),
+        ('root ::= "a")', 1, 13, "expected an item or the end of the line, got '\\)'"),
         ('root ::= "a"\nroot ::= "b"', 2, 1, "rule root is defined twice"),
         ('root ::= "a"\n\n  x "b"', 3, 5, "expected ::= after the rule name x"),
         ('root ::= "a" x', 1, 14, "rule x is not defined"),
         ('root ::= "\\q"', 1, 11, r"unknown escape \\q"),
         ('root ::= "\\u12"', 1, 11, "expected 4 hexadecimal digits"),
         ('root ::= "\\U00110000"', 1, 11, "expected a code point up to 10FFFF"),
-        ('root ::= "\\uD800"', 1, 11, "expected a character, found the surrogate D800"),
-        ("root ::= [z-a]", 1, 11, "expected a range in ascending order, found z-a"),
+        ('root ::= "\\uD800"', 1, 11, "expected a character, got the surrogate D800"),
+        ("root ::= [z-a]", 1, 11, "expected a range in ascending order, got z-a"),
         ("root ::= * ", 1, 10, r"expected an item before \*"),
         ('root ::= "a"{,3}', 1, 14, "expected a number"),
-        ('root ::= "a"{3,2}', 1, 13, r"found \{3,2\}"),
+        ('root ::= "a"{3,2}', 1, 13, r"got \{3,2\}"),
         ('root ::= "a"{9999999999}', 1, 14, "expected at most 1000000000 repetitions"),
-        ('root ::= "a"{3', 1, 15, "expected } to close the repetition, found the end"),
+        ('root ::= "a"{3', 1, 15, "expected } to close the repetition, got the end"),
         ("root ::= <[x]>", 1, 10, "expected a token id"),
         ("root ::= <a", 1, 10, "the token is not closed"),
         ("root ::= <think>", 1, 10, "none was given"),
@@ -96,7 +96,7 @@ def test_a_fault_is_placed(text: str, line: int, column: int, message: str) -> N
 
 
 def test_a_grammar_without_its_root_is_refused() -> None:
-    with pytest.raises(GrammarError, match="expected a rule root, found a"):
+    with pytest.raises(GrammarError, match="expected a rule root, got a"):
         parse_gbnf('a ::= "b"')
 
 

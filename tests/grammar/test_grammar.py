@@ -129,16 +129,47 @@ def test_ten_megabytes_are_followed() -> None:
 
 def test_what_grows_without_end_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oxillama.grammar.grammar.HARD_BYTES", 4 << 20)
-    with pytest.raises(GrammarError, match="needs more than 4 MB"):
+    with pytest.raises(GrammarError, match="at most 4 MB"):
         Grammar.parse('root ::= "(" root ")" | ""').matches("(" * 1_000_000)
     assert Grammar.parse('root ::= "a"*').matches("a" * 1_000_000)
 
 
 def test_a_grammar_too_wide_raises() -> None:
-    with pytest.raises(GrammarError, match="more than 4096 alternatives"):
+    with pytest.raises(GrammarError, match="at most 4096 items in a parser state"):
         Grammar.parse('root ::= "a"* "a"{20000,30000} "b"').matches("a" * 25_000)
-    with pytest.raises(GrammarError, match=r"more than (4096 returns|256 MB)"):
+    with pytest.raises(GrammarError, match=r"at most (4096 returns|256 MB)"):
         Grammar.parse('root ::= ("a" "c"?)* ("a" "c"?){20000,30000} "b"').matches("a" * 25_000)
+
+
+BUDGET = "expected at most 5000000 units of work for a mask or a token, got more"
+AMBIGUOUS = "\n".join([f"r{i} ::= r{i + 1} r{i + 1}" for i in range(45)]) + '\nr45 ::= "a"?'
+
+
+def test_a_mask_beyond_the_budget_of_work_raises() -> None:
+    with pytest.raises(GrammarError, match=BUDGET):
+        GrammarState(Grammar.parse(AMBIGUOUS, root="r0"), VOCABULARY).mask()
+    state = follow(Grammar.from_regex("(ab)?" * 3300), ids("a"))
+    with pytest.raises(GrammarError, match=BUDGET):
+        state.mask()
+    assert state.tokens == ids("a")
+
+
+def test_the_budget_is_counted_in_work_and_for_each_mask_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_failure(budget: int) -> int:
+        monkeypatch.setattr(constraint, "MASK_WORK", budget)
+        state = GrammarState(Grammar(Grammar.json().rules), VOCABULARY)
+        for i, token in enumerate(ids('{"a": [1, true]}')):
+            try:
+                state.mask()
+            except GrammarError:
+                return i
+            state.advance(token)
+        return -1
+
+    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
+    needed = next(budget for budget in range(100, 100_000, 100) if first_failure(budget) < 0)
+    assert first_failure(needed - 100) >= 0
+    assert [first_failure(needed) for _ in range(3)] == [-1] * 3
 
 
 @pytest.mark.parametrize(
@@ -151,7 +182,7 @@ def test_a_grammar_too_wide_raises() -> None:
         (Rules("root", {"root": Alt(())}), "no text matches"),
         (Rules("root", {"root": Text("\ud800")}), "no text matches"),
         (Rules("root", {"root": Repeat(Text("a"), 3, 2)}), "repeats from 3 to 2 times"),
-        (Rules("root", {"root": Text("a" * 400_000)}), "needs more than 300000 states"),
+        (Rules("root", {"root": Text("a" * 400_000)}), "at most 300000 states, got more"),
     ],
 )
 def test_rules_that_are_no_grammar_raise(rules: Rules, message: str) -> None:
@@ -239,38 +270,9 @@ def test_a_state_is_kept_as_plain_values() -> None:
         GrammarState.restore(Grammar.json(), VOCABULARY, {**kept, "tokens": ids("}")})
 
 
-def test_masks_along_a_draft() -> None:
-    state = follow(Grammar.json(), ids("["))
-    draft = [*ids("1, "), 256 + 4, ord("]"), END]
-    masks = state.masks(draft)
-    walker = state.fork()
-    for row, token in zip(masks, [*draft, None], strict=True):
-        assert (row == walker.mask()).all()
-        if token is not None:
-            walker.advance(token)
-    assert state.tokens == ids("[")
-    broken = state.masks([ord("1"), ord("{"), ord("]")])
-    assert allowed(broken[0]) and allowed(broken[1]) and not allowed(broken[2]) and not allowed(broken[3])
-
-
-def test_jump_forward_gives_what_must_come() -> None:
-    grammar = Grammar.parse('root ::= "{\\"näme\\": " ("true" | "null") "}" | "[" "x"{3,4} "]"')
-    state = GrammarState(grammar, VOCABULARY)
-    assert state.jump_forward() == b""
-    state.advance(ord("{"))
-    assert state.jump_forward() == '"näme": '.encode()
-    for token in ids('"näme": t'):
-        state.advance(token)
-    assert state.jump_forward() == b"rue}"
-    other = follow(grammar, ids("["))
-    assert other.jump_forward() == b"xxx"
-    assert follow(Grammar.parse('root ::= "ab"'), ids("ab")).jump_forward() == b""
-    assert GrammarState(Grammar.parse('root ::= "a" <[3]>'), VOCABULARY).jump_forward() == b"a"
-
-
 def test_tables_are_replaced_and_sequences_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraint, "TABLE_BYTES", 2000)
-    monkeypatch.setattr(constraint, "PREPARE_SECONDS", 0)
+    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
     grammar = Grammar(Grammar.json().rules)
     text = '{"a": [1, {"b": [true, "é"]}, [[[["x"]]]]], "c": {"d": 5}}'
     plain = follow(Grammar.json(), ids(text))

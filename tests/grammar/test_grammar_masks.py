@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama._kernels.grammar import Matcher
+from oxillama._kernels.grammar.matcher import Matcher
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, parse_gbnf
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
-from tests.references import grammar as twin
+from tests.references import grammar as reference
 
 # Tokens that cross rules, cut characters anywhere, share their bytes, are no text, and end the generation.
 STRINGS: list[bytes | None] = [
@@ -28,19 +28,19 @@ def allowed(mask: np.ndarray) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
 
 
-# As for large vocabularies: unions over entries at every node, slices for every loop, few escapes kept.
+# As for large vocabularies: unions over entries at every node, slices for every loop, few dependents kept.
 SETTINGS = {
     "plain": {},
     "unions": {"large": 1},
     "slices": {"sliced": 1, "min_loop": 1},
     "both": {"large": 1, "sliced": 1, "min_loop": 1},
-    "few escapes": {"large": 1, "sliced": 1, "min_loop": 1, "max_escapes": 1},
+    "few dependents": {"large": 1, "sliced": 1, "min_loop": 1, "max_dependents": 1},
 }
 
 
 def tuned(grammar: Grammar, setting: str) -> GrammarState:
     state = GrammarState(grammar, VOCABULARY)
-    state._tables.matcher = Matcher(VOCABULARY.trie, state._tables.configs)
+    state._tables.matcher = Matcher(VOCABULARY.trie, state._tables.states)
     for name, value in SETTINGS[setting].items():
         setattr(state._tables.matcher, name, value)
     return state
@@ -51,11 +51,11 @@ def check(rules: Rules, choices: list[int]) -> None:
     states = [tuned(Grammar.from_rules(rules), setting) for setting in SETTINGS]
     state = states[0]
     for choice in (*choices, 0):
-        expected = twin.mask(rules, state.tokens, STRINGS, END)
+        expected = reference.mask(rules, state.tokens, STRINGS, END)
         for setting, other in zip(SETTINGS, states, strict=True):
             assert allowed(other.mask()) == expected, (setting, state.tokens)
         assert {id for id in range(len(STRINGS)) if state.allows_token(id)} == expected
-        reading = twin.Reading(rules, state.tokens, STRINGS)
+        reading = reference.Reading(rules, state.tokens, STRINGS)
         assert state.is_complete == reading.is_complete
         going_on = sorted(expected - END)
         if not going_on:
@@ -143,7 +143,7 @@ def test_masks_of_random_grammars_equal_the_definition(
     root: Node, x: Node, y: Node, choices: list[int]
 ) -> None:
     rules = Rules("root", {"root": root, "x": x, "y": y})
-    if "root" not in twin.Reading(rules, [], STRINGS).productive:
+    if "root" not in reference.Reading(rules, [], STRINGS).productive:
         with pytest.raises(GrammarError, match="no text matches the rule root"):
             Grammar.from_rules(rules)
         return

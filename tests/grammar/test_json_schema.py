@@ -526,17 +526,18 @@ def test_the_same_schema_is_the_same_grammar_in_every_process() -> None:
 # --------------------------------------------------------------------------- refusals and limits
 
 MALFORMED = [
-    ({"type": "strin"}, "#/type: expected names of types, found 'strin'"),
+    ({"type": "strin"}, "#/type: expected names of types, got 'strin'"),
     ({"type": []}, "#/type: expected names of types"),
     ({"$ref": "#/nope"}, "#/$ref: there is no '/nope'"),
     ({"$ref": "#nope"}, "#/$ref: there is no anchor 'nope'"),
     ({"$ref": 3}, "#/$ref: expected a reference"),
-    ({"minLength": -1}, "#/minLength: expected a count, found -1"),
+    ({"$id": "http://[", "$ref": "z"}, "schema: expected URI references, got 'z' in 'http://['"),
+    ({"minLength": -1}, "#/minLength: expected a count, got -1"),
     ({"minLength": 1.5}, "#/minLength: expected a count"),
     ({"maxLength": 10**12}, "#/maxLength: expected at most"),
     ({"properties": []}, "#/properties: expected an object"),
     ({"properties": {"a": 3}}, "#/properties/a: expected a schema"),
-    ({"items": 5}, "#/items: expected a schema, found 5"),
+    ({"items": 5}, "#/items: expected a schema, got 5"),
     ({"allOf": []}, "#/allOf: expected a list of schemas"),
     ({"required": True}, "#/required: expected a list of strings"),
     ({"uniqueItems": "x"}, "#/uniqueItems: expected true or false"),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import load
+from oxillama._kernels.memory import aligned_empty
 from oxillama.formats import KV_TYPES, LAYOUTS
-from oxillama.weights.memory import aligned_empty
 from tests.references import attention as twin
 from tests.support.kernels import PRESENT, normal, same_bits
 from tests.support.paged_cache import SHAPES, Cache, rows, some_options, wanted

@@ -94,35 +94,35 @@ def test_a_batch_in_one_array_comes_back_in_one() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     q, k, v = arrays(5, 9)
     cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        ((q, k, v, 0, 24), {}, "num_heads: needs at least 1, got 0"),
-        ((q, k, v, 4, 0), {}, "head_dim: needs at least 1, got 0"),
-        ((q, k, v, 4, 24), {"num_threads": 0}, "num_threads: needs at least 1, got 0"),
-        ((q, k, v, 4, 24), {"window": -1}, "window, softcap: need"),
-        ((q, k, v, 4, 24), {"softcap": np.inf}, "window, softcap: need"),
-        ((q, k, v, 5, 24), {}, r"k: needs rows of heads of 24, 5 or a divisor of that, got \(9, 2, 24\)"),
+        ((q, k, v, 0, 24), {}, "num_heads: expected an integer >= 1, got 0"),
+        ((q, k, v, 4, 0), {}, "head_dim: expected an integer >= 1, got 0"),
+        ((q, k, v, 4, 24), {"num_threads": 0}, "num_threads: expected an integer >= 1, got 0"),
+        ((q, k, v, 4, 24), {"window": -1}, "(window|softcap): expected a finite number >= 0"),
+        ((q, k, v, 4, 24), {"softcap": np.inf}, "(window|softcap): expected a finite number >= 0"),
+        ((q, k, v, 5, 24), {}, r"k: expected heads of 24 whose number divides 5, got \(9, 2, 24\)"),
         (
             (q, k, v, 8, 24),
             {},
-            r"q\[0\]: needs real numbers of shape \(n, 8, 24\) or \(n, 192\), got float32 \(5, 4, 24\)",
+            r"q\[0\]: expected real numbers of shape \(n, 8, 24\) or \(n, 192\), got float32 \(5, 4, 24\)",
         ),
-        ((q, k, v, 4, 23), {}, "k: needs rows of heads of 23"),
-        ((q, k, v[:, :1, :23], 4, 24), {}, "v: needs rows of 2 heads"),
-        ((q, k, v[:8], 4, 24), {}, r"v\[0\]: needs as many positions as k\[0\], 9, got 8"),
-        ((q[0, 0], k, v, 4, 24), {}, r"q\[0\]: needs"),
-        ((q.astype(str), k, v, 4, 24), {}, r"q\[0\]: needs real numbers"),
-        ((q + 1j, k, v, 4, 24), {}, r"q\[0\]: needs real numbers"),
-        ((q, k[:4], v[:4], 4, 24), {}, r"q\[0\]: needs at most 4 tokens"),
-        ((q, k[:4], v[:4], 4, 24, None, False), {"window": 3}, r"q\[0\]: needs at most 4 tokens"),
-        ((q, k[:0], v[:0], 4, 24, None, False), {}, r"q\[0\]: needs at most 0 tokens"),
-        ((q, k, v, 4, 24), {"sinks": np.zeros(3)}, r"sinks: needs real numbers of shape \(4,\)"),
-        ((q, k, v, 4, 24), {"slopes": np.zeros((4, 1))}, r"slopes: needs real numbers of shape \(4,\)"),
+        ((q, k, v, 4, 23), {}, "k: expected heads of 23"),
+        ((q, k, v[:, :1, :23], 4, 24), {}, "v: expected 2 heads"),
+        ((q, k, v[:8], 4, 24), {}, r"v\[0\]: expected 9 positions, as k\[0\] has, got 8"),
+        ((q[0, 0], k, v, 4, 24), {}, r"q\[0\]: expected"),
+        ((q.astype(str), k, v, 4, 24), {}, r"q\[0\]: expected real numbers"),
+        ((q + 1j, k, v, 4, 24), {}, r"q\[0\]: expected real numbers"),
+        ((q, k[:4], v[:4], 4, 24), {}, r"q\[0\]: expected at most 4 tokens"),
+        ((q, k[:4], v[:4], 4, 24, None, False), {"window": 3}, r"q\[0\]: expected at most 4 tokens"),
+        ((q, k[:0], v[:0], 4, 24, None, False), {}, r"q\[0\]: expected at most 0 tokens"),
+        ((q, k, v, 4, 24), {"sinks": np.zeros(3)}, r"sinks: expected real numbers of shape \(4,\)"),
+        ((q, k, v, 4, 24), {"slopes": np.zeros((4, 1))}, r"slopes: expected real numbers of shape \(4,\)"),
     ]
     for arguments, options, text in cases:
         with pytest.raises(ConfigError, match=text):
             flash_attention_forward(*arguments, **options)
-    with pytest.raises(ConfigError, match="need one of each per sequence, got 2, 1 and 1"):
+    with pytest.raises(ConfigError, match="expected one of each for every sequence, got 2, 1 and 1"):
         batched_flash_attention([q, q], [k], [v], 4, 24)
-    with pytest.raises(ConfigError, match=r"k\[1\]: needs real numbers"):
+    with pytest.raises(ConfigError, match=r"k\[1\]: expected real numbers"):
         batched_flash_attention([q, q], [k, k[:, :1]], [v, v], 4, 24)
 
 

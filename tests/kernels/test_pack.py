@@ -27,7 +27,7 @@ def dequantize(fmt: Format, blocks: np.ndarray, n_threads: int = 1) -> np.ndarra
     return out
 
 
-UNKNOWN_TO_GGUF = {"Q8_1", "Q8_K", "Q1_0"}
+UNKNOWN_TO_GGUF = {"Q8_1", "Q8_K", "Q1_0"} | set(FORMATS) - set(gguf.GGMLQuantizationType.__members__)
 """Formats that `gguf.quants` does not dequantize: their twins, rounded once, stand in for it."""
 
 

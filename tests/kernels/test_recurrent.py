@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine
-from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache, SsmStatePool
+from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, LoadError
 from tests.support.kernels import same_bits
@@ -26,9 +27,9 @@ def state_of(sequence: Sequence) -> RecurrentCache:
     return sequence.kv
 
 
-def states(running: Running) -> SsmStatePool:
-    assert running.pool.states is not None
-    return running.pool.states
+def states(running: Running) -> RecurrentStatePool:
+    assert running.pool.recurrent_states is not None
+    return running.pool.recurrent_states
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -122,9 +123,9 @@ def test_a_snapshot_holds_the_state() -> None:
     other.kv.restore(data, 20)
     other.cached_len = other.scheduled_len = 20
     assert same_bits(running.runner.forward([(other, 20)]), wanted)
-    with pytest.raises(ConfigError, match="is that of 40 tokens, not of 20"):
+    with pytest.raises(ConfigError, match="expected 40 tokens, as the state has, got 20"):
         sequence.kv.snapshot(20)
-    with pytest.raises(ConfigError, match=r"snapshot: needs uint8 \(\d+,\) for 20 tokens"):
+    with pytest.raises(ConfigError, match=r"snapshot: expected uint8 \(\d+,\) for 20 tokens"):
         other.kv.restore(data[:-1], 20)
 
 
@@ -152,12 +153,12 @@ def test_the_engine_rewinds() -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "text"),
     [
-        ("mamba2", {"ssm.time_step_rank": 3}, "mamba2.ssm.inner_size: needs groups of equal heads"),
-        ("mamba2", {"ssm.group_count": 3}, "mamba2.ssm.inner_size: needs groups of equal heads"),
-        ("rwkv6", {"wkv.head_size": 5}, "rwkv6.wkv.head_size: 32 is not a multiple of 5"),
-        ("rwkv6", {"token_shift_count": 1}, "rwkv6.token_shift_count: 1 is not supported"),
+        ("mamba2", {"ssm.time_step_rank": 3}, "mamba2.ssm.inner_size: expected groups of equal heads"),
+        ("mamba2", {"ssm.group_count": 3}, "mamba2.ssm.inner_size: expected groups of equal heads"),
+        ("rwkv6", {"wkv.head_size": 5}, "rwkv6.wkv.head_size: expected a divisor of 32, got 5"),
+        ("rwkv6", {"token_shift_count": 1}, "rwkv6.token_shift_count: expected 2 or no such key, got 1"),
         ("lfm2", {"shortconv.l_cache": 4}, r"blk\.0\.shortconv\.conv\.weight: expected shape \(4, 32\)"),
-        ("jamba", {"attention.head_count": 0}, "jamba.attention.head_count: needs heads in some layer"),
+        ("jamba", {"attention.head_count": 0}, "jamba.attention.head_count: expected heads in some layer"),
     ],
 )
 def test_sizes_that_cannot_be(name: str, keys: dict[str, int], text: str) -> None:

@@ -27,12 +27,12 @@ class Cancellable(Running):
 
     def __init__(self, data: bytes, n_threads: int) -> None:
         super().__init__(data, n_threads=n_threads)
-        for name in ("forward", "states"):
+        for name in ("forward", "hidden_states"):
             setattr(self.model, name, self._cancellable(getattr(self.model, name)))
 
     def _cancellable(self, run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         """``run`` that asks `cancelled`."""
-        return lambda batch, kv, work, pace, *_: run(batch, kv, work, pace, self.cancelled)
+        return lambda batch, kv, work, tuner, *_: run(batch, kv, work, tuner, self.cancelled)
 
     def cancelled(self) -> bool:
         return self.layer is not None and next(self.asked) == self.layer
@@ -64,8 +64,8 @@ def cancelled_run(
 
         running.cancel_pass(parts(goal), layer)
         running.pool.check_integrity([sequence.kv.pages for sequence in sequences])
-        if running.pool.states is not None:
-            running.pool.states.check_integrity([sequence.kv.slots for sequence in sequences])
+        if running.pool.recurrent_states is not None:
+            running.pool.recurrent_states.check_integrity([sequence.kv.slots for sequence in sequences])
         now = parts(goal)
         starts = [sequence.cached_len for sequence, _ in now]
         rows = running.runner.forward(now, all_logits=True)

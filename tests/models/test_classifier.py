@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oxillama.engine.embedding import token_states
 from oxillama.errors import GGUFError, LoadError
-from tests.references.transformer import Twin
+from tests.references.transformer import Reference
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
@@ -23,14 +22,17 @@ def scores(running: Running, n_threads: int = 1) -> np.ndarray:
     classifier = running.model.classifier
     assert classifier is not None
     at = {"cls": 0, "last": -1}[classifier.pooling]
-    hidden = np.stack([rows[at] for rows in token_states(running.runner, TEXTS, 512)])
+    hidden = np.stack([rows[at] for rows in running.hidden_states(TEXTS)])
     return running.model.classify(hidden, n_threads)
 
 
 @pytest.mark.parametrize("name", RANKERS)
 def test_scores_are_those_of_the_reference(name: str) -> None:
     running = Running(RANKERS[name].file())
-    found, expected = scores(running), np.stack([Twin(RANKERS[name]).scores(tokens) for tokens in TEXTS])
+    found, expected = (
+        scores(running),
+        np.stack([Reference(RANKERS[name]).scores(tokens) for tokens in TEXTS]),
+    )
     assert found.dtype == np.float32
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() < 2e-4 * np.abs(expected).max()
@@ -45,7 +47,7 @@ def test_targets_threads_and_batches_change_no_bit(name: str) -> None:
     for target in PRESENT:
         running = Running(data, target, n_threads=2)
         assert same_bits(scores(running, 2), whole), target
-    hidden = np.stack([rows[0] for rows in token_states(running.runner, TEXTS, 512)])
+    hidden = np.stack([rows[0] for rows in running.hidden_states(TEXTS)])
     alone = [running.model.classify(row[None], 1) for row in hidden]
     assert same_bits(np.concatenate(alone), running.model.classify(hidden, 1))
 

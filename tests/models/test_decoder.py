@@ -1,4 +1,4 @@
-"""The decoder: right against its float64 twin, and the same bits however it is run."""
+"""The decoder: right against its float64 reference, and the same bits however it is run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXPERTS = {
     ),
 }
 EVERY = MODELS | QUANTIZED | EXPERTS
-TWIN_FAMILIES = ("llama", "qwen2")
+REFERENCE_FAMILIES = ("llama", "qwen2")
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ def divergence(reference: np.ndarray, found: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_the_twin(name: str) -> None:
+def test_logits_are_those_of_the_reference(name: str) -> None:
     tiny = MODELS[name]
     tokens = tokens_of(70, tiny.n_vocab)
     exact = forward(tiny.sizes, tiny.weights(), tokens)
@@ -74,8 +74,8 @@ def test_logits_are_those_of_the_twin(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_quantized_logits_are_near_those_of_the_twin(name: str) -> None:
-    """Apart by what rounding activations to 8 bits costs, and by next to nothing from a twin that rounds too.
+def test_quantized_logits_are_near_those_of_the_reference(name: str) -> None:
+    """The error of activations rounded to 8 bits; next to none against a reference that rounds them, too.
 
     Seldom, a value is so near half way between two codes that float rounding decides, and all that follows
     differs; so most of several short sequences must agree, not all.
@@ -108,11 +108,11 @@ def test_shorter_keys_and_values_cost_little(kv_type: str) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_random_shapes_against_the_twin(data: st.DataObject) -> None:
+def test_random_shapes_against_the_reference(data: st.DataObject) -> None:
     draw = data.draw
     kv_heads, key_dim = draw(st.integers(1, 3), label="kv heads"), draw(st.integers(2, 40), label="key dim")
     tiny = Tiny(
-        architecture=draw(st.sampled_from(TWIN_FAMILIES), label="family"),
+        architecture=draw(st.sampled_from(REFERENCE_FAMILIES), label="family"),
         n_layers=draw(st.integers(1, 3), label="layers"),
         n_embd=draw(st.integers(1, 70), label="width"),
         n_ff=draw(st.integers(1, 90), label="ff"),

@@ -1,5 +1,4 @@
-"""Every architecture, with the options its files may have: right against a float64 twin, and the same bits
-however it is run."""
+"""Every architecture and option: right against a float64 reference, and the same bits however it is run."""
 
 from __future__ import annotations
 
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.engine.embedding import token_states
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, GGUFError, LoadError
 from oxillama.models import FAMILIES
-from tests.references.transformer import Twin
+from tests.references.transformer import Reference
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
@@ -28,13 +26,13 @@ def run(model: Model, tokens: list[int]) -> np.ndarray:
     """Logits of a decoder, states of an encoder, after each token."""
     running = Running(model.file())
     if model.architecture in ENCODERS:
-        return token_states(running.runner, [tokens], 512)[0]
+        return running.hidden_states([tokens], 512)[0]
     return running.logits(tokens)
 
 
 def exact(model: Model, tokens: list[int]) -> np.ndarray:
-    twin = Twin(model)
-    return twin.states(tokens) if model.architecture in ENCODERS else twin.logits(tokens)
+    reference = Reference(model)
+    return reference.hidden_states(tokens) if model.architecture in ENCODERS else reference.logits(tokens)
 
 
 def test_every_architecture_has_a_model_here() -> None:
@@ -42,7 +40,7 @@ def test_every_architecture_has_a_model_here() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_numbers_are_those_of_the_twin(name: str) -> None:
+def test_numbers_are_those_of_the_reference(name: str) -> None:
     model = EVERY[name]
     tokens = tokens_of(28, VOCAB, seed=model.seed)
     expected = exact(model, tokens)
@@ -87,7 +85,7 @@ def drawn(draw: st.DrawFn) -> Model:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_random_shapes_against_the_twin(data: st.DataObject) -> None:
+def test_random_shapes_against_the_reference(data: st.DataObject) -> None:
     model = data.draw(st.composite(drawn)())
     tokens = tokens_of(data.draw(st.integers(1, 40)), VOCAB, seed=model.seed)
     expected = exact(model, tokens)
@@ -111,7 +109,7 @@ def in_blocks(model: Model) -> Model:
 
 @pytest.mark.parametrize("vectors", ["F32", "F16"])
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_mixed_formats_are_near_the_twin_and_the_same_bits(name: str, vectors: str) -> None:
+def test_mixed_formats_are_near_the_reference_and_the_same_bits(name: str, vectors: str) -> None:
     """Every matrix its own format, experts and heads included; norms and biases in half precision.
 
     Apart by what rounding activations to 8 bits costs; where that makes another expert win, by more, so it is
@@ -120,18 +118,16 @@ def test_mixed_formats_are_near_the_twin_and_the_same_bits(name: str, vectors: s
     model = in_blocks(MODELS[name])
     data, held = model.quantized(("Q8_0", "Q5_1", "F16", "Q8_0", "BF16", "Q5_0", "F32"), vectors)
     tokens = tokens_of(24, VOCAB, seed=4)
-    twin, running = Twin(model, held), Running(data)
+    reference, running = Reference(model, held), Running(data)
     if model.architecture in ENCODERS:
-        exact, found = twin.states(tokens), token_states(running.runner, [tokens], 512)[0]
+        exact, found = reference.hidden_states(tokens), running.hidden_states([tokens], 512)[0]
     else:
-        exact, found = twin.logits(tokens), running.logits(tokens)
+        exact, found = reference.logits(tokens), running.logits(tokens)
     errors = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
     assert np.median(errors) < 0.04
     for i, target in enumerate(PRESENT[1:]):
-        again = Running(data, target, n_threads=1 + i).runner
-        assert same_bits(
-            token_states(again, [tokens], 7 + i)[0], token_states(running.runner, [tokens], 512)[0]
-        )
+        again = Running(data, target, n_threads=1 + i)
+        assert same_bits(again.hidden_states([tokens], 7 + i)[0], running.hidden_states([tokens], 512)[0])
 
 
 # --- same bits -------------------------------------------------------------------------------------
@@ -145,7 +141,7 @@ def test_targets_threads_and_pages_change_no_bit(name: str) -> None:
     for i, target in enumerate(PRESENT):
         running = Running(data, target, n_threads=1 + i, page_size=16 << i)
         if model.architecture in ENCODERS:
-            assert same_bits(token_states(running.runner, [tokens], 512)[0], whole), target
+            assert same_bits(running.hidden_states([tokens], 512)[0], whole), target
             continue
         for chunk in (100, 1 + 4 * i, 7):
             assert same_bits(running.logits(tokens, chunk), whole), (target, chunk)
@@ -177,7 +173,7 @@ def test_only_the_experts_that_are_chosen_are_packed() -> None:
     model = MODELS["qwen3moe"]
     running = Running(replace(model, n_experts=16, n_used=2).file())
     running.logits([5])
-    feed = running.model.layers[0].feed
+    feed = running.model.layers[0].feed_forward
     packed = [not matrices._pending for matrices in feed.first.members]  # type: ignore[attr-defined]
     assert sum(packed) == 2
 
@@ -215,14 +211,16 @@ def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
     found = Running(replace(model, keys=keys).file()).logits(tokens)  # type: ignore[arg-type]
     assert same_bits(found, Running(model.file()).logits(tokens))
     keys["expert_used_count"] = ("[u32]", [2, 1])
-    with pytest.raises(LoadError, match=r"expert_used_count: needs one number for all layers, has \[1, 2\]"):
+    with pytest.raises(
+        LoadError, match=r"expert_used_count: expected one number for all layers, got \[1, 2\]"
+    ):
         Running(replace(model, keys=keys).file())  # type: ignore[arg-type]
 
 
 def test_a_decoder_that_looks_ahead_embeds_and_has_no_logits() -> None:
     model = replace(MODELS["qwen2"], keys={"attention.causal": ("bool", False)})
     running, tokens = Running(model.file()), tokens_of(12, VOCAB)
-    first, second = token_states(running.runner, [tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]], 5)
+    first, second = running.hidden_states([tokens, [*tokens[:-1], (tokens[-1] + 1) % VOCAB]], 5)
     assert (first[0] != second[0]).any()
     with pytest.raises(ConfigError, match="it has no logits"):
         running.logits(tokens)
@@ -271,5 +269,5 @@ def test_whatever_metadata_say_a_file_loads_and_runs_or_is_refused(data: st.Data
         running = Running(changed.file())
     except (LoadError, GGUFError):
         return
-    states = token_states(running.runner, [[1, 2, 3]], 512)[0]
+    states = running.hidden_states([[1, 2, 3]], 512)[0]
     assert states.shape == (3, running.model.spec.n_embd)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine
-from oxillama.engine.embedding import PoolingMode, pool, token_states
+from oxillama.engine.embedding import PoolingMode, pool_hidden_states
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES
 from tests.models.test_decoder import divergence
@@ -35,12 +35,12 @@ def check(
 
 def check_encoder(data: bytes, tokens: list[int], wanted: np.ndarray) -> np.ndarray:
     """Every token's state points where llama.cpp's does; returns the states."""
-    whole = token_states(Running(data).runner, [tokens], 512)[0]
+    whole = Running(data).hidden_states([tokens], 512)[0]
     assert whole.shape == wanted.shape
     lengths = np.linalg.norm(whole, axis=1) * np.linalg.norm(wanted, axis=1)
     assert ((whole * wanted).sum(axis=1) / lengths > 1 - 1e-5).all()
     for target in PRESENT:
-        assert same_bits(token_states(Running(data, target).runner, [tokens], 512)[0], whole)
+        assert same_bits(Running(data, target).hidden_states([tokens], 512)[0], whole)
     return whole
 
 
@@ -72,7 +72,7 @@ def test_shared_numbers(name: str) -> None:
     states = check_encoder(data, tokens, wanted)
     engine = InferenceEngine()
     engine.load_model_from_bytes(data)
-    for vector in (pool(states, mode), engine.embed(text)):
+    for vector in (pool_hidden_states(states, mode), engine.embed(text)):
         cosine = vector @ pooled / np.linalg.norm(vector) / np.linalg.norm(pooled)
         assert cosine > 1 - 1e-5
 

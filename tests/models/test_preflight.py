@@ -22,7 +22,7 @@ from oxillama.cli.facts import describe
 from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models.preflight import outline
+from oxillama.models.preflight import preflight
 from tests.models.test_models import OPTIONS, VALUES
 from tests.models.test_real_files import k_m, wide, written
 from tests.support import gguf_writer as ggufwriter
@@ -36,11 +36,11 @@ def test_memory_is_what_loading_takes(name: str) -> None:
     """Superblocks too, where what is packed is larger than in the file."""
     model = wide(MODELS[name])
     data, _ = written(model, k_m)
-    found = outline(ModelFile.open(data))
+    found = preflight(ModelFile.open(data))
     # "no_vocab", which the models here have, is a vocabulary that cannot be used
     assert [reason for reason in found.reasons if "tokenizer" not in reason] == []
     running = Running(data)
-    packed = sum(len(data) for matrices in running.model.matrices() for _, data in matrices._pending)
+    packed = sum(len(data) for matrices in running.model.linears() for _, data in matrices._pending)
     assert found.weight_bytes == packed
     assert found.state_bytes == 4 * running.model.state_floats
     for kind, id in KV_TYPES.items():
@@ -159,7 +159,7 @@ def test_a_file_larger_than_memory_is_described(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with ModelFile.open(path) as file:
-            found = outline(file)
+            found = preflight(file)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

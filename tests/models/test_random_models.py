@@ -18,7 +18,7 @@ from benchmarks.shapes import BASE_FORMATS, SHAPES, Shape, tensors
 from oxillama import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
-from tests.references import formats as twin
+from tests.references import formats as reference
 
 TINY = Shape(n_embd=256, n_ff=512, n_layer=2, n_head=4, n_head_kv=2, n_vocab=1000, context=64)
 
@@ -42,7 +42,7 @@ def test_a_random_model_is_read_back_with_weights_of_the_right_size(name: str, t
         assert tensor.tensor_type.name == wanted.format
         assert list(tensor.shape) == list(reversed(wanted.dims))
         data = np.ascontiguousarray(tensor.data)
-        weights = twin.weights(wanted.format, data.reshape(wanted.n_out, -1).view(np.uint8))
+        weights = reference.weights(wanted.format, data.reshape(wanted.n_out, -1).view(np.uint8))
         assert np.isfinite(weights).all()
         if wanted.is_vector:
             assert weights.mean() == pytest.approx(1, abs=0.05)
@@ -59,7 +59,7 @@ def test_rows_have_no_offset_of_their_own(name: str) -> None:
     """A common offset of many rows would pass through all layers and make a model's logits alike."""
     rng = np.random.default_rng(5)
     rows = random_rows(name, 256, 512, 1.0, rng)
-    weights = twin.weights(name, rows)
+    weights = reference.weights(name, rows)
     # The mean of n independent weights has a deviation of n ** -0.5; those of a block share a scale.
     assert weights.mean(axis=1).std() < 2 * 512**-0.5
     slack = 1.5 if name == "Q3_K" else 1.2  # its codes, -4 to 3, are not centred, but their scales are

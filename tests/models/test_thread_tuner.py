@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oxillama.models.thread_tuner import LATEST, SOONEST, TRIAL, Pace
+from oxillama.models.thread_tuner import LATEST, SOONEST, TRIAL, ThreadTuner
 
 
 class Machine:
@@ -15,13 +15,13 @@ class Machine:
     def __init__(self, most: int, seconds: Callable[[int], float]) -> None:
         self.now = 0.0
         self.seconds = seconds
-        self.pace = Pace(most, lambda: self.now)
+        self.tuner = ThreadTuner(most, lambda: self.now)
 
     def run(self, layers: int, rows: int = 1) -> list[int]:
         """Threads that so many layers used."""
         used = []
         for _ in range(layers):
-            with self.pace.layer(rows) as n_threads:
+            with self.tuner.layer(rows) as n_threads:
                 used.append(n_threads)
                 self.now += self.seconds(n_threads)
         return used
@@ -87,6 +87,6 @@ def test_never_more_than_asked_for(most: int) -> None:
 
 def test_a_layer_that_fails_is_not_timed() -> None:
     machine = Machine(2, quiet)
-    with pytest.raises(KeyError), machine.pace.layer(1):
+    with pytest.raises(KeyError), machine.tuner.layer(1):
         raise KeyError
     assert machine.run(3) == [2, 2, 2]

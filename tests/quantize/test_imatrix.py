@@ -202,7 +202,7 @@ def test_collecting_sums_squares_of_what_a_matrix_sees(tmp_path: Path) -> None:
 def test_experts_are_recorded_one_by_one() -> None:
     model = Tiny(architecture="llama4", n_experts=4)
     running, recorder = Running(model.file()), Recorder()
-    for matrices in running.model.matrices():
+    for matrices in running.model.linears():
         matrices.observer = recorder
     tokens = tokens_of(30, model.n_vocab)
     expected = Running(model.file()).logits(tokens)

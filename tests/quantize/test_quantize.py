@@ -18,16 +18,13 @@ from oxillama import (
     demo,
     quantize_model,
 )
-from oxillama._kernels import best
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models import Decoder, read_spec
 from oxillama.quantize.imatrix import Entry
-from oxillama.weights.loader import Weights
 from tests.references.formats import weights as dequantized
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import normal
-from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
+from tests.support.tiny_models import WIDE
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ CLOSE |= {"Q5_0": 0.08, "Q4_K": 0.12, "Q4_1": 0.13, "Q4_0": 0.14, "Q3_K": 0.25, 
 
 
 @pytest.mark.parametrize("name", WRITABLE)
-def test_a_quantized_file_runs_and_loading_with_quantize_equals_it(name: str, tmp_path: Path) -> None:
+def test_a_quantized_file_runs(name: str, tmp_path: Path) -> None:
     source, target = tmp_path / "draft.gguf", tmp_path / "out.gguf"
     quantize_model(demo.DRAFT, source, "F32", allow_requantize=True)
     done = quantize_model(source, target, name, pure=True)
@@ -69,31 +66,6 @@ def test_a_quantized_file_runs_and_loading_with_quantize_equals_it(name: str, tm
     ids = plain.tokenize("Once upon a time, there was a little fox named Tom. He lived by the sea.")
     expected, logits = plain.logits(ids), engine.logits(ids)
     assert np.linalg.norm(logits - expected) <= CLOSE[name] * np.linalg.norm(expected)
-    loaded = InferenceEngine.from_gguf(source, quantize=name.lower(), num_threads=2)
-    assert (loaded.logits(ids) == logits).all()
-
-
-def test_loading_with_quantize_stacks_experts_and_falls_back(tmp_path: Path) -> None:
-    model = Tiny(architecture="llama4", n_experts=4, n_embd=64, n_ff=96, formats=("BF16",))
-    path, target = tmp_path / "moe.gguf", tmp_path / "out.gguf"
-    path.write_bytes(model.file())
-    done = quantize_model(path, target, "Q4_K", pure=True)
-    formats = {tensor.source.name: tensor.format.name for tensor in done.tensors}
-    assert formats["blk.1.ffn_up_exps.weight"] == "Q5_0"  # rows of 64
-    assert formats["blk.1.ffn_down_exps.weight"] == "F16"  # rows of 48
-    assert formats["blk.1.ffn_gate_inp.weight"] == "BF16"
-    tokens = tokens_of(20, model.n_vocab)
-    file = ModelFile.open(path)
-    running = Running(target.read_bytes())
-    expected = running.logits(tokens)
-    running.runner.model = Decoder(read_spec(file), Weights(file, best(), 2, None, FORMATS["Q4_K"]))
-    assert (running.logits(tokens) == expected).all()
-
-
-def test_quantized_matrices_stay_when_loading_with_quantize() -> None:
-    ids = [1, *range(40, 60)]
-    plain = InferenceEngine.from_gguf(demo.DRAFT).logits(ids)
-    assert (InferenceEngine.from_gguf(demo.DRAFT, quantize="Q2_K").logits(ids) == plain).all()
 
 
 def test_blocks_are_those_of_the_kernel_for_tensors_of_many_chunks(
@@ -244,7 +216,7 @@ def test_a_file_without_what_is_asked_for_is_refused(tmp_path: Path) -> None:
         quantize_model(path, None, "Q4_0")
     matrix_file(path, normal(4, 256))
     path.write_bytes(path.read_bytes().replace(b"general.architecture", b"general.architectura"))
-    with pytest.raises(GGUFError, match=r"general\.architecture: the key is missing"):
+    with pytest.raises(GGUFError, match=r"general\.architecture: expected a string, got no such key"):
         quantize_model(path, None, "Q4_K_M")
 
 
@@ -280,7 +252,7 @@ def test_values_that_no_scale_can_hold_are_named(value: float, tmp_path: Path) -
     path, target = matrix_file(tmp_path / "in.gguf", x), tmp_path / "out.gguf"
     target.write_bytes(b"before")
     for name in ("F16", "Q8_0", "Q4_K"):
-        with pytest.raises(GGUFError, match=r"blk.0.attn_q.weight: \w+ needs values of at most 65504, found"):
+        with pytest.raises(GGUFError, match=r"attn_q.weight: expected values from -65504 to 65504 for \w+"):
             quantize_model(path, target, name, pure=True)
     assert target.read_bytes() == b"before"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.gguf", "out.gguf"]

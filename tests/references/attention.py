@@ -1,4 +1,4 @@
-"""Twin of `PagedBatch`: softmax attention with all its options, in float64 and without blocks."""
+"""Reference of `PagedBatch`: softmax attention with all its options, in float64 and without blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twin of a float32 fma: exact rational arithmetic, rounded once to the nearest, ties to even (IEEE 754)."""
+"""Reference of a float32 fma: exact rational arithmetic, rounded once, to nearest even (IEEE 754)."""
 
 from __future__ import annotations
 

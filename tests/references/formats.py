@@ -1,4 +1,4 @@
-"""Twin of `pack.dequantize`: block formats taken apart in float64.
+"""Reference of `pack.dequantize`: block formats taken apart in float64.
 
 Written from the struct comments of ggml-common.h (https://github.com/ggml-org/ggml). Every format is
 ``weight = scale * code - least``; the parts are returned apart so that a product's rounding can be judged by

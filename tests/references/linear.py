@@ -1,4 +1,4 @@
-"""Twin of `Linear`: y = W x in float64, over activations quantized the way a layout asks for.
+"""Reference of `Linear`: y = W x in float64, over activations quantized the way a layout asks for.
 
 Activations: symmetric int8 per block, scale = max|x| / 127 in float32, codes round(x * (127 / max|x|)) with
 ties to even (the scheme of ggml's Q8_0 and Q8_K). Blocks below 1e-36 count as zero.

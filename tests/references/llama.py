@@ -1,4 +1,4 @@
-"""Twin of the decoder: a Llama forward pass in float64, as the papers write it.
+"""Reference of the decoder: a Llama forward pass in float64, as the papers write it.
 
 Touvron et al., "LLaMA" (2023): RMS norms before each block (Zhang and Sennrich, 2019), rotary embedding
 (Su et al., 2021), grouped queries (Ainslie et al., 2023), gated SiLU (Shazeer, 2020).
@@ -17,7 +17,7 @@ from tests.references.attention import attend
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the twin needs to know besides the weights."""
+    """What the reference needs to know besides the weights."""
 
     n_layers: int
     n_heads: int

@@ -1,4 +1,4 @@
-"""Twins of the recurrent mixers: float64, a token and a head at a time, from the papers' formulas."""
+"""References of the recurrent mixers: float64, a token and a head at a time, from the papers' formulas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 Model = Any
-"""`tests.references.transformer.Twin`: weights ``w``, ``get`` for metadata, ``linear``, ``norm``."""
+"""`tests.references.transformer.Reference`: weights ``w``, ``get`` for metadata, ``linear``, ``norm``."""
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

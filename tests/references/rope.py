@@ -1,4 +1,4 @@
-"""Twin of the rotary frequencies: the papers' formulas in extended precision."""
+"""Reference of the rotary frequencies: the papers' formulas in extended precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twin of the choice of experts, in float64."""
+"""Reference of the choice of experts, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twin of the sampler: every stage in float64, by its definition, over a whole vocabulary; -inf is out.
+"""Reference of the sampler: every stage in float64, by its definition, over a whole vocabulary; -inf is out.
 
 ``slack`` moves the bounds of a cut a little, so that a test can tell a rounding from a mistake: a positive
 one keeps more, a negative one less.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.references import recurrent, routing, vector
-from tests.references import rope as rope_twin
+from tests.references import rope as rope_reference
 from tests.support.zoo import ENCODERS, LAYER_NORM, LAYERS, MIXED, RECURRENT, Model
 
 NEOX = (
@@ -40,7 +40,7 @@ TIED = ("gemma", "gemma2", "command-r", "cohere2")
 PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6, "lfm2": 0, "llama4": 4}
 
 
-class Twin:
+class Reference:
     """A model's weights and metadata, and its forward pass."""
 
     def __init__(
@@ -180,7 +180,7 @@ class Twin:
         if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3")):
             factors = self.w.get(f"rope_factors_{'long' if self.context > first else 'short'}.weight")
         factors = factors if factors is None else factors[: self.model.n_rot // 2]
-        turning = rope_twin.frequencies(facts, self.context, factors).astype(np.float64)
+        turning = rope_reference.frequencies(facts, self.context, factors).astype(np.float64)
         magnitude = self.get("rope.scaling.attn_factor", 1.0)
         if plain:
             return turning, magnitude if self.name == "gemma3" else 1.0
@@ -368,7 +368,7 @@ class Twin:
         usual = 1.4 / math.sqrt(self.n_layers) if self.name in ("minicpm", "minicpm3") else 1.0
         return self.get("residual_scale", usual)
 
-    def states(self, tokens: list[int]) -> np.ndarray:
+    def hidden_states(self, tokens: list[int]) -> np.ndarray:
         """Hidden states after the last norm, float64 (n, n_embd)."""
         assert self.name in LAYERS
         d, w = self.model.n_embd, self.w
@@ -388,7 +388,7 @@ class Twin:
 
     def scores(self, tokens: list[int]) -> np.ndarray:
         """A reranker's scores, float64 (n_labels,): its head is the tensors that the file has."""
-        states, w = self.states(tokens), self.w
+        states, w = self.hidden_states(tokens), self.w
         if self.name == "qwen3":
             scores = np.exp(self.linear("cls.output", states[-1]))
             return scores / scores.sum()
@@ -400,7 +400,7 @@ class Twin:
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Logits after each token, float64 (n, vocab)."""
         own = "output.weight" in self.w and self.name not in TIED
-        y = self.linear("output" if own else "token_embd", self.states(tokens))
+        y = self.linear("output" if own else "token_embd", self.hidden_states(tokens))
         scale = self.get("logit_scale", {"grok": 0.5773502691896257}.get(self.name, 0.0))
         if self.name.startswith("granite"):
             y = y / (scale or 1.0)

@@ -1,4 +1,4 @@
-"""Twins of the row-wise kernels, in extended precision (float64 where the machine has no more)."""
+"""References of the row-wise kernels, in extended precision (float64 where the machine has no more)."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_feeding_is_for_the_prompt() -> None:
     sampler.feed([4])
     sampler.accept(9)
     assert sampler.history.tolist() == [0, 1, 2, 4, 9]
-    with pytest.raises(SamplingError, match="feed: needs to come before the first of 1"):
+    with pytest.raises(SamplingError, match="feed: expected before the first of 1"):
         sampler.feed([1])
 
 
@@ -121,7 +121,7 @@ def test_logits_of_other_kinds_are_taken_or_refused() -> None:
     assert sampler_of({}).sample(logits.astype(np.float64)) == token
     assert sampler_of({}).sample(np.repeat(logits, 2)[::2]) == token
     for wrong in (rows(2), np.empty(0, np.float32), np.float32(3)):
-        with pytest.raises(SamplingError, match="logits: need one row"):
+        with pytest.raises(SamplingError, match="logits: expected one row"):
             sampler_of({}).sample(wrong)
 
 
@@ -143,7 +143,7 @@ def test_rollback_takes_everything_back(options: dict[str, Any], constrained: bo
     sampler.truncate(3)
     assert sampler.history.tolist() == tokens[:3]
     for n in (4, -1):
-        with pytest.raises(SamplingError, match="rollback: needs 0 to 3"):
+        with pytest.raises(SamplingError, match="rollback: expected 0 to 3"):
             sampler.rollback(n)
 
 
@@ -201,7 +201,7 @@ def test_a_state_that_is_none_changes_nothing(change: dict[str, Any]) -> None:
     sampler.sample(rows(1)[0])
     state = sampler.state()
     for wrong in (state | change, {}):
-        with pytest.raises(SamplingError, match="state: needs what"):
+        with pytest.raises(SamplingError, match="state: expected what"):
             sampler.restore(wrong)
         assert sampler.state() == state
 
@@ -266,7 +266,7 @@ def test_a_mask_after_allowed_tokens() -> None:
 
 
 def test_a_mask_of_another_vocabulary_is_refused() -> None:
-    with pytest.raises(SamplingError, match="mask: needs 13 numbers"):
+    with pytest.raises(SamplingError, match="mask: expected 13 numbers"):
         sampler_of({}, constraint=Even(500)).sample(rows(1)[0])
 
 
@@ -317,7 +317,7 @@ def test_a_batch_gives_each_sequence_its_own_tokens(target: str, n_threads: int)
     for step in range(15):
         logits = rows(13, seed=step, vocab=1500)
         wanted = [s.sample(row, h) for s, row, h in zip(alone, logits, histories, strict=True)]
-        assert sample_batch(together, logits, histories, n_threads) == wanted
+        assert sample_batch(together, logits, histories, n_threads=n_threads) == wanted
         for history, token in zip(histories, wanted, strict=True):
             history.append(token)
     assert [s.state() for s in alone] == [s.state() for s in together]
@@ -430,8 +430,23 @@ def test_a_fault_of_one_sequences_own_code_leaves_all_as_they_were() -> None:
     samplers = [sampler_of({}, seed=i) for i in range(3)]
     samplers.append(sampler_of({}, constraint=Faulty()))
     before = [sampler.state() for sampler in samplers]
-    with pytest.raises(ZeroDivisionError):
-        sample_batch(samplers, rows(4))
+    results = sample_batch(samplers, rows(4))
+    assert isinstance(results[3], ZeroDivisionError)
+    assert [sampler.state() == state for sampler, state in zip(samplers, before)] == [False] * 3 + [True]
+
+
+def test_an_interrupt_of_one_sequences_own_code_leaves_all_as_they_were() -> None:
+    stage = {"order": ("top_k", lambda ids, logits, history: None, "temperature")}
+
+    class Interrupted(Even):
+        def mask(self) -> np.ndarray:
+            raise KeyboardInterrupt
+
+    samplers = [sampler_of(stage if i % 2 else {}, seed=i) for i in range(4)]
+    samplers.append(sampler_of({}, constraint=Interrupted()))
+    before = [sampler.state() for sampler in samplers]
+    with pytest.raises(KeyboardInterrupt):
+        sample_batch(samplers, rows(5), tops=[2, None, None, None, None])
     assert [sampler.state() for sampler in samplers] == before
 
 
@@ -439,7 +454,7 @@ def test_a_fault_of_one_sequences_own_code_leaves_all_as_they_were() -> None:
 def test_a_stage_that_gives_nonsense_is_refused(result: np.ndarray) -> None:
     sampler = sampler_of({"order": (lambda i, x, h: result, "temperature")})
     state = sampler.state()
-    with pytest.raises(SamplingError, match=r"needs to give 400 logits|NaN or"):
+    with pytest.raises(SamplingError, match=r"expected 400 logits|NaN or"):
         sampler.sample(rows(1)[0])
     assert sampler.state() == state
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.convert import convert
-from tests.references.transformer import Twin
+from tests.references.transformer import Reference
 from tests.support import huggingface as hf
 from tests.support.tiny_models import Running
 from tests.support.zoo import Model
@@ -24,7 +24,7 @@ D, HEADS, KV, DIM, FF, LAYERS = 32, 4, 2, 8, 40, 4
 EXPERTS, WIDTH, SHARED = 6, 24, 20
 
 
-class TwinOf(Twin):
+class TwinOf(Reference):
     """With windows given by layer, and logits from a table of another size than the zoo's."""
 
     def __init__(self, model: Model, weights: dict[str, np.ndarray], windows: list[int] | None) -> None:

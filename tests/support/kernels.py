@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.random_blocks import random_rows
 from oxillama._kernels import Kernels, load, pack, targets
+from oxillama._kernels.memory import aligned_empty
 from oxillama.formats import FORMATS, LAYOUTS, Format
-from oxillama.weights.memory import aligned_empty
 
 PRESENT: list[str] = [name for name, reason in targets().items() if reason is None]
 """Targets that can run here, best first; portable, which always can, is the last."""

@@ -1,4 +1,4 @@
-"""What the attention tests share: pages of one target, random rows, what the twin makes of them."""
+"""What the attention tests share: pages of one target, random rows, what the reference makes of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
+from oxillama._kernels.memory import aligned_empty
 from oxillama.formats import KV_TYPES
-from oxillama.weights.memory import aligned_empty
-from tests.references import attention as twin
+from tests.references import attention as reference
 from tests.support.kernels import normal
 
 
@@ -94,9 +94,9 @@ def wanted(
     _, kv_heads, key_dim, value_dim = shape
     q, k, v = np.split(qkv, np.cumsum([heads * key_dim, kv_heads * key_dim]), axis=1)
     n = len(qkv)
-    k = twin.rounded(k.reshape(n, kv_heads, key_dim), kv_type)
-    v = twin.rounded(v.reshape(n, kv_heads, value_dim), kv_type)
-    return twin.attend(q.reshape(n, heads, key_dim), k, v, scale, **options).reshape(n, -1)
+    k = reference.rounded(k.reshape(n, kv_heads, key_dim), kv_type)
+    v = reference.rounded(v.reshape(n, kv_heads, value_dim), kv_type)
+    return reference.attend(q.reshape(n, heads, key_dim), k, v, scale, **options).reshape(n, -1)
 
 
 SHAPES = {

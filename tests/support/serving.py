@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
-from oxillama.cache.kv import KvCachePool, KvLayout
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
@@ -208,7 +208,7 @@ class Serving:
         self.prefix.clear()
         self.pool.check_integrity([])
         assert self.pool.n_used == 0
-        assert self.pool.states is None or self.pool.states.n_used == 0
+        assert self.pool.recurrent_states is None or self.pool.recurrent_states.n_used == 0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.loader import Weights
-from tests.references import formats as twin_formats
+from tests.references import formats as reference_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter
 from tests.support.kernels import PRESENT, matrix, normal
@@ -59,7 +59,7 @@ class Tiny:
 
     @property
     def sizes(self) -> Sizes:
-        """For the twin."""
+        """For the reference."""
         return Sizes(
             self.n_layers,
             self.n_heads,
@@ -116,8 +116,8 @@ class Tiny:
         return made
 
     def weights(self) -> dict[str, np.ndarray]:
-        """float64, for the twin: matrices (rows, cols), vectors (n,)."""
-        found = {name: twin_formats.weights(*rows) for name, rows in self.tensors.items()}
+        """float64, for the reference: matrices (rows, cols), vectors (n,)."""
+        found = {name: reference_formats.weights(*rows) for name, rows in self.tensors.items()}
         return {name: w[0] if is_vector(name) else w for name, w in found.items()}
 
     def file(self, **replaced: Rows | None) -> bytes:
@@ -191,6 +191,22 @@ class Running:
         self.model = Decoder(read_spec(file), self.weights)
         self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
+
+    def hidden_states(self, texts: Listed[Listed[int]], chunk: int = 512) -> list[np.ndarray]:
+        """float32 (tokens, n_embd) of each text: a decoder's run together in chunks, an encoder's whole."""
+        sequences = [Sequence(self.pool, tokens) for tokens in texts]
+        found: list[list[np.ndarray]] = [[] for _ in texts]
+        whole = not self.model.spec.causal
+        while any(sequence.pending for sequence in sequences):
+            parts = [(s, s.pending if whole else min(chunk, s.pending)) for s in sequences if s.pending]
+            rows = self.runner.forward(parts, all_logits=True, states=True)
+            pieces = np.split(rows, np.cumsum([n for _, n in parts])[:-1])
+            for (sequence, _), piece in zip(parts, pieces):
+                found[sequences.index(sequence)].append(piece)
+        for sequence in sequences:
+            sequence.release()
+        self.pool.check_integrity()
+        return [np.concatenate(pieces) for pieces in found]
 
     def logits(self, tokens: Listed[int], chunk: int = 10**6) -> np.ndarray:
         """float32 (n, vocab) of a fresh sequence run in chunks."""

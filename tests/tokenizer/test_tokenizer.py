@@ -6,7 +6,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oxillama.errors import ChatTemplateError, ModelFileError, TokenizerError
+from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.characters import categories, class_view
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
@@ -210,7 +210,7 @@ def test_long_runs_are_encoded(kind: str, tokenizers: dict[str, TokenizerBridge]
 def test_lone_surrogate_is_an_error(kind: str, tokenizers: dict[str, TokenizerBridge]) -> None:
     with pytest.raises(TokenizerError, match="lone surrogate U\\+D800 at character 1"):
         tokenizers[kind].encode("a\ud800")
-    with pytest.raises(TokenizerError, match="expected str, found bytes"):
+    with pytest.raises(TokenizerError, match="expected a str, got bytes"):
         tokenizers[kind].encode(b"a")  # type: ignore[arg-type]
 
 
@@ -297,7 +297,7 @@ def test_token_facts() -> None:
     assert tokenizer.vocab_bytes()[1] == b"<s>"
     for id in (-1, tokenizer.n_vocab):
         for act in (tokenizer.token_bytes, tokenizer.is_control, lambda id: tokenizer.decode([id])):
-            with pytest.raises(TokenizerError, match=f"token id {id} is outside the vocabulary"):
+            with pytest.raises(TokenizerError, match=rf"token id: expected 0 to \d+, got {id}"):
                 act(id)
 
 
@@ -348,16 +348,21 @@ def spoilt(key: str, value: Any, kind: str = "sentence_piece") -> dict[str, Any]
 @pytest.mark.parametrize(
     ("key", "value", "kind", "complaint"),
     [
-        ("model", None, "sentence_piece", "missing, the file has no vocabulary"),
-        ("model", "none", "sentence_piece", "no vocabulary"),
-        ("model", "word2vec", "sentence_piece", "unknown tokenizer 'word2vec'"),
-        ("model", 3, "sentence_piece", "expected a string, found int"),
+        ("model", None, "sentence_piece", "expected a string, got no such key"),
+        ("model", "none", "sentence_piece", "expected one of .*, got 'none'"),
+        ("model", "word2vec", "sentence_piece", "expected one of .*, got 'word2vec'"),
+        ("model", 3, "sentence_piece", "expected a string, got 3"),
         ("pre", "qwen17", "byte_pair", "unknown pre-tokenizer 'qwen17'"),
-        ("tokens", None, "sentence_piece", "missing"),
+        ("tokens", None, "sentence_piece", "got no such key"),
         ("tokens", [], "sentence_piece", "at least one token"),
-        ("tokens", lambda v: np.arange(len(v)), "sentence_piece", "array of strings, found ndarray"),
-        ("tokens", lambda v: [*v[:-1], 7], "sentence_piece", "other elements"),
-        ("tokens", lambda v: [*v[:-1], v[-2]], "sentence_piece", "are both"),
+        (
+            "tokens",
+            lambda v: np.arange(len(v)),
+            "sentence_piece",
+            "strings, got an array of .* int64",
+        ),
+        ("tokens", lambda v: [*v[:-1], 7], "sentence_piece", "array of strings, got a list"),
+        ("tokens", lambda v: [*v[:-1], v[-2]], "sentence_piece", "expected different tokens"),
         (
             "tokens",
             lambda v: ["<0x-1>" if t == "<0x0A>" else t for t in v],
@@ -365,23 +370,28 @@ def spoilt(key: str, value: Any, kind: str = "sentence_piece") -> dict[str, Any]
             "byte token 13",
         ),
         ("tokens", lambda v: ["<0x1>" if t == "<0x0A>" else t for t in v], "sentence_piece", "byte token 13"),
-        ("token_type", lambda v: v[:-1], "sentence_piece", "one entry for each of"),
-        ("token_type", lambda v: v.astype(np.float32), "sentence_piece", "int32 or .*, found 1-d float32"),
-        ("token_type", "33", "sentence_piece", "array of int32 or .*, found str"),
-        ("scores", lambda v: v[:-1], "sentence_piece", "one entry for each of"),
-        ("scores", lambda v: v.astype(np.int8), "sentence_piece", "found 1-d int8"),
-        ("scores", lambda v: v * np.nan, "sentence_piece", "entry 0 is not a number"),
-        ("merges", None, "byte_pair", "missing"),
-        ("merges", ["ab"], "byte_pair", "entry 0 should be two tokens"),
-        ("merges", ["a "], "byte_pair", "entry 0 should be two tokens"),
+        ("token_type", lambda v: v[:-1], "sentence_piece", "expected 296 entries"),
+        (
+            "token_type",
+            lambda v: v.astype(np.float32),
+            "sentence_piece",
+            "int32 or .*, got .* 296 float32",
+        ),
+        ("token_type", "33", "sentence_piece", "array of int32 or .*, got '33'"),
+        ("scores", lambda v: v[:-1], "sentence_piece", "expected 296 entries"),
+        ("scores", lambda v: v.astype(np.int8), "sentence_piece", "got an array of 296 int8"),
+        ("scores", lambda v: v * np.nan, "sentence_piece", "got NaN in entry 0"),
+        ("merges", None, "byte_pair", "got no such key"),
+        ("merges", ["ab"], "byte_pair", "expected two tokens and .* in entry 0"),
+        ("merges", ["a "], "byte_pair", "expected two tokens and .* in entry 0"),
         ("merges", np.zeros(3, np.int32), "byte_pair", "array of strings"),
-        ("bos_token_id", 10**6, "sentence_piece", "1000000 is outside the vocabulary"),
-        ("bos_token_id", -1, "sentence_piece", "unsigned"),
-        ("bos_token_id", "1", "sentence_piece", "unsigned integer, found str"),
-        ("seperator_token_id", 10**6, "word_piece", "outside the vocabulary"),
+        ("bos_token_id", 10**6, "sentence_piece", "expected a token id from 0 to 295, got 1000000"),
+        ("bos_token_id", -1, "sentence_piece", "expected a token id .*, got -1"),
+        ("bos_token_id", "1", "sentence_piece", "expected an integer, got '1'"),
+        ("seperator_token_id", 10**6, "word_piece", "expected a token id"),
         ("precompiled_charsmap", np.zeros(2, np.uint8), "unigram", "too few"),
         ("precompiled_charsmap", np.full(64, 255, np.uint8), "unigram", "does not fit"),
-        ("precompiled_charsmap", np.zeros(64, np.int32), "unigram", "found 1-d int32"),
+        ("precompiled_charsmap", np.zeros(64, np.int32), "unigram", "got an array of 64 int32"),
     ],
 )
 def test_malformed_metadata_names_the_key(key: str, value: Any, kind: str, complaint: str) -> None:
@@ -391,12 +401,12 @@ def test_malformed_metadata_names_the_key(key: str, value: Any, kind: str, compl
 
 
 def test_add_bos_must_be_a_boolean() -> None:
-    with pytest.raises(TokenizerError, match="add_bos_token: expected a boolean, found int"):
+    with pytest.raises(TokenizerError, match="add_bos_token: expected a boolean, got 1"):
         make("sentence_piece", add_bos_token=1)
 
 
 def test_unused_id_out_of_range_is_said_and_left_out() -> None:
-    with pytest.warns(UserWarning, match="padding_token_id: 1000000 is outside"):
+    with pytest.warns(UserWarning, match="padding_token_id: expected a token id from 0 to 295, got 1000000"):
         tokenizer = make("sentence_piece", padding_token_id=10**6)
     assert tokenizer.pad_id is None
 
@@ -410,7 +420,7 @@ def test_charsmap_that_points_outside_is_an_error() -> None:
 def test_added_token_that_is_missing_is_an_error() -> None:
     tokenizer = make("plain_byte_pair")
     del tokenizer.vocab.special["bos"]
-    with pytest.raises(TokenizerError, match="adds a bos token"):
+    with pytest.raises(TokenizerError, match="bos_token_id: expected a token"):
         tokenizer.encode("a")
 
 
@@ -442,7 +452,7 @@ def test_token_that_is_not_utf_8() -> None:
 def test_a_byte_type_must_fit_its_token() -> None:
     values = vocabularies.sentence_piece()
     with_tokens(values, ["x"], BYTE)
-    with pytest.raises(TokenizerError, match=r"byte token .* should look like <0x0A>, found 'x'"):
+    with pytest.raises(TokenizerError, match=r"expected byte token .* to look like <0x0A>, got 'x'"):
         TokenizerBridge.from_metadata(values)
 
 
@@ -470,7 +480,7 @@ def test_encode_chat_has_one_bos(source: str) -> None:
 def test_templates_by_name() -> None:
     values = vocabularies.byte_pair("gpt-2")
     tokenizer = TokenizerBridge.from_metadata(values)
-    with pytest.raises(ChatTemplateError, match="no chat template 'default' in the file \\(it has: none\\)"):
+    with pytest.raises(ChatTemplateError, match=r"expected one of the file's \(none\), got 'default'"):
         tokenizer.apply_chat_template([{"role": "user", "content": "t"}])
     values |= {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": b"tools"}
     tokenizer = TokenizerBridge.from_metadata(values)
@@ -478,64 +488,3 @@ def test_templates_by_name() -> None:
     messages = [{"role": "user", "content": "t"}]
     assert tokenizer.apply_chat_template(messages) == "plain"
     assert tokenizer.apply_chat_template(messages, template="tool_use") == "tools"
-
-
-# --------------------------------------------------------------------------- tokenizer.json
-
-
-@pytest.fixture
-def json_file(tmp_path: Path) -> Path:
-    tokenizers = pytest.importorskip("tokenizers")
-    library = tokenizers.Tokenizer(tokenizers.models.BPE())
-    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<s>", "<|im_end|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    library.train_from_iterator(["hello world, hello there"] * 3, trainer)
-    library.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", library.token_to_id("<s>"))]
-    )
-    path = tmp_path / "tokenizer.json"
-    library.save(str(path))
-    return path
-
-
-def test_tokenizer_json(json_file: Path) -> None:
-    tokenizer = TokenizerBridge.from_file(json_file)
-    text = "hello 世界 🦙<|im_end|>"
-    end = tokenizer.token_id("<|im_end|>")
-    plain, parsed = tokenizer.encode(text), tokenizer.encode(text, parse_special=True)
-    assert plain[0] == parsed[0] == tokenizer.bos_id == tokenizer.token_id("<s>")
-    assert end not in plain and parsed[-1] == end
-    assert tokenizer.encode("hello", add_special=False) == plain[1:2]
-    assert tokenizer.decode(plain) == text
-    assert tokenizer.decode(parsed) == "hello 世界 🦙"
-    assert end is not None and tokenizer.is_eos(end) and tokenizer.is_control(end)
-    stream = tokenizer.stream_decoder()
-    assert "".join(map(stream.push, plain)) + stream.flush() == text
-    assert len(tokenizer.vocab_bytes()) == tokenizer.n_vocab
-
-
-def test_tokenizer_json_with_metadata(json_file: Path) -> None:
-    document = json.loads(json_file.read_text())
-    tokens = sorted(document["model"]["vocab"], key=document["model"]["vocab"].get)
-    values: Mapping[str, Any] = vocabularies.metadata(
-        "gpt2", tokens, [NORMAL] * len(tokens), merges=[], eos_token_id=7, bos_token_id=0
-    )
-    tokenizer = TokenizerBridge.from_file(json_file, {**values, "tokenizer.chat_template": CHATML})
-    assert tokenizer.eos_id == 7
-    assert tokenizer.is_eos(7)
-    ids = tokenizer.encode_chat([{"role": "user", "content": "hello"}])
-    assert ids.count(0) == 1
-
-
-def test_tokenizer_json_failures(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="cannot be read"):
-        TokenizerBridge.from_file(tmp_path / "absent.json")
-    (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(TokenizerError, match=r"not a tokenizer.json"):
-        TokenizerBridge.from_file(tmp_path / "bad.json")

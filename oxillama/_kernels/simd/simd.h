@@ -17,14 +17,6 @@
 #define OX_INLINE inline __attribute__((always_inline))
 #endif
 
-/* Tile bodies take their token count and layout as constants: they only become constants once
- * inlined, so Cython's inline functions must be inlined without exception. Not so for the portable
- * target, where that buys little and costs a minute of compiling. */
-#if defined(CYTHON_INLINE) && !defined(OX_TARGET_PORTABLE)
-#undef CYTHON_INLINE
-#define CYTHON_INLINE OX_INLINE
-#endif
-
 /* No fma but those written out. Compilers that know -ffp-contract=off are told by setup.py; /fp:precise alone lets
  * MSVC before 2022 contract. */
 #if defined(_MSC_VER) && !defined(__clang__)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from itertools import product
-from typing import TYPE_CHECKING
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq, Text
@@ -20,9 +19,7 @@ from oxillama.grammar.schema.constants import Constants
 from oxillama.grammar.schema.json_text import bracketed, literal, quoted
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.strings import Strings
-
-if TYPE_CHECKING:
-    from oxillama.grammar.schema.writer import Writer
+from oxillama.grammar.schema.writer import Writer
 
 MAX_COUNTING = 2_000  # states of an array that counts
 MAX_VALUES = 64  # that items are told apart by

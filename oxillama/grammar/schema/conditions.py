@@ -134,21 +134,19 @@ def json_type(value: object, path: str) -> str:
         return "array"
     if isinstance(value, Mapping):
         return "object"
-    raise GrammarError(f"{path}: expected a JSON value, found {type(value).__name__}")
+    raise GrammarError(f"{path}: expected a JSON value, got {type(value).__name__}")
 
 
 def exact(value: object, path: str) -> Fraction:
     """A JSON number without rounding: a float is the decimal that Python writes for it."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise GrammarError(f"{path}: expected a number, found {value!r:.80}")
+        raise GrammarError(f"{path}: expected a number, got {value!r:.80}")
     number = Decimal(repr(value)) if isinstance(value, float) else value
     if isinstance(number, Decimal):
         if not number.is_finite():
-            raise GrammarError(f"{path}: expected a finite number, found {value}")
+            raise GrammarError(f"{path}: expected a finite number, got {value}")
         if abs(number.adjusted()) > MAX_EXPONENT or len(number.as_tuple().digits) > MAX_EXPONENT:
-            raise GrammarError(
-                f"{path}: expected a number of at most {MAX_EXPONENT} digits, found {value:.20}"
-            )
+            raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits, got {value:.20}")
     elif abs(number) >= 10**MAX_EXPONENT:
         raise GrammarError(f"{path}: expected a number of at most {MAX_EXPONENT} digits")
     return Fraction(number)

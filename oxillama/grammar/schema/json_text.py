@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import EVERYTHING, Ranges, difference
-from oxillama.grammar.dfa import Edge
+from oxillama.grammar.dfa import Edge, merged
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 QUOTE = Text('"')
@@ -128,7 +128,7 @@ class _Speller:
         state, new = self.state(("escape", tuple(shorts), by_number))
         if new:
             found = shorts
-            units = _code_units(_runs(list(by_number)))
+            units = _code_units(list(merged(list(by_number))))
             if units:
                 found.append((0x75, 0x75, self.digits(units, 4)))
             self.edges[state] = sorted(found)
@@ -150,7 +150,7 @@ class _Speller:
                 if inside:
                     target = self.target(inside[0][2]) if count == 1 else self.digits(inside, count - 1)
                     found += [(ord(c), ord(c), target) for c in {f"{digit:x}", f"{digit:X}"}]
-            self.edges[state] = _runs(sorted(found))
+            self.edges[state] = list(merged(sorted(found)))
         return state
 
     def target(self, where: object) -> int:
@@ -187,16 +187,6 @@ def _code_units(edges: list[Edge]) -> _Segments:
     found += whole
     found += [(0xD800 + unit, 0xD800 + unit, tuple(sorted(lows))) for unit, lows in pairs.items()]
     return tuple(sorted(found, key=lambda segment: segment[0]))
-
-
-def _runs(edges: list[Edge]) -> list[Edge]:
-    found: list[Edge] = []
-    for first, last, target in edges:
-        if found and found[-1][2] == target and found[-1][1] + 1 == first:
-            found[-1] = (found[-1][0], last, target)
-        else:
-            found.append((first, last, target))
-    return found
 
 
 @lru_cache(maxsize=128)

@@ -64,7 +64,7 @@ class Place:
         """That the schema under a keyword holds."""
         if tuple(map(str, keys)) not in self.schema.below:
             value = self.get(str(keys[0]))
-            raise GrammarError(f"{self.at(str(keys[0]))}: expected a schema, found {value!r:.80}")
+            raise GrammarError(f"{self.at(str(keys[0]))}: expected a schema, got {value!r:.80}")
         return of_schema(self.schema.child(*keys), self.scope)
 
     def state(self, *keys: object) -> State:
@@ -74,34 +74,34 @@ class Place:
         """The schemas of a list."""
         value = self.get(keyword)
         if not isinstance(value, (list, tuple)) or not value:
-            raise GrammarError(f"{self.at(keyword)}: expected a list of schemas, found {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a list of schemas, got {value!r:.80}")
         return [self.sub(keyword, i) for i in range(len(value))]
 
     def mapping(self, keyword: str) -> Mapping[str, object]:
         """The value of a keyword that holds something by names; empty if there is none."""
         value = self.get(keyword) if self.has(keyword) else {}
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise GrammarError(f"{self.at(keyword)}: expected an object, found {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected an object, got {value!r:.80}")
         return value
 
     def count(self, keyword: str) -> int:
         """The value of a keyword that counts."""
         number = exact(self.get(keyword), self.at(keyword))
         if number.denominator != 1 or not number >= 0:
-            raise GrammarError(f"{self.at(keyword)}: expected a count, found {self.get(keyword)!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a count, got {self.get(keyword)!r:.80}")
         if number > MAX_COUNT:
-            raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, found {number}")
+            raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, got {number}")
         return int(number)
 
     def strings(self, keyword: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
-            raise GrammarError(f"{self.at(keyword)}: expected a list of strings, found {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a list of strings, got {value!r:.80}")
         return tuple(value)
 
     def is_true(self, keyword: str) -> bool:
         value = self.get(keyword)
         if not isinstance(value, bool):
-            raise GrammarError(f"{self.at(keyword)}: expected true or false, found {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected true or false, got {value!r:.80}")
         return value
 
 
@@ -178,7 +178,7 @@ class Keywords:
         if place.has("enum"):
             values = place.get("enum")
             if not isinstance(values, (list, tuple)):
-                raise GrammarError(f"{place.at('enum')}: expected a list of values, found {values!r:.80}")
+                raise GrammarError(f"{place.at('enum')}: expected a list of values, got {values!r:.80}")
             yield self.one_of_values(values, kind, place.at("enum"))
 
     def types(self, place: Place, kind: str) -> Formula:
@@ -189,7 +189,7 @@ class Keywords:
             or not names
             or not all(n in (*TYPES, "integer") for n in names)
         ):
-            raise GrammarError(f"{place.at('type')}: expected names of types, found {value!r:.80}")
+            raise GrammarError(f"{place.at('type')}: expected names of types, got {value!r:.80}")
         if kind in names:
             return TRUE
         if kind == "number" and "integer" in names:
@@ -260,7 +260,7 @@ class Keywords:
         if place.has("multipleOf"):
             step = exact(place.get("multipleOf"), place.at("multipleOf"))
             if step <= 0:
-                raise GrammarError(f"{place.at('multipleOf')}: expected more than 0, found {step}")
+                raise GrammarError(f"{place.at('multipleOf')}: expected more than 0, got {step}")
             yield Atom(Numbers(step=step), place.at("multipleOf"))
 
     def strings(self, place: Place) -> Iterator[Formula]:
@@ -279,7 +279,7 @@ class Keywords:
     def pattern(self, value: object, path: str) -> Node | None:
         """The strings that a pattern is found in; None where that was let go."""
         if not isinstance(value, str):
-            raise GrammarError(f"{path}: expected a regular expression, found {value!r:.80}")
+            raise GrammarError(f"{path}: expected a regular expression, got {value!r:.80}")
         try:
             return parse_regex(value, search=True)
         except GrammarError as error:
@@ -289,7 +289,7 @@ class Keywords:
     def format(self, place: Place) -> Formula:
         name = place.get("format")
         if not isinstance(name, str):
-            raise GrammarError(f"{place.at('format')}: expected a name, found {name!r:.80}")
+            raise GrammarError(f"{place.at('format')}: expected a name, got {name!r:.80}")
         if not (place.schema.dialect.asserts_formats if self.formats is None else self.formats):
             return TRUE
         if name in UNENFORCEABLE:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import language
@@ -19,9 +18,7 @@ from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
 from oxillama.grammar.schema.json_text import bracketed, literal, quoted
 from oxillama.grammar.schema.objects import Names, Objects, Rule
 from oxillama.grammar.schema.strings import Strings
-
-if TYPE_CHECKING:
-    from oxillama.grammar.schema.writer import Writer
+from oxillama.grammar.schema.writer import Writer
 
 MAX_PATTERNS = 8  # that names are told apart by
 MAX_STATES = 20_000  # of one object that counts

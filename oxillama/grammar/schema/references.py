@@ -102,7 +102,7 @@ class References:
     def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
         """Make a schema and all below it."""
         if not isinstance(value, (bool, Mapping)):
-            raise GrammarError(f"{path}: expected a schema (an object or a boolean), found {value!r:.80}")
+            raise GrammarError(f"{path}: expected a schema (an object or a boolean), got {value!r:.80}")
         self.n_schemas += 1
         if self.n_schemas > MAX_SCHEMAS or depth > MAX_NESTING:
             raise GrammarError(
@@ -185,7 +185,7 @@ class References:
         """The schema that a reference of ``schema`` means, by its text alone."""
         at = f"{schema.path}/{keyword}"
         if not isinstance(reference, str):
-            raise GrammarError(f"{at}: expected a reference (a string), found {reference!r:.80}")
+            raise GrammarError(f"{at}: expected a reference (a string), got {reference!r:.80}")
         uri, _, fragment = join(schema.resource.uri, reference).partition("#")
         resource = self.resources.get(uri)
         if resource is None:
@@ -243,10 +243,20 @@ class References:
 
 
 def join(base: str, reference: str) -> str:
-    """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5)."""
+    """A reference resolved against the identifier of the resource it stands in (RFC 3986, section 5).
+
+    Raises
+    ------
+    GrammarError : the reference or the identifier is no URI.
+    """
     if not reference or reference.startswith("#"):
         return base.partition("#")[0] + reference
-    return urljoin(base, reference)
+    try:
+        return urljoin(base, reference)
+    except ValueError as error:
+        raise GrammarError(
+            f"schema: expected URI references, got {reference!r:.80} in {base!r:.80}: {error}"
+        ) from None
 
 
 def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -12,14 +12,12 @@ from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
-from oxillama.grammar.schema.array_text import array_node
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.formulas import TOP, Expander
 from oxillama.grammar.schema.json_text import ANY_NAME, ANY_STRING, Layout, listed
 from oxillama.grammar.schema.numbers import Numbers
-from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.objects import Objects
 from oxillama.grammar.schema.references import Schema
 from oxillama.grammar.schema.strings import Strings
@@ -40,6 +38,7 @@ class Writer:
     open_objects : objects that list properties and do not say so accept others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
+    array_node, object_node : the texts of the arrays or objects of a box; both may call the writer.
     path : the schema whose rule is being written, for messages.
     """
 
@@ -51,6 +50,8 @@ class Writer:
         any_order: int,
         open_objects: bool,
         unenforced: Callable[[str, str], None],
+        array_node: Callable[[Arrays, Writer], Node],
+        object_node: Callable[[Objects, Writer], Node],
     ) -> None:
         self.expander = expander
         self.followed = followed
@@ -58,6 +59,8 @@ class Writer:
         self.any_order = any_order
         self.open_objects = open_objects
         self.unenforced = unenforced
+        self.array_node = array_node
+        self.object_node = object_node
         self.path = "#"
         self.rules: dict[str, Node] = {}
         self.names: dict[State, str] = {ANYTHING: VALUE}
@@ -128,9 +131,9 @@ class Writer:
                 continue
             for box in boxes:
                 if isinstance(box, Arrays):
-                    found.append(array_node(box, self))
+                    found.append(self.array_node(box, self))
                 elif isinstance(box, Objects):
-                    found.append(object_node(box, self))
+                    found.append(self.object_node(box, self))
                 else:
                     found.append(self.scalar(box))
         return found[0] if len(found) == 1 else Alt(tuple(dict.fromkeys(found)))

@@ -1,4 +1,4 @@
-"""What holds for each architecture. Importing this registers all families."""
+"""The facts of all architectures; the import registers them."""
 
 from oxillama.models.families import bert as bert
 from oxillama.models.families import cohere as cohere

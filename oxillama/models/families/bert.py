@@ -1,9 +1,10 @@
-"""Encoders: positions see each other, norms follow the additions, and there is no head."""
+"""Encoders: attention both ways, norms after the additions, no output matrix, heads of rerankers."""
 
 from __future__ import annotations
 
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import Routing, register
+from oxillama.models.family import Routing
+from oxillama.models.registry import register
 
 BERT = register(
     LLAMA.derive(
@@ -46,7 +47,7 @@ JINA_BERT_V2 = register(
         "jina-bert-v2",
         positions="no",
         alibi_bias=8.0,
-        gate="either",
+        gate="auto",
         qk_norm="row",
         qk_norm_optional=True,
     )

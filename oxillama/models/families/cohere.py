@@ -1,12 +1,13 @@
-"""Cohere's Command R: parallel blocks behind one layer norm without bias, scaled logits."""
+"""Cohere's Command R: parallel blocks after one layer norm without bias, scaled logits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS, register
+from oxillama.models.family import WINDOWS
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 
@@ -26,17 +27,16 @@ COMMAND_R = register(
         ffn_norm="",
         routing=None,
         output="tied",
-        adjust=plus_norms,
-    )
+    ),
+    plus_norms,
 )
 
-# Three layers of four see a window, and only they rotate.
+# Three layers of four have a window and rotate; the fourth has neither.
 COHERE2 = register(
     COMMAND_R.derive(
         "cohere2",
         options=("logit_scale", *WINDOWS[:2]),
         window_period=4,
         rope_on_windows_only=True,
-        adjust=None,
     )
 )

@@ -1,4 +1,4 @@
-"""DeepSeek: many small experts beside shared ones, and from the second on latent attention."""
+"""DeepSeek: many small experts with shared ones, and from version 2 on latent attention."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import Family, Routing, register
+from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.rope import log_of
 from oxillama.models.spec import Latent, Spec, Temperature
 
@@ -20,17 +21,13 @@ MANY_EXPERTS = (
 )
 
 DEEPSEEK = register(
-    LLAMA.derive(
-        "deepseek",
-        options=MANY_EXPERTS,
-        routing=Routing(normalize=False, shared_width="expert"),
-        adjust=needs_experts,
-    )
+    LLAMA.derive("deepseek", options=MANY_EXPERTS, routing=Routing(normalize=False, shared_width="expert")),
+    needs_experts,
 )
 
 
 def latent_sizes(spec: Spec, read: Reader) -> Spec:
-    """Newer files give a head's sizes in keys of their own, older ones as any attention's."""
+    """Newer files state the sizes of a head in keys of their own, older ones in those of attention."""
     latent = Latent(
         q_rank=read.size("attention.q_lora_rank", 0, least=0),
         kv_rank=read.size("attention.kv_lora_rank"),
@@ -38,11 +35,11 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
         value_dim=read.size("attention.value_length_mla", 0, least=0) or spec.value_dim,
     )
     if latent.q_rank and "blk.0.attn_q.weight" in read.file.tensors:
-        latent = replace(latent, q_rank=0)  # some small models state a rank they do not use
+        latent = replace(latent, q_rank=0)  # some small models state an unused rank
     n_rot = spec.ropes[0].n_rot
     if n_rot >= latent.key_dim:
         key = f"{read.prefix}.rope.dimension_count"
-        raise LoadError(f"{key}: needs an even number below {latent.key_dim}, got {n_rot}")
+        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {n_rot}")
     return replace(
         spec.each_layer(n_kv_heads=1),
         latent=latent,
@@ -51,8 +48,10 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
 
 
 def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
-    """DeepSeek moves YaRN's gain from the rotation into the scores. Its key for that is a tenth of what other
-    families mean by it, as llama.cpp reads it."""
+    """DeepSeek applies YaRN's magnitude to the scores instead of the rotation.
+
+    Its ``yarn_log_multiplier`` is a tenth of that in other families, as in llama.cpp.
+    """
     spec = latent_sizes(spec, read)
     rope = spec.ropes[0]
     stretch = log_of(rope.factor) if rope.factor > 0 else 0.0
@@ -63,7 +62,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     rate = read.amount("attention.temperature_scale")
     if rate:
         length = read.size("attention.temperature_length")
-        spec = replace(spec.each_layer(sharpened=True), temperature=Temperature(rate, length, 0))
+        spec = replace(spec.each_layer(scaled_queries=True), temperature=Temperature(rate, length, 0))
     experts = spec.experts
     if (
         experts
@@ -71,7 +70,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
         and spec.n_vocab == 154880
         and not read.has("expert_gating_func")
     ):
-        experts = replace(experts, gating="sigmoid")  # GLM 4.7 Flash leaves it out
+        experts = replace(experts, gating="sigmoid")  # files of GLM 4.7 Flash do not state it
     ropes = tuple(replace(rope, magnitude=magnitude) for rope in spec.ropes)
     return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
 
@@ -88,13 +87,13 @@ DEEPSEEK2 = register(
             "rope.scaling.yarn_log_multiplier",
         ),
         mixer="mla",
-        adjust=deepseek2_numbers,
-    )
+    ),
+    deepseek2_numbers,
 )
 
 
 def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
-    """Constants of the model's code: no file states them."""
+    """Constants of the model's code, which files do not state."""
     return replace(
         latent_sizes(spec, read),
         embedding_scale=12.0,
@@ -104,5 +103,5 @@ def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
 
 
 MINICPM3: Family = register(
-    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, adjust=minicpm3_scales)
+    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None), minicpm3_scales
 )

@@ -1,5 +1,5 @@
-"""The Gemma family: embeddings scaled by the root of their width, gated GELU, weights of norms that are
-stored with their 1, and from the second on norms after the blocks and windows on most layers."""
+"""The Gemma family: embeddings times sqrt(n_embd), gated GELU, norm weights stored with their 1, and from
+version 2 on norms after the blocks, and windows on most layers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS, register
+from oxillama.models.family import WINDOWS
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 GEMMA = register(
@@ -17,7 +18,7 @@ GEMMA = register(
 
 
 def largest_model(n_layers: int, spec: Spec, read: Reader) -> Spec:
-    """The largest model of a generation scales scores by the width per head, not by that of a key."""
+    """The largest model of a generation scales scores by (n_embd / heads)^-0.5, not by key_dim^-0.5."""
     if spec.n_layers != n_layers or read.amount("attention.scale"):
         return spec
     return replace(spec, score_scale=1 / math.sqrt(spec.n_embd // spec.layers[0].n_heads))
@@ -41,8 +42,8 @@ GEMMA2 = register(
         window_period=2,
         soft_cap=50.0,
         final_soft_cap=30.0,
-        adjust=gemma2_scale,
-    )
+    ),
+    gemma2_scale,
 )
 
 GEMMA3 = register(
@@ -56,7 +57,7 @@ GEMMA3 = register(
         local_base=10000.0,
         soft_cap=0.0,
         final_soft_cap=0.0,
-        output="either",
-        adjust=gemma3_scale,
-    )
+        output="auto",
+    ),
+    gemma3_scale,
 )

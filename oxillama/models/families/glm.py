@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.families.qwen import rope_sections
-from oxillama.models.family import register
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 CHATGLM = register(LLAMA.derive("chatglm", gate="fused", routing=None))
 
 
 def sections_if_two(spec: Spec, read: Reader) -> Spec:
-    """Only the models that see images have sections; they pair other dimensions, too."""
+    """Only models with image input have sections; they rotate "neox" pairs."""
     sections = read.sections("rope.dimension_sections")
     return rope_sections(spec, read) if len(sections) > 1 and all(sections[:2]) else spec
 
@@ -23,6 +23,6 @@ GLM4 = register(
         options=("rope.dimension_sections",),
         attn_post_norm=("post_attention_norm",),
         ffn_post_norm=("post_ffw_norm",),
-        adjust=sections_if_two,
-    )
+    ),
+    sections_if_two,
 )

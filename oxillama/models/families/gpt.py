@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import WINDOWS, Routing, register
+from oxillama.models.family import WINDOWS, Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 GPT2 = register(
@@ -32,8 +33,8 @@ MPT = register(
     GPT2.derive(
         "mpt",
         options=("attention.clamp_kqv", "attention.max_alibi_bias"),
-        positions="maybe",
-        norm_bias="maybe",
+        positions="auto",
+        norm_bias="auto",
         qk_norm="row",
         qk_norm_optional=True,
     )
@@ -47,7 +48,7 @@ def parallel_if_stated(spec: Spec, read: Reader) -> Spec:
 
 
 GPT_NEOX = register(
-    ROTATING.derive("gptneox", options=("use_parallel_residual",), output="own", adjust=parallel_if_stated)
+    ROTATING.derive("gptneox", options=("use_parallel_residual",), output="own"), parallel_if_stated
 )
 
 STABLELM = register(
@@ -56,7 +57,7 @@ STABLELM = register(
         options=("use_parallel_residual",),  # which the tensors say, too
         gate="pair",
         activation="silu",
-        residual="maybe",
+        residual="auto",
         qk_norm="heads",
         qk_norm_optional=True,
         output="own",
@@ -75,8 +76,8 @@ GPT_OSS = register(
         sinks=True,
         window_period=2,
         activation="silu_clamped",
-        routing=Routing(gating="chosen", normalize=False),
+        routing=Routing(gating="softmax_after_topk", normalize=False),
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )

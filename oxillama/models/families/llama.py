@@ -6,51 +6,49 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.family import WINDOWS, Family, Routing, register
+from oxillama.models.family import WINDOWS, Family, Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec, Temperature
 
-# Llama 1 to 3, Yi; with experts Mixtral. Mistral's first version has a window, which most files leave out.
+# Llama 1 to 3, Yi, Mixtral. The first Mistral has a window, which most files do not state.
 LLAMA = Family("llama", routing=Routing())
 register(LLAMA.derive("llama", options=WINDOWS[:2]))
 
 
 def sharpen_by_length(spec: Spec, read: Reader) -> Spec:
-    """Mistral 3: queries of all layers grow with the logarithm of their position over the first context."""
+    """Mistral 3: queries of all layers are scaled by log(position / original context)."""
     rate = read.amount("attention.temperature_scale")
     if not rate:
         return spec
     return replace(
-        spec.each_layer(sharpened=True), temperature=Temperature(rate, spec.ropes[0].original_context, 0)
+        spec.each_layer(scaled_queries=True), temperature=Temperature(rate, spec.ropes[0].original_context, 0)
     )
 
 
 MISTRAL3 = register(
-    LLAMA.derive(
-        "mistral3",
-        options=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier"),
-        adjust=sharpen_by_length,
-    )
+    LLAMA.derive("mistral3", options=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier")),
+    sharpen_by_length,
 )
 
 
 def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
-    """As llama.cpp knows them: a window of 0 leaves attention plain, and the model with 128 experts has no
-    head norms. Layers that do not rotate sharpen far queries."""
+    """Exceptions as in llama.cpp: a window of 0 turns chunks off, and the model with 128 experts has no head
+    norms. Layers without rotation scale queries by their position."""
     family = spec.family
     if read.size("attention.sliding_window", 1, least=0) == 0:
         family = family.derive("llama4", chunk=0)
         spec = spec.each_layer(rope=0, chunk=0)
     else:
-        layers = tuple(replace(layer, sharpened=layer.rope is None) for layer in spec.layers)
+        layers = tuple(replace(layer, scaled_queries=layer.rope is None) for layer in spec.layers)
         spec = replace(spec, layers=layers, temperature=Temperature(0.1, family.chunk, 1))
     if spec.experts is not None and spec.experts.n_experts == 128:
         family = family.derive("llama4", qk_norm="")
     return replace(spec, family=family)
 
 
-# Llama 4 has experts, and two kinds of attention: three layers of four rotate, norm q and k, and see no
-# further back than the last multiple of 8192; the fourth does none of that.
+# Llama 4 has experts and two kinds of attention. Three layers of four rotate, norm q and k, and attend within
+# chunks of 8192 positions. The fourth does none of that.
 LLAMA4 = register(
     LLAMA.derive(
         "llama4",
@@ -60,8 +58,8 @@ LLAMA4 = register(
         window_period=4,
         chunk=8192,
         qk_norm="unit",
-        adjust=llama4_exceptions,
-    )
+    ),
+    llama4_exceptions,
 )
 
 SMOLLM3 = register(LLAMA.derive("smollm3", no_rope_every=4))
@@ -70,7 +68,7 @@ EXAONE = register(LLAMA.derive("exaone", rope="neox"))
 
 
 def granite_rotation(spec: Spec, read: Reader) -> Spec:
-    """Granite says by an odd key that its layers do not rotate."""
+    """Granite states in ``rope.scaling.finetuned`` whether its layers rotate."""
     return spec if read.flag("rope.scaling.finetuned", True) else spec.each_layer(rope=None)
 
 
@@ -79,14 +77,12 @@ GRANITE_OPTIONS = (*SCALES, "attention.scale", "expert_shared_feed_forward_lengt
 
 GRANITE_MOE = register(LLAMA.derive("granitemoe", options=GRANITE_OPTIONS, logit_scale="divides"))
 GRANITE = register(
-    GRANITE_MOE.derive(
-        "granite", options=(*GRANITE_OPTIONS, "rope.scaling.finetuned"), adjust=granite_rotation
-    )
+    GRANITE_MOE.derive("granite", options=(*GRANITE_OPTIONS, "rope.scaling.finetuned")), granite_rotation
 )
 
 
 def minicpm_scales(spec: Spec, read: Reader) -> Spec:
-    """Older files leave out the scales all models of the time had."""
+    """Defaults for older files, which do not state the scales."""
     if not read.has("logit_scale"):
         spec = replace(spec, logit_scale=spec.n_embd / 256)
     return replace(
@@ -96,13 +92,13 @@ def minicpm_scales(spec: Spec, read: Reader) -> Spec:
     )
 
 
-MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides", adjust=minicpm_scales))
+MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides"), minicpm_scales)
 
 
 def needs_experts(spec: Spec, read: Reader) -> Spec:
-    """There is no such model without experts."""
+    """Raises LoadError for a file without experts."""
     if spec.experts is None:
-        raise LoadError(f"{read.prefix}.expert_count: needs 1 or more experts")
+        raise LoadError(f"{read.prefix}.expert_count: expected 1 or more experts, got 0")
     return spec
 
 
@@ -114,15 +110,15 @@ DBRX = register(
         norm="layer",
         ffn_norm="attn_output_norm",
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )
 
 
 def grok_scores(spec: Spec, read: Reader) -> Spec:
-    """Grok's scores have a scale of their own; older files leave out all of its numbers."""
+    """Grok's own score scale, and defaults for older files, which do not state its numbers."""
     if read.has("router_logit_softcapping"):
-        read.amount("router_logit_softcapping")  # known, and used by nobody
+        read.amount("router_logit_softcapping")  # checked, but unused, as in llama.cpp
     return replace(
         needs_experts(spec, read),
         score_scale=read.amount("attention.output_scale", 0.08838834764831845),
@@ -154,6 +150,6 @@ GROK = register(
         ffn_post_norm=("layer_output_norm", "post_ffw_norm"),
         soft_cap=30.0,
         routing=Routing(beside_dense=True),
-        adjust=grok_scores,
-    )
+    ),
+    grok_scores,
 )

@@ -1,5 +1,7 @@
-"""Mamba and the hybrids that put it between attention layers: Jamba and Granite 4. And LFM2, whose layers
-between are short convolutions. A hybrid's layer without key heads is a recurrent one."""
+"""Mamba; hybrids of Mamba and attention layers: Jamba and Granite 4; LFM2, a hybrid with short convolutions.
+
+Layers of a hybrid without key heads are recurrent.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,16 @@ from dataclasses import replace
 
 from oxillama.errors import LoadError
 from oxillama.models.families.llama import GRANITE, LLAMA, granite_rotation
-from oxillama.models.family import Family, Routing, register
+from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
-from oxillama.models.spec import Spec, Ssm
+from oxillama.models.registry import register
+from oxillama.models.spec import RecurrentSizes, Spec
 
 
 def ssm_sizes(spec: Spec, read: Reader) -> Spec:
     """The sizes of a state space, checked against each other."""
-    second = spec.family.recurrent == "mamba2"
-    sizes = Ssm(
+    second = spec.family.recurrent_mixer == "mamba2"
+    sizes = RecurrentSizes(
         taps=read.size("ssm.conv_kernel"),
         inner=read.size("ssm.inner_size"),
         n=read.size("ssm.state_size"),
@@ -25,8 +28,8 @@ def ssm_sizes(spec: Spec, read: Reader) -> Spec:
     )
     if second and (sizes.inner % sizes.heads or sizes.heads % sizes.groups):
         finding = f"{sizes.inner} channels, {sizes.heads} heads, {sizes.groups} groups"
-        raise LoadError(f"{read.prefix}.ssm.inner_size: needs groups of equal heads, got {finding}")
-    return replace(spec, ssm=sizes)
+        raise LoadError(f"{read.prefix}.ssm.inner_size: expected groups of equal heads, got {finding}")
+    return replace(spec, recurrent=sizes)
 
 
 MAMBA = register(
@@ -35,47 +38,46 @@ MAMBA = register(
         options=("ssm.dt_b_c_rms",),
         rope="none",
         mixer="mamba",
-        recurrent="mamba",
+        recurrent_mixer="mamba",
         ffn_norm="",
-        feed="",
-        adjust=ssm_sizes,
-    )
+        feed_forward="",
+    ),
+    ssm_sizes,
 )
-MAMBA2 = register(MAMBA.derive("mamba2", options=(), mixer="mamba2", recurrent="mamba2"))
+MAMBA2 = register(MAMBA.derive("mamba2", options=(), mixer="mamba2", recurrent_mixer="mamba2"), ssm_sizes)
 
 
 def jamba_layers(spec: Spec, read: Reader) -> Spec:
     """Jamba norms dt, B and C; a layer has experts if it has a router."""
     spec = ssm_sizes(spec, read)
-    assert spec.ssm is not None
+    assert spec.recurrent is not None
     layers = tuple(
         replace(layer, experts=layer.experts and f"blk.{i}.ffn_gate_inp.weight" in read.file.tensors)
         for i, layer in enumerate(spec.layers)
     )
-    return replace(spec, layers=layers, ssm=replace(spec.ssm, norms="learned"))
+    return replace(spec, layers=layers, recurrent=replace(spec.recurrent, norms="learned"))
 
 
 JAMBA = register(
-    LLAMA.derive(
-        "jamba", rope="none", recurrent="mamba", routing=Routing(normalize=False), adjust=jamba_layers
-    )
+    LLAMA.derive("jamba", rope="none", recurrent_mixer="mamba", routing=Routing(normalize=False)),
+    jamba_layers,
 )
 
-GRANITE_HYBRID = register(
-    GRANITE.derive(
-        "granitehybrid",
-        recurrent="mamba2",
-        adjust=lambda spec, read: ssm_sizes(granite_rotation(spec, read), read),
-    )
-)
+
+def granite_hybrid(spec: Spec, read: Reader) -> Spec:
+    """The rotation of Granite and the sizes of its Mamba-2 layers."""
+    return ssm_sizes(granite_rotation(spec, read), read)
+
+
+GRANITE_HYBRID = register(GRANITE.derive("granitehybrid", recurrent_mixer="mamba2"), granite_hybrid)
 
 
 def short_taps(spec: Spec, read: Reader) -> Spec:
-    """LFM2's recurrent layers have but a length."""
+    """LFM2's convolutions, whose only size is their length."""
     taps = read.size("shortconv.l_cache")
     if not spec.causal and taps % 2 == 0:
-        raise LoadError(f"{read.prefix}.shortconv.l_cache: needs an odd number in an encoder, got {taps}")
-    return replace(spec, ssm=Ssm(taps=taps, inner=spec.n_embd, n=1, heads=1))
+        raise LoadError(f"{read.prefix}.shortconv.l_cache: expected an odd number in an encoder, got {taps}")
+    return replace(spec, recurrent=RecurrentSizes(taps=taps, inner=spec.n_embd, n=1, heads=1))
 
 
 LFM2 = register(
@@ -83,10 +85,10 @@ LFM2 = register(
         "lfm2",
         options=("attention.sliding_window",),
         rope="neox",
-        recurrent="shortconv",
+        recurrent_mixer="shortconv",
         qk_norm="head",
         output_norm="token_embd_norm",
         routing=None,
-        adjust=short_taps,
-    )
+    ),
+    short_taps,
 )

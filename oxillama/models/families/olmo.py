@@ -1,9 +1,10 @@
-"""OLMo: norms without parameters; OLMo 2: norms after the blocks only, and of all of q and k; OLMoE."""
+"""OLMo (norms without parameters), OLMo 2 (norms after the blocks only, norms of whole q and k), OLMoE."""
 
 from __future__ import annotations
 
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import WINDOWS, Routing, register
+from oxillama.models.family import WINDOWS, Routing
+from oxillama.models.registry import register
 
 OLMO = register(
     LLAMA.derive("olmo", options=("attention.clamp_kqv",), norm="layer", norm_weight=False, routing=None)
@@ -26,7 +27,7 @@ OLMO2 = register(
     )
 )
 
-# OLMoE norms all of q and k at once and does not renormalize the weights of its experts.
+# OLMoE norms whole q and k, and does not renormalize the weights of its experts.
 OLMOE = register(
     LLAMA.derive(
         "olmoe",
@@ -35,6 +36,6 @@ OLMOE = register(
         qk_norm="row",
         routing=Routing(normalize=False),
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import Routing, register
+from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 PHI2 = register(
@@ -24,7 +25,7 @@ PHI2 = register(
 
 
 def listed_windows(spec: Spec, read: Reader) -> Spec:
-    """Some files state a window that no layer has: it counts where they say which layers have it."""
+    """The window counts only in files that list its layers; others state one that no layer has."""
     return spec if read.is_array("attention.sliding_window_pattern") else spec.each_layer(window=0)
 
 
@@ -36,18 +37,11 @@ PHI3 = register(
         longrope=True,
         gate="fused",
         routing=None,
-        adjust=listed_windows,
-    )
+    ),
+    listed_windows,
 )
 
 PHI_MOE = register(
-    PHI3.derive(
-        "phimoe",
-        options=(),
-        norm_bias="yes",
-        gate="pair",
-        routing=Routing(),
-        output="own",
-        adjust=needs_experts,
-    )
+    PHI3.derive("phimoe", options=(), norm_bias="yes", gate="pair", routing=Routing(), output="own"),
+    needs_experts,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.models.families.llama import LLAMA, needs_experts
-from oxillama.models.family import Routing, register
+from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
 from oxillama.models.spec import Spec
 
 # The biases on q, k and v come with the tensors.
@@ -18,14 +19,14 @@ QWEN2_MOE = register(
         options=("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm"),
         routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
         output="own",
-        adjust=needs_experts,
-    )
+    ),
+    needs_experts,
 )
 
 
 def rope_sections(spec: Spec, read: Reader) -> Spec:
-    """Pairs of dimensions that turn with different coordinates of a token; text has one, and a fourth section
-    stands still."""
+    """Pairs of dimensions that rotate with different coordinates of a token. For text all coordinates are the
+    position, and the fourth section does not rotate."""
     sections = read.sections("rope.dimension_sections")
     if not sum(sections):
         return spec
@@ -33,20 +34,16 @@ def rope_sections(spec: Spec, read: Reader) -> Spec:
 
 
 def without_epsilon(spec: Spec, read: Reader) -> Spec:
-    """llama.cpp, which files of this family are made for, leaves their epsilon out; what is left here keeps a
-    row of zeros from becoming NaN."""
+    """llama.cpp ignores the epsilon of this family. 1e-30 has the same effect, and avoids NaN for zeros."""
     return replace(rope_sections(spec, read), norm_eps=1e-30)
 
 
-QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",), adjust=without_epsilon))
+QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",)), without_epsilon)
 
 QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
 QWEN3_MOE = register(
     QWEN3.derive(
-        "qwen3moe",
-        classifier="",
-        options=("expert_feed_forward_length",),
-        routing=Routing(width="ff/used"),
-        adjust=needs_experts,
-    )
+        "qwen3moe", classifier="", options=("expert_feed_forward_length",), routing=Routing(width="ff/used")
+    ),
+    needs_experts,
 )

@@ -1,4 +1,4 @@
-"""The attention block: q, k and v from one input, norms and rotation, pages, and back to the hidden state."""
+"""The attention block: q, k, v projections, norms, rotation, attention over pages, output projection."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class Attention:
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels
-        apart = not weights.has(f"{block}.attn_qkv.bias")  # biases may be where the matrices are not
+        apart = not weights.has(f"{block}.attn_qkv.bias")  # a fused matrix may have separate biases
         self.attn_qkv = weights.linear(fused, spec.n_embd, parts if apart else None)
         self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], attended)
         norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
         after = spec.family.qk_norm == "unit"
-        self.norms, self.turned_norms = ([], norms) if after else (norms, [])  # before and after the rotation
+        self.norms, self.rotated_norms = ([], norms) if after else (norms, [])  # before and after rotation
         sinks = weights.vector(f"{block}.attn_sinks.weight", layer.n_heads) if spec.family.sinks else None
         self.options = attend_options(spec, layer, sinks)
-        # layers with fewer key heads than the pages have room for leave the rest of them empty
+        # a layer with fewer key heads than the pages have leaves the others empty
         self.shared_heads = spec.n_kv_heads
-        self.wide_heads = layer.n_heads // layer.n_kv_heads * self.shared_heads
+        self.padded_heads = layer.n_heads // layer.n_kv_heads * self.shared_heads
 
     def linears(self) -> list[Linear]:
         return [self.attn_qkv, self.attn_output]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
-        wide = (self.wide_heads + self.shared_heads) * self.spec.key_dim
+        """Floats per row of each buffer."""
+        wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
         found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
-        if self.wide_heads != self.layer.n_heads:
+        if self.padded_heads != self.layer.n_heads:
             found["wide_qkv"] = wide + self.shared_heads * self.spec.value_dim
-            found["wide_attended"] = self.wide_heads * self.spec.value_dim
+            found["wide_attended"] = self.padded_heads * self.spec.value_dim
         return found
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -68,26 +68,26 @@ class Attention:
         if layer.rope is not None:
             table, neox = step.tables[layer.rope], spec.ropes[layer.rope].neox
             self.kernels.vector.rope(qkv, heads + kv_heads, dim, table, neox, n_threads)
-            for norm in self.turned_norms:
+            for norm in self.rotated_norms:
                 norm.apply(qkv, n_threads)
-        if layer.sharpened and step.temperatures is not None:
+        if layer.scaled_queries and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
         attended = work.rows("attended", n, self.attn_output.cols)
-        if self.wide_heads == heads:
+        if self.padded_heads == heads:
             self._attend(qkv, heads, kv_heads, attended, step)
         else:
             self._attend_wide(qkv, attended, step)
         self.attn_output.apply(attended, out, work.scratch, n_threads, accumulate)
 
     def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
-        """Stores k and v of the rows, and attends with q, by as many key heads as the pages have."""
+        """Stores k and v of the rows, then attends with q; ``kv_heads`` is that of the pages."""
         dim, kv, n_threads = self.spec.key_dim, step.kv, step.n_threads
         kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
         scale = self.spec.score_scale
         kv.attend(self.index, qkv, heads, scale, out, step.work.scratch, n_threads, **self.options)
 
     def _attend_wide(self, qkv: np.ndarray, out: np.ndarray, step: Step) -> None:
-        """`_attend` with heads of zeros behind the layer's own."""
+        """`_attend` with heads of zeros after the layer's own."""
         spec, layer, n, work = self.spec, self.layer, len(qkv), step.work
         widths = self.widths()
         wide = work.rows("wide_qkv", n, widths["wide_qkv"])
@@ -95,19 +95,19 @@ class Attention:
         wide[:] = 0
         start, column = 0, 0
         for heads, room, dim in (
-            (layer.n_heads, self.wide_heads, spec.key_dim),
+            (layer.n_heads, self.padded_heads, spec.key_dim),
             (layer.n_kv_heads, self.shared_heads, spec.key_dim),
             (layer.n_kv_heads, self.shared_heads, spec.value_dim),
         ):
             wide[:, column : column + heads * dim] = qkv[:, start : start + heads * dim]
             start += heads * dim
             column += room * dim
-        self._attend(wide, self.wide_heads, self.shared_heads, wide_out, step)
+        self._attend(wide, self.padded_heads, self.shared_heads, wide_out, step)
         out[:] = wide_out[:, : out.shape[1]]
 
 
 def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> dict[str, Any]:
-    """What a layer asks of the attention kernel beside the plain thing."""
+    """Keyword arguments of the attention kernel for a layer."""
     options: dict[str, Any] = {}
     if layer.window:
         options["window"] = layer.window
@@ -127,8 +127,8 @@ def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> di
 
 
 def alibi_slopes(n_heads: int, max_bias: float) -> np.ndarray:
-    """float32 (heads,): how much a score falls per position of distance (Press et al., 2022); what lies
-    between the powers of two as llama.cpp has it."""
+    """float32 (heads,): decrease of a score per position of distance (Press et al., 2022); for heads that are
+    not a power of two as in llama.cpp."""
     n = 1 << (n_heads.bit_length() - 1)
     exponents = [
         -max_bias * (h + 1) / n if h < n else -max_bias * (2 * (h - n) + 1) / (2 * n) for h in range(n_heads)

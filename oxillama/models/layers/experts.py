@@ -1,4 +1,4 @@
-"""Feed-forward blocks of many experts, of which each token takes a few (Shazeer et al., 2017)."""
+"""Feed-forward blocks with experts, of which each token uses a few (Shazeer et al., 2017)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.family import Routing
-from oxillama.models.layers.feed import Feed, load_feed
+from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.loader import Weights
 
+KERNEL_GATINGS = {"softmax_after_topk": "chosen"}
+"""The routing kernel's names, where they differ."""
 
-class ExpertFeed:
-    """The experts of one layer. Only the matrices of those that a row of the batch takes are touched.
 
-    Rows are grouped by expert, and many experts run in one call. A token's sum is taken in the order of
-    their numbers, so that it is the same in every batch.
+class MixtureOfExperts:
+    """The experts of one layer. Only the matrices of experts that the batch uses are read.
+
+    Rows are grouped by expert, and many experts run in one call. A token's outputs are added in the order of
+    the experts' numbers, so that the sum has the same bits in every batch.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class ExpertFeed:
         down: GroupedLinear,
         activation: str,
         bias: np.ndarray | None,
-        shared: Feed | None,
+        shared: FeedForward | None,
         shared_gate: Linear | None,
         scale: float,
     ) -> None:
@@ -57,7 +60,7 @@ class ExpertFeed:
         return [self.router, *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
         return merge_widths(own, self.shared.widths() if self.shared else {})
@@ -77,8 +80,8 @@ class ExpertFeed:
             out *= np.float32(self.scale)
 
     def _route(self, h: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """int32 (experts,): how many rows each takes; int32 (n k,): which, expert by expert; float32 (n k,):
-        their weights."""
+        """int32 (experts,): rows of each expert; int32 (n k,): these rows, by expert; float32 (n k,): their
+        weights."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows("router", n, sizes.n_experts)
         self.router.apply(h, logits, step.work.scratch, step.n_threads)
@@ -86,7 +89,7 @@ class ExpertFeed:
         self.kernels.routing.route(
             logits,
             self.bias,
-            sizes.gating,
+            KERNEL_GATINGS.get(sizes.gating, sizes.gating),
             sizes.groups,
             sizes.groups_used,
             sizes.normalize,
@@ -124,7 +127,7 @@ class ExpertFeed:
         self.down.apply(numbers, counts, fed, None, y, work.scratch, n_threads)
         vector.add_rows(out, rows, factors, y, n_threads)
 
-    def _run_shared(self, shared: Feed, h: np.ndarray, out: np.ndarray, step: Step) -> None:
+    def _run_shared(self, shared: FeedForward, h: np.ndarray, out: np.ndarray, step: Step) -> None:
         """out += the shared expert's output for h, gated if it is."""
         if self.shared_gate is None:
             shared.run(h, out, step, True)
@@ -138,7 +141,7 @@ class ExpertFeed:
         self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
 
 
-def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
+def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
     """The experts of layer ``i``."""
     sizes, routing, block, d = spec.experts, spec.family.routing, f"blk.{i}", spec.n_embd
     assert sizes is not None
@@ -153,14 +156,16 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> ExpertFeed:
     first = weights.grouped_linear(names, d, sizes.n_experts)
     down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
     bias = f"{block}.exp_probs_b.bias"
-    if weights.has(bias) and (sizes.gating == "chosen" or routing.scales_input):
-        raise LoadError(f"{bias}: experts that are chosen by their logits have no other bias")
-    shared = load_feed(spec, weights, block, sizes.shared_width, "_shexp") if sizes.shared_width else None
+    if weights.has(bias) and (sizes.gating == "softmax_after_topk" or routing.scales_input):
+        raise LoadError(f"{bias}: expected no such tensor for experts chosen by their logits")
+    shared = (
+        load_feed_forward(spec, weights, block, sizes.shared_width, "_shexp") if sizes.shared_width else None
+    )
     shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
     scale = 1.0
     if routing.beside_dense and weights.has(f"{block}.ffn_up.weight"):
-        shared, scale = load_feed(spec, weights, block, spec.layers[i].n_ff), math.sqrt(0.5)
-    return ExpertFeed(
+        shared, scale = load_feed_forward(spec, weights, block, spec.layers[i].n_ff), math.sqrt(0.5)
+    return MixtureOfExperts(
         weights.kernels,
         sizes,
         routing,

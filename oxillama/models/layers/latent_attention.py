@@ -1,8 +1,8 @@
 """Multi-head latent attention (DeepSeek-V2, 2024): the cache holds one short vector per token.
 
-Keys and values of all heads are linear in that vector, so their matrices are applied to queries and to what
-was attended instead: attention runs over the compressed vectors themselves, all query heads on one key head.
-The key is [vector | rotated part], the value the vector.
+Keys and values of all heads are linear in that vector. So their matrices are absorbed: applied to the queries
+and to the attended vectors instead. Attention runs over the compressed vectors, with one key head for all
+query heads. The key is [vector | rotated part], the value is the vector.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class LatentAttention:
         self.latent = latent
         self.heads = layer.n_heads
         self.rope = layer.rope
-        self.sharpened = layer.sharpened
-        self.turning = spec.ropes[0].n_rot
-        self.fixed = latent.key_dim - self.turning
+        self.scaled_queries = layer.scaled_queries
+        self.rope_dim = spec.ropes[0].n_rot
+        self.nope_dim = latent.key_dim - self.rope_dim
         self.kernels: Kernels = weights.kernels
         queries = latent.q_rank or self.heads * latent.key_dim
         query_name = "attn_q_a" if latent.q_rank else "attn_q"
         self.first = weights.linear(
-            [(f"{block}.{query_name}", queries), (f"{block}.attn_kv_a_mqa", latent.kv_rank + self.turning)],
+            [(f"{block}.{query_name}", queries), (f"{block}.attn_kv_a_mqa", latent.kv_rank + self.rope_dim)],
             spec.n_embd,
         )
         self.column = queries  # where the compressed keys and values begin in its rows
@@ -48,11 +48,11 @@ class LatentAttention:
                 [(f"{block}.attn_q_b", self.heads * latent.key_dim)], latent.q_rank
             )
         if weights.has(f"{block}.attn_kv_b.weight"):
-            shape = (self.heads, self.fixed, latent.value_dim, latent.kv_rank)
+            shape = (self.heads, self.nope_dim, latent.value_dim, latent.kv_rank)
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]
-            self.attn_k_b = weights.grouped_linear(names, self.fixed, self.heads)
+            self.attn_k_b = weights.grouped_linear(names, self.nope_dim, self.heads)
             names = [(f"{block}.attn_v_b", latent.value_dim)]
             self.attn_v_b = weights.grouped_linear(names, latent.kv_rank, self.heads)
         self.attn_output = weights.linear(
@@ -69,14 +69,14 @@ class LatentAttention:
         return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         latent, heads = self.latent, self.heads
         return {
             "qkv": self.first.rows,
             "queries": heads * latent.key_dim,
-            "by_head": heads * max(self.fixed, latent.kv_rank),
+            "by_head": heads * max(self.nope_dim, latent.kv_rank),
             "by_head_out": heads * max(latent.value_dim, latent.kv_rank),
-            "absorbed": heads * (latent.kv_rank + self.turning),
+            "absorbed": heads * (latent.kv_rank + self.rope_dim),
             "attended": heads * latent.kv_rank,
             "values": heads * latent.value_dim,
             "compressed": max(latent.q_rank, 1),
@@ -99,13 +99,13 @@ class LatentAttention:
             self.attn_q_b.apply(compressed, q, work.scratch, n_threads)
         if self.rope is not None:
             table, neox = step.tables[self.rope], self.spec.ropes[self.rope].neox
-            vector.rope(q, heads, latent.key_dim, table, neox, n_threads, self.fixed)
-            vector.rope(first, 1, self.turning, table, neox, n_threads, self.column + rank)
+            vector.rope(q, heads, latent.key_dim, table, neox, n_threads, self.nope_dim)
+            vector.rope(first, 1, self.rope_dim, table, neox, n_threads, self.column + rank)
         by_head = q.reshape(n, heads, latent.key_dim)
-        absorbed = work.rows("absorbed", n, heads * (rank + self.turning)).reshape(n, heads, -1)
-        absorbed[:, :, :rank] = self._each_head(by_head[:, :, : self.fixed], self.attn_k_b, step)
-        absorbed[:, :, rank:] = by_head[:, :, self.fixed :]
-        if self.sharpened and step.temperatures is not None:
+        absorbed = work.rows("absorbed", n, heads * (rank + self.rope_dim)).reshape(n, heads, -1)
+        absorbed[:, :, :rank] = self._each_head(by_head[:, :, : self.nope_dim], self.attn_k_b, step)
+        absorbed[:, :, rank:] = by_head[:, :, self.nope_dim :]
+        if self.scaled_queries and step.temperatures is not None:
             absorbed *= step.temperatures[:, :, None]
         step.kv.store(self.index, first, self.column, self.column, n_threads)
         attended = work.rows("attended", n, heads * rank)
@@ -135,7 +135,7 @@ class LatentAttention:
 def split_kv_b(
     weights: Weights, name: str, heads: int, key_rows: int, value_rows: int, cols: int
 ) -> tuple[GroupedLinear, GroupedLinear]:
-    """Older files keep both matrices of a head in one, [keys | values]; the keys' is used transposed."""
+    """Splits the tensor of older files, [keys | values] of each head; that of the keys is transposed."""
     both = weights.matrix(f"{name}.weight", heads * (key_rows + value_rows), cols)
     both = both.reshape(heads, key_rows + value_rows, cols)
     keys = [weights.linear_from(f"{name}.weight", part[:key_rows].T) for part in both]

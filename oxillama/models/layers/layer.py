@@ -1,4 +1,4 @@
-"""A layer: how its mixer and its feed-forward block are wired into the hidden state."""
+"""A layer: its token mixer, its feed-forward block, their norms, and the residual additions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.experts import load_experts
-from oxillama.models.layers.feed import load_feed
+from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.norm import Norm, load_norm
+from oxillama.models.layers.rwkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.layers.ssm import Mamba, Mamba2, ShortConv
-from oxillama.models.layers.wkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.weights.linear import Linear
@@ -23,35 +23,35 @@ from oxillama.weights.loader import Weights
 
 
 class Block(Protocol):
-    """What a layer is made of: attention or another mixer, a feed-forward block."""
+    """A token mixer or a feed-forward block."""
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that. ``h`` and ``out`` never overlap."""
 
     def linears(self) -> list[Linear]:
-        """Its matrices, in the order in which it takes them."""
+        """Its linear layers, in the order of their use."""
 
     def widths(self) -> dict[str, int]:
-        """Floats a row takes in each buffer it works in."""
+        """Floats per row of each buffer that it uses."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Two blocks, the norms around them (None where there is none), and the wiring.
+    """Two blocks, their norms (None for none), and the residual additions.
 
-    "sequential": x += mixer(norm(x)), then x += feed(norm(x)).
-    "parallel": x += mixer(norm(x)) + feed(norm(x)), by the same norm where the second is None.
-    "post": x = norm(x + mixer(x)), then x = norm(x + feed(x)).
+    "sequential": x += mixer(norm(x)), then x += feed_forward(norm(x)).
+    "parallel": x += mixer(norm(x)) + feed_forward(norm(x)), with one norm where the second is None.
+    "post": x = norm(x + mixer(x)), then x = norm(x + feed_forward(x)).
 
-    A norm after a block is applied to its output before that is added, or ("post") to the sum;
-    ``second_post_norm`` then to the sum of that and the layer's input.
+    A norm after a block is applied to its output before the addition, or ("post") to the sum;
+    ``second_post_norm`` is applied to the sum of that and the layer's input.
     """
 
     kernels: Kernels
     residual: str
     residual_scale: float
     mixer: Block
-    feed: Block | None
+    feed_forward: Block | None
     attn_norm: Norm | None
     ffn_norm: Norm | None
     attn_post_norm: Norm | None
@@ -60,36 +60,38 @@ class Layer:
     scale: float = 1.0
 
     def blocks(self) -> list[Block]:
-        """What it is made of, in order."""
-        return [self.mixer] if self.feed is None else [self.mixer, self.feed]
+        """Its blocks, in order."""
+        return [self.mixer] if self.feed_forward is None else [self.mixer, self.feed_forward]
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
 
     def widths(self) -> dict[str, int]:
-        """Buffers its blocks work in."""
+        """The buffers of its blocks."""
         return merge_widths(*(block.widths() for block in self.blocks()))
 
     def run(self, x: np.ndarray, step: Step) -> None:
-        """Carries the hidden state x (n, d) through the layer, in place."""
+        """Applies the layer to hidden states x (n, d), in place."""
         if self.residual == "post":
             self._run_post(x, step)
             return
         h = self._input(x, self.attn_norm, "h", step)
-        if self.feed is None:
+        if self.feed_forward is None:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
         elif self.residual == "parallel":
             h2 = h if self.ffn_norm is None else self._input(x, self.ffn_norm, "h2", step)
             self._add(self.mixer, h, x, self.attn_post_norm, step)
-            self._add(self.feed, h2, x, self.ffn_post_norm, step)
+            self._add(self.feed_forward, h2, x, self.ffn_post_norm, step)
         else:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
-            self._add(self.feed, self._input(x, self.ffn_norm, "h", step), x, self.ffn_post_norm, step)
+            self._add(
+                self.feed_forward, self._input(x, self.ffn_norm, "h", step), x, self.ffn_post_norm, step
+            )
         if self.scale != 1:
             x *= np.float32(self.scale)
 
     def _input(self, x: np.ndarray, norm: Norm | None, buffer: str, step: Step) -> np.ndarray:
-        """What a block sees of the hidden state."""
+        """The input of a block: hidden states after its norm."""
         if norm is None:
             return x
         return norm.apply(x, step.work.rows(buffer, *x.shape), step.n_threads)
@@ -133,13 +135,13 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
 
 
 def dense(spec: Spec, i: int, weights: Weights) -> Block:
-    """The feed-forward block of layer ``i``: experts or one piece."""
+    """The feed-forward block of layer ``i``, with or without experts."""
     if spec.layers[i].experts:
         return load_experts(spec, i, weights)
-    return load_feed(spec, weights, f"blk.{i}", spec.layers[i].n_ff)
+    return load_feed_forward(spec, weights, f"blk.{i}", spec.layers[i].n_ff)
 
 
-FEEDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
+FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "dense": dense,
     "rwkv6": ChannelMix6,
     "rwkv7": ChannelMix7,
@@ -151,14 +153,14 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
     family, block = spec.family, f"blk.{i}"
 
     def norm(*names: str) -> Norm | None:
-        """The first of the names that the file has; one of them must be there if any is named."""
+        """The norm of the first name that the file has; None for no names. Raises LoadError."""
         if not any(names):
             return None
         found = next((name for name in names if weights.has(f"{block}.{name}.weight")), names[-1])
         return load_norm(spec, weights, f"{block}.{found}")
 
     residual, ffn_norm, attn_norm = family.residual, family.ffn_norm, family.attn_norm
-    if residual == "maybe":  # without a norm of its own, the feed-forward block shares attention's
+    if residual == "auto":  # a layer without ffn_norm is parallel
         residual = "sequential" if weights.has(f"{block}.{ffn_norm}.weight") else "parallel"
         ffn_norm = ffn_norm if residual == "sequential" else ""
     if residual == "parallel" and weights.has(f"{block}.attn_norm_2.weight"):
@@ -172,7 +174,7 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         mixer=MIXERS[spec.layers[i].mixer](spec, i, weights),
         attn_post_norm=norm(*family.attn_post_norm),
         ffn_norm=norm(ffn_norm),
-        feed=FEEDS[family.feed](spec, i, weights) if family.feed else None,
+        feed_forward=FEED_FORWARDS[family.feed_forward](spec, i, weights) if family.feed_forward else None,
         ffn_post_norm=norm(*family.ffn_post_norm),
         second_post_norm=norm("attn_norm_2") if second else None,
         scale=spec.layers[i].scale,

@@ -1,4 +1,4 @@
-"""Norms of rows, with whatever parameters a model has for them."""
+"""Norms of rows and of heads."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def load_norm(spec: Spec, weights: Weights, name: str, width: int | None = None)
 
 
 def load_bias(spec: Spec, weights: Weights, name: str, width: int) -> np.ndarray | None:
-    """The norm's bias, where the family has one."""
+    """The bias of a norm, None for none."""
     wanted = spec.family.norm_bias
-    if wanted == "no" or (wanted == "maybe" and not weights.has(f"{name}.bias")):
+    if wanted == "no" or (wanted == "auto" and not weights.has(f"{name}.bias")):
         return None
     return weights.vector(f"{name}.bias", width)
 
@@ -75,7 +75,7 @@ class HeadNorm:
 
 
 def load_qk_norms(spec: Spec, weights: Weights, block: str, heads: int, kv_heads: int) -> list[HeadNorm]:
-    """Norms of q and k as they stand in a row: all heads of q, then all of k."""
+    """Norms of q and k in rows of all q heads, then all k heads."""
     family, kernels, dim = spec.family, weights.kernels, spec.key_dim
     centred = family.norm == "layer"
     if family.qk_norm == "unit":

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from oxillama.models.layers.norm import HeadNorm
-from oxillama.models.layers.stateful import Stateful, in_blocks, padded
+from oxillama.models.layers.recurrent import RecurrentBlock, in_blocks, padded
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -15,24 +15,24 @@ from oxillama.weights.loader import Weights
 
 
 class Conv:
-    """Causal convolution of each channel, of which a sequence keeps the last (taps - 1, channels) inputs."""
+    """Causal convolution of each channel. Its state is the last (taps - 1, channels) inputs."""
 
     def __init__(self, weights: Weights, name: str, channels: int, taps: int, bias: str) -> None:
         self.weight = np.ascontiguousarray(weights.array(f"{name}.weight", (taps, channels)).T)
-        has_bias = bias == "yes" or (bias == "maybe" and weights.has(f"{name}.bias"))
+        has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
         self.bias = weights.vector(f"{name}.bias", channels) if has_bias else None
         self.floats = (taps - 1) * channels
 
     def run(self, offset: int, x: np.ndarray, column: int, silu: bool, out: np.ndarray, step: Step) -> None:
         """out (n, channels) of x (n, width) from ``column`` on."""
-        step.state.conv(offset, x, column, self.weight, self.bias, silu, out, step.n_threads)
+        step.recurrent.conv(offset, x, column, self.weight, self.bias, silu, out, step.n_threads)
 
 
-class Mamba(Stateful):
+class Mamba(RecurrentBlock):
     """Selective state space (Gu and Dao, "Mamba", 2023); in Jamba with norms of dt, B and C."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        sizes, block, d = spec.ssm, f"blk.{i}", spec.n_embd
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, rank, n = sizes.inner, sizes.heads, sizes.n
         self.inner, self.rank, self.n = inner, rank, n
@@ -40,7 +40,7 @@ class Mamba(Stateful):
         self.conv = Conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
         self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
         self.d = weights.vector(f"{block}.ssm_d", inner)
-        weights.vector(f"{block}.ssm_dt.bias", inner)  # which the matrix takes, but need not have
+        weights.vector(f"{block}.ssm_dt.bias", inner)  # required; `linear` below loads it as optional
         self.ssm_in = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
         self.ssm_x = weights.linear([(f"{block}.ssm_x", rank + 2 * n)], inner)
         self.ssm_dt = weights.linear([(f"{block}.ssm_dt", inner)], rank)
@@ -58,7 +58,7 @@ class Mamba(Stateful):
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         inner = self.inner
         return {
             "ssm_in": 2 * inner,
@@ -88,21 +88,21 @@ class Mamba(Stateful):
         low[:] = dbc[:, :rank]
         self.ssm_dt.apply(low, dt, work.scratch, n_threads)
         at, b = self.offset + self.conv.floats, rank
-        step.state.selective_scan(at, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads)
+        step.recurrent.selective_scan(at, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads)
         self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
 
 
-class Mamba2(Stateful):
+class Mamba2(RecurrentBlock):
     """State space with one decay for each head (Dao and Gu, "Transformers are SSMs", 2024)."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        sizes, block, d = spec.ssm, f"blk.{i}", spec.n_embd
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
         assert sizes is not None
         inner, heads, groups, n = sizes.inner, sizes.heads, sizes.groups, sizes.n
         self.inner, self.heads, self.groups, self.n = inner, heads, groups, n
         self.channels = inner + 2 * groups * n
         self.kernels = weights.kernels
-        bias = "maybe" if spec.family.mixer != spec.family.recurrent else "yes"
+        bias = "auto" if spec.family.mixer != spec.family.recurrent_mixer else "yes"
         self.conv = Conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
         self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
         self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
@@ -117,7 +117,7 @@ class Mamba2(Stateful):
         return [self.ssm_in, self.ssm_out]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         return {
             "ssm_in": self.ssm_in.rows,
             "ssm_x": self.channels,
@@ -137,22 +137,24 @@ class Mamba2(Stateful):
         self.conv.run(self.offset, zxbcdt, inner, True, xbc, step)
         kernel = self.kernels.recurrent
         kernel.head_steps(zxbcdt, inner + self.channels, self.dt_bias, self.a, dt, decay)
-        step.state.head_scan(at, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads)
+        step.recurrent.head_scan(
+            at, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads
+        )
         self.norm.apply(y, n_threads)
         self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
 
 
-class ShortConv(Stateful):
-    """LFM2's gated convolution over a few tokens: c * conv(b * x), all three from one matrix.
+class ShortConv(RecurrentBlock):
+    """LFM2's gated convolution over a few tokens: c * conv(b * x), with b, c and x from one matrix.
 
-    It looks back; in an encoder, as far ahead as back.
+    The convolution is causal; in an encoder it is centred.
     """
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         block, d = f"blk.{i}.shortconv", spec.n_embd
-        assert spec.ssm is not None
+        assert spec.recurrent is not None
         self.causal = spec.causal
-        self.conv = Conv(weights, f"{block}.conv", d, spec.ssm.taps, "no")
+        self.conv = Conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
         self.state_floats = self.conv.floats
@@ -161,7 +163,7 @@ class ShortConv(Stateful):
         return [self.in_proj, self.out_proj]
 
     def widths(self) -> dict[str, int]:
-        """Buffers it works in."""
+        """Floats per row of each buffer."""
         d = self.out_proj.rows
         return {"ssm_in": 3 * d, "ssm_x": d, "ssm_y": d}
 
@@ -179,7 +181,7 @@ class ShortConv(Stateful):
         self.out_proj.apply(y, out, work.scratch, n_threads, accumulate)
 
     def _run_centred(self, x: np.ndarray, out: np.ndarray, step: Step) -> None:
-        """out (n, d) = the convolution of x (n, d), whose sequences are whole, around each row."""
+        """out (n, d) = the centred convolution of x (n, d), whose sequences are complete."""
         taps, starts = self.conv.weight, step.batch.row_start
         reach = len(taps) // 2
         out[:] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.characters import WHITESPACE, base, category, lower, without_accents
@@ -86,31 +87,43 @@ _BERT_IDEOGRAPHS = (
 
 
 class Rwkv:
-    """RWKV world: the longest token at each place, over bytes."""
+    """RWKV world: the longest token at each place, over bytes.
+
+    Takes memory in proportion to the bytes of the tokens. Let t be the last token, in order of bytes, that is
+    not after the text: every token that the text begins with is t or a prefix of t. So each token has a link
+    to the longest token that is a proper prefix of it.
+    """
 
     def __init__(self, vocab: Vocab) -> None:
-        self._ids: dict[bytes, int] = {}
-        self._prefixes: set[bytes] = set()
-        for id, text in enumerate(vocab.tokens):
-            token = unescape_rwkv(text)
-            self._ids[token] = id
-            self._prefixes.update(token[:i] for i in range(1, len(token) + 1))
+        self._ids = {unescape_rwkv(text): id for id, text in enumerate(vocab.tokens)}
+        self._tokens = sorted(self._ids)
+        self._prefix: list[int] = []  # index of the longest token that is a proper prefix, or -1
+        self._longest = [0] * 256  # bytes of the longest token, by first byte
+        for i, token in enumerate(self._tokens):
+            self._prefix.append(self._first_prefix(token, 0, i - 1))
+            self._longest[token[0]] = max(self._longest[token[0]], len(token))
         self._unknown = vocab.special.get("unk")
 
     def encode(self, text: str, out: list[int]) -> None:
         data = text.encode()
         start = 0
         while start < len(data):
-            best, length = self._unknown, 1
-            end = start + 1
-            while end <= len(data) and data[start:end] in self._prefixes:
-                if data[start:end] in self._ids:
-                    best, length = self._ids[data[start:end]], end - start
-                end += 1
-            if best is None:
-                raise TokenizerError(f"{PREFIX}tokens: no token begins with the byte 0x{data[start]:02X}")
-            out.append(best)
-            start += length
+            head = data[start : start + self._longest[data[start]]]
+            found = self._first_prefix(data, start, bisect_right(self._tokens, head) - 1)
+            token = self._tokens[found] if found >= 0 else b""
+            id = self._ids.get(token, self._unknown)
+            if id is None:
+                raise TokenizerError(
+                    f"{PREFIX}tokens: expected a token that begins with 0x{data[start]:02X}, got none"
+                )
+            out.append(id)
+            start += len(token) or 1
+
+    def _first_prefix(self, data: bytes, start: int, i: int) -> int:
+        """Token ``i``, or the longest of its prefixes, that ``data[start:]`` begins with; -1 for none."""
+        while i >= 0 and not data.startswith(self._tokens[i], start):
+            i = self._prefix[i]
+        return i
 
 
 def unescape_rwkv(text: str) -> bytes:

@@ -1,0 +1,65 @@
+"""Attention over paged keys and values.
+
+The signatures of what is compiled here, for type checkers; a test compares them with the modules.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+
+class KvShape(Protocol):
+    """How a page is laid out."""
+
+    def __init__(
+        self, n_layers: int, n_heads: int, key_dim: int, value_dim: int, kv_type: int, page_size: int
+    ) -> None: ...
+    @property
+    def page_bytes(self) -> int: ...
+
+
+class PagedBatch(Protocol):
+    """Where the rows of a batch stand, and where their keys and values are."""
+
+    def __init__(
+        self,
+        shape: KvShape,
+        addresses: np.ndarray,
+        tables: np.ndarray,
+        row_start: np.ndarray,
+        position: np.ndarray,
+    ) -> None: ...
+    def store(
+        self, layer: int, x: np.ndarray, key_column: int, value_column: int, n_threads: int
+    ) -> None: ...
+    def scratch_bytes(self, n_threads: int) -> int: ...
+    def attend(
+        self,
+        layer: int,
+        q: np.ndarray,
+        n_heads: int,
+        scale: float,
+        out: np.ndarray,
+        scratch: np.ndarray,
+        n_threads: int,
+        window: int = 0,
+        chunk: int = 0,
+        *,
+        causal: bool = True,
+        softcap: float = 0,
+        sinks: np.ndarray | None = None,
+        slopes: np.ndarray | None = None,
+    ) -> None: ...
+
+
+KvShapeClass: TypeAlias = type[KvShape]
+PagedBatchClass: TypeAlias = type[PagedBatch]
+
+
+class AttentionModule(Protocol):
+    """`attention.pyx`, built for a target."""
+
+    KvShape: KvShapeClass
+    PagedBatch: PagedBatchClass

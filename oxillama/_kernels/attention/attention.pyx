@@ -1,0 +1,415 @@
+"""Attention over paged keys and values, for a ragged batch of sequences in one call.
+
+`kvpage.pxd` says how a page lies in memory, `onlinesoftmax.pxd` how rows go through a block of positions. Here
+stands who does which part of the work.
+
+A *unit* is some tokens of a sequence and some query heads that share a key head: up to 64 rows that share each load.
+Positions are cut into *partitions* of 1024, aligned to absolute positions. A row goes through each partition
+by itself and then adds it to what it has, in order. That is so however the work is shared out: usually a unit goes
+through all its partitions on one thread; when there are too few units to occupy the threads (one sequence at a
+long context) each partition is a task of its own (as in Flash-Decoding: Dao et al., 2023). So a row's
+bits depend on its own position and on what it sees, and on nothing else.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange, threadid
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
+
+from oxillama._kernels.arrays cimport checked, f32_data, i32_data, u8_data
+from oxillama._kernels.attention.kvpage cimport (
+    LANES, Pages, gather, keys_at, page_layout, put_key, put_value, values_at)
+from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
+from oxillama._kernels.attention.onlinesoftmax cimport *
+from oxillama._kernels.simd.simd cimport *
+
+cnp.import_array()
+
+cdef enum:
+    MAX_ROWS = 64       # (token, head) pairs that one unit carries through the positions
+    PARTITION = 1024    # positions
+    SHARE = 4           # tasks there should be to a thread
+
+
+cdef class KvShape:
+    """How a page is laid out.
+
+    Parameters
+    ----------
+    n_layers, n_heads : layers, and key/value heads in each
+    key_dim, value_dim : width of a key and of a value
+    kv_type : layout id of f32, f16, bf16 or c8 (which is q8_0)
+    page_size : tokens per page, a power of two
+    """
+
+    cdef Pages c
+
+    def __init__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
+                 int kv_type, Py_ssize_t page_size):
+        if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 1:
+            raise ValueError("KvShape: every size must be at least 1")
+        if page_size < 1 or page_size & (page_size - 1):
+            raise ValueError(f"page_size: needs a power of two, got {page_size}")
+        if kv_type not in (L_F32, L_F16, L_BF16, L_C8):
+            raise ValueError(f"kv_type: needs the layout id of f32, f16, bf16 or c8, got {kv_type}")
+        self.c = page_layout(n_layers, n_heads, key_dim, value_dim, kv_type, page_size)
+
+    @property
+    def page_bytes(self):
+        """Bytes of one page, all layers."""
+        return self.c.n_layers * self.c.layer_bytes
+
+
+# What one call of `attend` is about.
+cdef struct Call:
+    Py_ssize_t layer, n_heads, ld       # query heads; floats from row to row of q
+    const float* q
+    float* out
+    float scale, softcap
+    const float* sinks                  # (n_heads,), or NULL
+    const float* slopes
+    Py_ssize_t window, chunk
+    bint causal
+    Py_ssize_t tokens, heads            # most tokens of a unit, most query heads
+    Py_ssize_t units_per_tile           # units that share their tokens
+
+
+cdef struct Unit:
+    const int* table
+    Py_ssize_t first_row, n_tokens      # rows of the batch
+    Py_ssize_t key_head, first_head, n_heads
+    Py_ssize_t position                 # of the first token
+    Py_ssize_t first_part, end_part     # partitions of which it sees anything
+    View view
+
+
+cdef class PagedBatch:
+    """Where the rows of a batch stand, and where their keys and values are.
+
+    Parameters
+    ----------
+    shape : the pages' layout
+    addresses : int64 (pages,), the address of each page
+    tables : int32 (sequences, width), page numbers of each sequence, in order of position
+    row_start : int32 (sequences + 1,), the batch rows of each sequence
+    position : int32 (sequences,), position of each sequence's first row
+    """
+
+    cdef Pages shape
+    cdef cnp.ndarray addresses_, tables_, row_start_, position_
+    cdef const int64_t* addresses
+    cdef const int* tables
+    cdef const int* row_start
+    cdef const int* position
+    cdef Py_ssize_t n_sequences, width, n_rows, longest, most_rows
+
+    def __init__(self, KvShape shape, cnp.ndarray addresses, cnp.ndarray tables, cnp.ndarray row_start,
+                 cnp.ndarray position):
+        cdef Py_ssize_t s, i, end, n_pages = cnp.PyArray_SIZE(addresses)
+        self.shape = shape.c
+        self.n_sequences, self.width = tables.shape[0], tables.shape[1]
+        self.addresses = <const int64_t*>checked(addresses, cnp.NPY_INT64, n_pages, "addresses")
+        self.tables = i32_data(tables, self.n_sequences * self.width, "tables")
+        self.row_start = i32_data(row_start, self.n_sequences + 1, "row_start")
+        self.position = i32_data(position, self.n_sequences, "position")
+        self.addresses_, self.tables_, self.row_start_, self.position_ = addresses, tables, row_start, position
+        if self.row_start[0] != 0:
+            raise ValueError("row_start: must begin with 0")
+        for s in range(self.n_sequences):
+            end = <Py_ssize_t>self.position[s] + self.row_start[s + 1] - self.row_start[s]
+            if self.position[s] < 0 or self.row_start[s + 1] < self.row_start[s]:
+                raise ValueError(f"sequence {s}: negative position or row count")
+            if end > self.width * shape.c.page_size:
+                raise ValueError(f"sequence {s}: {end} positions do not fit {self.width} pages of {shape.c.page_size}")
+            for i in range((end + shape.c.page_size - 1) // shape.c.page_size):
+                if not 0 <= self.tables[s * self.width + i] < n_pages:
+                    raise ValueError(f"sequence {s}: page {self.tables[s * self.width + i]} does not exist")
+            self.longest = max(self.longest, end)
+            self.most_rows = max(self.most_rows, <Py_ssize_t>(self.row_start[s + 1] - self.row_start[s]))
+        self.n_rows = self.row_start[self.n_sequences]
+
+    def store(self, Py_ssize_t layer, cnp.ndarray x, Py_ssize_t key_column, Py_ssize_t value_column,
+              int n_threads):
+        """Writes the keys and values of every row into the pages, rounded to the KV type.
+
+        ``x`` is float32 (rows, width); keys (heads, key_dim) begin at ``key_column``, values at
+        ``value_column``.
+        """
+        cdef Pages shape = self.shape
+        cdef Py_ssize_t width = x.shape[1], s, r
+        cdef const float* xp = f32_data(x, self.n_rows * width, "x")
+        self.check_layer(layer)
+        if (key_column + shape.n_heads * shape.key_dim > width or value_column + shape.n_heads * shape.value_dim > width
+                or key_column < 0 or value_column < 0):
+            raise ValueError(f"store: keys and values do not fit rows of {width}")
+        for s in range(self.n_sequences):
+            for r in prange(self.row_start[s], self.row_start[s + 1], nogil=True, schedule="dynamic", chunksize=16,
+                            num_threads=n_threads if self.row_start[s + 1] - self.row_start[s] >= 64 else 1):
+                self.store_row(layer, s, r, xp + r * width + key_column, xp + r * width + value_column)
+
+    cdef void store_row(self, Py_ssize_t layer, Py_ssize_t s, Py_ssize_t r, const float* k,
+                        const float* v) noexcept nogil:
+        cdef Pages* c = &self.shape
+        cdef Py_ssize_t position = self.position[s] + r - self.row_start[s]
+        cdef Py_ssize_t slot = position & (c.page_size - 1), lane = slot & (c.lanes - 1), h
+        cdef uint8_t* page = <uint8_t*>self.addresses[self.tables[s * self.width + position // c.page_size]]
+        for h in range(c.n_heads):
+            put_key(c, keys_at(c, page, layer, h, slot), lane, k + h * c.key_dim)
+            put_value(c, values_at(c, page, layer, h, slot), lane, v + h * c.value_dim)
+
+    cdef int check_layer(self, Py_ssize_t layer) except -1:
+        if not 0 <= layer < self.shape.n_layers:
+            raise ValueError(f"layer: {layer} is not one of {self.shape.n_layers}")
+        return 0
+
+    def scratch_bytes(self, int n_threads):
+        """Bytes of scratch that `attend` needs, whatever the length of the sequences."""
+        if n_threads < 1:
+            raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
+        return n_threads * sizeof(float) * (thread_floats(&self.shape)
+                                            + 2 * SHARE * state_floats(MAX_ROWS, self.shape.value_pad)) + 64
+
+    def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
+               cnp.ndarray scratch, int n_threads, Py_ssize_t window=0, Py_ssize_t chunk=0, *, bint causal=True,
+               float softcap=0, cnp.ndarray sinks=None, cnp.ndarray slopes=None):
+        """out = softmax(score) v over the positions a row sees, with score = scale * q k^T unless said otherwise.
+
+        Parameters
+        ----------
+        q : float32 (rows, width), heads (n_heads, key_dim) in its first columns
+        n_heads : query heads, a multiple of the key heads
+        out : float32 (rows, n_heads * value_dim)
+        scratch : uint8, ``scratch_bytes(n_threads)``
+        window : row i sees position j only if |i - j| < window; 0 for all
+        chunk : row i sees position j only if both lie between the same multiples of ``chunk``; 0 for all
+        causal : a row sees no position behind its own; if false, all up to the last of its sequence in this batch
+        softcap : score = softcap * tanh(scale * q k^T / softcap) (Bello et al., 2016); 0 for none
+        sinks : float32 (n_heads,), one more score per head, which has no value
+        slopes : float32 (n_heads,), score -= slope * |i - j|, after the soft cap (Press et al., ALiBi, 2022)
+        """
+        cdef Pages* shape = &self.shape
+        cdef Py_ssize_t group = n_heads // shape.n_heads, n_units = 0, s, rows
+        cdef uint8_t* free = u8_data(scratch, self.scratch_bytes(n_threads), "scratch")
+        cdef Call c
+        self.check_layer(layer)
+        if n_heads < 1 or n_heads % shape.n_heads or n_heads * shape.key_dim > q.shape[1]:
+            raise ValueError(f"attend: {n_heads} query heads do not fit {shape.n_heads} key heads or "
+                             f"rows of {q.shape[1]}")
+        if window < 0 or chunk < 0:
+            raise ValueError(f"attend: window and chunk need 0 or more, got {window} and {chunk}")
+        if not 0 <= softcap < 1e30:
+            raise ValueError(f"softcap: needs a finite number, 0 or more, got {softcap}")
+        c.layer, c.n_heads, c.ld, c.scale, c.softcap = layer, n_heads, q.shape[1], scale, softcap
+        c.q = f32_data(q, self.n_rows * c.ld, "q")
+        c.out = f32_data(out, self.n_rows * n_heads * shape.value_dim, "out")
+        c.sinks = NULL if sinks is None else f32_data(sinks, n_heads, "sinks")
+        c.slopes = NULL if slopes is None else f32_data(slopes, n_heads, "slopes")
+        c.window, c.chunk, c.causal = window, chunk, causal
+        rows = (group + MAX_ROWS - 1) // MAX_ROWS     # units that share a key head
+        c.heads = (group + rows - 1) // rows
+        c.units_per_tile = rows * shape.n_heads
+        c.tokens = min(max(<Py_ssize_t>1, MAX_ROWS // c.heads), self.most_rows)
+        for s in range(self.n_sequences):
+            n_units += self.tiles_of(&c, s) * c.units_per_tile
+        if self.n_rows * n_heads * self.longest * shape.key_dim < 500000:
+            n_threads = 1
+        with nogil:
+            self.share_out(&c, n_units, <float*>((<int64_t>free + 63) & ~<int64_t>63), n_threads)
+
+    cdef Py_ssize_t tiles_of(self, const Call* c, Py_ssize_t s) noexcept nogil:
+        """Tiles of tokens into which the rows of a sequence are cut."""
+        return (self.row_start[s + 1] - self.row_start[s] + c.tokens - 1) // c.tokens
+
+    cdef Unit find(self, const Call* c, Py_ssize_t unit) noexcept nogil:
+        """Unit number ``unit``: sequence by sequence, tile by tile, head by head."""
+        cdef Py_ssize_t s = 0, n, group = c.n_heads // self.shape.n_heads
+        cdef Unit u
+        while unit >= self.tiles_of(c, s) * c.units_per_tile:
+            unit = unit - self.tiles_of(c, s) * c.units_per_tile
+            s = s + 1
+        n = unit // c.units_per_tile * c.tokens
+        u.table = self.tables + s * self.width
+        u.first_row = self.row_start[s] + n
+        u.n_tokens = min(c.tokens, self.row_start[s + 1] - u.first_row)
+        u.position = self.position[s] + n
+        unit = unit % c.units_per_tile
+        u.key_head = unit % self.shape.n_heads
+        n = unit // self.shape.n_heads * c.heads
+        u.first_head = u.key_head * group + n
+        u.n_heads = min(c.heads, group - n)
+        u.view.causal, u.view.window, u.view.chunk = c.causal, c.window, c.chunk
+        u.view.end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
+        u.first_part = first_seen(&u.view, u.position) // PARTITION
+        u.end_part = (last_seen(&u.view, u.position + u.n_tokens - 1) + PARTITION - 1) // PARTITION
+        return u
+
+    cdef void share_out(self, const Call* c, Py_ssize_t n_units, float* memory, int n_threads) noexcept nogil:
+        """Units to threads; where there are too few of them, single partitions of units."""
+        cdef Py_ssize_t own = thread_floats(&self.shape), state = state_floats(MAX_ROWS, self.shape.value_pad), unit
+        cdef float* states = memory + n_threads * own
+        if n_threads > 1 and n_units < SHARE * n_threads and self.longest > PARTITION:
+            self.share_partitions(c, n_units, memory, n_threads)
+            return
+        for unit in prange(n_units, schedule="dynamic", num_threads=n_threads):
+            self.run_unit(c, n_units - 1 - unit, memory + threadid() * own, states + 2 * threadid() * state)
+
+    cdef void share_partitions(self, const Call* c, Py_ssize_t n_units, float* memory, int n_threads) noexcept nogil:
+        """Waves of tasks, as many as there is room for their states; each is merged before the next begins."""
+        cdef Py_ssize_t own = thread_floats(&self.shape), rows = c.tokens * c.heads, n_tasks = 0, first = 0, i, n
+        cdef Py_ssize_t state = state_floats(rows, self.shape.value_pad)
+        cdef float* totals = memory + n_threads * own
+        cdef float* parts = totals + n_units * state
+        cdef Py_ssize_t room = 2 * SHARE * n_threads * state_floats(MAX_ROWS, self.shape.value_pad) // state - n_units
+        cdef Unit u
+        for i in range(n_units):
+            u = self.find(c, i)
+            n_tasks = n_tasks + u.end_part - u.first_part
+        while first < n_tasks:
+            n = min(room, n_tasks - first)
+            for i in prange(n, schedule="dynamic", num_threads=n_threads):
+                self.run_task(c, first + i, memory + threadid() * own, parts + i * state)
+            for i in range(n):
+                self.merge_task(c, first + i, totals, parts + i * state)
+            first = first + n
+
+    cdef Py_ssize_t find_task(self, const Call* c, Py_ssize_t task, Py_ssize_t* unit, Unit* u) noexcept nogil:
+        """The unit of task number ``task``, and the partition."""
+        unit[0] = 0
+        u[0] = self.find(c, 0)
+        while task >= u.end_part - u.first_part:
+            task = task - (u.end_part - u.first_part)
+            unit[0] = unit[0] + 1
+            u[0] = self.find(c, unit[0])
+        return u.first_part + task
+
+    cdef void run_task(self, const Call* c, Py_ssize_t task, float* own, float* part) noexcept nogil:
+        cdef Unit u
+        cdef Py_ssize_t unit, partition = self.find_task(c, task, &unit, &u)
+        cdef Walk w = self.ready(c, &u, own, part, c.tokens * c.heads)
+        self.walk(c, &u, &w, partition)
+
+    cdef void merge_task(self, const Call* c, Py_ssize_t task, float* totals, float* part) noexcept nogil:
+        cdef Unit u
+        cdef Py_ssize_t rows = c.tokens * c.heads, dv = self.shape.value_pad, unit
+        cdef Py_ssize_t partition = self.find_task(c, task, &unit, &u)
+        cdef State s = state_at(part, rows, dv)
+        cdef State total = state_at(totals + unit * state_floats(rows, dv), rows, dv)
+        self.merge(&u, partition, &total, &s)
+        if partition + 1 == u.end_part:
+            self.finish(c, &u, &total)
+
+    cdef void run_unit(self, const Call* c, Py_ssize_t unit, float* own, float* states) noexcept nogil:
+        cdef Unit u = self.find(c, unit)
+        cdef Py_ssize_t partition
+        cdef State total = state_at(states, MAX_ROWS, self.shape.value_pad)
+        cdef Walk w = self.ready(c, &u, own, states + state_floats(MAX_ROWS, self.shape.value_pad), MAX_ROWS)
+        for partition in range(u.first_part, u.end_part):
+            self.walk(c, &u, &w, partition)
+            self.merge(&u, partition, &total, &w.state)
+        self.finish(c, &u, &total)
+
+    cdef Walk ready(self, const Call* c, const Unit* u, float* own, float* part, Py_ssize_t rows) noexcept nogil:
+        """The unit's queries, scaled and in tiles, and a state for up to ``rows`` rows."""
+        cdef Walk w
+        cdef Py_ssize_t dk = self.shape.key_dim, n = u.n_tokens * u.n_heads, t0 = 0, r, d
+        cdef const float* q
+        cdef int T, i
+        w.key_dim, w.value_pad, w.group = dk, self.shape.value_pad, u.n_heads
+        w.position, w.view, w.softcap = u.position, u.view, c.softcap
+        w.slopes = <const float*>NULL if c.slopes == NULL else c.slopes + u.first_head
+        w.queries = own
+        w.weights = w.queries + MAX_ROWS * dk
+        w.scaled = w.weights + BLOCK * MAX_TILE
+        w.panels = <uint8_t*>(w.scaled + BLOCK * MAX_TILE)
+        w.state = state_at(part, rows, w.value_pad)
+        while t0 < n:
+            T = rows_in_tile(n - t0)
+            for i in range(T):
+                r = t0 + i
+                q = c.q + (u.first_row + r // u.n_heads) * c.ld + (u.first_head + r % u.n_heads) * dk
+                for d in range(dk):
+                    w.queries[t0 * dk + d * T + i] = c.scale * q[d]
+            t0 = t0 + T
+        return w
+
+    cdef void walk(self, const Call* c, const Unit* u, Walk* w, Py_ssize_t partition) noexcept nogil:
+        """Carries the unit's rows through the blocks of a partition, beginning with nothing."""
+        cdef Py_ssize_t n = u.n_tokens * u.n_heads
+        cdef Py_ssize_t end = min((partition + 1) * PARTITION, last_seen(&u.view, u.position + u.n_tokens - 1))
+        w.block = max(partition * PARTITION, first_seen(&u.view, u.position)) & ~<Py_ssize_t>(BLOCK - 1)
+        w.next = self.find_panels(c, u, w, w.block, end)
+        ask_for(&w.next, LANES * self.shape.key_bytes, LANES * self.shape.value_bytes)
+        clear_rows(&w.state, n, w.value_pad)
+        while w.block < end:
+            w.now = w.next
+            if w.block + BLOCK < end and self.shape.lanes == LANES:
+                w.next = self.find_panels(c, u, w, w.block + BLOCK, end)
+            if self.shape.kv_type == L_F32:
+                block_rows(L_F32, w, n)
+            elif self.shape.kv_type == L_F16:
+                block_rows(L_F16, w, n)
+            elif self.shape.kv_type == L_BF16:
+                block_rows(L_BF16, w, n)
+            else:
+                block_rows(L_C8, w, n)
+            w.block = w.block + BLOCK
+            if self.shape.lanes < LANES and w.block < end:  # there is room for one block that is gathered
+                w.next = self.find_panels(c, u, w, w.block, end)
+
+    cdef Panels find_panels(self, const Call* c, const Unit* u, const Walk* w, Py_ssize_t at,
+                            Py_ssize_t end) noexcept nogil:
+        """The panels of the block at position ``at``, up to position ``end``; those of small pages are gathered."""
+        cdef Pages* shape = &self.shape
+        cdef Py_ssize_t slot
+        cdef Panels found
+        cdef uint8_t* page
+        cdef uint8_t* panels = w.panels
+        cdef int p
+        for p in range(PANELS):
+            if at >= end:  # nothing in it is seen, but a tile may go through it all the same
+                found.keys[p], found.values[p] = found.keys[0], found.values[0]
+                continue
+            if shape.lanes < LANES:
+                found.keys[p], found.values[p] = panels, panels + LANES * shape.key_bytes
+            while True:
+                page = <uint8_t*>self.addresses[u.table[at // shape.page_size]]
+                slot = at & (shape.page_size - 1)
+                if shape.lanes == LANES:
+                    found.keys[p] = keys_at(shape, page, c.layer, u.key_head, slot)
+                    found.values[p] = values_at(shape, page, c.layer, u.key_head, slot)
+                else:
+                    gather(shape, keys_at(shape, page, c.layer, u.key_head, slot),
+                           values_at(shape, page, c.layer, u.key_head, slot), at & (LANES - 1),
+                           panels, panels + LANES * shape.key_bytes)
+                at = at + shape.lanes
+                if at & (LANES - 1) == 0 or at >= end:
+                    break
+            panels = panels + LANES * (shape.key_bytes + shape.value_bytes)
+        return found
+
+    cdef void merge(self, const Unit* u, Py_ssize_t partition, const State* total, const State* part) noexcept nogil:
+        cdef Py_ssize_t dv = self.shape.value_pad, r, position, first
+        for r in range(u.n_tokens * u.n_heads):
+            position = u.position + r // u.n_heads
+            first = first_seen(&u.view, position) // PARTITION
+            if partition == first:
+                total.most[r] = part.most[r]
+                memcpy(total.sums + LANES * r, part.sums + LANES * r, LANES * sizeof(float))
+                memcpy(total.outputs + r * dv, part.outputs + r * dv, dv * sizeof(float))
+            elif partition > first and partition * PARTITION < last_seen(&u.view, position):
+                merge_row(total, part, r, dv)
+
+    cdef void finish(self, const Call* c, const Unit* u, const State* total) noexcept nogil:
+        """Writes the unit's rows of ``out``, (rows, n_heads, value_dim)."""
+        cdef Py_ssize_t dv = self.shape.value_dim, r, head
+        for r in range(u.n_tokens * u.n_heads):
+            head = u.first_head + r % u.n_heads
+            finish_row(total, r, self.shape.value_pad, <const float*>NULL if c.sinks == NULL else c.sinks + head)
+            memcpy(c.out + ((u.first_row + r // u.n_heads) * c.n_heads + head) * dv,
+                   total.outputs + r * self.shape.value_pad, dv * sizeof(float))
+
+
+cdef inline Py_ssize_t thread_floats(const Pages* c) noexcept nogil:
+    """A thread's own memory: queries, weights twice, and the panels of a block where they have to be gathered."""
+    cdef Py_ssize_t gathered = BLOCK * (c.key_bytes + c.value_bytes) if c.lanes < LANES else 0
+    return MAX_ROWS * c.key_dim + 2 * BLOCK * MAX_TILE + (gathered + 63) // 64 * 16

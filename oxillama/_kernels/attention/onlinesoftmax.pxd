@@ -1,0 +1,376 @@
+"""A tile of rows through a block of positions: scores, softmax, values.
+
+A row is a (token, query head) pair. It walks the positions it sees in blocks of 64, aligned to absolute
+positions, and carries the highest score so far, the sum of exponentials and the weighted sum of the values
+(online softmax: Milakov and Gimelshein, 2018; Dao, FlashAttention-2, 2023). What is not seen weighs nothing,
+and its key and value are not touched: not even as 0 * inf.
+
+Nothing a row computes depends on the tile it stands in: lanes of a score are positions, lanes of an output are
+dimensions, both are summed in order of dimension and of position.
+"""
+
+from libc.stdint cimport int8_t, uint8_t, uint16_t
+
+from oxillama._kernels.attention.kvpage cimport LANES, Q8_BLOCK, Q8_BYTES
+from oxillama._kernels.packing.formats cimport L_C8, L_F32
+from oxillama._kernels.packing.layouts cimport float_load
+from oxillama._kernels.simd.mathfun cimport exp16, tanh16
+from oxillama._kernels.simd.simd cimport *
+
+cdef enum:
+    BLOCK = 64           # positions per step of the online softmax
+    PANELS = 4           # of 16 positions each
+    MAX_TILE = 8
+    MAX_SUMS = 16        # vectors of sums that a tile keeps in registers
+    Q8_PANEL = 544       # bytes of a block of 32 dimensions in a panel: 16 scales, then codes
+
+
+# Which positions a row sees.
+cdef struct View:
+    bint causal
+    Py_ssize_t window, chunk     # or 0
+    Py_ssize_t end               # of the sequence
+
+
+cdef inline Py_ssize_t first_seen(const View* view, Py_ssize_t position) noexcept nogil:
+    cdef Py_ssize_t first = 0
+    if view.window:
+        first = max(0, position + 1 - view.window)
+    if view.chunk:
+        first = max(first, position - position % view.chunk)
+    return first
+
+
+cdef inline Py_ssize_t last_seen(const View* view, Py_ssize_t position) noexcept nogil:
+    """One past the last position that the row at ``position`` sees."""
+    cdef Py_ssize_t last = view.end
+    if view.causal:
+        return position + 1
+    if view.window:
+        last = min(last, position + view.window)
+    if view.chunk:
+        last = min(last, position - position % view.chunk + view.chunk)
+    return last
+
+
+# What rows carry from block to block.
+cdef struct State:
+    float* outputs                   # (rows, value_pad)
+    float* sums                      # (rows, 16)
+    float* most                      # (rows,), highest score so far
+
+
+cdef inline Py_ssize_t state_floats(Py_ssize_t rows, Py_ssize_t value_pad) noexcept nogil:
+    return (rows * (value_pad + LANES + 1) + 15) & ~<Py_ssize_t>15
+
+
+cdef inline State state_at(float* memory, Py_ssize_t rows, Py_ssize_t value_pad) noexcept nogil:
+    cdef State s
+    s.outputs = memory
+    s.sums = s.outputs + rows * value_pad
+    s.most = s.sums + rows * LANES
+    return s
+
+
+cdef inline float least() noexcept nogil:
+    """Below every score; the exponential of its distance to one is 0."""
+    return <float>-3e38
+
+
+# A block's panels of 16 positions.
+cdef struct Panels:
+    const uint8_t* keys[PANELS]
+    const uint8_t* values[PANELS]
+
+
+# Rows on their way through the blocks of a partition.
+cdef struct Walk:
+    Panels now, next                 # the block, and the one that is asked for meanwhile
+    Py_ssize_t key_dim, value_pad
+    Py_ssize_t group                 # rows to a token
+    Py_ssize_t position, block       # of the first row; where the block begins
+    View view
+    float softcap                    # or 0
+    const float* slopes              # (group,), or NULL
+    float* queries                   # (tiles, key_dim, T), scaled
+    float* weights                   # (panels, T, 16): scores, then their exponentials
+    float* scaled                    # the same, times the scales of one block of q8_0 values
+    uint8_t* panels                  # a block gathered from small pages
+    State state
+
+
+cdef inline int rows_in_tile(Py_ssize_t left) noexcept nogil:
+    cdef Py_ssize_t most = min(left, <Py_ssize_t>OX_TILE)
+    return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
+
+
+cdef inline int side_by_side(const int kv_type, const int T) noexcept nogil:
+    """Panels, or vectors of a value, that T rows go through together: sums enough to hide the fma's latency.
+
+    With 16 sums 8 rows take a tenth longer than with 8, fewer rows a fifth less.
+    """
+    cdef int sums = 4 if OX_TILE < 8 else 8 if kv_type == L_C8 or T == 8 else 16
+    return 4 if sums >= 4 * T else 2 if sums >= 2 * T else 1
+
+
+cdef inline int line_step(const int kv_type) noexcept nogil:
+    """Vectors of 16 elements in a cache line."""
+    return 1 if kv_type == L_F32 else 4 if kv_type == L_C8 else 2
+
+
+cdef inline void ask_for(const Panels* panels, Py_ssize_t key_bytes, Py_ssize_t value_bytes) noexcept nogil:
+    """Has a whole block on its way, of panels of so many bytes."""
+    cdef Py_ssize_t i
+    cdef int p
+    for p in range(PANELS):
+        for i in range(0, key_bytes, 64):
+            ox_prefetch_far(panels.keys[p] + i)
+        for i in range(0, value_bytes, 64):
+            ox_prefetch_far(panels.values[p] + i)
+
+
+cdef inline void score_panels(const int kv_type, const int T, const int P, const Walk* w, const float* q,
+                              const int p0) noexcept nogil:
+    """Products of T queries with the keys of P panels."""
+    cdef f32x16 acc[MAX_SUMS]
+    cdef f32x16 part[MAX_SUMS]
+    cdef f32x16 k
+    cdef Py_ssize_t d, at = 0, end
+    cdef int p, t
+    for t in range(P * T):
+        acc[t] = f32_zero()
+    if kv_type == L_C8:
+        d = 0
+        while d < w.key_dim:
+            end = min(w.key_dim, d + Q8_BLOCK)
+            for t in range(P * T):
+                part[t] = f32_zero()
+            while d < end:
+                for p in range(P):
+                    if d & (line_step(kv_type) - 1) == 0:
+                        ox_prefetch_far(w.next.keys[p0 + p] + at + 32 + LANES * (d & (Q8_BLOCK - 1)))
+                    k = f32_load_i8(<const int8_t*>w.now.keys[p0 + p] + at + 32 + LANES * (d & (Q8_BLOCK - 1)))
+                    for t in range(T):
+                        part[p * T + t] = f32_fma(k, f32_set1(q[d * T + t]), part[p * T + t])
+                d = d + 1
+            for p in range(P):
+                k = f32_load_f16(<const uint16_t*>(w.now.keys[p0 + p] + at))
+                for t in range(T):
+                    acc[p * T + t] = f32_fma(part[p * T + t], k, acc[p * T + t])
+            at = at + Q8_PANEL
+    else:
+        for d in range(w.key_dim):
+            for p in range(P):
+                if d & (line_step(kv_type) - 1) == 0:
+                    ox_prefetch_far(w.next.keys[p0 + p] + d // line_step(kv_type) * 64)
+                k = float_load(kv_type, w.now.keys[p0 + p], d)
+                for t in range(T):
+                    acc[p * T + t] = f32_fma(k, f32_set1(q[d * T + t]), acc[p * T + t])
+    for t in range(P * T):
+        f32_store(w.weights + (p0 * T + t) * LANES, acc[t])
+
+
+cdef inline f32x16 only(f32x16 x, f32x16 ramp, Py_ssize_t low, Py_ssize_t high, f32x16 other) noexcept nogil:
+    """x in the lanes from low to high, other elsewhere."""
+    x = f32_select_lt(ramp, f32_set1(<float>high), x, other)
+    return f32_select_lt(ramp, f32_set1(<float>low), other, x)
+
+
+cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_ssize_t stride, Py_ssize_t low,
+                             Py_ssize_t high) noexcept nogil:
+    """Scores from low to high of the block become weights; what the row has so far shrinks to match."""
+    cdef Py_ssize_t p, d, first = low // LANES, last = (high + LANES - 1) // LANES
+    cdef float* outputs = w.state.outputs + row * w.value_pad
+    cdef f32x16 scores[PANELS]
+    cdef float lanes[LANES]
+    cdef f32x16 s, sums, shrink, ramp, distance, highest = f32_set1(w.state.most[row])
+    cdef Py_ssize_t ahead = w.block - (w.position + row // w.group)
+    cdef float most
+    cdef int i
+    for i in range(LANES):
+        lanes[i] = i
+    ramp = f32_load(lanes)
+    for p in range(first, last):
+        s = f32_load(weights + p * stride)
+        if w.softcap:
+            s = f32_mul(f32_set1(w.softcap), tanh16(f32_mul(f32_set1(<float>1.0 / w.softcap), s)))
+        if w.slopes != NULL:
+            distance = f32_abs(f32_add(ramp, f32_set1(<float>(ahead + LANES * p))))
+            s = f32_fma(f32_set1(-w.slopes[row % w.group]), distance, s)
+        if LANES * p < low or LANES * (p + 1) > high:
+            s = only(s, ramp, low - LANES * p, high - LANES * p, f32_set1(least()))
+        scores[p] = s
+        highest = f32_max(s, highest)
+    most = f32_hmax(highest)
+    highest = f32_set1(most)
+    sums = f32_load(w.state.sums + LANES * row)
+    if most != w.state.most[row]:  # else it would be times 1
+        shrink = exp16(f32_sub(f32_set1(w.state.most[row]), highest))
+        sums = f32_mul(sums, shrink)
+        for d in range(0, w.value_pad, 16):
+            f32_store(outputs + d, f32_mul(f32_load(outputs + d), shrink))
+        w.state.most[row] = most
+    for p in range(first, last):
+        s = exp16(f32_sub(scores[p], highest))
+        if LANES * p < low or LANES * (p + 1) > high:
+            s = only(s, ramp, low - LANES * p, high - LANES * p, f32_zero())
+        sums = f32_add(sums, s)
+        f32_store(weights + p * stride, s)
+    f32_store(w.state.sums + LANES * row, sums)
+
+
+cdef inline void add_vectors(const int kv_type, const int T, const int V, const Walk* w, const float* weights,
+                             Py_ssize_t stride, Py_ssize_t start, Py_ssize_t end, Py_ssize_t first,
+                             float* out) noexcept nogil:
+    """Vectors first .. first + V of the values from start to end of the block, weighted, onto T rows of ``out``."""
+    cdef f32x16 acc[MAX_SUMS]
+    cdef f32x16 x
+    cdef Py_ssize_t j, vectors = w.value_pad // LANES
+    cdef const uint8_t* values
+    cdef const uint8_t* following
+    cdef const float* weight
+    cdef int t, v
+    for v in range(V):
+        for t in range(T):
+            acc[v * T + t] = f32_load(out + t * w.value_pad + LANES * (first + v))
+    for j in range(start, end):
+        values, following = w.now.values[j // LANES], w.next.values[j // LANES]
+        weight = weights + j // LANES * stride + j % LANES
+        for v in range(V):
+            if kv_type == L_C8:
+                if v == 0:
+                    ox_prefetch_far(following + (first >> 1) * Q8_PANEL + 32 + Q8_BLOCK * (j % LANES))
+                x = f32_load_i8(<const int8_t*>values + (first >> 1) * Q8_PANEL + 32 + Q8_BLOCK * (j % LANES)
+                                + LANES * ((first & 1) + v))
+            else:
+                if v % line_step(kv_type) == 0:
+                    ox_prefetch_far(following + (j % LANES * vectors + first + v) * (64 // line_step(kv_type)))
+                x = float_load(kv_type, values, j % LANES * vectors + first + v)
+            for t in range(T):
+                acc[v * T + t] = f32_fma(x, f32_set1(weight[LANES * t]), acc[v * T + t])
+    for v in range(V):
+        for t in range(T):
+            f32_store(out + t * w.value_pad + LANES * (first + v), acc[v * T + t])
+
+
+cdef inline void add_values(const int kv_type, const int T, const int V, const Walk* w, const float* weights,
+                            Py_ssize_t stride, Py_ssize_t start, Py_ssize_t end, float* out) noexcept nogil:
+    """T rows that all see the positions from start to end of the block: out += weight * value, in order.
+
+    ``weights`` is (panels, T, 16) with ``stride`` floats to a panel.
+    """
+    cdef Py_ssize_t d = 0, p, vectors = w.value_pad // LANES
+    cdef f32x16 scale, weight
+    cdef int t
+    if start >= end:
+        return
+    if kv_type == L_C8:  # a position's scale goes into its weight
+        while d < vectors:
+            for p in range(start // LANES, (end + LANES - 1) // LANES):
+                scale = f32_load_f16(<const uint16_t*>(w.now.values[p] + (d >> 1) * Q8_PANEL))
+                for t in range(T):
+                    weight = f32_mul(f32_load(weights + p * stride + LANES * t), scale)
+                    f32_store(w.scaled + (p * T + t) * LANES, weight)
+            if V >= 2:
+                add_vectors(kv_type, T, 2, w, w.scaled, T * LANES, start, end, d, out)
+            else:
+                add_vectors(kv_type, T, 1, w, w.scaled, T * LANES, start, end, d, out)
+                add_vectors(kv_type, T, 1, w, w.scaled, T * LANES, start, end, d + 1, out)
+            d = d + 2
+        return
+    while d + V <= vectors:
+        add_vectors(kv_type, T, V, w, weights, stride, start, end, d, out)
+        d = d + V
+    while d < vectors:
+        add_vectors(kv_type, T, 1, w, weights, stride, start, end, d, out)
+        d = d + 1
+
+
+cdef inline void block_tile(const int kv_type, const int T, const Walk* w, Py_ssize_t t0) noexcept nogil:
+    """Rows t0 .. t0 + T through one block of positions."""
+    cdef Py_ssize_t low[MAX_TILE]      # a row sees the positions from low to high of the block
+    cdef Py_ssize_t high[MAX_TILE]
+    cdef Py_ssize_t most_low = 0, least_high = BLOCK, least_low = BLOCK, most_high = 0, position
+    cdef float* out = w.state.outputs + t0 * w.value_pad
+    cdef int P = side_by_side(kv_type, T), p, t
+    for t in range(T):
+        position = w.position + (t0 + t) // w.group
+        high[t] = max(<Py_ssize_t>0, min(last_seen(&w.view, position) - w.block, <Py_ssize_t>BLOCK))
+        low[t] = max(<Py_ssize_t>0, min(first_seen(&w.view, position) - w.block, high[t]))
+        most_low, least_high = max(most_low, low[t]), min(least_high, high[t])
+        least_low, most_high = min(least_low, low[t]), max(most_high, high[t])
+    least_high = max(least_high, most_low)  # all rows see [most_low, least_high), if that is anything
+    p = <int>(least_low // (LANES * P) * P)
+    while LANES * p < most_high:
+        score_panels(kv_type, T, side_by_side(kv_type, T), w, w.queries + t0 * w.key_dim, p)
+        p = p + P
+    for t in range(T):
+        if low[t] < high[t]:
+            softmax_row(w, t0 + t, w.weights + LANES * t, T * LANES, low[t], high[t])
+    # each row adds its values in order of position: what only it sees, what all see, what only it sees
+    if most_low > least_low:
+        for t in range(T):
+            add_values(kv_type, 1, 1, w, w.weights + LANES * t, T * LANES, low[t], min(most_low, high[t]),
+                       out + t * w.value_pad)
+    add_values(kv_type, T, side_by_side(kv_type, T), w, w.weights, T * LANES, most_low, least_high, out)
+    if most_high > least_high:
+        for t in range(T):
+            add_values(kv_type, 1, 1, w, w.weights + LANES * t, T * LANES, max(least_high, low[t]), high[t],
+                       out + t * w.value_pad)
+
+
+cdef inline void block_rows(const int kv_type, const Walk* w, Py_ssize_t n) noexcept nogil:
+    """All n rows through one block."""
+    cdef Py_ssize_t t0 = 0
+    cdef int T
+    while t0 < n:
+        T = rows_in_tile(n - t0)
+        if OX_TILE >= 8 and T == 8:
+            block_tile(kv_type, 8, w, t0)
+        elif T == 4:
+            block_tile(kv_type, 4, w, t0)
+        elif T == 2:
+            block_tile(kv_type, 2, w, t0)
+        else:
+            block_tile(kv_type, 1, w, t0)
+        t0 = t0 + T
+
+
+cdef inline void clear_rows(const State* s, Py_ssize_t n, Py_ssize_t value_pad) noexcept nogil:
+    cdef Py_ssize_t r, d
+    for r in range(n):
+        s.most[r] = least()
+        f32_store(s.sums + LANES * r, f32_zero())
+        for d in range(0, value_pad, 16):
+            f32_store(s.outputs + r * value_pad + d, f32_zero())
+
+
+cdef inline void merge_row(const State* total, const State* part, Py_ssize_t r, Py_ssize_t value_pad) noexcept nogil:
+    """Adds what a row found in one partition to what it found before: both shrink to the higher score."""
+    cdef f32x16 a = f32_set1(total.most[r]), b = f32_set1(part.most[r]), most = f32_max(b, a)
+    cdef float lanes[LANES]
+    cdef float* x = total.outputs + r * value_pad
+    cdef float* y = part.outputs + r * value_pad
+    cdef Py_ssize_t d
+    f32_store(lanes, most)
+    total.most[r] = lanes[0]
+    a, b = exp16(f32_sub(a, most)), exp16(f32_sub(b, most))
+    f32_store(total.sums + LANES * r, f32_fma(f32_load(part.sums + LANES * r), b,
+                                              f32_mul(f32_load(total.sums + LANES * r), a)))
+    for d in range(0, value_pad, 16):
+        f32_store(x + d, f32_fma(f32_load(y + d), b, f32_mul(f32_load(x + d), a)))
+
+
+cdef inline void finish_row(const State* s, Py_ssize_t r, Py_ssize_t value_pad, const float* sink) noexcept nogil:
+    """Divides by the sum of exponentials; a sink is one more of them, without a value."""
+    cdef f32x16 most = f32_set1(s.most[r]), shrink = f32_set1(1.0), total, b
+    cdef Py_ssize_t d
+    total = f32_set1(f32_sum(f32_load(s.sums + LANES * r)))
+    if sink != NULL:
+        b = f32_set1(sink[0])
+        b = f32_select_lt(most, b, b, most)
+        shrink = exp16(f32_sub(most, b))
+        total = f32_fma(total, shrink, exp16(f32_sub(f32_set1(sink[0]), b)))
+    total = f32_div(shrink, total)
+    for d in range(0, value_pad, 16):
+        f32_store(s.outputs + r * value_pad + d, f32_mul(f32_load(s.outputs + r * value_pad + d), total))

@@ -1,0 +1,214 @@
+"""Writes what the kernels know of the formats, from the tables of `oxillama.formats`. Run by setup.py.
+
+Three files, which are not under version control:
+
+- ``packing/formats.pxd``: ids and sizes of the formats; ids of the layouts, and what each layout has.
+- ``packing/dispatch.pxd``: a branch for each format, with its ``unpack_...`` of ``unpack.pxd``.
+- ``linear/dispatch.pxi``: a function for each layout.
+
+A branch passes constants, so the compiler makes a body for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+HEADER = '"""{} Written by generate.py from the tables of formats.py."""\n'
+BIAS = 64  # added to tables whose values lie in -64..63: codes of 7 bits multiply faster
+
+
+def enum(comment: str, ids: Mapping[str, int]) -> str:
+    """A ``cdef enum`` of names and numbers."""
+    return "\n".join([f"cdef enum:  # {comment}", *(f"    {name} = {n}" for name, n in ids.items()), ""])
+
+
+def answers(head: str, doc: str, key: str, values: Mapping[str, Any], default: Any) -> str:
+    """An inline function from an id to a value; the ids with the default are not named."""
+    of: dict[Any, list[str]] = {}
+    for name, value in values.items():
+        if value != default:
+            of.setdefault(value, []).append(name)
+    lines = [f"cdef inline {head}(const int {key}) noexcept nogil:", f'    """{doc}"""']
+    for value, names in of.items():
+        ids = ", ".join(names)
+        test = f"{key} in ({ids})" if len(names) > 1 else f"{key} == {ids}"
+        indent = " " * len(f"    if {key} in (")
+        lines += [*wrap(f"    if {test}:", 110, subsequent_indent=indent), f"        return {value}"]
+    return "\n".join([*lines, f"    return {default}", ""])
+
+
+def branches(head: str, doc: str, key: str, calls: Iterable[tuple[str, str]]) -> str:
+    """An inline function that makes one of the calls (name of an id, call)."""
+    lines = [head, f'    """{doc}"""']
+    for i, (name, call) in enumerate(calls):
+        lines += [f"    {'el' if i else ''}if {key} == {name}:", f"        {call}"]
+    return "\n".join([*lines, ""])
+
+
+def is_biased(layout: Any) -> bool:
+    """Whether a layout's table is held ``BIAS`` too high."""
+    return bool(layout.values) and all(-BIAS <= v < BIAS for v in layout.values)
+
+
+def value_tables(layouts: Iterable[Any]) -> str:
+    """The tables that codes are looked up in, as C arrays."""
+    tables = []
+    for layout in layouts:
+        values = ", ".join(str(v + BIAS if is_biased(layout) else v) for v in layout.values)
+        tables += [
+            f"    static const signed char OX_VALUES_{layout.name.upper()}[16] = {{",
+            f"        {values}}};",
+        ]
+    names = [f'    const int8_t* VALUES_{i.name.upper()} "OX_VALUES_{i.name.upper()}"' for i in layouts]
+    return "\n".join(["cdef extern from *:", '    """', *tables, '    """', *names, ""])
+
+
+def formats_pxd(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
+    """``packing/formats.pxd``."""
+    rows = [f for f in formats.values() if f.layout]
+
+    def fact(head: str, doc: str, of: Callable[[Any], Any], default: Any) -> str:
+        return answers(head, doc, "layout", {f"L_{x.name.upper()}": of(x) for x in layouts.values()}, default)
+
+    def size(head: str, doc: str, of: Callable[[Any], Any]) -> str:
+        return answers(head, doc, "format_id", {f.name: of(f) for f in rows}, 0)
+
+    excess = {x.name: BIAS if is_biased(x) else x.excess for x in layouts.values()}
+    return "\n\n".join(
+        [
+            HEADER.format("Formats and layouts."),
+            "from libc.stdint cimport int8_t\n",
+            enum("format ids, as stored in GGUF files", {f.name: f.id for f in rows}),
+            enum("layout ids", {f"L_{x.name.upper()}": x.id for x in layouts.values()})
+            + f"    N_LAYOUTS = {len(layouts)}\n",
+            value_tables([x for x in layouts.values() if x.values]),
+            size("int format_block_len", "Elements of a block in a file.", lambda f: f.block_len),
+            size("int format_block_bytes", "Bytes of a block in a file.", lambda f: f.block_bytes),
+            fact(
+                "int form_of",
+                "Columns per activation scale: 0 for floats, 32 or 256.",
+                lambda x: 0 if x.block_len == 1 else x.block_len,
+                0,
+            ),
+            fact("int code_bits", "Bits of a code; 0 for floats.", lambda x: x.bits, 0),
+            fact(
+                "int scale_bytes",
+                "Bytes of a block's scale, or of a float.",
+                lambda x: 4 if x.scale == "f32" else 2,
+                2,
+            ),
+            fact(
+                "bint is_bf16",
+                "A block's scale, or a float, is a bf16.",
+                lambda x: x.scale == "bf16",
+                False,
+            ),
+            fact(
+                "const int8_t* table_of",
+                "The 16 values of codes, those of a biased table 64 too high; NULL: codes are values.",
+                lambda x: f"VALUES_{x.name.upper()}" if x.values else "NULL",
+                "NULL",
+            ),
+            fact("bint has_biased_table", "The values of the table are held 64 too high.", is_biased, False),
+            fact(
+                "bint has_signed_codes",
+                "Codes, or the table's values, are signed bytes.",
+                lambda x: x.bits == 8 or (bool(x.values) and not is_biased(x)),
+                False,
+            ),
+            fact(
+                "int code_excess",
+                "What codes, or the table's values, are too high by.",
+                lambda x: excess[x.name],
+                0,
+            ),
+            fact(
+                "float unit_of",
+                "Power of two that a block's scale is multiplied with.",
+                lambda x: x.unit,
+                1.0,
+            ),
+            fact("bint has_minima", "A block has a minimum.", lambda x: x.minima, False),
+            fact("bint has_subs", "Sub-blocks have integer scales.", lambda x: x.subs > 0, False),
+            fact("bint has_subs_of_16", "Sub-blocks have 16 columns.", lambda x: x.subs == 16, False),
+        ]
+    )
+
+
+def packing_dispatch(formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
+    """``packing/dispatch.pxd``."""
+    rows = [f for f in formats.values() if f.layout]
+    floats = [f for f in rows if layouts[f.layout].bits == 0]
+    bodies = [f for f in rows if f not in floats]
+
+    def calls(verb: str, arguments: str) -> list[tuple[str, str]]:
+        return [(f.name, f"float_{verb}(L_{f.layout.upper()}, {arguments})") for f in floats] + [
+            (
+                f.name,
+                f"block_{verb}(L_{f.layout.upper()}, {f.block_len}, {f.block_bytes}, "
+                f"unpack_{f.name.lower()}, {arguments})",
+            )
+            for f in bodies
+        ]
+
+    names = "".join(f"    unpack_{f.name.lower()},\n" for f in bodies)
+    return "\n\n".join(
+        [
+            HEADER.format("A branch for each format."),
+            "from libc.stdint cimport uint8_t\n\n"
+            "from oxillama._kernels.packing.blocks cimport (\n"
+            "    block_dequantize, block_pack, float_dequantize, float_pack)\n"
+            "from oxillama._kernels.packing.formats cimport *\n"
+            f"from oxillama._kernels.packing.unpack cimport (\n{names})\n",
+            branches(
+                "cdef inline void dequantize_blocks(int format_id, const uint8_t* blocks, Py_ssize_t n,\n"
+                "                                   float* out) noexcept nogil:",
+                "n blocks as floats.",
+                "format_id",
+                calls("dequantize", "blocks, n, out"),
+            ),
+            branches(
+                "cdef inline void pack_rows(int format_id, const uint8_t** row, Py_ssize_t cols, "
+                "uint8_t* out) noexcept nogil:",
+                "16 rows (those past the end are zeros) as one panel.",
+                "format_id",
+                calls("pack", "row, cols, out"),
+            ),
+        ]
+    )
+
+
+def linear_dispatch(layouts: Mapping[str, Any]) -> str:
+    """``linear/dispatch.pxi``. A function for each layout: gcc takes the square of a function's size."""
+    bodies = [
+        f"cdef void run_{x}(int T, const Job* job) noexcept nogil:\n    layout_tiles(L_{x.upper()}, T, job)\n"
+        for x in layouts
+    ]
+    return "\n\n".join(
+        [
+            HEADER.format("A function for each layout.").replace('"""', "# ", 1).replace('"""', ""),
+            "from oxillama._kernels.linear.tiles cimport layout_tiles\n",
+            *bodies,
+            branches(
+                "cdef void run_job(int layout, int T, const Job* job) noexcept nogil:",
+                "Some panels of a matrix times a tile of T tokens.",
+                "layout",
+                ((f"L_{x.upper()}", f"run_{x}(T, job)") for x in layouts),
+            ),
+        ]
+    )
+
+
+def write(kernels: Path, formats: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
+    """Writes the files below the folder of the kernels; those that would not change are left alone."""
+    for name, text in (
+        ("packing/formats.pxd", formats_pxd(formats, layouts)),
+        ("packing/dispatch.pxd", packing_dispatch(formats, layouts)),
+        ("linear/dispatch.pxi", linear_dispatch(layouts)),
+    ):
+        path = kernels / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)

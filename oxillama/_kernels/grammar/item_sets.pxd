@@ -1,0 +1,104 @@
+"""Sets of items, each kept once (hash-consed) and known by its number."""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort
+
+from oxillama._kernels.grammar.memory cimport grown, mixed
+
+
+cdef struct Item:
+    # A state, its count, and the stack of where to return to; or a return state, its count, and the rest.
+    int32_t q, n, p
+
+
+cdef struct Pool:
+    # Sets of items, each kept once: set i is items[first[i]] ... items[first[i + 1] - 1], sorted.
+    int32_t n, room, items_room, table_size
+    int32_t* first
+    uint8_t* flags
+    Item* items
+    int32_t* table      # hash table of set numbers, -1 where free
+
+
+cdef inline uint64_t hashed(const Item* items, int32_t n, uint8_t flags) noexcept:
+    cdef uint64_t h = flags + 1
+    cdef int32_t i
+    for i in range(n):
+        h = mixed(h ^ (<uint64_t><uint32_t>items[i].q << 32 | <uint32_t>items[i].p)) + <uint32_t>items[i].n
+    return mixed(h)
+
+
+cdef inline int item_order(const Item* a, const Item* b) noexcept nogil:
+    if a.q != b.q:
+        return -1 if a.q < b.q else 1
+    if a.n != b.n:
+        return -1 if a.n < b.n else 1
+    return (a.p > b.p) - (a.p < b.p)
+
+
+cdef inline int compare_items(const void* a, const void* b) noexcept nogil:
+    return item_order(<const Item*>a, <const Item*>b)
+
+
+cdef inline void sort_items(Item* items, int32_t n) noexcept:
+    cdef int32_t i, j
+    cdef Item item
+    if n > 24:
+        qsort(items, n, sizeof(Item), compare_items)
+        return
+    for i in range(1, n):
+        item = items[i]
+        j = i
+        while j > 0 and item_order(&items[j - 1], &item) > 0:
+            items[j] = items[j - 1]
+            j -= 1
+        items[j] = item
+
+
+cdef inline int32_t translate(Pool* pool, int32_t i, const int32_t* new, Item* out) noexcept:
+    """A set's items with new stack numbers, sorted; returns how many."""
+    cdef int32_t n = pool.first[i + 1] - pool.first[i], k
+    for k in range(n):
+        out[k] = pool.items[pool.first[i] + k]
+        out[k].p = new[out[k].p]
+    sort_items(out, n)
+    return n
+
+
+cdef inline int pool_alloc(Pool* pool) except -1:
+    cdef int32_t i
+    pool.n = 0
+    pool.room = pool.items_room = 64
+    pool.table_size = 256
+    pool.first = <int32_t*>malloc(4 * pool.room)
+    pool.flags = <uint8_t*>malloc(pool.room)
+    pool.items = <Item*>malloc(sizeof(Item) * pool.items_room)
+    pool.table = <int32_t*>malloc(4 * pool.table_size)
+    if not (pool.first and pool.flags and pool.items and pool.table):
+        raise MemoryError()
+    pool.first[0] = 0
+    for i in range(pool.table_size):
+        pool.table[i] = -1
+    return 0
+
+
+cdef inline void pool_free(Pool* pool) noexcept:
+    free(pool.first)
+    free(pool.flags)
+    free(pool.items)
+    free(pool.table)
+
+
+cdef inline int rehash(Pool* pool) except -1:
+    cdef int32_t i, size = 2 * pool.table_size
+    cdef uint64_t slot
+    pool.table = <int32_t*>grown(pool.table, 4 * <Py_ssize_t>size)
+    pool.table_size = size
+    for i in range(size):
+        pool.table[i] = -1
+    for i in range(pool.n):
+        slot = hashed(pool.items + pool.first[i], pool.first[i + 1] - pool.first[i], pool.flags[i]) & (size - 1)
+        while pool.table[slot] >= 0:
+            slot = (slot + 1) & (size - 1)
+        pool.table[slot] = i
+    return 0

@@ -1,0 +1,172 @@
+"""Loops over a class of characters: where a parser state reads any number of them.
+
+A loop is what lets a slice of the vocabulary (trie.pyx) stand for nearly all tokens.
+"""
+
+from libc.stdint cimport int32_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memset
+
+from oxillama._kernels.grammar.item_sets cimport Item
+from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.parser_states cimport DEAD, ParserStates
+
+
+cdef class Loops:
+    """The loops of parser states, each found once.
+
+    Attributes
+    ----------
+    min_loop : characters of a loop that is worth a slice
+    """
+
+    def __cinit__(self, ParserStates states):
+        self.states = states
+        self.min_loop = 16
+
+    def __dealloc__(self):
+        cdef int32_t i
+        for i in range(self.room):
+            free(self.loops[i])
+        free(self.loops)
+
+    cdef Loop* of(self, int32_t state) except NULL:
+        """What a parser state does with single characters, found once."""
+        cdef int32_t room
+        if state >= self.room:
+            room = max(256, 2 * state)
+            self.loops = <Loop**>grown(self.loops, room * sizeof(void*))
+            memset(self.loops + self.room, 0, (room - self.room) * sizeof(void*))
+            self.room = room
+        if self.loops[state] == NULL:
+            self.states.charge(sizeof(Loop) + 8)
+            self.loops[state] = <Loop*>calloc(1, sizeof(Loop))
+            if not self.loops[state]:
+                raise MemoryError()
+        if not self.loops[state].known:
+            self.find_loop(state, self.loops[state])
+            self.loops[state].known = True
+        return self.loops[state]
+
+    cdef int find_loop(self, int32_t state, Loop* loop) except -1:
+        cdef int32_t[128] after
+        cdef int32_t byte, i, best = 0, count
+        cdef bint alive = False
+        memset(loop, 0, sizeof(Loop))
+        for byte in range(128):
+            after[byte] = self.stepped(state, byte)
+        for byte in range(128):  # where most characters lead
+            if after[byte] == DEAD or after[byte] == loop.to:
+                continue
+            count = 0
+            for i in range(128):
+                count += after[i] == after[byte]
+            if count > best:
+                best, loop.to = count, after[byte]
+        if best < self.min_loop:
+            return 0
+        count = 0
+        loop.covers = loop.same = True
+        for byte in range(128):
+            loop.start[byte] = after[byte] == loop.to
+            loop.loop[byte] = self.stepped(loop.to, byte) == loop.to
+            loop.covers = loop.covers and (loop.start[byte] or after[byte] == DEAD)
+            loop.same = loop.same and loop.start[byte] == loop.loop[byte]
+            count += loop.loop[byte]
+        loop.start[128] = self.all_lead_to(state, loop.to, &alive)
+        loop.covers = loop.covers and (loop.start[128] or not alive)
+        loop.loop[128] = self.all_lead_to(loop.to, loop.to, &alive)
+        loop.same = loop.same and loop.start[128] == loop.loop[128]
+        loop.found = count >= self.min_loop
+        return 0
+
+    cdef int32_t stepped(self, int32_t state, int32_t byte) except -1:
+        cdef uint8_t text = <uint8_t>byte
+        return self.states.run(state, &text, 1)
+
+    cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1:
+        """Whether every character beyond ASCII leads from one parser state to another; ``alive``: any to anywhere."""
+        cdef int32_t lead, inside
+        cdef bint all_do = True
+        alive[0] = False
+        for lead in range(0xC2, 0xF5):
+            inside = self.stepped(state, lead)
+            alive[0] = alive[0] or inside != DEAD
+            if all_do and not self.tails_lead_to(inside, lead, to):
+                all_do = False
+        return all_do
+
+    cdef bint tails_lead_to(self, int32_t state, int32_t lead, int32_t to) except -1:
+        """Whether every valid rest of a character, after its first byte, leads to a parser state."""
+        cdef int32_t low = 0x80, high = 0xBF, more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+        cdef int32_t byte, inside, previous = -1, second, third
+        if state == DEAD:
+            return False
+        if lead == 0xE0:
+            low = 0xA0
+        elif lead == 0xED:
+            high = 0x9F
+        elif lead == 0xF0:
+            low = 0x90
+        elif lead == 0xF4:
+            high = 0x8F
+        for byte in range(low, high + 1):
+            inside = self.stepped(state, byte)
+            if inside == previous:
+                continue
+            previous = inside
+            if more == 1:
+                if inside != to:
+                    return False
+                continue
+            second = -1
+            for third in range(0x80, 0xC0):
+                if inside == DEAD:
+                    return False
+                if more == 2:
+                    if self.stepped(inside, third) != to:
+                        return False
+                elif self.stepped(inside, third) != second:
+                    second = self.stepped(inside, third)
+                    if not self.last_leads_to(second, to):
+                        return False
+        return True
+
+    cdef bint last_leads_to(self, int32_t state, int32_t to) except -1:
+        cdef int32_t byte
+        if state == DEAD:
+            return False
+        for byte in range(0x80, 0xC0):
+            if self.stepped(state, byte) != to:
+                return False
+        return True
+
+    cdef bint goes_on(self, int32_t state, const uint8_t* loop) except -1:
+        """Whether any character of a loop can follow."""
+        cdef int32_t byte
+        for byte in range(128):
+            if loop[byte] and self.stepped(state, byte) != DEAD:
+                return True
+        if loop[128]:
+            for byte in range(0xC2, 0xF5):
+                if self.stepped(state, byte) != DEAD:
+                    return True
+        return False
+
+    cdef bint ends_run(self, Loop* loop, const Item* counted) except -1:
+        """Whether a character of the loop can only be counted: no other item takes one after a run."""
+        cdef int32_t i, n = 0, first = self.states.states.first[loop.to]
+        cdef int32_t count = self.states.states.first[loop.to + 1] - first
+        cdef Item* others
+        if loop.ends_run == 0:
+            others = <Item*>grown(NULL, (count + 1) * sizeof(Item))
+            try:
+                for i in range(first, first + count):
+                    if memcmp(&self.states.states.items[i], counted, sizeof(Item)):
+                        others[n] = self.states.states.items[i]
+                        n += 1
+                i = self.states.intern(&self.states.states, others, n, 0)
+            finally:
+                free(others)
+            loop.ends_run = -1 if self.goes_on(i, &loop.loop[0]) else 1
+        return loop.ends_run > 0

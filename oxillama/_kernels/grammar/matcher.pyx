@@ -1,0 +1,512 @@
+"""Which tokens a grammar allows, as bitmasks.
+
+The mask of a parser state is the union of the masks of its items (RTN state, count, stack). An item's tokens
+are found in two parts. Its context-independent tokens do not depend on the stack: a walk over the trie with
+an open stack finds them once for each RTN state. The same walk finds the context-dependent places
+(*dependents*): trie nodes at which the item's subnetwork has ended inside a token, so that the stack decides
+over the rest. Both are kept in a `MaskCache`; the few dependents are then followed with the real stack.
+
+Three things keep the walks short. Where many trie nodes lie below one, the walk stops and takes the union of
+the items' cached masks there. Where an item reads characters of one class in a loop, a slice (trie.pyx) holds
+nearly all of its tokens. A count that no token can bring to a bound is replaced by an abstract count, which
+stands for all such counts (ABOVE, BELOW).
+"""
+
+cimport numpy as cnp
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from oxillama._kernels.grammar.item_sets cimport Item
+from oxillama._kernels.grammar.loops cimport Loop, Loops
+from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache
+from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.parser_states cimport (
+    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, ParserStates,
+)
+from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Trie
+
+from oxillama.errors import GrammarError
+
+cnp.import_array()
+
+cdef enum:
+    MANY = 64               # dependents, or trie nodes below one: with more, the result is cached
+    OF_ENTRY = -(1 << 24)   # cache key in place of an RTN state: this less the entry whose dependents were followed
+    MAX_LEVEL = 48          # nested walks; a deeper one does not stop at large nodes
+    WORDS_OF_WORK = 64      # words of a mask that count as one unit of work
+
+
+cdef struct Run:
+    # The lengths that a run of a counted class may have; the item (q, n, p); the parser state after a return to
+    # its stack, -1 until that is known; whether all counts are exact.
+    int32_t least, most, q, n, p, state
+    bint exact
+    uint8_t byte        # a character of the class
+
+
+cdef class Matcher:
+    """The tokens of a vocabulary that can follow in each parser state.
+
+    Attributes
+    ----------
+    large : trie nodes below one at which a walk takes the union over items
+    sliced : trie nodes below one for which slices are made
+    min_loop : characters of a loop that is worth a slice
+    max_dependents : dependents of a cache entry; an item with more is walked with its real stack each time
+    """
+
+    cdef public int large, sliced, max_dependents
+    cdef readonly Trie trie
+    cdef readonly ParserStates states
+    cdef MaskCache cache
+    cdef Loops loops
+    cdef list slices         # those that dependents point into
+    cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
+    cdef int32_t path_length
+    cdef uint32_t* scratch   # (words)
+    cdef uint8_t* text       # (depths): the bytes along a walk after a run
+
+    def __cinit__(self, Trie trie, ParserStates states):
+        self.trie = trie
+        self.states = states
+        self.cache = MaskCache(states, trie.n_words)
+        self.loops = Loops(states)
+        self.slices = []
+        self.large, self.sliced, self.max_dependents = 256, 4096, 4096
+        self.path_length = trie.max_depth + 1
+        self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
+        self.scratch = <uint32_t*>malloc(4 * trie.n_words)
+        self.text = <uint8_t*>malloc(trie.max_depth + 1)
+        if not (self.paths and self.scratch and self.text):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.paths)
+        free(self.scratch)
+        free(self.text)
+
+    @property
+    def min_loop(self):
+        return self.loops.min_loop
+
+    @min_loop.setter
+    def min_loop(self, int32_t n):
+        self.loops.min_loop = n
+
+    # ------------------------------------------------------------------ for Python
+
+    def advance(self, int32_t state, int32_t token):
+        """The parser state after a token's bytes; 0 where they cannot follow."""
+        cdef int32_t first
+        if not 0 <= token < self.trie.n_vocab:
+            raise IndexError(f"token {token}: the vocabulary has {self.trie.n_vocab}")
+        self.states.checked_state(state)
+        if not self.trie.inside[token]:
+            return DEAD
+        self.states.allow(self.states.budget)
+        first = self.trie.first[token]
+        return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
+
+    def fill(self, int32_t state, cnp.ndarray mask):
+        """Set the bits of all tokens of the trie that can follow.
+
+        Parameters
+        ----------
+        state : a parser state
+        mask : uint32 (words,); bit t % 32 of word t / 32 is token t. Other bits are left alone.
+        """
+        cdef Found out
+        memset(&out, 0, sizeof(Found))
+        self.states.checked_state(state)
+        out.bits = mask_data(mask, self.trie.n_vocab)
+        self.states.allow(self.states.budget)
+        self.visit(state, -1, 0, &out)
+
+    def prepare(self, Py_ssize_t work):
+        """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""
+        cdef ParserStates c = self.states
+        cdef int32_t q, e, k, _k, width
+        found = []
+        for q in range(c.n_states):
+            width = 0
+            for e in range(c.byte_first[q], c.byte_first[q + 1]):
+                for k in range(c.n_classes):
+                    width += c.labels[c.byte_edges[3 * e] * c.n_classes + k]
+            if width:
+                found.append((-width, q))
+        c.allow(work)
+        try:
+            for _k, q in sorted(found):
+                self.cached(q, ABOVE if c.most[q] else 0, -1, 0)
+        except GrammarError:  # all the work is done; what is missing is found when a mask needs it
+            pass
+
+    # ------------------------------------------------------------------ unions
+
+    cdef int visit(self, int32_t state, int32_t node, int level, Found* out) except -1:
+        """Add the tokens below a node that can follow, item by item."""
+        cdef int32_t i, end = self.states.states.first[state + 1]
+        cdef Item item
+        for i in range(self.states.states.first[state], end):
+            item = self.states.states.items[i]
+            self.visit_item(item.q, item.n, item.p, node, level, out)
+            if out.overflow:
+                break
+        return 0
+
+    cdef int visit_item(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
+        cdef int32_t i, state, index
+        cdef const uint8_t* loop
+        n = self.abstract_count(q, n)
+        if n < ABOVE and self.states.most[q]:
+            return self.visit_counter(q, n, p, node, level, out)
+        self.states.spend(1 + self.trie.n_words // WORDS_OF_WORK)
+        index = self.cached(q, n, node, level)
+        if self.cache.entries[index].overflow:
+            return self.visit_plainly(q, n, p, node, level, out)
+        self.cache.add_tokens(index, out)
+        if self.cache.entries[index].n_dependents == 0:
+            return 0
+        state = self.states.popped(p)
+        for i in range(self.cache.entries[index].n_dependents):
+            loop = self.cache.entries[index].dependents[i].loop
+            if loop and self.loops.goes_on(state, loop):
+                return self.visit_plainly(q, n, p, node, level, out)
+        if self.cache.entries[index].n_dependents > MANY:
+            return self.take_cached(index, state, level, out)
+        return self.follow_all(index, state, level, out)
+
+    cdef int follow_all(self, int32_t index, int32_t state, int level, Found* out) except -1:
+        """Follow the dependents of a cache entry with the parser state after the subnetwork's end."""
+        cdef Dependent dependent
+        cdef int32_t i, count = self.cache.entries[index].n_dependents
+        self.states.spend(count)
+        for i in range(count):
+            dependent = self.cache.entries[index].dependents[i]
+            if dependent.part < 0:
+                self.follow(state, dependent.node, level, out)
+            else:
+                if self.states.states.flags[state] & DEPENDENT:
+                    self.add_dependent(dependent, out)
+                self.follow_part(state, dependent, level, out)
+            if out.overflow:
+                break
+        return 0
+
+    cdef int take_cached(self, int32_t index, int32_t state, int level, Found* out) except -1:
+        """As `follow_all`, keeping what is found: many places share the parser state."""
+        cdef int32_t i, kept = self.cache.find(OF_ENTRY - index, 0, state)
+        cdef Found found
+        if kept < 0:
+            self.cache.open(&found)
+            try:
+                self.follow_all(index, state, level, &found)
+                kept = self.cache.keep(OF_ENTRY - index, 0, state, &found)
+            except BaseException:
+                free(found.bits)
+                free(found.dependents)
+                raise
+        if self.cache.entries[kept].overflow:
+            return self.follow_all(index, state, level, out)
+        self.cache.add_tokens(kept, out)
+        for i in range(self.cache.entries[kept].n_dependents):
+            self.add_dependent(self.cache.entries[kept].dependents[i], out)
+        return 0
+
+    cdef int follow(self, int32_t state, int32_t node, int level, Found* out) except -1:
+        """Go on below a node with the parser state reached there, whose own tokens have been added."""
+        cdef Nodes* nodes = &self.trie.nodes
+        if self.states.states.flags[state] & DEPENDENT:
+            self.add_dependent(Dependent(nodes, node, -1, NULL), out)
+        if nodes.skip[node] == node + 1 or out.overflow:
+            return 0
+        if nodes.skip[node] - node > self.large and level < MAX_LEVEL:
+            return self.visit(state, node, level + 1, out)
+        return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
+
+    cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
+        """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
+        cdef Nodes* nodes = dependent.nodes
+        cdef int32_t i = 0, end = <int32_t>nodes.n, depth = 0, index, count
+        cdef Found found
+        if not dependent.loop:
+            i, end, depth = dependent.node + 1, nodes.skip[dependent.node], nodes.depth[dependent.node]
+        if end - i <= MANY:
+            return self.walk(state, nodes, i, end, depth, level, out, dependent.part)
+        index = self.cache.find(-1 - dependent.part, i, state)
+        if index < 0:
+            self.cache.open(&found)
+            try:
+                self.walk(state, nodes, i, end, depth, level, &found, dependent.part)
+                index = self.cache.keep(-1 - dependent.part, i, state, &found)
+            except BaseException:
+                free(found.bits)
+                free(found.dependents)
+                raise
+        if self.cache.entries[index].overflow:
+            return self.walk(state, nodes, i, end, depth, level, out, dependent.part)
+        self.cache.add_tokens(index, out)
+        count = self.cache.entries[index].n_dependents
+        for i in range(count):
+            self.add_dependent(self.cache.entries[index].dependents[i], out)
+        return 0
+
+    cdef int add_dependent(self, Dependent dependent, Found* out) except -1:
+        """Keep a place at which the open stack was reached, if tokens go on from there."""
+        if not dependent.loop and dependent.nodes.skip[dependent.node] == dependent.node + 1:
+            return 0
+        if out.n_dependents == self.max_dependents:
+            out.overflow = True
+            return 0
+        if out.n_dependents == out.room:
+            out.room = max(16, 2 * out.room)
+            out.dependents = <Dependent*>grown(out.dependents, out.room * sizeof(Dependent))
+        out.dependents[out.n_dependents] = dependent
+        out.n_dependents += 1
+        return 0
+
+    cdef int32_t abstract_count(self, int32_t q, int32_t n) noexcept:
+        """The count that stands for ``n`` where no one token can make a difference."""
+        cdef int32_t least = self.states.least[q], most = self.states.most[q]
+        if n >= ABOVE or most == 0:
+            return n
+        if most > 0 and most - n <= self.trie.max_depth:
+            return n
+        return ABOVE if n >= least else BELOW if least - n > self.trie.max_depth else n
+
+    # ------------------------------------------------------------------ the cache
+
+    cdef int32_t cached(self, int32_t q, int32_t n, int32_t node, int level) except -1:
+        """The cache entry of an RTN state and a count below a node (-1: the root)."""
+        cdef int32_t state, known = self.cache.find(q, n, node)
+        cdef Found out
+        cdef Item item = Item(q, n, OPEN)
+        if known >= 0:
+            return known
+        state = self.states.intern(&self.states.states, &item, 1, 0)
+        self.cache.open(&out)
+        try:
+            self.below(state, node, level, &out)
+            return self.cache.keep(q, n, node, &out)
+        except BaseException:
+            free(out.bits)
+            free(out.dependents)
+            raise
+
+    # ------------------------------------------------------------------ walks
+
+    cdef int visit_plainly(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
+        """Add an item's tokens below a node by a walk with its real stack."""
+        cdef Item item = Item(q, n, p)
+        return self.below(self.states.intern(&self.states.states, &item, 1, 0), node, level, out)
+
+    cdef int below(self, int32_t state, int32_t node, int level, Found* out) except -1:
+        """Add the tokens below a node that can follow a parser state, with a slice if there is one for it."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
+        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
+        cdef int32_t number
+        cdef Loop* loop
+        cdef Slice part
+        if end - i > self.sliced:
+            loop = self.loops.of(state)
+            if loop.found:
+                number = self.slice(node, loop)
+                part = <Slice>self.slices[number]
+                if self.states.states.flags[loop.to] & DEPENDENT:
+                    self.add_dependent(Dependent(&part.nodes, 0, number, &loop.loop[0]), out)
+                for depth in range(self.trie.n_words):
+                    out.bits[depth] |= part.bits[depth]
+                self.walk(loop.to, &part.nodes, 0, <int32_t>part.nodes.n, 0, level, out, number)
+                return self.beside(state, loop, node, level, out)
+        return self.walk(state, nodes, i, end, depth, level, out)
+
+    cdef int beside(self, int32_t state, Loop* loop, int32_t node, int level, Found* out) except -1:
+        """Add the tokens below a node that do not begin with a loop's first characters."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
+        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
+        while i < end and not out.overflow:
+            if not loop.start[min(nodes.byte[i], 128)]:
+                self.walk(state, nodes, i, nodes.skip[i], depth, level, out)
+            i = nodes.skip[i]
+        return 0
+
+    cdef int32_t slice(self, int32_t node, Loop* loop) except -1:
+        """The number of a loop's slice."""
+        cdef Slice part = self.trie.slice_of(node, loop.start, loop.loop)
+        cdef Nodes* nodes = &self.trie.nodes
+        if part not in self.slices:  # other grammars may have made the slice, the work counts all the same
+            self.states.spend(nodes.skip[node] - node if node >= 0 else nodes.n)
+            self.states.charge(part.n_bytes)
+            self.slices.append(part)
+        return self.slices.index(part)
+
+    cdef int walk(
+        self, int32_t state, Nodes* nodes, int32_t i, int32_t end, int32_t depth, int level, Found* out,
+        int32_t part=-1
+    ) except -1:
+        """Add the tokens of the nodes i ... end - 1, which lie below ``depth`` bytes that led to ``state``."""
+        cdef ParserStates states = self.states
+        cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
+        cdef int32_t to, token, d, k
+        cdef bint whole = nodes == &self.trie.nodes and level < MAX_LEVEL
+        cdef Py_ssize_t visits = 0
+        path[depth] = state
+        while i < end:
+            visits += 1
+            d = nodes.depth[i]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.n_classes + states.class_of[nodes.byte[i]]]
+            if to < 0:
+                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+            if to == DEAD:
+                i = nodes.skip[i]
+                continue
+            path[d] = to
+            for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                token = nodes.order[k]
+                out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+            if whole and nodes.skip[i] - i > self.large:
+                self.follow(to, i, level, out)
+                if out.overflow:
+                    break
+                i = nodes.skip[i]
+                continue
+            if states.states.flags[to] & DEPENDENT:
+                self.add_dependent(Dependent(nodes, i, part, NULL), out)
+                if out.overflow:
+                    break
+            i += 1
+        return states.spend(visits)
+
+    # ------------------------------------------------------------------ counts near a bound
+
+    cdef int visit_counter(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
+        """Add the tokens of an item whose count a token may bring to a bound.
+
+        If what is counted is a class that a slice stands for, and what comes after the count begins with none of
+        it, then a token is a run of the class and a rest that no longer depends on the count: only the
+        length of the run does.
+        """
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
+        cdef int32_t least = max(0, self.states.least[q] - n), i, k
+        cdef Item item = Item(q, ABOVE, OPEN)
+        cdef Run run
+        cdef Loop* loop
+        cdef Slice part
+        cdef const uint32_t* bits
+        if end - node <= self.sliced or self.trie.max_depth > 254:
+            return self.visit_plainly(q, n, p, node, level, out)
+        loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
+        if not (loop.found and loop.covers and loop.same and self.loops.ends_run(loop, &item)):
+            return self.visit_plainly(q, n, p, node, level, out)
+        run = Run(least, 0, q, n, p, -1, False, 0)
+        while not loop.loop[run.byte]:
+            run.byte += 1
+        if self.states.states.flags[loop.to] & DEPENDENT:
+            run.state = self.states.popped(p)
+            if self.loops.goes_on(run.state, &loop.loop[0]) or self.states.states.flags[run.state] & DEPENDENT:
+                return self.visit_plainly(q, n, p, node, level, out)
+        run.most = self.trie.max_depth  # no token has more characters
+        if self.states.most[q] > 0:
+            run.most = min(run.most, self.states.most[q] - n)
+        if run.most <= 0:
+            return 0
+        part = <Slice>self.slices[self.slice(node, loop)]
+        if run.most <= UPTO:
+            bits = part.of_length(run.most)
+        else:
+            bits = self.scratch
+            memcpy(self.scratch, part.bits, 4 * self.trie.n_words)
+            for i in range(part.length_first[run.most + 1], part.length_first[256]):
+                k = part.inside[i]
+                self.scratch[k >> 5] &= ~(<uint32_t>1 << (k & 31))
+        for i in range(self.trie.n_words):
+            out.bits[i] |= bits[i]
+        self.walk_after_run(loop.to, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
+            run.exact = True
+            self.walk_after_run(run.state, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        return 0
+
+    cdef int walk_after_run(
+        self, int32_t state, Slice part, int32_t i, int32_t end, int32_t depth, Run* run, int level, Found* out
+    ) except -1:
+        """As `walk`, over a slice, for the tokens whose run has the right length."""
+        cdef ParserStates states = self.states
+        cdef Nodes* nodes = &part.nodes
+        cdef int32_t* path
+        cdef int32_t to, token, d, k
+        cdef Run returned
+        if level > MAX_LEVEL:
+            raise GrammarError("grammar: expected at most 48 rules ended inside each other by one token, got more")
+        path = self.paths + <Py_ssize_t>self.path_length * level
+        path[depth] = state
+        while i < end and not out.overflow:
+            states.spend(1)
+            d = nodes.depth[i]
+            self.text[d - 1] = nodes.byte[i]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.n_classes + states.class_of[nodes.byte[i]]]
+            if to < 0:
+                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+            if to == DEAD:
+                i = nodes.skip[i]
+                continue
+            path[d] = to
+            if not run.exact and states.states.flags[to] & ABSTRACT:  # the counted state may come again
+                self.walk_exactly(part, i, run, level + 1, out)
+                i = nodes.skip[i]
+                continue
+            for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                if run.least <= part.chars[k] <= run.most:
+                    token = nodes.order[k]
+                    out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+            if states.states.flags[to] & DEPENDENT and nodes.skip[i] > i + 1:
+                if run.exact:
+                    out.overflow = True  # a dependent would have to name its runs
+                    return 0
+                if run.state < 0:
+                    run.state = states.popped(run.p)
+                if states.states.flags[run.state] & DEPENDENT:
+                    out.overflow = True
+                    return 0
+                returned = run[0]
+                returned.exact = True
+                self.walk_after_run(run.state, part, i + 1, nodes.skip[i], d, &returned, level + 1, out)
+            i += 1
+        return 0
+
+    cdef int walk_exactly(self, Slice part, int32_t node, Run* run, int level, Found* out) except -1:
+        """Add the tokens at and below a slice's node, for each length of run with its own count."""
+        cdef Nodes* nodes = &part.nodes
+        cdef int32_t k, depth = nodes.depth[node], after, state, longest = 0
+        cdef Run one = run[0]
+        cdef Item item = Item(run.q, run.n, run.p)
+        for k in range(nodes.token_first[node], nodes.token_first[nodes.skip[node]]):
+            longest = max(longest, part.chars[k])
+        state = self.states.intern(&self.states.states, &item, 1, 0)
+        one.exact = True
+        for k in range(1, min(longest, run.most) + 1):
+            state = self.loops.stepped(state, run.byte)
+            if state == DEAD or out.overflow:
+                break
+            after = self.states.run(state, self.text, depth - 1)
+            if after != DEAD:
+                one.least = one.most = k
+                self.walk_after_run(after, part, node, node + 1, depth - 1, &one, level, out)
+                after = self.loops.stepped(after, nodes.byte[node])
+                if after != DEAD:
+                    self.walk_after_run(after, part, node + 1, nodes.skip[node], depth, &one, level, out)
+        return 0
+
+
+# --------------------------------------------------------------------------- plain C
+
+cdef uint32_t* mask_data(cnp.ndarray mask, Py_ssize_t n_vocab) except NULL:
+    if cnp.PyArray_TYPE(mask) != cnp.NPY_UINT32 or not cnp.PyArray_IS_C_CONTIGUOUS(mask):
+        raise TypeError(f"mask: needs a C-contiguous array of uint32, got {mask.dtype}")
+    if 32 * cnp.PyArray_SIZE(mask) < n_vocab:
+        raise ValueError(f"mask: needs {n_vocab} bits, has {32 * cnp.PyArray_SIZE(mask)}")
+    return <uint32_t*>cnp.PyArray_DATA(mask)

@@ -1,0 +1,80 @@
+"""ParserStates of a grammar, as other kernels see them."""
+
+from libc.stdint cimport int32_t, uint8_t
+
+from oxillama._kernels.grammar.item_sets cimport Item, Pool
+
+cdef enum:
+    DEAD = 0           # the parser state in which nothing can follow
+    UNKNOWN = -1       # a step that has not been made yet
+    BOTTOM = 0         # the stack on which the root ends
+    OPEN = 1           # a stack of which nothing is known
+    ACCEPTS = 1        # flag: the text may end here
+    DEPENDENT = 2        # flag: what follows depends on the open stack
+    RESULT_FLAGS = 3        # these two
+    ABSTRACT = 4        # flag: there is a count of ABOVE or BELOW in it
+    ABOVE = 1 << 30      # a count that is enough and stays below the bound
+    BELOW = ABOVE + 1    # a count that is not enough and stays so
+
+
+cdef struct Pair:
+    int32_t a, b, union_
+
+
+cdef class ParserStates:
+    cdef Pool stacks, states
+    cdef int32_t* rows       # (states, classes): the parser state after a byte of the class
+    cdef int32_t rows_room
+    cdef readonly int n_classes, n_states
+    cdef uint8_t* class_of
+    cdef uint8_t* labels
+    cdef int32_t* flags
+    cdef int32_t* least
+    cdef int32_t* most
+    cdef int32_t* byte_edges
+    cdef int32_t* byte_first
+    cdef int32_t* token_edges
+    cdef int32_t* token_first
+    cdef int32_t* calls
+    cdef int32_t* calls_first
+    cdef int32_t* epsilon_edges
+    cdef int32_t* epsilon_first
+    cdef object program
+    # the parser state being made
+    cdef Item* work
+    cdef int32_t* chain      # the next item of the same hash
+    cdef uint8_t* queued
+    cdef int32_t* queue
+    cdef int32_t* head       # hash table of (state, count): its first item, if mark says so
+    cdef int32_t* mark
+    cdef int32_t n_work, n_queue, work_room, n_heads, generation
+    cdef uint8_t work_flags
+    # unions of stacks made so far
+    cdef Pair* pairs
+    cdef int32_t pairs_size, n_pairs
+    cdef readonly Py_ssize_t n_bytes, limit
+    cdef public Py_ssize_t budget
+    cdef readonly Py_ssize_t left  # of the work allowed for the operation under way
+
+    cdef int step(self, int32_t state, int byte_class) except -1
+    cdef int begin(self) except -1
+    cdef int add(self, int32_t q, int32_t n, int32_t p) except -1
+    cdef int finish(self) except -1
+    cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept
+    cdef int pop(self, int32_t p) except -1
+    cdef int close(self) except -1
+    cdef int push(self, int32_t q, int32_t n, int32_t p) except -1
+    cdef int unite(self, int32_t a, int32_t b, int depth) except -1
+    cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
+    cdef int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept
+    cdef int checked_state(self, int32_t state) except -1
+    cdef int make_room(self) except -1
+    cdef int charge(self, Py_ssize_t more) except -1
+    cdef void allow(self, Py_ssize_t work) noexcept
+    cdef int spend(self, Py_ssize_t work) except -1
+    cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1
+    cdef void start_row(self, int32_t state) noexcept
+    cdef int single(self, int32_t q, int32_t n, int32_t p) except -1
+    cdef int popped(self, int32_t p) except -1
+    cdef int run(self, int32_t state, const uint8_t* text, Py_ssize_t n) except -1
+    cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1

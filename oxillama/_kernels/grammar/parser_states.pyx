@@ -1,0 +1,562 @@
+"""Parser states of a grammar: interned sets of items, and the transitions between them by bytes.
+
+An item is (RTN state, count, stack). A stack is an interned set too, of (return state, its count, the stack
+below): the graph-structured stack of Tomita's parser, hash-consed. All callers of a subnetwork at one place
+share a stack, so ambiguity widens sets and does not multiply them. Items that differ in their stacks only are
+merged, their stacks united. A return after which nothing is left to read is not pushed (a tail call), so
+right recursion needs no stack.
+
+A lazily filled table leads from a parser state's number and a byte class to the next parser state's number.
+Nothing here is thread-safe by itself: every method runs under the interpreter lock.
+"""
+
+cimport numpy as cnp
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from oxillama._kernels.grammar.item_sets cimport (
+    Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
+)
+from oxillama._kernels.grammar.memory cimport grown, mixed
+
+from oxillama.errors import GrammarError
+
+cnp.import_array()
+
+cdef enum:  # of RTN states; oxillama.grammar.program
+    FINAL = 1
+    CONSUMES = 2
+    PURE_FINAL = 4
+    ENDS_ALWAYS = 8
+    ENDS_IF_ENOUGH = 16
+
+cdef enum:  # of edges; oxillama.grammar.rtn
+    MORE = 1
+    ENOUGH = 2
+    COUNT_BITS = 12
+    KEEP = 4
+    NEXT = 8
+    ONE = 12
+
+cdef enum:
+    MAX_WIDTH = 4096      # items of one parser state or stack
+    LOOK_BACK = 8         # items that one is compared with to see whether they subsume it
+    MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
+
+
+cdef class ParserStates:
+    """All parser states of a program that have been met.
+
+    Parameters
+    ----------
+    program : oxillama.grammar.program.Program
+    limit : bytes of memory beyond which GrammarError is raised
+    budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
+        an edge followed, a trie node visited, or 64 words of a mask added to another.
+    """
+
+    def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
+        self.program = program
+        self.limit = limit
+        self.allow(budget)
+        self.budget = budget
+        self.n_states = len(program.flags)
+        self.n_classes = program.labels.shape[1]
+        self.flags = ints(program.flags)
+        self.least = ints(program.least)
+        self.most = ints(program.most)
+        self.byte_edges = ints(program.byte_edges)
+        self.byte_first = ints(program.byte_first)
+        self.token_edges = ints(program.token_edges)
+        self.token_first = ints(program.token_first)
+        self.calls = ints(program.calls)
+        self.calls_first = ints(program.calls_first)
+        self.epsilon_edges = ints(program.epsilon)
+        self.epsilon_first = ints(program.epsilon_first)
+        self.labels = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.labels)
+        self.class_of = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.class_of)
+        self.n_heads = MAX_WIDTH
+        while self.n_heads < self.n_states:
+            self.n_heads *= 2
+        self.head = <int32_t*>malloc(4 * self.n_heads)
+        self.mark = <int32_t*>calloc(self.n_heads, 4)
+        self.pairs_size = 256
+        self.pairs = <Pair*>calloc(self.pairs_size, sizeof(Pair))
+        if not (self.head and self.mark and self.pairs):
+            raise MemoryError()
+        pool_alloc(&self.stacks)
+        pool_alloc(&self.states)
+        self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
+        self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
+        self.intern(&self.states, NULL, 0, 0)  # DEAD
+
+    def __dealloc__(self):
+        pool_free(&self.stacks)
+        pool_free(&self.states)
+        free(self.rows)
+        free(self.work)
+        free(self.chain)
+        free(self.queued)
+        free(self.queue)
+        free(self.head)
+        free(self.mark)
+        free(self.pairs)
+
+    # ------------------------------------------------------------------ for Python
+
+    def start(self):
+        """The parser state before the first byte."""
+        self.allow(self.budget)
+        self.begin()
+        if self.program.accepts_empty:
+            self.work_flags = ACCEPTS
+        self.add(self.program.start, 0, BOTTOM)
+        return self.finish()
+
+    def accepts(self, int32_t state):
+        """Whether the text may end here."""
+        return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
+
+    def advance(self, int32_t state, const uint8_t[::1] text):
+        """The parser state after these bytes; 0 where they cannot follow."""
+        cdef Py_ssize_t i
+        self.checked_state(state)
+        for i in range(text.shape[0]):
+            self.allow(self.budget)
+            state = self.run(state, &text[i], 1)
+            if state == DEAD:
+                break
+        return state
+
+    def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits):
+        """The parser state after a token.
+
+        Parameters
+        ----------
+        state : before the token
+        after_bytes : where its bytes lead, 0 where they cannot follow or do not count
+        hits : for each token set of the program, whether it takes the token
+        """
+        self.checked_state(state)
+        self.checked_state(after_bytes)
+        if hits.shape[0] != len(self.program.token_sets):
+            raise ValueError(f"hits: expected {len(self.program.token_sets)} flags, got {hits.shape[0]}")
+        self.allow(self.budget)
+        return self.token_step(state, after_bytes, &hits[0]) if hits.shape[0] else after_bytes
+
+    def token_sets(self, int32_t state):
+        """The token sets of the program that may follow here, in ascending order."""
+        cdef int32_t i, e, q, n
+        cdef set found = set()
+        self.checked_state(state)
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            q, n = self.states.items[i].q, self.states.items[i].n
+            for e in range(self.token_first[q], self.token_first[q + 1]):
+                if self.after(self.token_edges[3 * e + 1], q, n) >= 0:
+                    found.add(self.token_edges[3 * e])
+        return sorted(found)
+
+    def carry(self, int32_t state, ParserStates other):
+        """The number in ``other``, of the same program, of a parser state of this one."""
+        cdef int32_t i, p, first = self.states.first[self.checked_state(state)]
+        cdef int32_t last = self.states.first[state + 1], m
+        cdef uint8_t* wanted
+        cdef int32_t* new
+        cdef Item* items
+        if other.program is not self.program:
+            raise ValueError("other: belongs to another program")
+        wanted = <uint8_t*>calloc(self.stacks.n, 1)
+        new = <int32_t*>calloc(self.stacks.n, 4)
+        items = <Item*>malloc(sizeof(Item) * (MAX_WIDTH + 1))
+        try:
+            if not (wanted and new and items):
+                raise MemoryError()
+            for i in range(first, last):
+                wanted[self.states.items[i].p] = 1
+            for p in range(self.stacks.n - 1, 1, -1):  # what lies below has a lower number
+                if wanted[p]:
+                    for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
+                        wanted[self.stacks.items[i].p] = 1
+            new[OPEN] = OPEN
+            for p in range(2, self.stacks.n):
+                if wanted[p]:
+                    m = translate(&self.stacks, p, new, items)
+                    new[p] = other.intern(&other.stacks, items, m, self.stacks.flags[p])
+            m = translate(&self.states, state, new, items)
+            return other.intern(&other.states, items, m, self.states.flags[state])
+        finally:
+            free(wanted)
+            free(new)
+            free(items)
+
+    cdef int checked_state(self, int32_t state) except -1:
+        if not 0 <= state < self.states.n:
+            raise IndexError(f"state: expected 0 to {self.states.n - 1}, got {state}")
+        return state
+
+    # ------------------------------------------------------------------ steps
+
+    cdef int run(self, int32_t state, const uint8_t* text, Py_ssize_t n) except -1:
+        cdef Py_ssize_t i
+        cdef int32_t next
+        for i in range(n):
+            next = self.rows[<Py_ssize_t>state * self.n_classes + self.class_of[text[i]]]
+            state = next if next >= 0 else self.step(state, self.class_of[text[i]])
+            if state == DEAD:
+                break
+        return state
+
+    cdef int step(self, int32_t state, int byte_class) except -1:
+        """Make one step and keep it in the table."""
+        cdef int32_t i, e, n, to
+        cdef Item item
+        cdef const int32_t* edge
+        self.begin()
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            item = self.states.items[i]
+            self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
+            for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
+                edge = self.byte_edges + 3 * e
+                if self.labels[edge[0] * self.n_classes + byte_class]:
+                    n = self.after(edge[1], item.q, item.n)
+                    if n >= 0:
+                        self.add(edge[2], n, item.p)
+        to = self.finish()
+        self.rows[<Py_ssize_t>state * self.n_classes + byte_class] = to
+        return to
+
+    cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1:
+        cdef int32_t i, e, n
+        cdef Item item
+        cdef const int32_t* edge
+        cdef bint hit = False
+        self.begin()
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            item = self.states.items[i]
+            for e in range(self.token_first[item.q], self.token_first[item.q + 1]):
+                edge = self.token_edges + 3 * e
+                if hits[edge[0]]:
+                    n = self.after(edge[1], item.q, item.n)
+                    if n >= 0:
+                        self.add(edge[2], n, item.p)
+                        hit = True
+        if not hit:
+            return after_bytes
+        self.work_flags |= self.states.flags[after_bytes] & RESULT_FLAGS
+        for i in range(self.states.first[after_bytes], self.states.first[after_bytes + 1]):
+            item = self.states.items[i]
+            self.add(item.q, item.n, item.p)
+        return self.finish()
+
+    cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept:
+        """The count that an edge leaves, -1 where the count does not allow it."""
+        if n >= ABOVE:
+            if n == BELOW and op & ENOUGH:
+                return -1
+            op = op & COUNT_BITS
+            return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
+        if op & MORE and self.most[q] >= 0 and n >= self.most[q]:
+            return -1
+        if op & ENOUGH and n < self.least[q]:
+            return -1
+        op = op & COUNT_BITS
+        if op == KEEP:
+            return n
+        if op == NEXT:
+            return min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
+        return 1 if op == ONE else 0
+
+    # ------------------------------------------------------------------ the parser state being made
+
+    cdef int begin(self) except -1:
+        self.n_work = 0
+        self.n_queue = 0
+        self.work_flags = 0
+        self.generation += 1
+        return 0
+
+    cdef int add(self, int32_t q, int32_t n, int32_t p) except -1:
+        """Put an item in, or unite its stack with that of its like."""
+        cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
+        if self.mark[slot] == self.generation:
+            i = self.head[slot]
+            while i >= 0 and (self.work[i].q != q or self.work[i].n != n):
+                i = self.chain[i]
+        if i >= 0:
+            united = self.unite(self.work[i].p, p, 0)
+            if united == self.work[i].p:
+                return 0
+            self.work[i].p = united
+        else:
+            if self.n_work >= self.work_room:
+                self.make_room()
+            i = self.n_work
+            self.n_work += 1
+            self.work[i] = Item(q, n, p)
+            self.queued[i] = 0
+            self.chain[i] = self.head[slot] if self.mark[slot] == self.generation else -1
+            self.head[slot] = i
+            self.mark[slot] = self.generation
+        if not self.queued[i]:
+            self.queued[i] = 1
+            self.queue[self.n_queue] = i
+            self.n_queue += 1
+        return 0
+
+    cdef int make_room(self) except -1:
+        cdef int32_t room = min(MAX_WIDTH, max(64, 2 * self.work_room))
+        if self.n_work >= MAX_WIDTH:
+            raise GrammarError(f"grammar: expected at most {MAX_WIDTH} items in a parser state, got more")
+        self.work = <Item*>grown(self.work, room * sizeof(Item))
+        self.chain = <int32_t*>grown(self.chain, room * 4)
+        self.queued = <uint8_t*>grown(self.queued, room)
+        self.queue = <int32_t*>grown(self.queue, room * 4)
+        self.work_room = room
+        return 0
+
+    cdef int pop(self, int32_t p) except -1:
+        """Return to wherever a stack says."""
+        cdef int32_t i
+        cdef Item item
+        self.spend(self.stacks.first[p + 1] - self.stacks.first[p])
+        self.work_flags |= self.stacks.flags[p] & RESULT_FLAGS
+        for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
+            item = self.stacks.items[i]
+            self.add(item.q, item.n, item.p)
+        return 0
+
+    cdef int close(self) except -1:
+        """Follow epsilon edges, calls and returns until nothing new comes."""
+        cdef int32_t i, e, n
+        cdef Item item
+        cdef const int32_t* edge
+        while self.n_queue:
+            self.n_queue -= 1
+            i = self.queue[self.n_queue]
+            self.queued[i] = 0
+            item = self.work[i]
+            self.spend(1 + self.epsilon_first[item.q + 1] - self.epsilon_first[item.q]
+                       + self.calls_first[item.q + 1] - self.calls_first[item.q])
+            if self.flags[item.q] & FINAL:
+                self.pop(item.p)
+            for e in range(self.epsilon_first[item.q], self.epsilon_first[item.q + 1]):
+                edge = self.epsilon_edges + 3 * e
+                n = self.after(edge[1], item.q, item.n)
+                if n >= 0:
+                    self.add(edge[2], n, item.p)
+            for e in range(self.calls_first[item.q], self.calls_first[item.q + 1]):
+                edge = self.calls + 3 * e
+                n = self.after(edge[1], item.q, item.n)
+                if n >= 0:
+                    self.add(edge[0], 0, self.push(edge[2], n, item.p))
+        return 0
+
+    cdef int finish(self) except -1:
+        """The number of the parser state that has been put in."""
+        cdef int32_t i, n = 0
+        self.close()
+        for i in range(self.n_work):
+            if self.flags[self.work[i].q] & CONSUMES:
+                self.work[n] = self.work[i]
+                n += 1
+        sort_items(self.work, n)
+        return self.intern(&self.states, self.work, self.drop_subsumed(self.work, n), self.work_flags)
+
+    cdef int32_t drop_subsumed(self, Item* items, int32_t n) noexcept:
+        """Drop sorted items that others cover: of counts that are enough, the lower allows all the higher does."""
+        cdef int32_t i, j, kept = 0
+        cdef Item item
+        cdef bint covered
+        for i in range(n):
+            item = items[i]
+            covered = False
+            if self.most[item.q] > 0 and item.n < ABOVE:
+                j = kept - 1
+                while j >= max(0, kept - LOOK_BACK) and items[j].q == item.q and items[j].n >= self.least[item.q]:
+                    covered = covered or items[j].p == item.p
+                    j -= 1
+            if not covered:
+                items[kept] = item
+                kept += 1
+        return kept
+
+    # ------------------------------------------------------------------ stacks
+
+    cdef int push(self, int32_t q, int32_t n, int32_t p) except -1:
+        """The stack of those who return to (q, n) and then to ``p``."""
+        cdef int32_t one, flags = self.flags[q]
+        if flags & PURE_FINAL:
+            return p
+        one = self.single(q, n, p)
+        if flags & ENDS_ALWAYS or (flags & ENDS_IF_ENOUGH and n != BELOW and n >= self.least[q]):
+            return self.unite(one, p, 0)
+        return one
+
+    cdef int single(self, int32_t q, int32_t n, int32_t p) except -1:
+        cdef Item item = Item(q, n, p)
+        return self.intern(&self.stacks, &item, 1, 0)
+
+    cdef int unite(self, int32_t a, int32_t b, int depth) except -1:
+        """The stack of all that are in either."""
+        cdef uint64_t slot
+        cdef int32_t i, j, m, n = 0, united
+        cdef Item x, y
+        cdef Item* merged
+        if a == b:
+            return a
+        if a > b:
+            a, b = b, a
+        slot = mixed(<uint64_t>a << 32 | <uint32_t>b) & (self.pairs_size - 1)
+        while self.pairs[slot].b:
+            if self.pairs[slot].a == a and self.pairs[slot].b == b:
+                return self.pairs[slot].union_
+            slot = (slot + 1) & (self.pairs_size - 1)
+        i, m = self.stacks.first[a], self.stacks.first[b]
+        self.spend(1 + self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m)
+        merged = <Item*>malloc(
+            sizeof(Item) * (self.stacks.first[a + 1] - i + self.stacks.first[b + 1] - m + 1)
+        )
+        if not merged:
+            raise MemoryError()
+        try:
+            j = m
+            while i < self.stacks.first[a + 1] or j < self.stacks.first[b + 1]:
+                if j == self.stacks.first[b + 1]:
+                    merged[n] = self.stacks.items[i]
+                    i += 1
+                elif i == self.stacks.first[a + 1]:
+                    merged[n] = self.stacks.items[j]
+                    j += 1
+                else:
+                    x, y = self.stacks.items[i], self.stacks.items[j]
+                    if x.q == y.q and x.n == y.n and (x.p == y.p or depth < MAX_UNION_DEPTH):
+                        united = self.unite(x.p, y.p, depth + 1)
+                        merged[n] = Item(x.q, x.n, united)
+                        i += 1
+                        j += 1
+                    elif item_order(&x, &y) < 0:
+                        merged[n] = x
+                        i += 1
+                    else:
+                        merged[n] = y
+                        j += 1
+                n += 1
+            sort_items(merged, n)
+            n = self.drop_subsumed(merged, n)
+            if n > MAX_WIDTH:
+                raise GrammarError(f"grammar: expected at most {MAX_WIDTH} returns in a stack, got more")
+            united = self.intern(&self.stacks, merged, n, self.stacks.flags[a] | self.stacks.flags[b])
+        finally:
+            free(merged)
+        self.remember(a, b, united)
+        return united
+
+    cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1:
+        cdef Pair* old = self.pairs
+        cdef int32_t i, old_size = self.pairs_size
+        if 2 * self.n_pairs >= self.pairs_size:
+            self.charge(old_size * sizeof(Pair))
+            self.pairs = <Pair*>calloc(2 * old_size, sizeof(Pair))
+            if not self.pairs:
+                self.pairs = old
+                raise MemoryError()
+            self.pairs_size = 2 * old_size
+            for i in range(old_size):
+                if old[i].b:
+                    put_pair(self.pairs, self.pairs_size, old[i])
+            free(old)
+        put_pair(self.pairs, self.pairs_size, Pair(a, b, united))
+        self.n_pairs += 1
+        return 0
+
+    cdef int popped(self, int32_t p) except -1:
+        """The parser state after the end of the subnetwork that was called with this stack."""
+        self.begin()
+        self.pop(p)
+        return self.finish()
+
+    # ------------------------------------------------------------------ keeping
+
+    cdef int charge(self, Py_ssize_t more) except -1:
+        self.n_bytes += more
+        if self.n_bytes > self.limit:
+            raise GrammarError(f"grammar: expected at most {self.limit >> 20} MB of parser states, got more")
+        return 0
+
+    cdef void allow(self, Py_ssize_t work) noexcept:
+        """Begin an operation that may take so much work."""
+        self.left = work
+
+    cdef inline int spend(self, Py_ssize_t work) except -1:
+        self.left -= work
+        if self.left < 0:
+            raise GrammarError(f"grammar: expected at most {self.budget} units of work for a mask or a token, got more")
+        return 0
+
+    cdef void start_row(self, int32_t state) noexcept:
+        """Tell the classes that some edge takes from those that lead nowhere."""
+        cdef int32_t* row = self.rows + <Py_ssize_t>state * self.n_classes
+        cdef const uint8_t* takes
+        cdef int32_t i, e, k, q
+        for k in range(self.n_classes):
+            row[k] = DEAD
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            q = self.states.items[i].q
+            for e in range(self.byte_first[q], self.byte_first[q + 1]):
+                takes = self.labels + self.byte_edges[3 * e] * self.n_classes
+                for k in range(self.n_classes):
+                    row[k] |= -<int32_t>takes[k]  # UNKNOWN is -1
+
+    cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
+        """The number of a set of sorted items."""
+        cdef uint64_t slot
+        cdef int32_t i, end
+        for i in range(n):
+            if items[i].n >= ABOVE or self.stacks.flags[items[i].p] & ABSTRACT:
+                flags |= ABSTRACT
+        slot = hashed(items, n, flags) & (pool.table_size - 1)
+        while pool.table[slot] >= 0:
+            i = pool.table[slot]
+            if (pool.flags[i] == flags and pool.first[i + 1] - pool.first[i] == n
+                    and memcmp(pool.items + pool.first[i], items, n * sizeof(Item)) == 0):
+                return i
+            slot = (slot + 1) & (pool.table_size - 1)
+        i = pool.n
+        end = pool.first[i] + n
+        self.charge((4 * self.n_classes if pool == &self.states else 0) + n * sizeof(Item) + 16)
+        if end > pool.items_room:
+            pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
+            pool.items_room = 2 * end
+        if i + 2 > pool.room:
+            pool.first = <int32_t*>grown(pool.first, 2 * <Py_ssize_t>pool.room * 4)
+            pool.flags = <uint8_t*>grown(pool.flags, 2 * <Py_ssize_t>pool.room)
+            pool.room *= 2
+        if pool == &self.states and i >= self.rows_room:
+            self.rows_room = max(64, 2 * self.rows_room)
+            self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.n_classes * 4)
+        memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
+        pool.first[i + 1] = end
+        pool.flags[i] = flags
+        pool.table[slot] = i
+        pool.n += 1
+        if pool == &self.states:
+            self.start_row(i)
+        if 2 * pool.n > pool.table_size:
+            rehash(pool)
+        return i
+
+
+# --------------------------------------------------------------------------- plain C
+
+cdef inline int32_t* ints(cnp.ndarray a) except? NULL:
+    if cnp.PyArray_TYPE(a) != cnp.NPY_INT32 or not cnp.PyArray_IS_C_CONTIGUOUS(a):
+        raise TypeError("program: expected contiguous arrays of int32")
+    return <int32_t*>cnp.PyArray_DATA(a)
+
+
+cdef inline void put_pair(Pair* pairs, int32_t size, Pair pair) noexcept:
+    cdef uint64_t slot = mixed(<uint64_t>pair.a << 32 | <uint32_t>pair.b) & (size - 1)
+    while pairs[slot].b:
+        slot = (slot + 1) & (size - 1)
+    pairs[slot] = pair

@@ -1,0 +1,338 @@
+"""The tile bodies: one packed panel times T tokens.
+
+A tile is one panel times T tokens. Each lane walks its row in order: integers inside a block are
+exact, then one or two float fmas per block, so a row's value depends on nothing but the row and the token.
+
+The compiler folds what depends on a layout: in a body the layout and T are constants.
+"""
+
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint16_t
+
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport *
+from oxillama._kernels.simd.simd cimport *
+
+cdef enum:
+    MAX_TILE = 16  # panels times tokens whose sums are held at once
+
+
+# Activations of a tile of T tokens, interleaved as the tile reads them.
+cdef struct Tile:
+    const float* values      # (cols, T), float layouts
+    const int8_t* codes      # (cols / 4, T, 4)
+    const float* scale       # (blocks, T), a block being 32 or 256 columns
+    const int32_t* nsum      # (cols / 32, T): minus the sum of a block's codes
+    const int32_t* sums16    # (cols / 32, T): sums over 16 columns, in pairs of int16
+    const int32_t* sums32    # (cols / 64, T): sums over 32 columns, in pairs of int16
+
+
+cdef inline void float_tile(const int layout, const int P, const int T, const uint8_t* panel, Py_ssize_t stride,
+                            Py_ssize_t cols, const Tile* a, f32x16* acc) noexcept nogil:
+    """P panels, ``stride`` bytes apart, times T tokens: acc (P, T). Several panels hide the fma's latency."""
+    cdef Py_ssize_t k
+    cdef int p, t
+    cdef f32x16 w
+    for p in range(P):
+        for t in range(T):
+            acc[p * T + t] = f32_zero()
+    for k in range(cols):
+        for p in range(P):
+            w = float_load(layout, panel + p * stride, k)
+            ox_prefetch(panel + p * stride + 16 * scale_bytes(layout) * k + OX_AHEAD)
+            for t in range(T):
+                acc[p * T + t] = f32_fma(w, f32_set1(a.values[k * T + t]), acc[p * T + t])
+
+
+cdef inline u8x64 code_group(const int layout, const uint8_t* c, const int g) noexcept nogil:
+    """Group ``g`` of 8 of 32 columns' codes."""
+    cdef u8x64 w
+    if code_bits(layout) == 8:
+        return u8_load(c + 64 * g)
+    if code_bits(layout) >= 4:
+        w = u8_load(c + 64 * (g & 3))
+        w = u8_low4(w) if g < 4 else u8_high4(w)
+        if code_bits(layout) == 5:
+            return u8_or(w, u8_move(u8_load(c + 256), g, 4, 0x10))
+        if code_bits(layout) == 6:
+            return u8_or(w, u8_move(u8_load(c + 256 + 64 * (g >> 2)), 2 * (g & 3), 4, 0x30))
+        return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
+    if code_bits(layout) == 1:
+        return u8_move(u8_load(c), g, 1, 0x02)
+    w = u8_move(u8_load(c + 64 * (g >> 2)), 2 * (g & 3), 0, 0x03)
+    if code_bits(layout) == 3:
+        w = u8_or(w, u8_move(u8_load(c + 128), g, 2, 0x04))
+    return w if table_of(layout) == NULL else u8_lookup(table_of(layout), w)
+
+
+cdef inline int groups_in_16_bits(const int layout) noexcept nogil:
+    """Groups whose products are added in 16 bits before they are widened, where the target gains by it:
+    each adds two products of a code below 2^bits and one up to 127."""
+    if not OX_SUMS_OF_16 or has_signed_codes(layout) or has_biased_table(layout):
+        return 1
+    return min(4 if has_subs_of_16(layout) else 8, 1 << max(0, 7 - code_bits(layout)))
+
+
+cdef inline void add_group(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c, const int g,
+                           const int8_t* x) noexcept nogil:
+    """Adds 4 columns times T tokens, through ``run`` where several groups are added in 16 bits first."""
+    cdef u8x64 w = code_group(layout, c, g)
+    cdef u8x64 v
+    cdef int held = groups_in_16_bits(layout)
+    cdef int t
+    for t in range(T):
+        v = u8_set4(x + 4 * (g * T + t))
+        if has_signed_codes(layout):
+            part[t] = s8_dot(part[t], w, v)
+        elif held == 1:
+            part[t] = u7_dot(part[t], w, v)
+        else:
+            run[t] = u7_dot16(run[t] if g % held else i32_zero(), w, v)
+            if g % held == held - 1:
+                part[t] = i16_dot(part[t], run[t], i32_set1(0x00010001))
+
+
+cdef inline void prefetch(const uint8_t* p, const int n) noexcept nogil:
+    """Asks for the ``n`` bytes that stand some blocks further on, be it in the next panel."""
+    cdef int i
+    for i in range(0, n, 64):
+        ox_prefetch(p + OX_AHEAD + i)
+
+
+cdef inline void add_first_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+                              const int8_t* x) noexcept nogil:
+    add_group(layout, T, part, run, c, 0, x)
+    add_group(layout, T, part, run, c, 1, x)
+    add_group(layout, T, part, run, c, 2, x)
+    add_group(layout, T, part, run, c, 3, x)
+
+
+cdef inline void add_last_16(const int layout, const int T, i32x16* part, i32x16* run, const uint8_t* c,
+                             const int8_t* x) noexcept nogil:
+    add_group(layout, T, part, run, c, 4, x)
+    add_group(layout, T, part, run, c, 5, x)
+    add_group(layout, T, part, run, c, 6, x)
+    add_group(layout, T, part, run, c, 7, x)
+
+
+cdef inline f32x16 block_scale(const int layout, const uint8_t* header) noexcept nogil:
+    cdef f32x16 d
+    if scale_bytes(layout) == 4:
+        return f32_load(<const float*>header)
+    if is_bf16(layout):
+        return f32_load_bf16(<const uint16_t*>header)
+    d = f32_load_f16(<const uint16_t*>header)
+    return d if unit_of(layout) == 1 else f32_mul(d, f32_set1(unit_of(layout)))
+
+
+cdef inline void block_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
+                            f32x16* acc) noexcept nogil:
+    """Layouts with blocks of 32 columns: acc (T)."""
+    cdef Py_ssize_t b
+    cdef const uint8_t* header
+    cdef const uint8_t* c
+    cdef const int8_t* x = a.codes
+    cdef i32x16 part[8]
+    cdef i32x16 run[8]
+    cdef f32x16 d, m, da
+    cdef int t
+    for t in range(T):
+        acc[t] = f32_zero()
+    for b in range(cols // 32):
+        header = panel + header_at(layout, b)
+        c = panel + codes_at(layout, b)
+        prefetch(header, header_bytes(layout))
+        prefetch(c, 64 * code_bits(layout))
+        for t in range(T):
+            # what the codes are too high by, times minus the sum of the activations
+            part[t] = i32_set1(a.nsum[b * T + t] * dot_excess(layout)) if dot_excess(layout) else i32_zero()
+        add_first_16(layout, T, part, run, c, x)
+        if T == 1:  # a second chain of sums hides the latency of the first
+            part[1] = i32_zero()
+            add_last_16(layout, T, part + 1, run, c, x)
+            part[0] = i32_add(part[0], part[1])
+        else:
+            add_last_16(layout, T, part, run, c, x)
+        d = block_scale(layout, header)
+        if has_minima(layout):
+            m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
+        for t in range(T):
+            da = f32_set1(a.scale[b * T + t])
+            acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(d, da), acc[t])
+            if has_minima(layout):
+                acc[t] = f32_fma(f32_from_i32(i32_set1(a.nsum[b * T + t])), f32_mul(m, da), acc[t])
+        x = x + 32 * T
+
+
+cdef inline i32x16 scale_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    """The ``i``-th pair of sub-block scales as 16-bit integers."""
+    if not has_subs(layout):
+        return i32_set1(0x00010001)
+    if layout == L_K2:
+        return i16_low4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + (64 if has_minima(layout) else 32) + 32 * i)
+
+
+cdef inline i32x16 minimum_pairs(const int layout, const uint8_t* header, const int i) noexcept nogil:
+    if layout == L_K2:
+        return i16_high4(i16_load_u8(header + 64 + 32 * i))
+    return i16_load_i8(<const int8_t*>header + 64 + pair_bytes(layout) + 32 * i)
+
+
+cdef inline i32x16 add_sub(const int layout, i32x16 total, i32x16 part, i32x16 scale) noexcept nogil:
+    """Adds a sub-block's sum, times its scale if it has one."""
+    return i32_add(total, i32_mul(part, scale) if has_subs(layout) else part)
+
+
+cdef inline void super_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols, const Tile* a,
+                            f32x16* acc) noexcept nogil:
+    """Layouts with blocks of 256 columns, with integer scales of 16 or 32 or without: acc (T)."""
+    cdef Py_ssize_t b
+    cdef const uint8_t* header
+    cdef const uint8_t* c
+    cdef const int8_t* x = a.codes
+    cdef const int32_t* sums = a.sums16 if has_subs_of_16(layout) else a.sums32
+    cdef i32x16 part[8]
+    cdef i32x16 run[8]
+    cdef i32x16 total[8]
+    cdef i32x16 pairs, even, odd
+    cdef f32x16 d, m, da
+    cdef int i, t
+    cdef int n_pairs = 8 if has_subs_of_16(layout) else 4
+    for t in range(T):
+        acc[t] = f32_zero()
+    for b in range(cols // 256):
+        header = panel + header_at(layout, b)
+        c = panel + codes_at(layout, b)
+        prefetch(header, header_bytes(layout))
+        for t in range(T):
+            total[t] = i32_zero()
+        for i in range(n_pairs):
+            pairs = scale_pairs(layout, header, i)
+            prefetch(c, (64 if has_subs_of_16(layout) else 128) * code_bits(layout))
+            even = i32_sar(i32_shl(pairs, 16), 16)
+            odd = i32_sar(pairs, 16)
+            for t in range(T):
+                part[t] = i32_zero()
+            add_first_16(layout, T, part, run, c, x)
+            if not has_subs_of_16(layout):
+                add_last_16(layout, T, part, run, c, x)
+                c = c + 64 * code_bits(layout)
+                x = x + 32 * T
+            for t in range(T):
+                total[t] = add_sub(layout, total[t], part[t], even)
+                part[t] = i32_zero()
+            if not has_subs_of_16(layout):
+                add_first_16(layout, T, part, run, c, x)
+            add_last_16(layout, T, part, run, c, x)
+            for t in range(T):
+                total[t] = add_sub(layout, total[t], part[t], odd)
+            c = c + 64 * code_bits(layout)
+            x = x + 32 * T
+        d = block_scale(layout, header)
+        if dot_excess(layout) or has_minima(layout):
+            for t in range(T):
+                part[t] = i32_zero()
+            for i in range(n_pairs):
+                pairs = minimum_pairs(layout, header, i) if has_minima(layout) else scale_pairs(layout, header, i)
+                for t in range(T):
+                    part[t] = i16_dot(part[t], pairs, i32_set1(sums[(b * n_pairs + i) * T + t]))
+        for t in range(T):
+            da = f32_set1(a.scale[b * T + t])
+            if dot_excess(layout):
+                total[t] = i32_sub(total[t], i32_mul(part[t], i32_set1(dot_excess(layout))))
+            acc[t] = f32_fma(f32_from_i32(total[t]), f32_mul(d, da), acc[t])
+            if has_minima(layout):
+                m = f32_sub(f32_zero(), f32_load_f16(<const uint16_t*>header + 16))
+                acc[t] = f32_fma(f32_from_i32(part[t]), f32_mul(m, da), acc[t])
+
+
+cdef inline void code_tile(const int layout, const int T, const uint8_t* panel, Py_ssize_t cols,
+                           const Tile* a, f32x16* acc) noexcept nogil:
+    """One panel of a quantized layout times T tokens: acc (T)."""
+    if form_of(layout) == 32:
+        block_tile(layout, T, panel, cols, a, acc)
+    else:
+        super_tile(layout, T, panel, cols, a, acc)
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+cdef inline void put(f32x16 v, float* out, const float* bias, Py_ssize_t rows, bint accumulate) noexcept nogil:
+    """Writes up to 16 rows of one token: out = v (+ bias), or out + that."""
+    cdef float lanes[16]
+    cdef Py_ssize_t r
+    if rows >= 16:
+        if bias != NULL:
+            v = f32_add(v, f32_load(bias))
+        if accumulate:
+            v = f32_add(f32_load(out), v)
+        f32_store(out, v)
+        return
+    f32_store(lanes, v)
+    for r in range(rows):
+        if bias != NULL:
+            lanes[r] = lanes[r] + bias[r]
+        out[r] = out[r] + lanes[r] if accumulate else lanes[r]
+
+
+# Some panels of one matrix times one tile of tokens.
+cdef struct Job:
+    const uint8_t* data
+    Py_ssize_t stride, rows, cols
+    Py_ssize_t first, last    # panels
+    Tile tile
+    float* out                # row 0 of the matrix, for the first token of the tile
+    Py_ssize_t ld             # floats between tokens in out
+    const float* bias
+    bint accumulate
+
+
+cdef inline void put_panel(const Job* job, const int T, Py_ssize_t p, const f32x16* acc) noexcept nogil:
+    """Writes panel ``p`` of the T tokens."""
+    cdef const float* bias = <const float*>NULL if job.bias == NULL else job.bias + 16 * p
+    cdef int t
+    for t in range(T):
+        put(acc[t], job.out + t * job.ld + 16 * p, bias, job.rows - 16 * p, job.accumulate)
+
+
+cdef inline void code_tiles(const int layout, const int T, const Job* job) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p
+    for p in range(job.first, job.last):
+        code_tile(layout, T, job.data + p * job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, p, acc)
+
+
+cdef inline void float_tiles(const int layout, const int P, const int T, const Job* job) noexcept nogil:
+    cdef f32x16 acc[MAX_TILE]
+    cdef Py_ssize_t p = job.first, i
+    cdef int q
+    while p + P <= job.last:
+        float_tile(layout, P, T, job.data + p * job.stride, job.stride, job.cols, &job.tile, acc)
+        for q in range(P):
+            put_panel(job, T, p + q, acc + q * T)
+        p = p + P
+    for i in range(p, job.last):
+        float_tile(layout, 1, T, job.data + i * job.stride, job.stride, job.cols, &job.tile, acc)
+        put_panel(job, T, i, acc)
+
+
+cdef inline void layout_tiles(const int layout, int T, const Job* job) noexcept nogil:
+    """Here the layout is a constant; the tile becomes one."""
+    if form_of(layout) == 0:
+        if OX_TILE >= 8 and T == 8:
+            float_tiles(layout, 2, 8, job)
+        elif T == 4:
+            float_tiles(layout, 4, 4, job)
+        elif T == 2:
+            float_tiles(layout, 4, 2, job)
+        else:
+            float_tiles(layout, 4, 1, job)
+    elif OX_TILE >= 8 and T == 8:
+        code_tiles(layout, 8, job)
+    elif T == 4:
+        code_tiles(layout, 4, job)
+    elif T == 2:
+        code_tiles(layout, 2, job)
+    else:
+        code_tiles(layout, 1, job)

@@ -1,0 +1,45 @@
+"""Threads that enter OpenMP, so that forks are safe.
+
+libgomp keeps its worker threads with the thread that entered a parallel region. A forked child has that
+thread and not its workers, and would wait for them for ever. So no thread of a caller ever enters: the
+engine's thread does, and one thread here for all other work. A child has neither, and starts its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_local = threading.local()
+_executor: ThreadPoolExecutor | None = None
+_starting = threading.Lock()
+
+
+def may_enter_openmp() -> None:
+    """Marks the calling thread as one that does not outlive a fork."""
+    _local.may_enter = True
+
+
+def in_openmp_thread(work: Callable[[], T]) -> T:
+    """What ``work`` returns or raises, run by a thread that may enter OpenMP: this one, if it is such."""
+    global _executor
+    if getattr(_local, "may_enter", False):
+        return work()
+    with _starting:
+        if _executor is None:
+            _executor = ThreadPoolExecutor(1, "oxillama-openmp", initializer=may_enter_openmp)
+    return _executor.submit(work).result()
+
+
+def _forget() -> None:
+    global _executor, _starting
+    _executor, _starting = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

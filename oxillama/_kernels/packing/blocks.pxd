@@ -1,0 +1,153 @@
+"""Blocks taken apart become floats or packed panels: the same for every format.
+
+``layout``, ``block_len`` and ``block_bytes`` are constants in each call of dispatch.pxd, and so is ``unpack``.
+"""
+
+from libc.stdint cimport int8_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport codes_at, header_at
+from oxillama._kernels.packing.unpack cimport Block, Unpack, half_at
+from oxillama._kernels.simd.simd cimport ox_f32_from_bf16, ox_f32_from_bits, ox_f32_from_f16
+
+
+cdef inline void put_word(uint8_t* p, uint32_t w) noexcept nogil:
+    memcpy(p, &w, 4)
+
+
+cdef inline void put_half(uint8_t* p, uint16_t h) noexcept nogil:
+    memcpy(p, &h, 2)
+
+
+# --- floats -----------------------------------------------------------------------------------------
+
+cdef inline void float_dequantize(const int layout, const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    cdef Py_ssize_t i
+    if scale_bytes(layout) == 4:
+        memcpy(out, blocks, 4 * n)
+        return
+    for i in range(n):
+        out[i] = scale_of(layout, half_at(blocks + 2 * i))
+
+
+cdef inline void float_pack(const int layout, const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    cdef Py_ssize_t k
+    cdef int r
+    for k in range(cols):
+        for r in range(16):
+            memcpy(out + scale_bytes(layout) * (16 * k + r), row[r] + scale_bytes(layout) * k, scale_bytes(layout))
+
+
+# --- blocks -----------------------------------------------------------------------------------------
+
+cdef inline float scale_of(const int layout, uint32_t bits) noexcept nogil:
+    if scale_bytes(layout) == 4:
+        return ox_f32_from_bits(bits)
+    return ox_f32_from_bf16(bits) if is_bf16(layout) else ox_f32_from_f16(bits)
+
+
+cdef inline int value_of(const int layout, int code) noexcept nogil:
+    """What a block's scale is multiplied with."""
+    if code_bits(layout) == 8:
+        return <int8_t>code
+    if code_bits(layout) == 1:
+        code = 2 * code
+    return (code if table_of(layout) == NULL else table_of(layout)[code]) - code_excess(layout)
+
+
+cdef inline void block_dequantize(const int layout, const int block_len, const int block_bytes, Unpack unpack,
+                                  const uint8_t* blocks, Py_ssize_t n, float* out) noexcept nogil:
+    """d * value, or with a minimum d * code + m (blocks of 32), d * scale * code - m * minimum (of 256)."""
+    cdef int sub = 16 if has_subs_of_16(layout) else 32
+    cdef Block block
+    cdef const uint8_t* codes = <const uint8_t*>block.codes
+    cdef Py_ssize_t b
+    cdef float d, m = 0, ds
+    cdef int i, code
+    for b in range(n):
+        unpack(blocks + block_bytes * b, &block)
+        d = scale_of(layout, block.d) * unit_of(layout)
+        if has_minima(layout):
+            m = ox_f32_from_f16(block.minimum)
+        if code_bits(layout) == 8 and not has_subs(layout):
+            for i in range(block_len):
+                out[block_len * b + i] = d * <float>(<const int8_t*>codes)[i]
+            continue
+        for i in range(block_len):
+            code = codes[i]
+            ds = d * <float>block.scales[i // sub] if has_subs(layout) else d
+            if not has_minima(layout):
+                out[block_len * b + i] = ds * <float>value_of(layout, code)
+            elif has_subs(layout):
+                out[block_len * b + i] = ds * <float>code - m * <float>block.minima[i // sub]
+            else:
+                out[block_len * b + i] = ds * <float>code + m
+
+
+cdef inline void put_codes(const int layout, const uint32_t* w, uint8_t* out) noexcept nogil:
+    """The 32 codes of one row, 8 words of 4, into the row's lane of a packed vector each."""
+    cdef uint32_t plane
+    cdef int v, g
+    if code_bits(layout) == 8:
+        for v in range(8):
+            put_word(out + 64 * v, w[v])
+    elif code_bits(layout) >= 4:
+        for v in range(4):
+            put_word(out + 64 * v, (w[v] & 0x0F0F0F0F) | ((w[v + 4] & 0x0F0F0F0F) << 4))
+    elif code_bits(layout) >= 2:
+        for v in range(2):
+            plane = 0
+            for g in range(4):
+                plane |= (w[4 * v + g] & 0x03030303) << (2 * g)
+            put_word(out + 64 * v, plane)
+    if code_bits(layout) == 6:
+        for v in range(2):
+            plane = 0
+            for g in range(4):
+                plane |= ((w[4 * v + g] >> 4) & 0x03030303) << (2 * g)
+            put_word(out + 256 + 64 * v, plane)
+    if code_bits(layout) in (5, 3, 1):
+        plane = 0
+        for g in range(8):
+            plane |= ((w[g] >> (code_bits(layout) - 1)) & 0x01010101) << g
+        put_word(out + 64 * (code_bits(layout) - 1), plane)
+
+
+cdef inline void put_subs(const int layout, const Block* block, uint8_t* pairs, const int r) noexcept nogil:
+    """The scales and minima of row r's sub-blocks, in pairs; those of k2 are nibbles of one byte."""
+    cdef int n_pairs = 8 if has_subs_of_16(layout) else 4, s
+    for s in range(2 * n_pairs):
+        if layout == L_K2:
+            pairs[32 * (s >> 1) + 2 * r + (s & 1)] = block.scales[s] | (block.minima[s] << 4)
+        else:
+            pairs[32 * (s >> 1) + 2 * r + (s & 1)] = <uint8_t>block.scales[s]
+            if has_minima(layout):
+                pairs[32 * n_pairs + 32 * (s >> 1) + 2 * r + (s & 1)] = <uint8_t>block.minima[s]
+
+
+cdef inline void block_pack(const int layout, const int block_len, const int block_bytes, Unpack unpack,
+                            const uint8_t** row, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """A block of a file may hold several of a panel, which have its scale each."""
+    cdef int per = block_len // form_of(layout), r, s, k
+    cdef uint8_t* head
+    cdef uint8_t* codes
+    cdef Block block
+    cdef Py_ssize_t b
+    for b in range(cols // block_len):
+        for r in range(16):
+            unpack(row[r] + block_bytes * b, &block)
+            for k in range(per):
+                head = out + header_at(layout, per * b + k)
+                codes = out + codes_at(layout, per * b + k) + 4 * r
+                if scale_bytes(layout) == 4:
+                    put_word(head + 4 * r, block.d)
+                else:
+                    put_half(head + 2 * r, <uint16_t>block.d)
+                if has_minima(layout):
+                    put_half(head + 32 + 2 * r, block.minimum)
+                if has_subs(layout):
+                    put_subs(layout, &block, head + (64 if has_minima(layout) else 32), r)
+                for s in range(form_of(layout) // 32):
+                    put_codes(layout, block.codes + 8 * (k * (form_of(layout) // 32) + s),
+                              codes + 64 * code_bits(layout) * s)

@@ -1,0 +1,114 @@
+"""From the blocks of a GGUF file to floats (`dequantize`) and to packed panels (`pack`).
+
+`unpack.pxd` describes the blocks, `layouts.pxd` the panels. Both functions only move bits and multiply floats one
+by one, so this module is compiled once and not per target.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+cimport numpy as cnp
+from cython.parallel cimport prange
+from libc.stdint cimport uint8_t
+from libc.string cimport memcpy, memset
+
+from oxillama._kernels.arrays cimport f32_data, u8_data
+from oxillama._kernels.packing.dispatch cimport dequantize_blocks, pack_rows
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.packing.layouts cimport *
+from oxillama._kernels.packing.unpack cimport GRID_3XXS, GRID_WORDS, GRIDS
+
+from oxillama.formats import FORMAT_BY_ID, LAYOUTS
+
+cnp.import_array()
+
+cdef struct Codec:
+    int format, layout
+    Py_ssize_t block_len, block_bytes
+
+
+cdef fill_grids():
+    """The grids of IQ1 and IQ2 have 2 bits a code, those of IQ3, which follow them, 4 (see tools/make_grids.py)."""
+    cdef cnp.ndarray words
+    data = np.frombuffer(Path(__file__).with_name("grids.bin").read_bytes(), np.uint8)
+    pairs, nibbles = data[:GRID_3XXS], data[GRID_3XXS:]
+    codes = [pairs[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3, nibbles[:, None] >> np.array([0, 4], np.uint8)]
+    words = np.concatenate([part.ravel() & 15 for part in codes])
+    memcpy(GRIDS, u8_data(words, 4 * GRID_WORDS, "grids"), 4 * GRID_WORDS)
+
+
+fill_grids()
+
+
+cdef Codec codec_of(int format_id) except *:
+    """A format's row of the table; a ValueError where no kernel runs it."""
+    fmt = FORMAT_BY_ID.get(format_id)
+    if fmt is None or fmt.layout is None:
+        raise ValueError(f"format id {format_id}: no kernel for it")
+    return Codec(format_id, LAYOUTS[fmt.layout].id, fmt.block_len, fmt.block_bytes)
+
+
+def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads=1):
+    """Turns whole blocks into floats, bit-equal to `gguf.quants.dequantize`.
+
+    Parameters
+    ----------
+    format_id : the GGUF type number
+    blocks : uint8, the bytes of the blocks
+    out : float32, its size a multiple of the block length
+    """
+    cdef Codec c = codec_of(format_id)
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
+    cdef Py_ssize_t n_blocks = n // c.block_len
+    if n % c.block_len:
+        raise ValueError(f"out: {n} elements are not whole blocks of {c.block_len}")
+    cdef float* op = f32_data(out, n, "out")
+    cdef const uint8_t* bp = u8_data(blocks, n_blocks * c.block_bytes, "blocks")
+    cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
+    cdef Py_ssize_t steps = (n_blocks + step - 1) // step
+    for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads if steps > 1 else 1):
+        dequantize_blocks(c.format, bp + i * step * c.block_bytes, min(step, n_blocks - i * step),
+                          op + i * step * c.block_len)
+
+
+def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols):
+    """Bytes of the packed panels of a (rows, cols) matrix."""
+    cdef Codec c = codec_of(format_id)
+    return (rows + 15) // 16 * panel_bytes(c.layout, cols)
+
+
+def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray out, int n_threads=1):
+    """Interleaves a (rows, cols) matrix into panels of 16 rows; missing rows of the last are zero.
+
+    Parameters
+    ----------
+    format_id : the GGUF type number
+    blocks : uint8, the rows as the file holds them
+    out : uint8, ``packed_bytes(format_id, rows, cols)`` long
+    """
+    cdef Codec c = codec_of(format_id)
+    if rows < 1 or cols < 1 or cols % c.block_len:
+        raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {c.block_len}")
+    cdef Py_ssize_t row_bytes = cols // c.block_len * c.block_bytes
+    cdef Py_ssize_t stride = panel_bytes(c.layout, cols), n_panels = (rows + 15) // 16, p
+    cdef const uint8_t* bp = u8_data(blocks, rows * row_bytes, "blocks")
+    cdef uint8_t* op = u8_data(out, n_panels * stride, "out")
+    zeros = bytes(row_bytes)
+    cdef const uint8_t* zero = zeros
+    for p in prange(n_panels, nogil=True, schedule="dynamic", num_threads=n_threads):
+        pack_panel(&c, bp, zero, row_bytes, rows, cols, p, op + p * stride)
+
+
+cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero, Py_ssize_t row_bytes,
+                     Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t p, uint8_t* out) noexcept nogil:
+    cdef const uint8_t* row[16]
+    cdef Py_ssize_t last
+    cdef int r
+    if form_of(c.layout):  # a last group that misses a block: packed bytes are a function of the file
+        last = cols // form_of(c.layout) - 1
+        last -= last % group_blocks(c.layout)
+        memset(out + header_at(c.layout, last), 0, group_blocks(c.layout) * header_bytes(c.layout))
+    for r in range(16):
+        row[r] = blocks + (16 * p + r) * row_bytes if 16 * p + r < rows else zero
+    pack_rows(c.format, row, cols, out)

@@ -1,0 +1,430 @@
+"""From floats to the blocks of a GGUF file: `quantize`.
+
+Without an importance, Q4_0 to Q8_0 follow the formulas of the `gguf` package bit for bit. All else is a search for
+the least weighted squared error, over the seam, 16 small blocks side by side (fit.pxd):
+
+1. every block of 16 or 32 gets the scale (and minimum) that fits it best;
+2. a superblock's two half floats are set so that the largest of these is the largest integer that its field holds;
+3. then in turn, while the error falls: integers of each block are moved to the best of their neighbours, the codes
+   being the nearest for each; and the half floats are solved for, given the integers and the codes.
+
+The weight of an element is the importance of its column (a mean squared activation), or 1. A row depends on
+nothing but itself and the importance: not on threads, nor on the target.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange
+from libc.math cimport floorf
+from libc.stdint cimport int8_t, uint8_t, uint16_t
+from libc.string cimport memcpy, memset
+
+from oxillama._kernels.arrays cimport f32_data, u8_data
+from oxillama._kernels.packing.formats cimport (
+    BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, format_block_bytes, format_block_len)
+from oxillama._kernels.quantize.blocks cimport *
+from oxillama._kernels.quantize.fit cimport (
+    Found, Sums, add_codes, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
+from oxillama._kernels.simd.simd cimport (
+    f32x16, f32_add, f32_load, f32_mul, f32_select_lt, f32_set1, f32_store, f32_sub, f32_zero,
+    ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
+
+cnp.import_array()
+
+cdef enum:  # how long a superblock is searched; longer gains little (docs/decisions/0009)
+    STARTS = 2
+    TURNS = 2
+
+
+cdef inline float half(float value) noexcept nogil:
+    """The nearest half float that is finite."""
+    if value > 65504.0:
+        return 65504.0
+    if value < -65504.0:
+        return -65504.0
+    return ox_f32_from_f16(ox_f16_from_f32(value))
+
+
+# --- blocks of 32 ---------------------------------------------------------------------------------
+
+cdef inline uint8_t truncated(float v, int most) noexcept nogil:
+    if not v > 0:
+        return 0
+    return <uint8_t>most if v >= most else <uint8_t>v
+
+
+cdef void plain_nibbles(const int format_id, const float* x, uint8_t* out) noexcept nogil:
+    """Q4_0 to Q5_1 of the extremes: the largest magnitude becomes -half, or the range all levels."""
+    cdef uint8_t codes[32]
+    cdef float low = x[0], high = x[0], largest = x[0], d, inv
+    cdef int top = levels(format_id) - 1, i
+    for i in range(32):
+        low = x[i] if x[i] < low else low
+        high = x[i] if x[i] > high else high
+        if (x[i] if x[i] >= 0 else -x[i]) > (largest if largest >= 0 else -largest):
+            largest = x[i]
+    d = (high - low) / <float>top if has_minimum(format_id) else largest / <float>(-(top + 1) // 2)
+    inv = <float>1.0 / d if d != 0 else 0
+    for i in range(32):
+        if has_minimum(format_id):
+            codes[i] = truncated((x[i] - low) * inv + <float>0.5, top)
+        else:
+            codes[i] = truncated(x[i] * inv + (<float>((top + 1) // 2) + <float>0.5), top)
+    put_nibble_block(format_id, codes, d, low, out)
+
+
+cdef void plain_bytes(const float* x, uint8_t* out) noexcept nogil:
+    """Q8_0: the largest magnitude becomes 127, halves are rounded away from zero."""
+    cdef float largest = 0, d, inv, a, b
+    cdef int i
+    for i in range(32):
+        a = x[i] if x[i] >= 0 else -x[i]
+        largest = a if a > largest else largest
+    d = largest / <float>127.0
+    inv = <float>1.0 / d if d != 0 else 0
+    put_half(out, d)
+    for i in range(32):
+        a = x[i] * inv
+        a = a if a >= 0 else -a
+        b = floorf(a)
+        b = b + floorf(2 * (a - b))
+        b = b if b < 127 else 127
+        out[2 + i] = <uint8_t><int8_t>(b if x[i] >= 0 else -b)
+
+
+# --- 16 small blocks side by side -----------------------------------------------------------------
+
+cdef struct Lanes:
+    float x[512]
+    float w[512]
+    float q[512]
+    int n
+
+
+cdef void fill(Lanes* a, const float* x, const float* importance, Py_ssize_t left, int n) noexcept nogil:
+    """16 blocks of n columns; those from ``left`` on are zero."""
+    cdef int lane, i
+    a.n = n
+    for lane in range(16):
+        for i in range(n):
+            a.x[16 * i + lane] = x[n * lane + i] if n * lane < left else 0
+            a.w[16 * i + lane] = importance[n * lane + i] if importance != NULL and n * lane < left else 1
+
+
+cdef void find_codes(Lanes* a, f32x16 scale, f32x16 start, float low, float high) noexcept nogil:
+    cdef f32x16 inv = inverse(scale)
+    cdef int i
+    for i in range(a.n):
+        f32_store(a.q + 16 * i, nearest(f32_mul(f32_sub(f32_load(a.x + 16 * i), start), inv), low, high))
+
+
+cdef void weighted_nibbles(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
+                           uint8_t* out) noexcept nogil:
+    """A row of Q4_0 to Q5_1, by least squares."""
+    cdef Lanes a
+    cdef Found found
+    cdef float scale[16]
+    cdef float start[16]
+    cdef uint8_t codes[32]
+    cdef int top = levels(format_id) - 1, lane, i
+    cdef int low = 0 if has_minimum(format_id) else -(top + 1) // 2
+    cdef Py_ssize_t b, at
+    for at in range((cols + 511) // 512):
+        b = 512 * at
+        fill(&a, x + b, importance + b, cols - b, 32)
+        if has_minimum(format_id):
+            found = fit_affine(a.x, a.w, 32, <float>top, False, 20)
+        else:
+            found = fit_scale(a.x, a.w, 32, <float>((top + 1) // 2), 12)
+        f32_store(scale, found.scale)
+        f32_store(start, found.start)
+        for lane in range(16):
+            scale[lane], start[lane] = half(scale[lane]), half(start[lane])
+        find_codes(&a, f32_load(scale), f32_load(start), <float>low, <float>(low + top))
+        for lane in range(16):
+            if b + 32 * lane < cols:
+                for i in range(32):
+                    codes[i] = <uint8_t>(<int>a.q[16 * i + lane] - low)
+                put_nibble_block(format_id, codes, scale[lane], start[lane],
+                                 out + (b // 32 + lane) * format_block_bytes(format_id))
+
+
+# --- superblocks of 256 ---------------------------------------------------------------------------
+#
+# The integers of 16 lanes and the half floats over them; a lane's scale is d * scale, its start -dmin * minimum.
+cdef struct Fields:
+    float scale[16]
+    float minimum[16]
+    float d[16]
+    float dmin[16]
+    float error[16]  # of the whole superblock that the lane is in
+
+
+cdef inline bint has_minima(const int format_id) noexcept nogil:
+    return format_id == Q2_K or format_id == Q4_K or format_id == Q5_K
+
+
+cdef inline int sub_len(const int format_id) noexcept nogil:
+    return 32 if format_id == Q4_K or format_id == Q5_K else 16
+
+
+cdef inline float top_code(const int format_id) noexcept nogil:
+    """The largest code where there are minima, else half of the number of codes."""
+    if format_id == Q2_K:
+        return 3
+    if format_id == Q4_K:
+        return 15
+    if format_id == Q5_K:
+        return 31
+    return 4 if format_id == Q3_K else 32
+
+
+cdef inline float top_scale(const int format_id) noexcept nogil:
+    """The largest scale and minimum, or where there are no minima the magnitude of the least scale."""
+    if format_id == Q2_K:
+        return 15
+    if format_id == Q3_K:
+        return 32
+    return 128 if format_id == Q6_K else 63
+
+
+cdef inline int reach(const int format_id, bint first) noexcept nogil:
+    """How far from the present integers better ones are looked for. Pairs of them cost the square."""
+    if has_minima(format_id):
+        return 2 if first else 1
+    return 6 if first else 3
+
+
+cdef inline f32x16 bounded(const int format_id, f32x16 scale) noexcept nogil:
+    cdef float top = top_scale(format_id)
+    return nearest(scale, 0 if has_minima(format_id) else -top, top if has_minima(format_id) else top - 1)
+
+
+cdef inline void choose_halves(const int format_id, const float* scale, const float* start, float shrink, int first,
+                               int last, Fields* f) noexcept nogil:
+    """d and dmin of a superblock such that the largest of its lanes' numbers fits its field."""
+    cdef float largest = 0, low = 0, d, dmin
+    cdef int lane
+    for lane in range(first, last):
+        if (scale[lane] if scale[lane] >= 0 else -scale[lane]) > (largest if largest >= 0 else -largest):
+            largest = scale[lane]
+        low = start[lane] if start[lane] < low else low
+    d = half(largest / (top_scale(format_id) * shrink * (1 if has_minima(format_id) else -1)))
+    dmin = half(-low / (top_scale(format_id) * shrink))
+    for lane in range(first, last):
+        f.d[lane], f.dmin[lane], f.error[lane] = d, dmin, 3e38
+
+
+cdef inline void improve_integers(const int format_id, const Lanes* a, Fields* f, int steps, float* error
+                                  ) noexcept nogil:
+    """Moves each lane's integers to the best within so many ``steps``; the least error of each lane."""
+    cdef f32x16 scale = f32_load(f.scale), minimum = f32_load(f.minimum)
+    cdef f32x16 d = f32_load(f.d), dmin = f32_load(f.dmin), zero = f32_zero()
+    cdef f32x16 best_scale = scale, best_minimum = minimum, s, m, e
+    cdef float top = top_code(format_id)
+    cdef f32x16 least = f32_set1(3e38)
+    cdef int i, j
+    cdef int side = 2 * steps + 1
+    for i in range(side):
+        for j in range(side if has_minima(format_id) else 1):
+            # 0, 1, -1, 2, -2: the present integers first, so that they win ties
+            s = bounded(format_id, f32_add(scale, f32_set1(<float>((i + 1) // 2 * (1 if i & 1 else -1)))))
+            if has_minima(format_id):
+                m = bounded(format_id, f32_add(minimum, f32_set1(<float>((j + 1) // 2 * (1 if j & 1 else -1)))))
+                e = error_of(a.x, a.w, a.n, f32_mul(d, s), f32_sub(zero, f32_mul(dmin, m)), 0, top)
+            else:
+                m = zero
+                e = error_of(a.x, a.w, a.n, f32_mul(d, s), zero, -top, top - 1)
+            best_scale = f32_select_lt(e, least, s, best_scale)
+            best_minimum = f32_select_lt(e, least, m, best_minimum)
+            least = f32_select_lt(e, least, e, least)
+    f32_store(f.scale, best_scale)
+    f32_store(f.minimum, best_minimum)
+    f32_store(error, least)
+
+
+cdef inline void solve_halves(const int format_id, const Lanes* a, int per, Fields* f) noexcept nogil:
+    """d and dmin by least squares over a superblock, given its integers and the nearest codes."""
+    cdef Sums s = sums_of(a.x, a.w, a.n)
+    cdef float w[16]
+    cdef float x[16]
+    cdef float q[16]
+    cdef float qq[16]
+    cdef float xq[16]
+    cdef double pp, pm, mm, xp, xm, det, d, dmin
+    cdef float top = top_code(format_id)
+    cdef int at, first, lane
+    cdef f32x16 zero = f32_zero()
+    cdef f32x16 inv = inverse(f32_mul(f32_load(f.d), f32_load(f.scale)))
+    if has_minima(format_id):
+        add_codes(a.x, a.w, a.n, f32_sub(zero, f32_mul(f32_load(f.dmin), f32_load(f.minimum))), inv, 0, top, &s)
+    else:
+        add_codes(a.x, a.w, a.n, zero, inv, -top, top - 1, &s)
+    f32_store(w, s.w)
+    f32_store(x, s.x)
+    f32_store(q, s.q)
+    f32_store(qq, s.qq)
+    f32_store(xq, s.xq)
+    for at in range(16 // per):
+        first = per * at
+        pp = pm = mm = xp = xm = 0
+        for lane in range(first, first + per):
+            pp += <double>f.scale[lane] * f.scale[lane] * qq[lane]
+            xp += <double>f.scale[lane] * xq[lane]
+            if has_minima(format_id):
+                pm += <double>f.scale[lane] * f.minimum[lane] * q[lane]
+                mm += <double>f.minimum[lane] * f.minimum[lane] * w[lane]
+                xm += <double>f.minimum[lane] * x[lane]
+        d, dmin = f.d[first], f.dmin[first]
+        det = pp * mm - pm * pm
+        if det > 1e-6 * pp * mm:
+            d, dmin = (xp * mm - xm * pm) / det, (xp * pm - xm * pp) / det
+        if pp > 0 and (mm == 0 or dmin < 0):
+            d, dmin = xp / pp, 0
+        if d > 0 or not has_minima(format_id):
+            for lane in range(first, first + per):
+                f.d[lane], f.dmin[lane] = half(<float>d), half(<float>dmin)
+
+
+cdef inline void keep_better(const Fields* f, const float* error, int per, Fields* best) noexcept nogil:
+    """Takes over superblocks whose error has fallen."""
+    cdef double total
+    cdef int at, first, lane
+    for at in range(16 // per):
+        first, total = per * at, 0
+        for lane in range(first, first + per):
+            total += error[lane]
+        if total < best.error[first]:
+            for lane in range(first, first + per):
+                best.scale[lane], best.minimum[lane] = f.scale[lane], f.minimum[lane]
+                best.d[lane], best.dmin[lane], best.error[lane] = f.d[lane], f.dmin[lane], <float>total
+
+
+cdef void fit_super(const int format_id, const Lanes* a, Fields* best) noexcept nogil:
+    """Fields of the superblocks in 16 lanes."""
+    cdef int per = 256 // sub_len(format_id), at, start_at, turn, lane
+    cdef Found found
+    cdef Fields f
+    cdef float scale[16]
+    cdef float start[16]
+    cdef float error[16]
+    cdef f32x16 negative
+    if has_minima(format_id):
+        found = fit_affine(a.x, a.w, a.n, top_code(format_id), True, 20)
+    else:
+        found = fit_scale(a.x, a.w, a.n, top_code(format_id), 12)
+    f32_store(scale, found.scale)
+    f32_store(start, found.start)
+    for lane in range(16):
+        best.error[lane] = 3e38
+    for start_at in range(STARTS):
+        for at in range(16 // per):
+            choose_halves(format_id, scale, start, 1 - <float>0.04 * start_at, per * at, per * (at + 1), &f)
+        f32_store(f.scale, bounded(format_id, f32_mul(found.scale, inverse(f32_load(f.d)))))
+        negative = f32_sub(f32_zero(), found.start)
+        f32_store(f.minimum, bounded(format_id, f32_mul(negative, inverse(f32_load(f.dmin)))))
+        for turn in range(TURNS):
+            improve_integers(format_id, a, &f, reach(format_id, turn == 0), error)
+            keep_better(&f, error, per, best)
+            solve_halves(format_id, a, per, &f)
+        improve_integers(format_id, a, &f, reach(format_id, False), error)
+        keep_better(&f, error, per, best)
+
+
+cdef void super_row(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
+                    uint8_t* out) noexcept nogil:
+    """A row of a K-quant."""
+    cdef Lanes a
+    cdef Fields f
+    cdef uint8_t codes[256]
+    cdef uint8_t* block
+    cdef int n = sub_len(format_id), per = 256 // n, at, first, lane, i
+    cdef float top = top_code(format_id)
+    cdef float low = 0 if has_minima(format_id) else -top
+    cdef f32x16 start
+    cdef Py_ssize_t b, group
+    for group in range((cols + 16 * n - 1) // (16 * n)):
+        b = 16 * n * group
+        fill(&a, x + b, importance + b if importance != NULL else NULL, cols - b, n)
+        fit_super(format_id, &a, &f)
+        start = f32_sub(f32_zero(), f32_mul(f32_load(f.dmin), f32_load(f.minimum)))
+        if not has_minima(format_id):
+            start = f32_zero()
+        find_codes(&a, f32_mul(f32_load(f.d), f32_load(f.scale)), start, low, top if has_minima(format_id) else top - 1)
+        for at in range(16 // per):
+            first = per * at
+            if b + n * first < cols:
+                block = out + (b + n * first) // 256 * format_block_bytes(format_id)
+                memset(block, 0, format_block_bytes(format_id))
+                for lane in range(per):
+                    for i in range(n):
+                        codes[n * lane + i] = <uint8_t>(<int>(a.q[16 * i + first + lane] - low))
+                put_fields(format_id, f.scale + first, f.minimum + first, f.d[first], f.dmin[first], block)
+                put_codes(format_id, codes, block)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef uint16_t h
+    if format_id == F32:
+        memcpy(out, x, 4 * cols)
+    elif format_id == F16 or format_id == BF16:
+        for i in range(cols):
+            h = ox_f16_from_f32(x[i]) if format_id == F16 else ox_bf16_from_f32(x[i])
+            memcpy(out + 2 * i, &h, 2)
+    elif format_id == Q8_0:
+        for i in range(cols // 32):
+            plain_bytes(x + 32 * i, out + 34 * i)
+    else:
+        for i in range(cols // 32):
+            plain_nibbles(format_id, x + 32 * i, out + format_block_bytes(format_id) * i)
+
+
+cdef void quantize_row(int format_id, const float* x, const float* importance, Py_ssize_t cols,
+                       uint8_t* out) noexcept nogil:
+    """One row. Each branch gives the body its format as a constant."""
+    if format_id == Q2_K:
+        super_row(Q2_K, x, importance, cols, out)
+    elif format_id == Q3_K:
+        super_row(Q3_K, x, importance, cols, out)
+    elif format_id == Q4_K:
+        super_row(Q4_K, x, importance, cols, out)
+    elif format_id == Q5_K:
+        super_row(Q5_K, x, importance, cols, out)
+    elif format_id == Q6_K:
+        super_row(Q6_K, x, importance, cols, out)
+    elif importance != NULL and format_id == Q4_0:
+        weighted_nibbles(Q4_0, x, importance, cols, out)
+    elif importance != NULL and format_id == Q4_1:
+        weighted_nibbles(Q4_1, x, importance, cols, out)
+    elif importance != NULL and format_id == Q5_0:
+        weighted_nibbles(Q5_0, x, importance, cols, out)
+    elif importance != NULL and format_id == Q5_1:
+        weighted_nibbles(Q5_1, x, importance, cols, out)
+    else:
+        plain_row(format_id, x, cols, out)
+
+
+def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray importance,
+             cnp.ndarray out, int n_threads=1):
+    """Turns rows of floats into whole blocks.
+
+    Parameters
+    ----------
+    format_id : the GGUF type number: F32, F16, BF16, Q4_0 to Q8_0 or Q2_K to Q6_K
+    x : float32 (rows, cols), finite
+    importance : float32 (cols,), finite and above 0, or None; Q8_0 and the floats do not look at it
+    out : uint8, the rows as a file holds them
+    """
+    cdef int block_len = format_block_len(format_id)
+    if format_id not in (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K):
+        raise ValueError(f"format id {format_id}: cannot be quantized to")
+    if rows < 1 or cols < 1 or cols % block_len:
+        raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_len}")
+    cdef Py_ssize_t row_bytes = cols // block_len * format_block_bytes(format_id), r
+    cdef const float* xp = f32_data(x, rows * cols, "x")
+    cdef const float* wp = f32_data(importance, cols, "importance") if importance is not None else NULL
+    cdef uint8_t* op = u8_data(out, rows * row_bytes, "out")
+    for r in prange(rows, nogil=True, schedule="dynamic", num_threads=n_threads if rows > 1 else 1):
+        quantize_row(format_id, xp + r * cols, wp, cols, op + r * row_bytes)

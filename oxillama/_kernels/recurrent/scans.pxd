@@ -1,0 +1,131 @@
+"""The recurrences over the tokens of one sequence, for one block of 16 channels.
+
+Every token goes through the same operations in the same order, so a row's bits depend on the tokens before it only.
+"""
+
+from oxillama._kernels.simd.mathfun cimport exp16, over_logistic16, softplus16
+from oxillama._kernels.simd.rows cimport load_part, store_part
+from oxillama._kernels.simd.simd cimport *
+
+
+# What a scan of one block of channels reads and writes; steps are floats from row to row.
+cdef struct Scan:
+    Py_ssize_t rows, n, left            # tokens, rows of the memory, channels of this block
+    const float* x                      # what enters, of this block's channels
+    const float* dt
+    const float* decay
+    const float* b                      # (n,) of each token
+    const float* c
+    const float* a                      # (n, 16) or NULL where ``decay`` holds each token's
+    const float* d
+    const float* z                      # gate, or NULL
+    float* out
+    float* memory                       # (n, 16)
+    Py_ssize_t x_step, dt_step, b_step, z_step, out_step
+
+
+cdef inline f32x16 finish(Scan* s, Py_ssize_t t, f32x16 y) noexcept nogil:
+    """A token's output, gated."""
+    cdef f32x16 z
+    if s.z == NULL:
+        return y
+    z = load_part(s.z + t * s.z_step, s.left, 0.0)
+    return f32_mul(y, over_logistic16(z, z))
+
+
+cdef inline void scan_channels(Scan* s) noexcept nogil:
+    """Selective scan (Gu and Dao, Mamba, 2023): every channel has its own step, every memory its own decay."""
+    cdef Py_ssize_t t, i
+    cdef f32x16 dt, x, dx, h, y, d = load_part(s.d, s.left, 0.0)
+    for t in range(s.rows):
+        dt = softplus16(load_part(s.dt + t * s.dt_step, s.left, 0.0))
+        x = load_part(s.x + t * s.x_step, s.left, 0.0)
+        dx = f32_mul(dt, x)
+        y = f32_mul(d, x)
+        for i in range(s.n):
+            h = f32_mul(f32_load(s.memory + 16 * i), exp16(f32_mul(dt, f32_load(s.a + 16 * i))))
+            h = f32_fma(dx, f32_set1(s.b[t * s.b_step + i]), h)
+            y = f32_fma(h, f32_set1(s.c[t * s.b_step + i]), y)
+            f32_store(s.memory + 16 * i, h)
+        store_part(s.out + t * s.out_step, finish(s, t, y), s.left)
+
+
+cdef inline f32x16 remember(float* memory, f32x16 keep, f32x16 dx, float b, float c, f32x16 y) noexcept nogil:
+    """One row of a memory: h = h * keep + dx * b; y + h * c."""
+    cdef f32x16 h = f32_fma(dx, f32_set1(b), f32_mul(f32_load(memory), keep))
+    f32_store(memory, h)
+    return f32_fma(h, f32_set1(c), y)
+
+
+cdef inline void scan_head(Scan* s) noexcept nogil:
+    """Mamba-2's scan (Dao and Gu, 2024): a head has one step and one decay. Four sums, added in pairs."""
+    cdef Py_ssize_t t, i
+    cdef f32x16 x, dx, keep, y0, y1, y2, y3, d = f32_set1(s.d[0])
+    cdef const float* b
+    cdef const float* c
+    for t in range(s.rows):
+        x = load_part(s.x + t * s.x_step, s.left, 0.0)
+        dx = f32_mul(f32_set1(s.dt[t * s.dt_step]), x)
+        keep = f32_set1(s.decay[t * s.dt_step])
+        b = s.b + t * s.b_step
+        c = s.c + t * s.b_step
+        y0 = f32_mul(d, x)
+        y1 = y2 = y3 = f32_zero()
+        for i in range(0, s.n - 3, 4):
+            y0 = remember(s.memory + 16 * i, keep, dx, b[i], c[i], y0)
+            y1 = remember(s.memory + 16 * i + 16, keep, dx, b[i + 1], c[i + 1], y1)
+            y2 = remember(s.memory + 16 * i + 32, keep, dx, b[i + 2], c[i + 2], y2)
+            y3 = remember(s.memory + 16 * i + 48, keep, dx, b[i + 3], c[i + 3], y3)
+        for i in range(s.n & ~<Py_ssize_t>3, s.n):
+            y0 = remember(s.memory + 16 * i, keep, dx, b[i], c[i], y0)
+        y0 = f32_add(f32_add(y0, y1), f32_add(y2, y3))
+        store_part(s.out + t * s.out_step, finish(s, t, y0), s.left)
+
+
+# A block of value channels of one head of RWKV; all rows are ``step`` floats apart.
+cdef struct Wkv:
+    Py_ssize_t rows, n, left, step
+    const float* r
+    const float* w
+    const float* k
+    const float* v
+    const float* a                      # version 7: what is forgotten, and what takes its place
+    const float* b
+    const float* u                      # version 6: (n,), the weight of the present token
+    float* out
+    float* memory                       # (n, 16): keys by values
+
+
+cdef inline void wkv6_block(Wkv* s) noexcept nogil:
+    """y = r (S + u k v); S = w S + k v (Peng et al., Eagle and Finch, 2024)."""
+    cdef Py_ssize_t t, i, at
+    cdef f32x16 v, kv, h, y
+    for t in range(s.rows):
+        at = t * s.step
+        v = load_part(s.v + at, s.left, 0.0)
+        y = f32_zero()
+        for i in range(s.n):
+            kv = f32_mul(f32_set1(s.k[at + i]), v)
+            h = f32_load(s.memory + 16 * i)
+            y = f32_fma(f32_set1(s.r[at + i]), f32_fma(f32_set1(s.u[i]), kv, h), y)
+            f32_store(s.memory + 16 * i, f32_fma(f32_set1(s.w[at + i]), h, kv))
+        store_part(s.out + at, y, s.left)
+
+
+cdef inline void wkv7_block(Wkv* s) noexcept nogil:
+    """S = w S + k v + b (a S); y = r S (Peng et al., Goose, 2025)."""
+    cdef Py_ssize_t t, i, at
+    cdef f32x16 v, gone, h, y
+    for t in range(s.rows):
+        at = t * s.step
+        v = load_part(s.v + at, s.left, 0.0)
+        gone = f32_zero()
+        for i in range(s.n):
+            gone = f32_fma(f32_set1(s.a[at + i]), f32_load(s.memory + 16 * i), gone)
+        y = f32_zero()
+        for i in range(s.n):
+            h = f32_fma(f32_set1(s.k[at + i]), v, f32_mul(f32_set1(s.w[at + i]), f32_load(s.memory + 16 * i)))
+            h = f32_fma(f32_set1(s.b[at + i]), gone, h)
+            f32_store(s.memory + 16 * i, h)
+            y = f32_fma(f32_set1(s.r[at + i]), h, y)
+        store_part(s.out + at, y, s.left)

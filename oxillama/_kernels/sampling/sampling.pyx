@@ -1,0 +1,409 @@
+"""Choosing a token among logits: programs of stages over candidates, and the draw.
+
+A `Program` is the list of stages of one configuration, a `Workspace` the memory one choice at a time needs. One
+choice is `start`, `apply` for each run of stages that are kernels, `draw`; `sample_rows` does all of it for
+many sequences at once, each on one thread, so a sequence gets the same token alone and in a batch.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange, threadid
+from libc.float cimport FLT_MAX
+from libc.math cimport INFINITY
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
+
+import numpy as np
+
+from oxillama._kernels.arrays cimport checked, f32_data, i32_data
+from oxillama._kernels.sampling.candidates cimport *
+from oxillama._kernels.simd.mathfun cimport exp64, log64
+from oxillama._kernels.sampling.penalties cimport Dry, Penalties, dry_penalize, penalize
+from oxillama._kernels.sampling.selection cimport *
+from oxillama._kernels.sampling.stages cimport *
+
+cnp.import_array()
+
+cdef enum Kind:
+    ALLOW, BAN, BIAS, MASK, PENALTIES, DRY, TOP_N_SIGMA, TOP_K, TYPICAL_P, TOP_P, MIN_P, TOP_A, EPSILON, ETA, XTC
+    TEMPERATURE, MIROSTAT, MIROSTAT_V2
+
+KINDS = {
+    "allow": ALLOW, "ban": BAN, "bias": BIAS, "mask": MASK, "penalties": PENALTIES, "dry": DRY,
+    "top_n_sigma": TOP_N_SIGMA, "top_k": TOP_K, "typical_p": TYPICAL_P, "top_p": TOP_P, "min_p": MIN_P,
+    "top_a": TOP_A, "epsilon_cutoff": EPSILON, "eta_cutoff": ETA, "xtc": XTC, "temperature": TEMPERATURE,
+    "mirostat": MIROSTAT, "mirostat_v2": MIROSTAT_V2,
+}
+
+cdef enum Status:
+    GOOD = 0
+    BAD_LOGIT = 1
+    ALL_MASKED = 2
+    BAD_HISTORY = 3
+
+cdef struct Stage:
+    Kind kind
+    double a
+    double b
+    double c
+    const int* ids
+    const float* values
+    Py_ssize_t n
+    Penalties penalties
+    Dry dry
+
+cdef struct Row:
+    const Stage* stages
+    Py_ssize_t n_stages
+    const float* logits
+    Inputs inputs
+    double u
+    int token
+    double logprob
+    Status status
+
+
+cdef Status run(const Stage* s, Py_ssize_t n, Candidates* c, const Inputs* inputs, int* z) noexcept nogil:
+    """Applies stages. Once nothing is left, so it stays."""
+    cdef const Stage* end = s + n
+    cdef Py_ssize_t i
+    while s < end:
+        if s.kind == ALLOW:
+            keep_allowed(c, s.ids, s.n)
+        elif s.kind == BAN or s.kind == BIAS:
+            for i in range(s.n):
+                c.x[s.ids[i]] = min(c.x[s.ids[i]] + s.values[i], FLT_MAX)
+            changed(c)
+        elif s.kind == MASK:
+            if inputs.mask != NULL:
+                keep_masked(c, inputs.mask)
+        elif s.kind == PENALTIES:
+            if not penalize(c, inputs.history, inputs.n_history, &s.penalties):
+                return BAD_HISTORY
+        elif s.kind == DRY:
+            if not dry_penalize(c, inputs.history, inputs.n_history, &s.dry, z):
+                return BAD_HISTORY
+        else:
+            find_top(c)
+            if c.top == -INFINITY:
+                return ALL_MASKED
+            if s.kind == TOP_N_SIGMA:
+                keep_sigma(c, s.a)
+            elif s.kind == TOP_K:
+                keep_top_k(c, <Py_ssize_t>s.a)
+            elif s.kind == TYPICAL_P:
+                keep_typical(c, s.a)
+            elif s.kind == TOP_P:
+                keep_top_p(c, s.a)
+            elif s.kind == MIN_P:
+                keep_min_p(c, s.a)
+            elif s.kind == TOP_A:
+                keep_top_a(c, s.a)
+            elif s.kind == EPSILON:
+                keep_epsilon(c, s.a)
+            elif s.kind == ETA:
+                keep_eta(c, s.a)
+            elif s.kind == XTC:
+                exclude_top(c, s.a, s.b, inputs.chance)
+            elif s.kind == TEMPERATURE:
+                if s.b > 0:
+                    divide_by_entropy(c, s.a, s.b, s.c)
+                else:
+                    divide(c, s.a)
+            elif s.kind == MIROSTAT:
+                keep_zipf(c, inputs.mu)
+            else:
+                keep_surprise(c, inputs.mu)
+        s += 1
+    return GOOD
+
+
+cdef Status choose(Candidates* c, double u, int* token, double* logprob) noexcept nogil:
+    """Draws: the first candidate whose cumulative weight exceeds u * total."""
+    cdef Py_ssize_t at
+    find_top(c)
+    if c.top == -INFINITY:
+        return ALL_MASKED
+    rank_small(c)
+    weigh(c)
+    at = walk(c.e, c.n, 0.0, u * c.total)
+    token[0] = c.ids[at] if c.listed else <int>at
+    logprob[0] = (<double>c.x[at] - c.top) - log64(c.total)
+    return GOOD
+
+
+cdef void sample_row(Row* row, Candidates* c, int* z) noexcept nogil:
+    if not start(c, row.logits):
+        row.status = BAD_LOGIT
+        return
+    row.status = run(row.stages, row.n_stages, c, &row.inputs, z)
+    if row.status == GOOD:
+        row.status = choose(c, row.u, &row.token, &row.logprob)
+
+
+cdef class Program:
+    """Stages in order, checked and with their arrays.
+
+    Parameters
+    ----------
+    stages : (name in KINDS, numbers, arrays) each. The numbers and arrays by name:
+        allow: int32 ids, ascending; ban, bias: int32 ids and float32 to add; mask, mirostat, mirostat_v2: none;
+        penalties: repetition, frequency, presence, window; dry: multiplier, base, allowed length, range, and uint8
+        kinds and int32 breakers; xtc: probability, threshold; temperature: temperature, range, exponent; the
+        others: their one number.
+    """
+
+    cdef Stage* stages
+    cdef readonly Py_ssize_t n
+    cdef readonly list arrays
+
+    def __cinit__(self, stages):
+        cdef Stage* s
+        self.stages = <Stage*>calloc(max(1, len(stages)), sizeof(Stage))
+        if self.stages == NULL:
+            raise MemoryError
+        self.arrays = []
+        for name, numbers, arrays in stages:
+            s = self.stages + self.n
+            s.kind = KINDS[name]
+            self.arrays.append(arrays)
+            if name == "penalties":
+                s.penalties.repetition, s.penalties.frequency, s.penalties.presence, s.penalties.window = numbers
+            elif name == "dry":
+                s.dry.multiplier, s.dry.base, s.dry.allowed, s.dry.range = numbers
+                s.dry.n_kinds = len(arrays[0])
+                s.dry.kinds = <const uint8_t*>checked(arrays[0], cnp.NPY_UINT8, 0, "kinds")
+                s.dry.n_breakers = len(arrays[1])
+                s.dry.breakers = i32_data(arrays[1], 0, "breakers")
+            elif len(arrays) > 0:
+                s.n = len(arrays[0])
+                s.ids = i32_data(arrays[0], s.n, "ids")
+                s.values = f32_data(arrays[1], s.n, "values") if len(arrays) > 1 else NULL
+            else:
+                s.a, s.b, s.c = (*numbers, 0.0, 0.0, 0.0)[:3]
+            self.n += 1
+
+    def __dealloc__(self):
+        free(self.stages)
+
+
+cdef class Workspace:
+    """The memory of one choice at a time among ``vocab`` tokens, about 50 bytes for each."""
+
+    cdef Candidates c
+    cdef void* memory
+    cdef int* z
+    cdef Py_ssize_t z_room
+
+    def __cinit__(self, Py_ssize_t vocab):
+        cdef Py_ssize_t n = padded(vocab) + BLOCK, sorted = min(n, <Py_ssize_t>SORT_ROOM)
+        cdef char* p
+        if not 0 < vocab < 2**31 - 2 * BLOCK:
+            raise ValueError(f"vocab: needs 1 to 2^31, got {vocab}")
+        self.memory = calloc(9 * n * 4 + 2 * sorted * 8 + 64, 1)
+        if self.memory == NULL:
+            raise MemoryError
+        p = <char*>self.memory
+        self.c.order = <uint64_t*>p
+        self.c.order_spare = self.c.order + sorted
+        p += 2 * sorted * 8
+        self.c.x = <float*>p
+        self.c.e = self.c.x + n
+        self.c.key = self.c.e + n
+        self.c.part_key = self.c.key + n
+        self.c.part_weight = self.c.part_key + n
+        self.c.blocks = self.c.part_weight + n
+        self.c.ids = <int*>(self.c.blocks + n)
+        self.c.spare_ids = self.c.ids + n
+        self.c.marks = self.c.spare_ids + n
+        self.c.vocab = vocab
+
+    def __dealloc__(self):
+        free(self.memory)
+        free(self.z)
+
+    @property
+    def vocab(self):
+        """Tokens."""
+        return self.c.vocab
+
+    cdef int reserve(self, Py_ssize_t n_history) except -1:
+        """Makes room to match a history."""
+        cdef int* z
+        if n_history > self.z_room:
+            z = <int*>realloc(self.z, 2 * n_history * sizeof(int))
+            if z == NULL:
+                raise MemoryError
+            self.z = z
+            self.z_room = 2 * n_history
+        return 0
+
+    def start(self, cnp.ndarray logits):
+        """Takes float32 (vocab,) logits, which are copied; the status."""
+        return GOOD if start(&self.c, f32_data(logits, self.c.vocab, "logits")) else BAD_LOGIT
+
+    def apply(self, Program program, history, mask, double chance, double mu):
+        """Applies a program; the status.
+
+        Parameters
+        ----------
+        history : int32 (n,), the tokens so far
+        mask : uint32 (vocab / 32, rounded up), a bit for each allowed token from the lowest up, or None
+        chance : in [0, 1), for XTC
+        mu : of mirostat
+        """
+        cdef Inputs inputs
+        self.reserve(read_inputs(&inputs, self.c.vocab, history, mask, chance, mu))
+        return run(program.stages, program.n, &self.c, &inputs, self.z)
+
+    def draw(self, double u):
+        """(status, token, its log-probability among the candidates) for a number in [0, 1)."""
+        cdef int token = -1
+        cdef double logprob = 0.0
+        cdef Status status = choose(&self.c, u, &token, &logprob)
+        return status, token, logprob
+
+    def candidates(self):
+        """Copies: int32 ids and float32 logits, without those that are -inf."""
+        cdef Py_ssize_t i, m = 0
+        cdef cnp.ndarray ids = np.empty(self.c.n, np.int32), logits = np.empty(self.c.n, np.float32)
+        cdef int* ip = <int*>cnp.PyArray_DATA(ids)
+        cdef float* xp = <float*>cnp.PyArray_DATA(logits)
+        for i in range(self.c.n):
+            if self.c.x[i] > -INFINITY:
+                ip[m] = self.c.ids[i] if self.c.listed else <int>i
+                xp[m] = self.c.x[i]
+                m += 1
+        return ids[:m], logits[:m]
+
+    def replace(self, cnp.ndarray ids, cnp.ndarray logits):
+        """Takes other logits for the ids that `candidates` gave; the status."""
+        cdef Py_ssize_t n = cnp.PyArray_SIZE(ids), i
+        cdef const int* ip = i32_data(ids, n, "ids")
+        cdef const float* xp = f32_data(logits, n, "logits")
+        if n > self.c.vocab:
+            raise ValueError(f"ids: needs at most {self.c.vocab}, got {n}")
+        for i in range(n):
+            if not 0 <= ip[i] < self.c.vocab:
+                raise ValueError(f"ids: {ip[i]} is not below {self.c.vocab}")
+            if not xp[i] < INFINITY:
+                return BAD_LOGIT
+        memcpy(self.c.ids, ip, n * sizeof(int))
+        memcpy(self.c.x, xp, n * sizeof(float))
+        changed(&self.c)
+        shrink(&self.c, n)
+        return GOOD
+
+    def distribution(self):
+        """int32 ids and float64 probabilities of the candidates, or None if none is left."""
+        cdef Py_ssize_t i
+        cdef double total = 0.0
+        find_top(&self.c)
+        if self.c.top == -INFINITY:
+            return None
+        rank_small(&self.c)
+        weigh(&self.c)
+        cdef cnp.ndarray ids = np.arange(self.c.n, dtype=np.int32), p = np.empty(self.c.n)
+        cdef double* pp = <double*>cnp.PyArray_DATA(p)
+        if self.c.listed:
+            memcpy(cnp.PyArray_DATA(ids), self.c.ids, self.c.n * sizeof(int))
+        for i in range(self.c.n):
+            total += self.c.e[i]
+        for i in range(self.c.n):
+            pp[i] = self.c.e[i] / total
+        return ids, p
+
+    def top(self, Py_ssize_t k):
+        """int32 ids and float64 log-probabilities of the k likeliest candidates; no others are left then."""
+        cdef double ln_total
+        cdef float top
+        weigh(&self.c)
+        ln_total = log64(self.c.total)
+        top = self.c.top
+        keep_top_k(&self.c, k)
+        ids, logits = self.candidates()
+        order = np.lexsort((ids, -logits))
+        return ids[order], (logits[order].astype(np.float64) - top) - ln_total
+
+    def logprob(self, Py_ssize_t token):
+        """Log-probability of a token right after `start`."""
+        if not 0 <= token < self.c.vocab:
+            raise ValueError(f"token: {token} is not below {self.c.vocab}")
+        weigh(&self.c)
+        return (<double>self.c.x[token] - self.c.top) - log64(self.c.total)
+
+
+cdef Py_ssize_t read_inputs(Inputs* inputs, Py_ssize_t vocab, cnp.ndarray history, mask, double chance,
+                            double mu) except -1:
+    """Fills in what stages need besides their own numbers; the length of the history."""
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(history)
+    inputs.history = i32_data(history, n, "history")
+    inputs.n_history = n
+    inputs.mask = NULL
+    if mask is not None:
+        inputs.mask = <const uint32_t*>checked(mask, cnp.NPY_UINT32, (vocab + 31) // 32, "mask")
+    inputs.chance = chance
+    inputs.mu = mu
+    return n
+
+
+def sample_rows(list rows, list workspaces):
+    """Samples for many sequences, as many at a time as there are workspaces.
+
+    Parameters
+    ----------
+    rows : (`Program`, logits, history, mask, chance, mu, u) each, as `Workspace` takes them; one vocabulary
+    workspaces : of that vocabulary
+
+    Returns
+    -------
+    list of (status, token, log-probability), which do not depend on the other rows or the number of workspaces
+    """
+    cdef Py_ssize_t n = len(rows), i, n_history, longest = 0
+    cdef int n_threads = min(<Py_ssize_t>len(workspaces), max(1, n)), t
+    cdef Program program
+    cdef Workspace workspace
+    cdef Py_ssize_t vocab = workspaces[0].vocab
+    cdef Row* r = <Row*>calloc(max(1, n), sizeof(Row))
+    cdef Candidates** c = <Candidates**>malloc(n_threads * sizeof(Candidates*))
+    cdef int** z = <int**>malloc(n_threads * sizeof(int*))
+    try:
+        if r == NULL or c == NULL or z == NULL:
+            raise MemoryError
+        for i in range(n):
+            program, logits, history, mask, chance, mu, u = rows[i]
+            r[i].stages = program.stages
+            r[i].n_stages = program.n
+            r[i].logits = f32_data(logits, vocab, "logits")
+            n_history = read_inputs(&r[i].inputs, vocab, history, mask, chance, mu)
+            longest = max(longest, n_history)
+            r[i].u = u
+        for t in range(n_threads):
+            workspace = workspaces[t]
+            if workspace.c.vocab != vocab:
+                raise ValueError(f"workspaces: need one vocabulary, got {vocab} and {workspace.c.vocab}")
+            workspace.reserve(longest)
+            c[t] = &workspace.c
+            z[t] = workspace.z
+        if n_threads == 1:
+            with nogil:
+                for i in range(n):
+                    sample_row(r + i, c[0], z[0])
+        else:
+            for i in prange(n, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
+                sample_row(r + i, c[threadid()], z[threadid()])
+        return [(<int>r[i].status, r[i].token, r[i].logprob) for i in range(n)]
+    finally:
+        free(r)
+        free(c)
+        free(z)
+
+
+def log(double x):
+    """Our own ln x: the same bits on every machine."""
+    return log64(x)
+
+
+def exp(double x):
+    """Our own e^x: the same bits on every machine."""
+    return exp64(x)

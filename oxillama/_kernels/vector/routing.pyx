@@ -1,0 +1,164 @@
+"""Routing of tokens to experts: which ones a token takes, and with what weights."""
+
+cimport numpy as cnp
+
+from oxillama._kernels.arrays cimport f32_data, i32_data
+from oxillama._kernels.simd.mathfun cimport over_logistic16
+from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part
+from oxillama._kernels.simd.simd cimport *
+
+cnp.import_array()
+
+cdef enum:
+    MAX_EXPERTS = 1024
+    BY_SOFTMAX, BY_SIGMOID, BY_CHOSEN
+
+GATINGS = {
+    "softmax": BY_SOFTMAX,  # over all experts
+    "sigmoid": BY_SIGMOID,  # of each expert
+    "chosen": BY_CHOSEN,    # softmax over the chosen ones
+}
+
+
+cdef void take_best(const float* score, Py_ssize_t n, Py_ssize_t k, char* taken) noexcept nogil:
+    """Marks the k highest of n scores; of equals the first, and NaN last."""
+    cdef Py_ssize_t _i, j, best
+    for j in range(n):
+        taken[j] = 0
+    for _i in range(k):
+        best = -1
+        for j in range(n):
+            if taken[j]:
+                continue
+            if best < 0 or score[j] > score[best] or (score[best] != score[best] and score[j] == score[j]):
+                best = j
+        taken[best] = 1
+
+
+cdef void keep_groups(float* score, Py_ssize_t n, Py_ssize_t groups, Py_ssize_t kept) noexcept nogil:
+    """Lowers the scores of all groups to -inf but of those whose two best add up to most (DeepSeek-V3, 2024)."""
+    cdef float sums[MAX_EXPERTS]
+    cdef char taken[MAX_EXPERTS]
+    cdef Py_ssize_t g, i, size = n // groups
+    cdef float first, second
+    for g in range(groups):
+        first = second = -1e39
+        for i in range(g * size, (g + 1) * size):
+            if score[i] > first:
+                second = first
+                first = score[i]
+            elif score[i] > second:
+                second = score[i]
+        sums[g] = first + second if size > 1 else first
+    take_best(sums, groups, kept, taken)
+    for i in range(n):
+        if not taken[i // size]:
+            score[i] = -1e39
+
+
+cdef void route_row(const float* logits, const float* bias, Py_ssize_t n, Py_ssize_t k, int gating,
+                    Py_ssize_t groups, Py_ssize_t kept, bint normalize, float scale, int* chosen,
+                    float* weights) noexcept nogil:
+    cdef float probability[MAX_EXPERTS]
+    cdef float score[MAX_EXPERTS]
+    cdef char taken[MAX_EXPERTS]
+    cdef Py_ssize_t i, j = 0
+    cdef float total = 0
+    if gating == BY_SOFTMAX:
+        softmax_row(logits, n, probability)
+    elif gating == BY_SIGMOID:
+        for i in range(0, n, 16):
+            store_part(probability + i, over_logistic16(f32_set1(1.0), load_part(logits + i, n - i, 0.0)), n - i)
+    for i in range(n):
+        if bias != NULL:
+            score[i] = probability[i] + bias[i]
+        else:
+            score[i] = probability[i] if groups > 1 else logits[i]
+    if groups > 1:
+        keep_groups(score, n, groups, kept)
+    take_best(score, n, k, taken)
+    for i in range(n):
+        if taken[i]:
+            chosen[j] = <int>i
+            weights[j] = logits[i] if gating == BY_CHOSEN else probability[i]
+            j = j + 1
+    if gating == BY_CHOSEN:
+        softmax_row(weights, k, weights)
+    if normalize:
+        for j in range(k):
+            total = total + weights[j]
+        total = max(total, <float>6.103515625e-5)  # the least normal half float, as llama.cpp has it
+    for j in range(k):
+        weights[j] = (weights[j] / total if normalize else weights[j]) * scale
+
+
+def route(cnp.ndarray logits, bias, str gating, Py_ssize_t groups, Py_ssize_t kept, bint normalize, float scale,
+          cnp.ndarray chosen, cnp.ndarray weights):
+    """Picks each row's experts and their weights.
+
+    The experts with the highest logits are taken, or with the highest probability plus ``bias``. Of equals the
+    first is. ``weights`` are the probabilities, divided by their sum if ``normalize``, times ``scale``.
+
+    Parameters
+    ----------
+    logits : float32 (n, experts), at most 1024 of them
+    bias : float32 (experts,), or None; it affects the choice only
+    gating : one of `GATINGS`
+    groups, kept : if ``groups`` is above 1, experts come from the ``kept`` groups of neighbours whose two
+        best scores add up to most
+    chosen : int32 (n, k), ascending in each row
+    weights : float32 (n, k)
+    """
+    cdef Py_ssize_t n = logits.shape[0], experts = logits.shape[1], k = chosen.shape[1], i
+    cdef const float* lp = f32_data(logits, n * experts, "logits")
+    cdef const float* bp = NULL if bias is None else f32_data(bias, experts, "bias")
+    cdef int* cp = i32_data(chosen, n * k, "chosen")
+    cdef float* wp = f32_data(weights, n * k, "weights")
+    cdef int kind = GATINGS[gating]
+    if not 1 <= k <= experts <= MAX_EXPERTS:
+        raise ValueError(f"route: {k} of {experts} experts; needs 1 to all of at most {MAX_EXPERTS}")
+    if kind == BY_CHOSEN and (bias is not None or groups > 1):
+        raise ValueError("route: a softmax over the chosen takes neither bias nor groups")
+    if groups > 1 and not (experts % groups == 0 and 1 <= kept <= groups and k <= kept * (experts // groups)):
+        raise ValueError(f"route: {k} of {experts} experts in {kept} of {groups} groups")
+    with nogil:
+        for i in range(n):
+            route_row(lp + i * experts, bp, experts, k, kind, groups, kept, normalize, scale, cp + i * k, wp + i * k)
+
+
+def group(cnp.ndarray chosen, cnp.ndarray weights, cnp.ndarray counts, cnp.ndarray rows, cnp.ndarray factors):
+    """Sorts what `route` has chosen by expert, each expert's rows in order.
+
+    Parameters
+    ----------
+    chosen : int32 (n, k)
+    weights : float32 (n, k)
+    counts : int32 (experts,), rows of each
+    rows : int32 (n k,), those of the first expert, then of the second, and so on
+    factors : float32 (n k,), the weights of these
+    """
+    cdef Py_ssize_t experts = counts.shape[0], n = chosen.shape[0], k = chosen.shape[1], i, at = 0
+    cdef const int* cp = i32_data(chosen, n * k, "chosen")
+    cdef const float* wp = f32_data(weights, n * k, "weights")
+    cdef int* count = i32_data(counts, experts, "counts")
+    cdef int* rp = i32_data(rows, n * k, "rows")
+    cdef float* fp = f32_data(factors, n * k, "factors")
+    cdef Py_ssize_t next[MAX_EXPERTS]
+    if experts > MAX_EXPERTS:
+        raise ValueError(f"group: at most {MAX_EXPERTS} experts, got {experts}")
+    for i in range(n * k):
+        if not 0 <= cp[i] < experts:
+            raise ValueError(f"chosen: {cp[i]} is not one of {experts} experts")
+    with nogil:
+        for i in range(experts):
+            count[i] = 0
+        for i in range(n * k):
+            count[cp[i]] += 1
+        for i in range(experts):
+            next[i] = at
+            at = at + count[i]
+        for i in range(n * k):
+            at = next[cp[i]]
+            next[cp[i]] = at + 1
+            rp[at] = <int>(i // k)
+            fp[at] = wp[i]

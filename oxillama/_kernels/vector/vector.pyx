@@ -1,0 +1,451 @@
+"""Row-wise kernels: norms, rotary embedding, gated activations, softmax.
+
+Each row is computed by one thread, in one order: sums run in 16 strided accumulators (lane i adds
+elements i, i + 16, ...), then in the fixed tree of `f32_sum`.
+"""
+
+cimport numpy as cnp
+from cython.parallel cimport prange
+from libc.math cimport sqrt
+from libc.stdint cimport uint32_t
+
+from oxillama._kernels.arrays cimport f32_data, i32_data, checked
+from oxillama._kernels.simd.mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
+from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part, threads_for
+from oxillama._kernels.simd.simd cimport *
+
+cnp.import_array()
+
+# --- norms -------------------------------------------------------------------------------------------
+
+
+cdef void norm_row(const float* x, const float* weight, const float* bias, Py_ssize_t d, float eps, bint centred,
+                   bint accumulate, float* out) noexcept nogil:
+    """One row of `rms_norm`, or of `layer_norm` where ``centred``; weight and bias may be NULL."""
+    cdef f32x16 sums = f32_zero(), v, scale, mean = f32_zero()
+    cdef float centre = 0
+    cdef Py_ssize_t k
+    if centred:
+        for k in range(0, d, 16):
+            sums = f32_add(load_part(x + k, d - k, 0.0), sums)
+        centre = <float>(f32_sum(sums) / <double>d)
+        mean = f32_set1(centre)
+        sums = f32_zero()
+        for k in range(0, d, 16):
+            v = f32_sub(load_part(x + k, d - k, centre), mean)
+            sums = f32_fma(v, v, sums)
+    else:
+        for k in range(0, d, 16):
+            v = load_part(x + k, d - k, 0.0)
+            sums = f32_fma(v, v, sums)
+    scale = f32_set1(<float>(1.0 / sqrt(f32_sum(sums) / <double>d + eps)))
+    for k in range(0, d, 16):
+        v = load_part(x + k, d - k, 0.0)
+        if centred:
+            v = f32_sub(v, mean)
+        v = f32_mul(v, scale)
+        if weight != NULL:
+            v = f32_mul(v, load_part(weight + k, d - k, 0.0))
+        if bias != NULL:
+            v = f32_add(v, load_part(bias + k, d - k, 0.0))
+        if accumulate:
+            v = f32_add(load_part(out + k, d - k, 0.0), v)
+        store_part(out + k, v, d - k)
+
+
+cdef void norm_rows(cnp.ndarray x, weight, bias, float eps, bint centred, cnp.ndarray out, int n_threads,
+                    bint accumulate) except *:
+    cdef Py_ssize_t n = x.shape[0], d = x.shape[1], i
+    cdef const float* xp = f32_data(x, n * d, "x")
+    cdef const float* wp = NULL if weight is None else f32_data(weight, d, "weight")
+    cdef const float* bp = NULL if bias is None else f32_data(bias, d, "bias")
+    cdef float* op = f32_data(out, n * d, "out")
+    cdef int threads = threads_for(n * d, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        norm_row(xp + i * d, wp, bp, d, eps, centred, accumulate, op + i * d)
+
+
+def rms_norm(cnp.ndarray x, weight, float eps, cnp.ndarray out, int n_threads, bias=None, bint accumulate=False):
+    """out = x / sqrt(mean(x^2) + eps) * weight + bias, row by row (Zhang and Sennrich, 2019); or out + that.
+
+    Parameters
+    ----------
+    x, out : float32 (n, d); they may be one array
+    weight, bias : float32 (d,), or None
+    """
+    norm_rows(x, weight, bias, eps, False, out, n_threads, accumulate)
+
+
+def layer_norm(cnp.ndarray x, weight, float eps, cnp.ndarray out, int n_threads, bias=None,
+               bint accumulate=False):
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row (Ba, Kiros and Hinton, 2016); or
+    out + that. Arguments as of `rms_norm`.
+    """
+    norm_rows(x, weight, bias, eps, True, out, n_threads, accumulate)
+
+
+def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, float eps, int n_threads,
+              Py_ssize_t column=0, bint centred=False, bias=None):
+    """Norm of each head in place: `rms_norm`, or `layer_norm` where ``centred``, over ``head_dim`` elements.
+
+    Parameters
+    ----------
+    x : float32 (n, width); its ``heads * head_dim`` columns from ``column`` on are normalized
+    weight, bias : float32 (heads, head_dim), or None
+    """
+    cdef Py_ssize_t n = x.shape[0], width = x.shape[1], i, part
+    cdef float* xp = f32_data(x, n * width, "x")
+    cdef const float* wp = NULL if weight is None else f32_data(weight, heads * head_dim, "weight")
+    cdef const float* bp = NULL if bias is None else f32_data(bias, heads * head_dim, "bias")
+    cdef float* row
+    cdef int threads = threads_for(n * heads * head_dim, n_threads)
+    if heads < 0 or head_dim < 1 or column < 0 or column + heads * head_dim > width:
+        raise ValueError(f"head_norm: {heads} heads of {head_dim} at {column} do not fit rows of {width}")
+    for i in prange(n * heads, nogil=True, schedule="dynamic", chunksize=64, num_threads=threads):
+        part = i % heads * head_dim
+        row = xp + i // heads * width + column + part
+        norm_row(row, NULL if wp == NULL else wp + part, NULL if bp == NULL else bp + part, head_dim, eps,
+                 centred, False, row)
+
+
+# --- activations -------------------------------------------------------------------------------------
+
+
+cdef enum:
+    SILU, GELU, GELU_ERF, GELU_QUICK, RELU, RELU_SQUARED, SIGMOID, TANH, SOFTPLUS, EXP, ERFC, SILU_CLAMPED
+
+ACTIVATIONS = {
+    "silu": SILU,                  # x sigmoid(x)
+    "gelu": GELU,                  # its tanh form: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))
+    "gelu_erf": GELU_ERF,          # x (1 + erf(x / sqrt(2))) / 2
+    "gelu_quick": GELU_QUICK,      # x sigmoid(1.702 x)
+    "relu": RELU,
+    "relu_squared": RELU_SQUARED,  # max(x, 0)^2
+    "sigmoid": SIGMOID,
+    "tanh": TANH,
+    "softplus": SOFTPLUS,          # ln(1 + e^x)
+    "exp": EXP,                    # at most e^88
+    "erfc": ERFC,                  # 1 - erf x
+    "silu_clamped": SILU_CLAMPED,  # y sigmoid(1.702 y), y = min(x, 7); what it gates is clamped to +-7, plus 1
+}
+"""What `activate` and `gate` know. Those with an exponential err by a few ulp (see mathfun.pxd)."""
+
+
+cdef inline f32x16 activated(const int kind, f32x16 x) noexcept nogil:
+    cdef f32x16 y
+    if kind == SILU:
+        return over_logistic16(x, x)
+    if kind == GELU:
+        y = f32_fma(f32_mul(x, x), f32_set1(0.0713548163), f32_set1(1.59576912))
+        return over_logistic16(x, f32_mul(x, y))
+    if kind == GELU_ERF:
+        y = erfc16(f32_mul(x, f32_set1(-0.707106781)))
+        return f32_mul(f32_mul(x, f32_set1(0.5)), y)
+    if kind == GELU_QUICK:
+        return over_logistic16(x, f32_mul(x, f32_set1(1.702)))
+    if kind == RELU:
+        return f32_max(f32_zero(), x)
+    if kind == RELU_SQUARED:
+        y = f32_max(f32_zero(), x)
+        return f32_mul(y, y)
+    if kind == SIGMOID:
+        return over_logistic16(f32_set1(1.0), x)
+    if kind == TANH:
+        return tanh16(x)
+    if kind == SOFTPLUS:
+        return softplus16(x)
+    if kind == EXP:
+        return exp16(x)
+    if kind == ERFC:
+        return erfc16(x)
+    y = f32_set1(7.0)
+    x = f32_select_lt(y, x, y, x)
+    return over_logistic16(x, f32_mul(x, f32_set1(1.702)))
+
+
+cdef inline f32x16 gated(const int kind, f32x16 g, f32x16 u) noexcept nogil:
+    cdef f32x16 most
+    if kind == SILU_CLAMPED:
+        most = f32_set1(7.0)
+        u = f32_select_lt(most, u, most, u)
+        most = f32_set1(-7.0)
+        u = f32_add(f32_select_lt(u, most, most, u), f32_set1(1.0))
+    return f32_mul(activated(kind, g), u)
+
+
+cdef inline void run_kind(const int kind, const float* x, const float* up, Py_ssize_t d, float* out) noexcept nogil:
+    cdef Py_ssize_t k
+    cdef f32x16 v
+    for k in range(0, d, 16):
+        v = load_part(x + k, d - k, 0.0)
+        v = activated(kind, v) if up == NULL else gated(kind, v, load_part(up + k, d - k, 0.0))
+        store_part(out + k, v, d - k)
+
+
+cdef void run_row(int kind, const float* x, const float* up, Py_ssize_t d, float* out) noexcept nogil:
+    """out = activation(x), times ``up`` unless that is NULL."""
+    if kind == SILU:
+        run_kind(SILU, x, up, d, out)
+    elif kind == GELU:
+        run_kind(GELU, x, up, d, out)
+    elif kind == GELU_ERF:
+        run_kind(GELU_ERF, x, up, d, out)
+    elif kind == GELU_QUICK:
+        run_kind(GELU_QUICK, x, up, d, out)
+    elif kind == RELU:
+        run_kind(RELU, x, up, d, out)
+    elif kind == RELU_SQUARED:
+        run_kind(RELU_SQUARED, x, up, d, out)
+    elif kind == SIGMOID:
+        run_kind(SIGMOID, x, up, d, out)
+    elif kind == TANH:
+        run_kind(TANH, x, up, d, out)
+    elif kind == SOFTPLUS:
+        run_kind(SOFTPLUS, x, up, d, out)
+    elif kind == EXP:
+        run_kind(EXP, x, up, d, out)
+    elif kind == ERFC:
+        run_kind(ERFC, x, up, d, out)
+    else:
+        run_kind(SILU_CLAMPED, x, up, d, out)
+
+
+def activate(cnp.ndarray x, str name, cnp.ndarray out, int n_threads):
+    """out = activation(x), element by element.
+
+    Parameters
+    ----------
+    x, out : float32 (n, d), or any other shape as one row; they may be one array
+    name : one of `ACTIVATIONS`
+    """
+    cdef int kind = ACTIVATIONS[name]
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(x), n = x.shape[0] if x.ndim > 1 else 1, d = size // max(n, 1), i
+    cdef const float* xp = f32_data(x, size, "x")
+    cdef float* op = f32_data(out, size, "out")
+    cdef int threads = threads_for(size, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        run_row(kind, xp + i * d, NULL, d, op + i * d)
+
+
+def gate(cnp.ndarray gate_up, str name, cnp.ndarray out, int n_threads):
+    """out = activation(gate) * up (Shazeer, "GLU Variants Improve Transformer", 2020).
+
+    Parameters
+    ----------
+    gate_up : float32 (n, 2 d), the gate's columns first
+    name : one of `ACTIVATIONS`
+    out : float32 (n, d)
+    """
+    cdef int kind = ACTIVATIONS[name]
+    cdef Py_ssize_t n = out.shape[0], d = out.shape[1], i
+    cdef const float* gp = f32_data(gate_up, 2 * n * d, "gate_up")
+    cdef float* op = f32_data(out, n * d, "out")
+    cdef int threads = threads_for(n * d, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        run_row(kind, gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
+
+
+# --- scales and sums -----------------------------------------------------------------------------------
+
+
+cdef void cap_part(float* x, Py_ssize_t d, float cap) noexcept nogil:
+    cdef Py_ssize_t k
+    cdef f32x16 most = f32_set1(cap)
+    for k in range(0, d, 16):
+        store_part(x + k, f32_mul(tanh16(f32_div(load_part(x + k, d - k, 0.0), most)), most), d - k)
+
+
+def soft_cap(cnp.ndarray x, float cap, int n_threads):
+    """x = cap tanh(x / cap), in place; float32 of any shape (Bello et al., 2016)."""
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(x), i
+    cdef float* xp = f32_data(x, n, "x")
+    cdef int threads = threads_for(n, n_threads)
+    for i in prange((n + 4095) // 4096, nogil=True, schedule="dynamic", num_threads=threads):
+        cap_part(xp + 4096 * i, min(<Py_ssize_t>4096, n - 4096 * i), cap)
+
+
+cdef void add_row(float* x, const float* y, float factor, Py_ssize_t d) noexcept nogil:
+    cdef Py_ssize_t k
+    cdef f32x16 f = f32_set1(factor)
+    for k in range(0, d, 16):
+        store_part(x + k, f32_fma(load_part(y + k, d - k, 0.0), f, load_part(x + k, d - k, 0.0)), d - k)
+
+
+def add_scaled(cnp.ndarray x, cnp.ndarray y, float factor, int n_threads):
+    """x += factor * y, rounded once; both float32 (n, d)."""
+    cdef Py_ssize_t n = y.shape[0], d = y.shape[1], i
+    cdef float* xp = f32_data(x, n * d, "x")
+    cdef const float* yp = f32_data(y, n * d, "y")
+    cdef int threads = threads_for(n * d, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        add_row(xp + i * d, yp + i * d, factor, d)
+
+
+cdef void add_columns(float* x, const int* rows, const float* factors, const float* y, Py_ssize_t m, Py_ssize_t d,
+                      Py_ssize_t first, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(m):
+        add_row(x + rows[i] * d + first, y + i * d + first, factors[i], count)
+
+
+def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y, int n_threads):
+    """x[rows[i]] += factors[i] * y[i], one i after the other, each rounded once.
+
+    Parameters
+    ----------
+    x : float32 (n, d)
+    rows : int32 (m,)
+    factors : float32 (m,)
+    y : float32 (m, d)
+    """
+    cdef Py_ssize_t m = y.shape[0], d = y.shape[1], n = x.shape[0], i
+    cdef float* xp = f32_data(x, n * d, "x")
+    cdef const int* rp = i32_data(rows, m, "rows")
+    cdef const float* fp = f32_data(factors, m, "factors")
+    cdef const float* yp = f32_data(y, m * d, "y")
+    cdef int threads = threads_for(m * d, n_threads)
+    for i in range(m):
+        if not 0 <= rp[i] < n:
+            raise ValueError(f"rows: {rp[i]} is not one of {n}")
+    # a row may come more than once, so threads share the columns
+    for i in prange((d + 255) // 256, nogil=True, schedule="dynamic", num_threads=threads):
+        add_columns(xp, rp, fp, yp, m, d, i * 256, min(256, d - i * 256))
+
+
+# --- rotary embedding ----------------------------------------------------------------------------------
+
+
+# pi / 2 in three parts; the first two hold 33 bits, so that products with k < 2^20 are exact (fdlibm's split)
+cdef double PIO2_1 = 1.57079632673412561417e+00
+cdef double PIO2_2 = 6.07710050630396597660e-11
+cdef double PIO2_3 = 2.02226624879595063154e-21
+
+
+cdef inline void sincos64(double a, double* s, double* c) noexcept nogil:
+    """sin and cos in plain double arithmetic, error below 1e-11 for 0 <= a <= 1e6."""
+    cdef double k = (a * 0.63661977236758134308 + 6755399441055744.0) - 6755399441055744.0
+    cdef double r = ((a - k * PIO2_1) - k * PIO2_2) - k * PIO2_3
+    cdef double z = r * r
+    cdef double sine = 1.0 / 362880 - z / 39916800
+    cdef double cosine = -1.0 / 3628800 + z / 479001600
+    sine = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * sine)))
+    cosine = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * cosine))))
+    cdef int quadrant = <int>(<long long>k & 3)
+    if quadrant == 0:
+        s[0] = sine
+        c[0] = cosine
+    elif quadrant == 1:
+        s[0] = cosine
+        c[0] = -sine
+    elif quadrant == 2:
+        s[0] = -sine
+        c[0] = -cosine
+    else:
+        s[0] = -cosine
+        c[0] = sine
+
+
+def rope_table(cnp.ndarray positions, cnp.ndarray frequencies, float magnitude, cnp.ndarray out):
+    """Cosines and sines of position * frequency, times ``magnitude``.
+
+    Parameters
+    ----------
+    positions : int32 (n,), below 10^6
+    frequencies : float64 (m,), radians per position
+    out : float32 (n, 2, m), cosines then sines
+    """
+    cdef Py_ssize_t n = positions.shape[0], m = frequencies.shape[0], i, j
+    cdef const int* pp = i32_data(positions, n, "positions")
+    cdef const double* fp = <const double*>checked(frequencies, cnp.NPY_FLOAT64, m, "frequencies")
+    cdef float* op = f32_data(out, 2 * n * m, "out")
+    cdef double s, c
+    with nogil:
+        for i in range(n):
+            for j in range(m):
+                sincos64(pp[i] * fp[j], &s, &c)
+                op[2 * i * m + j] = <float>c * magnitude
+                op[(2 * i + 1) * m + j] = <float>s * magnitude
+
+
+cdef void rope_row(float* x, Py_ssize_t heads, Py_ssize_t head_dim, const float* table, Py_ssize_t m,
+                   Py_ssize_t apart, Py_ssize_t step) noexcept nogil:
+    cdef Py_ssize_t _h, i
+    cdef const float* c = table
+    cdef const float* s = table + m
+    cdef float a, b
+    for _h in range(heads):
+        for i in range(m):
+            a = x[i * step]
+            b = x[i * step + apart]
+            x[i * step] = a * c[i] - b * s[i]
+            x[i * step + apart] = a * s[i] + b * c[i]
+        x += head_dim
+
+
+def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table, bint neox, int n_threads,
+         Py_ssize_t column=0):
+    """Rotates pairs of 2 m dimensions of each head in place (Su et al., RoFormer, 2021).
+
+    Parameters
+    ----------
+    x : float32 (n, width); ``heads`` heads lie ``head_dim`` apart from ``column`` on, and the first 2 m
+        dimensions of each rotate
+    table : float32 (n, 2, m) from `rope_table`
+    neox : pairs are (i, i + m) if true, (2 i, 2 i + 1) if not
+    """
+    cdef Py_ssize_t n = x.shape[0], width = x.shape[1], m = table.shape[2], i
+    cdef float* xp = f32_data(x, n * width, "x")
+    cdef const float* tp = f32_data(table, 2 * n * m, "table")
+    if heads < 1 or column < 0 or column + (heads - 1) * head_dim + 2 * m > width or 2 * m > head_dim:
+        raise ValueError(f"rope: {heads} heads of {head_dim} with {m} pairs do not fit rows of {width}")
+    cdef int threads = threads_for(n * heads * m, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        rope_row(xp + i * width + column, heads, head_dim, tp + 2 * i * m, m, m if neox else 1, 1 if neox else 2)
+
+
+# --- softmax -------------------------------------------------------------------------------------------
+
+
+def softmax(cnp.ndarray x, cnp.ndarray out):
+    """out = exp(x - max(x)) / sum, over one row; -inf gives exactly 0. Returns False if x holds NaN or +inf
+    or nothing but -inf (then ``out`` is meaningless).
+
+    Parameters
+    ----------
+    x, out : float32 (d,)
+    """
+    cdef Py_ssize_t d = cnp.PyArray_SIZE(x)
+    cdef const float* xp = f32_data(x, d, "x")
+    cdef float* op = f32_data(out, d, "out")
+    cdef float total
+    with nogil:
+        total = softmax_row(xp, d, op)
+    return total >= 1.0 and total - total == 0.0
+
+
+def apply_mask(cnp.ndarray logits, cnp.ndarray mask):
+    """Sets the logits to -inf whose bit is not set.
+
+    Parameters
+    ----------
+    logits : float32 (n,)
+    mask : uint32 (at least n / 32,); bit t % 32 of word t / 32 stands for logit t
+    """
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(logits), words = n >> 5, i
+    cdef float* x = f32_data(logits, n, "logits")
+    cdef const uint32_t* bits = <const uint32_t*>checked(mask, cnp.NPY_UINT32, (n + 31) // 32, "mask")
+    cdef float minus = -float("inf")
+    cdef uint32_t word
+    cdef int b
+    with nogil:
+        for i in range(words):
+            word = bits[i]
+            if word == 0:
+                for b in range(32):
+                    x[b] = minus
+            elif word != <uint32_t>0xFFFFFFFF:
+                for b in range(32):
+                    x[b] = x[b] if (word >> b) & 1 else minus
+            x += 32
+        for b in range(<int>(n & 31)):
+            x[b] = x[b] if (bits[words] >> b) & 1 else minus

@@ -1,0 +1,156 @@
+"""Memory of recurrent states: a *slot* holds the state of one sequence, in all recurrent layers."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from oxillama._kernels.memory import aligned_empty
+from oxillama.errors import ConfigError, KvCacheFullError
+
+
+class PageLimit(Protocol):
+    """The memory limit that slots share with pages of keys and values; see `PagePool`."""
+
+    stride: int
+    max_pages: int
+
+    @property
+    def n_available(self) -> int:
+        """Pages that can still be allocated."""
+
+    def can_allocate(self, n: int) -> bool:
+        """Whether ``n`` pages can be allocated, once others have released what they can spare."""
+
+    def make_room(self, n: int) -> None:
+        """Returns unused memory to the system if ``n`` more pages would exceed the limit."""
+
+
+class RecurrentStatePool:
+    """Slots of ``floats`` float32 each, handed out by number and counted by reference.
+
+    Slots get their memory when they are first needed; `shrink_to_fit` returns that of free slots.
+
+    Parameters
+    ----------
+    pool : the pages that share their limit with the slots.
+    floats : size of a slot.
+
+    Raises
+    ------
+    ConfigError : two slots and a page exceed that limit, so no sequence could run.
+    """
+
+    def __init__(self, pool: PageLimit, floats: int) -> None:
+        self.pool: PageLimit = weakref.proxy(pool)  # the pool refers to its slots
+        self.floats = floats
+        if 2 * self.slot_pages + 1 > pool.max_pages:
+            needed, most = 2 * self.slot_bytes + pool.stride, pool.max_pages * pool.stride
+            raise ConfigError(
+                f"kv_memory_limit: expected at least {needed} bytes, for two recurrent states and a page of"
+                f" a sequence, got {most}"
+            )
+        self._slots: list[np.ndarray | None] = []
+        self._references: list[int] = []
+        self._free: list[int] = []  # with memory
+        self._bare: list[int] = []  # without
+
+    @property
+    def slot_bytes(self) -> int:
+        return 4 * self.floats
+
+    @property
+    def slot_pages(self) -> int:
+        """Pages of a slot's memory, rounded up."""
+        return -(-self.slot_bytes // self.pool.stride)
+
+    @property
+    def n_live(self) -> int:
+        """Slots that have memory."""
+        return len(self._slots) - len(self._bare)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory the slots hold."""
+        return self.n_live * self.slot_bytes
+
+    @property
+    def n_used(self) -> int:
+        """Slots that somebody holds."""
+        return self.n_live - len(self._free)
+
+    def allocate(self) -> int:
+        """A slot with one reference and any content.
+
+        Raises
+        ------
+        KvCacheFullError : the pool has no room for it, or the system no memory.
+        """
+        if not self.pool.can_allocate(self.slot_pages):
+            available = self.pool.n_available * self.pool.stride
+            expected = f"{self.slot_bytes} free bytes for a recurrent state"
+            raise KvCacheFullError(f"kv cache: expected {expected}, got {available}")
+        if not self._free:
+            self._grow()
+        number = self._free.pop()
+        self._references[number] = 1
+        return number
+
+    def _grow(self) -> None:
+        self.pool.make_room(self.slot_pages)
+        try:
+            memory = aligned_empty(self.slot_bytes).view(np.float32)
+        except MemoryError as error:
+            raise KvCacheFullError(
+                f"kv cache: expected memory for a recurrent state of {self.slot_bytes} bytes, got none"
+            ) from error
+        number = self._bare.pop() if self._bare else len(self._slots)
+        if number == len(self._slots):
+            self._slots.append(None)
+            self._references.append(0)
+        self._slots[number] = memory
+        self._free.append(number)
+
+    def references(self, number: int) -> int:
+        """How many hold a slot."""
+        return self._references[number]
+
+    def slot(self, number: int) -> np.ndarray:
+        """float32 (floats,): the memory of a slot in use."""
+        slot = self._slots[number]
+        assert slot is not None
+        return slot
+
+    def retain(self, number: int) -> None:
+        """Adds a reference."""
+        assert self._references[number] > 0, "only a slot in use can be shared"
+        self._references[number] += 1
+
+    def release(self, number: int) -> None:
+        """Drops a reference; a slot that has none left is free again."""
+        assert self._references[number] > 0, "a slot is released more often than it was retained"
+        self._references[number] -= 1
+        if not self._references[number]:
+            self._free.append(number)
+
+    def shrink_to_fit(self) -> None:
+        """Gives the memory of free slots back to the system."""
+        for number in self._free:
+            self._slots[number] = None
+        self._bare += self._free
+        self._free = []
+
+    def check_integrity(self, holders: Iterable[Iterable[int]] | None = None) -> None:
+        """Asserts that every slot is free, without memory, or referenced; with ``holders``, by just these."""
+        unused = [*self._free, *self._bare]
+        assert len(unused) == len(set(unused)), "a slot is free twice"
+        assert set(unused) == {slot for slot, n in enumerate(self._references) if n == 0}, "a slot is lost"
+        assert set(self._bare) == {i for i, slot in enumerate(self._slots) if slot is None}
+        if holders is not None:
+            held = Counter(slot for slots in holders for slot in slots)
+            counted = {slot: n for slot, n in enumerate(self._references) if n}
+            assert held == counted, f"slots held and counted differ: {held - Counter(counted)}, {counted}"

@@ -1,0 +1,137 @@
+"""`Rules` to GBNF text, for people to read and for `parse_gbnf` to read back."""
+
+from __future__ import annotations
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.codepoints import Ranges, complement, union
+from oxillama.grammar.gbnf import ANY, WORD
+from oxillama.grammar.rules import (
+    LAST_CODE_POINT,
+    Alt,
+    Chars,
+    Dfa,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Text,
+    Tokens,
+)
+
+
+def print_gbnf(rules: Rules) -> str:
+    """A grammar as GBNF text, its root first: for people to read.
+
+    `parse_gbnf` reads it back as a grammar of the same language. Names of characters that GBNF does not
+    allow, and a `Dfa`'s states, get names of their own.
+    """
+    return _Printer(rules).text()
+
+
+class _Printer:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.names: dict[str, str] = {}
+        self.lines: list[str] = []
+        for name in (rules.root, *rules.rules):
+            if name not in self.names:
+                wanted = "".join(c if c in WORD else "-" for c in name) or "rule"
+                self.names[name] = self.fresh("root" if name == rules.root else wanted)
+
+    def fresh(self, wanted: str) -> str:
+        taken = set(self.names.values())
+        name, n = wanted, 1
+        while name in taken:
+            n += 1
+            name = f"{wanted}-{n}"
+        return name
+
+    def text(self) -> str:
+        for name, spelled in self.names.copy().items():
+            self.lines.append(f"{spelled} ::= {self.alternatives(self.rules.rules[name])}")
+        return "\n".join(self.lines) + "\n"
+
+    def alternatives(self, node: Node) -> str:
+        if isinstance(node, Alt) and node.items:
+            return " | ".join(self.sequence(item) for item in node.items)
+        return self.sequence(node)
+
+    def sequence(self, node: Node) -> str:
+        if isinstance(node, Seq) and node.items:
+            return " ".join(self.item(item) for item in node.items)
+        return self.item(node)
+
+    def item(self, node: Node) -> str:
+        if isinstance(node, Text):
+            return '"' + "".join(_spell(ord(char), '"\\') for char in node.text) + '"'
+        if isinstance(node, Chars):
+            return "." if node == ANY else _spell_class(node.ranges)
+        if isinstance(node, Tokens):
+            return self.tokens(node)
+        if isinstance(node, Ref):
+            return self.names[node.name]
+        if isinstance(node, Dfa):
+            return self.dfa(node)
+        if isinstance(node, Repeat):
+            atom = self.item(node.item)
+            if isinstance(node.item, Repeat):
+                atom = f"({atom})"
+            return atom + _spell_bounds(node.least, node.most)
+        if isinstance(node, Seq) and not node.items:
+            return '""'
+        if isinstance(node, Alt) and not node.items:
+            return "[]"
+        return f"({self.alternatives(node)})"
+
+    def tokens(self, node: Tokens) -> str:
+        if node.negated and len(node.ids) > 1:
+            raise GrammarError(f"GBNF: cannot say any token but {len(node.ids)} others")
+        spelled = [f"{'!' * node.negated}<[{id}]>" for id in node.ids]
+        return spelled[0] if len(spelled) == 1 else f"({' | '.join(spelled)})" if spelled else "[]"
+
+    def dfa(self, node: Dfa) -> str:
+        """A right-linear rule for each state."""
+        names: list[str] = []
+        for state in range(len(node.edges)):
+            names.append(self.fresh(f"dfa-{len(self.names)}"))
+            self.names[f"\0{len(self.names)} {state}"] = names[-1]
+        for state, edges in enumerate(node.edges):
+            by_target: dict[int, list[tuple[int, int]]] = {}
+            for first, last, target in edges:
+                by_target.setdefault(target, []).append((first, last))
+            options = [f"{_spell_class(union(r))} {names[target]}" for target, r in by_target.items()]
+            options += ['""'] * (state in node.accepting)
+            self.lines.append(f"{names[state]} ::= {' | '.join(options) or '[]'}")
+        return names[0]
+
+
+def _spell(code: int, special: str) -> str:
+    char = chr(code)
+    if char in special:
+        return "\\" + char
+    if 0x20 <= code < 0x7F:
+        return char
+    if char in "\t\r\n":
+        return {"\t": "\\t", "\r": "\\r", "\n": "\\n"}[char]
+    return f"\\x{code:02X}" if code < 0x100 else f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
+
+
+def _spell_class(ranges: Ranges) -> str:
+    open_ended = len(ranges) > 1 and ranges[0][0] == 0 and ranges[-1][1] == LAST_CODE_POINT
+    shown = complement(ranges) if open_ended else ranges
+    parts = []
+    for first, last in shown:
+        low, high = _spell(first, "]\\[-"), _spell(last, "]\\[-")
+        low = f"\\x{first:02X}" if low == "^" else low
+        parts.append(low if first == last else f"{low}-{high}")
+    return f"[{'^' * open_ended}{''.join(parts)}]"
+
+
+def _spell_bounds(least: int, most: int | None) -> str:
+    short = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+    if short is not None:
+        return short
+    if most is None:
+        return f"{{{least},}}"
+    return f"{{{least}}}" if least == most else f"{{{least},{most}}}"

@@ -1,0 +1,124 @@
+"""Left recursion in a recursive transition network, removed by the left-corner transform."""
+
+from __future__ import annotations
+
+from oxillama.grammar.rtn_state import State, too_large
+
+
+def remove_left_recursion(states: list[State], starts: list[int], most: int) -> None:
+    """Rewrite the subnetworks that call themselves before they have read anything, in place.
+
+    In a cycle of such subnetworks, every match of a goal A begins with a match of some subnetwork B of the
+    cycle that itself begins without a call into the cycle. B is then the beginning of every subnetwork C
+    that starts by calling B, and so on up to A: the left-corner transform (Rosenkrantz and Lewis, 1970).
+    Each goal gets its own copy of the cycle's bodies. In it the end of B leads to the state that C returns
+    to after its call of B.
+
+    Parameters
+    ----------
+    states : all states of the network
+    starts : the start state of every subnetwork
+    most : states the network may have
+
+    Raises
+    ------
+    GrammarError : more than ``most`` states would be needed.
+    """
+    for cycle in _cycles([[number for number, _, _ in states[start].calls] for start in starts]):
+        members = set(cycle)
+        bodies = {number: _body(states, starts[number]) for number in cycle}
+        after: dict[int, list[tuple[int, int, int]]] = {number: [] for number in cycle}
+        for caller in cycle:
+            for number, op, back in states[starts[caller]].calls:
+                if number in members:
+                    after[number].append((caller, op, back))
+        goals = {goal: _copy_for_goal(states, starts, goal, bodies, after, most) for goal in cycle}
+        for goal, start in goals.items():
+            starts[goal] = start
+
+
+def _copy_for_goal(
+    states: list[State],
+    starts: list[int],
+    goal: int,
+    bodies: dict[int, list[int]],
+    after: dict[int, list[tuple[int, int, int]]],
+    most: int,
+) -> int:
+    """The start state of a copy of the cycle's bodies that matches ``goal``."""
+    if len(states) + sum(map(len, bodies.values())) > most:
+        raise too_large(most)
+    copy: dict[tuple[int, int], int] = {}
+    for number, body in bodies.items():
+        for q in body:
+            copy[number, q] = len(states)
+            states.append(State(count=states[q].count))
+    start = State()
+    states.append(start)
+    for number, body in bodies.items():
+        for q in (*body, starts[number]):
+            old, new = states[q], start if q == starts[number] else states[copy[number, q]]
+            new.bytes += [(bits, op, copy[number, target]) for bits, op, target in old.bytes]
+            new.tokens += [(ids, op, copy[number, target]) for ids, op, target in old.tokens]
+            new.epsilon += [(op, copy[number, target]) for op, target in old.epsilon]
+            new.calls += [
+                (called, op, copy[number, back])
+                for called, op, back in old.calls
+                if q != starts[number] or called not in bodies
+            ]
+            if old.final:
+                new.final = number == goal
+                new.epsilon += [(op, copy[caller, back]) for caller, op, back in after[number]]
+    return len(states) - 1
+
+
+def _body(states: list[State], start: int) -> list[int]:
+    """The states of a subnetwork after its start state."""
+    seen = {start}
+    todo = [start]
+    while todo:
+        state = states[todo.pop()]
+        for _, _, target in (
+            *state.bytes,
+            *state.tokens,
+            *state.calls,
+            *((0, *edge) for edge in state.epsilon),
+        ):
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return sorted(seen - {start})
+
+
+def _cycles(graph: list[list[int]]) -> list[list[int]]:
+    """The strongly connected components with a cycle in them: Tarjan's algorithm without recursion."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    found = []
+    for root in range(len(graph)):
+        path = [] if root in index else [(root, iter(graph[root]))]
+        while path:
+            node, rest = path[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                on_stack.add(node)
+            below = next(rest, None)
+            if below is not None:
+                if below not in index:
+                    path.append((below, iter(graph[below])))
+                elif below in on_stack:
+                    low[node] = min(low[node], index[below])
+                continue
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[node])
+            if low[node] == index[node]:
+                component = stack[stack.index(node) :]
+                del stack[-len(component) :]
+                on_stack -= set(component)
+                if len(component) > 1 or node in graph[node]:
+                    found.append(component)
+    return found

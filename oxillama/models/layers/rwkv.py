@@ -1,0 +1,270 @@
+"""RWKV's two blocks: a time mix, whose state is a matrix for each head, and a channel mix.
+
+The input of both is a mix of each token with the token before it (token shift), channel by channel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.recurrent import RecurrentBlock, padded
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
+
+GROUP_EPS = 64e-5
+DECAY = -0.606531  # -e^-0.5
+
+
+class LowRank:
+    """second(activation(first x)) + bias; activation and bias are optional."""
+
+    def __init__(
+        self, kernels: Kernels, first: Linear, second: Linear, activation: str, bias: np.ndarray | None = None
+    ) -> None:
+        self.kernels = kernels
+        self.first = first
+        self.second = second
+        self.activation = activation
+        self.bias = bias
+
+    def run(self, x: np.ndarray, step: Step) -> np.ndarray:
+        """float32 (n, second.rows) for x (n, first.cols)."""
+        low = np.empty((len(x), self.first.rows), np.float32)
+        out = np.empty((len(x), self.second.rows), np.float32)
+        self.first.apply(x, low, step.work.scratch, step.n_threads)
+        if self.activation:
+            self.kernels.vector.activate(low, self.activation, low, step.n_threads)
+        self.second.apply(low, out, step.work.scratch, step.n_threads)
+        if self.bias is not None:
+            out += self.bias
+        return out
+
+
+class TimeMix(RecurrentBlock):
+    """The parts that versions 6 and 7 share."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        assert spec.recurrent is not None
+        block, d = f"blk.{i}", spec.n_embd
+        self.d, self.heads, self.first = d, spec.recurrent.heads, i == 0
+        self.kernels = weights.kernels
+        self.matrices = {
+            name: weights.linear([(f"{block}.time_mix_{name}", d)], d)
+            for name in ("receptance", "key", "value", "output")
+        }
+        weight, bias = (
+            weights.vector(f"{block}.time_mix_ln.{part}", d).reshape(self.heads, -1)
+            for part in ("weight", "bias")
+        )
+        self.norm = HeadNorm(self.kernels, True, GROUP_EPS, self.heads, d // self.heads, weight, bias)
+        dim = d // self.heads
+        self.state_floats = padded(d) + self.heads * padded(dim) * dim
+        self.memory = padded(d)  # offset of the heads' matrices, after the last token
+
+    def linears(self) -> list[Linear]:
+        return list(self.matrices.values())
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return dict.fromkeys(("shifted", "mixed", "receptance", "key", "value", "wkv", "first_value"), self.d)
+
+    def project(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
+        """float32 (n, d): x times one of the square matrices."""
+        out = step.work.rows(name, len(x), self.d)
+        self.matrices[name].apply(np.ascontiguousarray(x), out, step.work.scratch, step.n_threads)
+        return out
+
+    def activate(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
+        self.kernels.vector.activate(x, name, x, step.n_threads)
+        return x
+
+    def shift(self, h: np.ndarray, step: Step) -> np.ndarray:
+        """float32 (n, d): the previous row minus each row."""
+        before = step.work.rows("shifted", *h.shape)
+        step.recurrent.shift(self.offset, h, before)
+        before -= h
+        return before
+
+
+class TimeMix6(TimeMix):
+    """Version 6: mix and decay depend on the token (Peng et al., "Eagle and Finch", 2024)."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        super().__init__(spec, i, weights)
+        assert spec.recurrent is not None
+        block, d, heads = f"blk.{i}.time_mix", spec.n_embd, self.heads
+        mix, decay = spec.recurrent.ranks["mix"], spec.recurrent.ranks["decay"]
+        self.lerp_x = weights.array(f"{block}_lerp_x.weight", (d, 1, 1)).reshape(d)
+        fused = f"{block}_lerp_fused.weight"
+        if weights.has(fused) or not weights.has(f"{block}_lerp_w.weight"):
+            self.lerps = weights.array(fused, (d, 1, 1, 5)).reshape(5, d)
+        else:  # older files have a tensor for each
+            parts = [weights.array(f"{block}_lerp_{c}.weight", (d, 1, 1)).reshape(d) for c in "wkvrg"]
+            self.lerps = np.array(parts)
+        self.w1 = weights.linear([(f"{block}_w1", 5 * mix)], d)
+        name = f"{block}_w2.weight"
+        self.w2 = [weights.linear_from(name, part) for part in weights.array(name, (mix, d, 5))]
+        first = weights.linear([(f"{block}_decay_w1", decay)], d)
+        second = weights.linear([(f"{block}_decay_w2", d)], decay)
+        bias = weights.vector(f"{block}_decay.weight", d)
+        self.decay = LowRank(self.kernels, first, second, "tanh", bias)
+        self.u = weights.array(f"{block}_first.weight", (d // heads, heads)).reshape(d)
+        self.matrices["gate"] = weights.linear([(f"{block}_gate", d)], d)
+
+    def linears(self) -> list[Linear]:
+        return [*super().linears(), self.w1, *self.w2, self.decay.first, self.decay.second]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return super().widths() | {"gate": self.d}
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        work, n_threads = step.work, step.n_threads
+        more = self.shift(h, step)
+        low = np.empty((len(h), self.w1.rows), np.float32)
+        self.w1.apply(h + more * self.lerp_x, low, work.scratch, n_threads)
+        parts = np.split(self.activate("tanh", low, step), 5, axis=1)
+
+        def mixed(which: int) -> np.ndarray:
+            share = work.rows("mixed", *h.shape)
+            self.w2[which].apply(np.ascontiguousarray(parts[which]), share, work.scratch, n_threads)
+            share += self.lerps[which]
+            share *= more
+            share += h
+            return share
+
+        w = self.decay.run(mixed(0), step)
+        w = self.activate("exp", -self.activate("exp", w, step), step)
+        k, v = self.project("key", mixed(1), step), self.project("value", mixed(2), step)
+        r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
+        y = work.rows("wkv", *h.shape)
+        step.recurrent.wkv(self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, u=self.u)
+        self.norm.apply(y, n_threads)
+        y *= self.activate("silu", gate, step)
+        self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
+
+
+class TimeMix7(TimeMix):
+    """Version 7: tokens also erase parts of the state (Peng et al., "RWKV-7 Goose", 2025).
+
+    The first layer's values flow into those of the others.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        super().__init__(spec, i, weights)
+        assert spec.recurrent is not None
+        block, d, ranks = f"blk.{i}.time_mix", spec.n_embd, dict(spec.recurrent.ranks)
+        if i == 0:  # the first layer has no earlier value to mix in, but files have its tensors
+            ranks["v"] = ranks["a"]
+        names = ["w", "a", "v"]
+        gated = bool(ranks["g"])
+        self.lerps = weights.array(f"{block}_lerp_fused.weight", (d, 1, 1, 5 + gated)).reshape(-1, d)
+        made = {}
+        for name in names:
+            if i == 0 and name == "v" and not weights.has(f"{block}_v1.weight"):
+                continue
+            first = weights.linear([(f"{block}_{name}1", ranks[name])], d)
+            second = weights.linear([(f"{block}_{name}2", d)], ranks[name])
+            bias = weights.vector(f"{block}_{name}0.weight", d)
+            made[name] = LowRank(self.kernels, first, second, "tanh" if name == "w" else "", bias)
+        if gated:
+            first = weights.linear([(f"{block}_g1", ranks["g"])], d)
+            second = weights.linear([(f"{block}_g2", d)], ranks["g"])
+            made["g"] = LowRank(self.kernels, first, second, "sigmoid")
+        self.low = made
+        self.k_k, self.k_a = (weights.vector(f"{block}_{name}.weight", d) for name in ("k_k", "k_a"))
+        self.r_k = weights.vector(f"{block}_r_k.weight", d)
+
+    def linears(self) -> list[Linear]:
+        return [*super().linears(), *(m for low in self.low.values() for m in (low.first, low.second))]
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        work, n_threads, kernel = step.work, step.n_threads, self.kernels.recurrent
+        more = self.shift(h, step)
+
+        def mixed(which: int) -> np.ndarray:
+            share = work.rows("mixed", *h.shape)
+            np.multiply(more, self.lerps[which], out=share)
+            share += h
+            return share
+
+        r = self.project("receptance", mixed(0), step)
+        w = self.activate("sigmoid", self.low["w"].run(mixed(1), step), step)
+        w *= np.float32(DECAY)
+        self.activate("exp", w, step)
+        k = self.project("key", mixed(2), step)
+        x = mixed(3)
+        v, first = self.project("value", x, step), work.rows("first_value", *h.shape)
+        if self.first:
+            first[:] = v
+        else:
+            v += (first - v) * self.activate("sigmoid", self.low["v"].run(x, step), step)
+        a = self.activate("sigmoid", self.low["a"].run(mixed(4), step), step)
+        unit = k * self.k_k
+        kernel.unit_heads(unit, self.heads, 1e-12)
+        ka = k * self.k_a
+        k += a * ka - ka
+        y = work.rows("wkv", *h.shape)
+        step.recurrent.wkv(
+            self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, a=-unit, b=unit * a
+        )
+        self.norm.apply(y, n_threads)
+        kernel.add_bonus(r, k, self.r_k, v, self.heads, y)
+        if "g" in self.low:
+            y *= self.low["g"].run(mixed(5), step)
+        self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
+
+
+class ChannelMix(RecurrentBlock):
+    """value(relu(key x)^2), times the sigmoid of a receptance in version 6."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights, gated: bool) -> None:
+        block, d, width = f"blk.{i}.channel_mix", spec.n_embd, spec.layers[i].n_ff
+        self.kernels = weights.kernels
+        self.d = self.state_floats = d
+        self.lerp_k = weights.array(f"{block}_lerp_k.weight", (d, 1, 1)).reshape(d)
+        self.key = weights.linear([(f"{block}_key", width)], d)
+        self.value = weights.linear([(f"{block}_value", d)], width)
+        self.receptance: Linear | None = None
+        if gated:
+            self.lerp_r = weights.array(f"{block}_lerp_r.weight", (d, 1, 1)).reshape(d)
+            self.receptance = weights.linear([(f"{block}_receptance", d)], d)
+
+    def linears(self) -> list[Linear]:
+        return [self.key, self.value, *([self.receptance] if self.receptance else [])]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return {"shifted": self.d, "gate_up": self.key.rows, "receptance": self.d, "wkv": self.d}
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n, work, n_threads = len(h), step.work, step.n_threads
+        more, hidden = work.rows("shifted", *h.shape), work.rows("gate_up", n, self.key.rows)
+        step.recurrent.shift(self.offset, h, more)
+        more -= h
+        self.key.apply(h + more * self.lerp_k, hidden, work.scratch, n_threads)
+        self.kernels.vector.activate(hidden, "relu_squared", hidden, n_threads)
+        if self.receptance is None:
+            self.value.apply(hidden, out, work.scratch, n_threads, accumulate)
+            return
+        r, y = work.rows("receptance", *h.shape), work.rows("wkv", *h.shape)
+        self.receptance.apply(h + more * self.lerp_r, r, work.scratch, n_threads)
+        self.kernels.vector.activate(r, "sigmoid", r, n_threads)
+        self.value.apply(hidden, y, work.scratch, n_threads)
+        y *= r
+        if accumulate:
+            out += y
+        else:
+            out[:] = y
+
+
+ChannelMix6, ChannelMix7 = partial(ChannelMix, gated=True), partial(ChannelMix, gated=False)

@@ -1,0 +1,260 @@
+"""Reads the spec of a model from its file's metadata, and checks it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from oxillama.errors import LoadError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models.family import Family
+from oxillama.models.metadata import UNSUPPORTED, Reader
+from oxillama.models.registry import ADJUSTMENTS, FAMILIES
+from oxillama.models.rope import Rope, read_rope
+from oxillama.models.spec import Experts, LayerSpec, Spec
+
+MAX_EXPERTS = MAX_LABELS = 1024
+GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_after_topk"}  # expert_gating_func, by llama.cpp's numbers
+POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}  # pooling_type, by llama.cpp's numbers
+
+
+def family_of(file: ModelFile) -> Family:
+    """The family of a file. Raises LoadError for an unknown architecture, or a file that is not a model."""
+    kind = file.get("general.type", str, "model")
+    if kind != "model":
+        raise LoadError(f"general.type: expected 'model', got {kind!r}")
+    name = file.get("general.architecture", str)
+    if name not in FAMILIES:
+        raise LoadError(f"general.architecture: expected one of {', '.join(sorted(FAMILIES))}, got {name!r}")
+    return FAMILIES[name]
+
+
+def read_spec(file: ModelFile) -> Spec:
+    """Reads and checks the metadata.
+
+    Raises
+    ------
+    LoadError : the architecture or an option is not supported, or a size is out of bounds.
+    GGUFError : a key is missing or has the wrong type.
+    """
+    family = family_of(file)
+    read = Reader(file, family.name, family.options)
+    for key, harmless in UNSUPPORTED.items():
+        read.refuse(key, harmless)
+    n_embd, context = read.size("embedding_length"), read.size("context_length")
+    layers, key_dim, value_dim = read_layers(read, family, n_embd)
+    epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
+    spec = Spec(
+        family=family,
+        layers=layers,
+        n_embd=n_embd,
+        n_vocab=vocabulary_size(file),
+        key_dim=key_dim,
+        value_dim=value_dim,
+        ropes=read_ropes(read, family, key_dim, context) if family.rope != "none" else (),
+        norm_eps=read.number(f"attention.{epsilon}"),
+        context_length=context,
+        score_scale=read.amount("attention.scale") or 1 / math.sqrt(key_dim),
+        soft_cap=read.amount("attn_logit_softcapping", family.soft_cap),
+        final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
+        clamp=read.amount("attention.clamp_kqv"),
+        alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
+        embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
+        residual_scale=read.factor("residual_scale"),
+        logit_scale=read_logit_scale(read, family),
+        experts=read_experts(read, family, layers),
+        causal=family.causal and read.flag("attention.causal", True),
+        pooling=read_pooling(read),
+        labels=read_labels(read) if family.classifier else (),
+        unread=read.unread(),
+    )
+    adjust = ADJUSTMENTS.get(family.name)
+    if adjust is not None:
+        spec = adjust(spec, read)
+    return check_heads(spec, read)
+
+
+def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerSpec, ...], int, int]:
+    """Sizes of all layers, and the widths of a key and of a value."""
+    n = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0)
+    if n < 1 or n > len(read.file.tensors):
+        most = len(read.file.tensors)
+        raise LoadError(f"{read.prefix}.block_count: expected 1 to {most} (the file's tensors), got {n}")
+    heads, kv_heads = read_heads(read, family, n)
+    first = next(n for n in heads if n)
+    if n_embd % first and not read.has("attention.key_length"):
+        raise LoadError(f"{read.prefix}.embedding_length: expected a multiple of {first} heads, got {n_embd}")
+    key_dim = read.size("attention.key_length", n_embd // first or 1)
+    value_dim = read.size("attention.value_length", n_embd // first or 1)
+    if not family.feed_forward:
+        widths = [0] * n
+    elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
+        widths = [0] * n  # all layers have experts only
+    else:
+        widths = read.per_layer("feed_forward_length", n)
+    windows = read_windows(read, family, n)
+    if any(windows):
+        read.refuse("attention.key_length_swa", (key_dim,))
+        read.refuse("attention.value_length_swa", (value_dim,))
+        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
+    routed = expert_layers(read, family, n)
+    layers = []
+    for i in range(n):
+        turns = family.rope != "none" and not (family.no_rope_every and (i + 1) % family.no_rope_every == 0)
+        turns = turns and (bool(windows[i]) or not family.rope_on_windows_only) and kv_heads[i] > 0
+        layers.append(
+            LayerSpec(
+                n_heads=heads[i],
+                n_kv_heads=kv_heads[i],
+                n_ff=widths[i],
+                window=0 if family.chunk else windows[i],
+                chunk=windows[i] if family.chunk else 0,
+                rope=(1 if windows[i] else 0) if turns else None,
+                experts=routed[i],
+                mixer=family.mixer if kv_heads[i] else family.recurrent_mixer,
+            )
+        )
+    return tuple(layers), key_dim, value_dim
+
+
+def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], list[int]]:
+    """Query heads and key heads of each layer; a recurrent layer has no key heads."""
+    if family.mixer == family.recurrent_mixer:
+        return [1] * n_layers, [0] * n_layers
+    least = 0 if family.recurrent_mixer else 1
+    heads = read.per_layer("attention.head_count", n_layers, least=least)
+    if not any(heads):
+        raise LoadError(f"{read.prefix}.attention.head_count: expected heads in some layer, got 0 in all")
+    if not read.has("attention.head_count_kv"):
+        return heads, heads
+    return heads, read.per_layer("attention.head_count_kv", n_layers, least=least)
+
+
+def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
+    """The window of each layer, 0 for none."""
+    window = family.chunk or read.size("attention.sliding_window", family.window, least=0)
+    key = "attention.sliding_window_pattern"
+    if read.is_array(key):
+        windowed = read.per_layer(key, n_layers, least=0)
+    else:
+        period = read.size(key, family.window_period, least=0)
+        windowed = [period == 0 or i % period < period - 1 for i in range(n_layers)]
+    return [window if has else 0 for has in windowed]
+
+
+def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tuple[Rope, ...]:
+    """The rotation of layers without a window, and that of windowed layers."""
+    n_rot = read.size("rope.dimension_count", key_dim)
+    if n_rot % 2 or (n_rot > key_dim and family.mixer == "attention"):
+        raise LoadError(
+            f"{read.prefix}.rope.dimension_count: expected an even number up to {key_dim}, got {n_rot}"
+        )
+    rope = read_rope(read, family.rope == "neox", n_rot, context)
+    base = read.number("rope.freq_base_swa", family.local_base or rope.base)
+    if family.local_rope == "plain":
+        return rope, Rope(n_rot, rope.neox, base)
+    if family.local_rope == "unscaled":
+        return rope, Rope(n_rot, rope.neox, base, magnitude=read.number("rope.scaling.attn_factor", 1.0))
+    return rope, replace(rope, base=base)
+
+
+def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
+    """Whether each layer has experts."""
+    if family.routing is None or not read.size("expert_count", 0, least=0):
+        if family.routing is None:
+            read.refuse("expert_count", (0,))
+        return [False] * n_layers
+    dense = read.size("leading_dense_block_count", 0, least=0)
+    step = read.size("interleave_moe_layer_step", 1, least=0)
+    if "moe_every_n_layers" in family.options:
+        every = read.size("moe_every_n_layers", 0, least=0)
+        return [every > 0 and i % every == 1 for i in range(n_layers)]
+    return [i >= dense and step > 0 and (i + 1) % step == 0 for i in range(n_layers)]
+
+
+def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) -> Experts | None:
+    """The experts of the model, checked; None where no layer has experts."""
+    routing = family.routing
+    if routing is None or not any(layer.experts for layer in layers):
+        return None
+    n, used = read.size("expert_count"), read.uniform("expert_used_count", len(layers))
+    if n > MAX_EXPERTS:
+        raise LoadError(f"{read.prefix}.expert_count: expected at most {MAX_EXPERTS}, got {n}")
+    if used > n:
+        raise LoadError(f"{read.prefix}.expert_used_count: expected at most {n} experts, got {used}")
+    ff = next(layer.n_ff for layer in layers if layer.experts)
+    width = read.uniform("expert_feed_forward_length", len(layers), 0)
+    width = width or (ff if routing.width == "ff" else max(1, ff // used))
+    shared = read.size("expert_shared_feed_forward_length", 0, least=0)
+    if routing.shared_width == "expert" and not shared:
+        shared = width * read.size("expert_shared_count", 1, least=0)
+    elif routing.shared_width == "ff" and not shared:
+        shared = ff
+    number = read.size("expert_gating_func", 0, least=0)
+    if number not in (0, *GATINGS):
+        raise LoadError(
+            f"{read.prefix}.expert_gating_func: expected one of {', '.join(map(str, GATINGS))}, got {number}"
+        )
+    groups = read.size("expert_group_count", 1, least=0) or 1
+    kept = read.size("expert_group_used_count", 1, least=0) or 1
+    if groups > 1 and (n % groups or kept > groups or used > kept * (n // groups)):
+        found = f"{used} of {n} experts from {kept} of {groups} groups"
+        raise LoadError(f"{read.prefix}.expert_group_count: expected groups of enough experts, got {found}")
+    gating = GATINGS.get(number, routing.gating)
+    if groups > 1 and (gating == "softmax_after_topk" or routing.scales_input):
+        key = f"{read.prefix}.expert_group_count"
+        raise LoadError(f"{key}: expected 1 group for experts chosen by their logits, got {groups}")
+    return Experts(
+        n_experts=n,
+        n_used=used,
+        width=width,
+        shared_width=shared,
+        gating=gating,
+        normalize=read.flag("expert_weights_norm", routing.normalize),
+        scale=read.factor("expert_weights_scale"),
+        groups=groups,
+        groups_used=kept,
+    )
+
+
+def read_logit_scale(read: Reader, family: Family) -> float:
+    """The factor of logits."""
+    scale = read.factor("logit_scale")
+    return 1.0 / scale if family.logit_scale == "divides" else scale
+
+
+def read_pooling(read: Reader) -> str:
+    number = read.size("pooling_type", 0, least=0)
+    if number not in POOLINGS:
+        raise LoadError(
+            f"{read.prefix}.pooling_type: expected one of {', '.join(map(str, POOLINGS))}, got {number}"
+        )
+    return POOLINGS[number] if number else ""
+
+
+def read_labels(read: Reader) -> tuple[str, ...]:
+    """Names of a classifier's labels, in the order of its rows."""
+    labels: list[str] = read.get("classifier.output_labels", list[str], [])
+    if len(labels) > MAX_LABELS:
+        key = f"{read.prefix}.classifier.output_labels"
+        raise LoadError(f"{key}: expected at most {MAX_LABELS} labels, got {len(labels)}")
+    return tuple(labels)
+
+
+def check_heads(spec: Spec, read: Reader) -> Spec:
+    """Returns ``spec``. Raises LoadError where query heads are not a multiple of key heads."""
+    for layer in spec.layers:
+        heads, shared = layer.n_heads, layer.n_kv_heads
+        if shared and (heads % shared or not heads):
+            raise LoadError(
+                f"{read.prefix}.attention.head_count: expected a multiple of {shared} key heads, got {heads}"
+            )
+    return spec
+
+
+def vocabulary_size(file: ModelFile) -> int:
+    """Rows of the embedding table, which may be more than the tokenizer has tokens."""
+    name = "token_embd.weight"
+    if name not in file.tensors or len(file.tensors[name].shape) != 2:
+        raise LoadError(f"{name}: expected a matrix, got no tensor of this name")
+    return file.tensors[name].shape[1]

@@ -1,0 +1,167 @@
+"""Wrong inputs are errors that say so, before anything is run; NumPy's numbers are as good as Python's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import (
+    ConfigError,
+    EngineConfig,
+    GenerationOptions,
+    InferenceEngine,
+    PromptError,
+    SamplerConfig,
+    SamplingError,
+    demo,
+)
+from oxillama.config.generation import FIELD_NAMES, OPTION_NAMES, GenerationFields
+from oxillama.config.sampler import SamplerFields
+
+GREEDY = SamplerConfig.greedy()
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (b"Once", "expected text or token ids, got bytes"),
+        (bytearray(b"Once"), "got bytearray"),
+        ([1.7], "got 1.7"),
+        (["5"], "got '5'"),
+        ([True], "got True"),
+        ({5, 6}, "got set"),
+        ({5: 6}, "got dict"),
+        (None, "got NoneType"),
+        (5, "got int"),
+        (np.array([1.5]), "got 1.5"),
+        (np.array([[1, 2]]), "expected token ids below"),
+        (np.array(3), "got ndarray"),
+        ((t for t in [5]), "got generator"),
+    ],
+)
+def test_what_is_no_prompt(engine: InferenceEngine, prompt: Any, message: str) -> None:
+    for call in (engine.generate, engine.embed, engine.logits, engine.prefill, engine.hidden_states):
+        with pytest.raises(PromptError, match=message):
+            call(prompt)
+
+
+def test_arrays_and_numpy_numbers_are_taken(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(PROMPT)
+    expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=6)
+    for same in (tuple(tokens), np.array(tokens), np.array(tokens, np.uint16), list(np.array(tokens))):
+        assert engine.generate(same, sampler=GREEDY, max_tokens=np.int64(6)) == expected
+    sampler = SamplerConfig(
+        temperature=np.float32(0.5),
+        top_k=np.int32(7),
+        seed=np.uint64(3),
+        banned_tokens=np.array([5, 6]),
+        logit_bias={np.int64(9): np.float64(-1)},
+    )
+    assert sampler == SamplerConfig(
+        temperature=0.5, top_k=7, seed=3, banned_tokens=(5, 6), logit_bias={9: -1}
+    )
+    assert type(sampler.top_k) is int
+    assert EngineConfig(context_size=np.int64(64)).context_size == 64
+    assert SamplerConfig(banned_tokens={6}).banned_tokens == (6,)
+
+
+def test_a_batch_is_a_list(engine: InferenceEngine) -> None:
+    for wrong in ("abc", b"abc", {"a": 1}, 5, None):
+        for call in (engine.generate_batch, engine.stream_batch, engine.embed_batch):
+            with pytest.raises(ConfigError, match="expected a list of prompts"):
+                call(wrong)  # type: ignore[arg-type]
+    assert engine.generate_batch((p for p in [PROMPT]), sampler=GREEDY, max_tokens=2)
+
+
+def test_tokens_outside_the_vocabulary_are_told_at_once(engine: InferenceEngine) -> None:
+    steps = engine.metrics.steps
+    n = engine.tokenizer.n_vocab
+    for options in ({"logit_bias": {n: 1.0}}, {"banned_tokens": (n,)}, {"allowed_tokens": (n,)}):
+        with pytest.raises(ConfigError, match=f"expected token ids below {n}, got {n}"):
+            engine.stream(PROMPT, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"top_logprobs: expected at most {engine.spec.n_vocab}"):
+        engine.stream(PROMPT, top_logprobs=engine.spec.n_vocab + 1)
+    assert engine.metrics.steps == steps
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit, SystemExit, ValueError])
+def test_what_a_stage_raises_is_raised(engine: InferenceEngine, error: type[BaseException]) -> None:
+    def stage(ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> None:
+        raise error("of the stage")
+
+    sampler = SamplerConfig(order=("top_k", stage, "temperature"))
+    silent = error in (StopIteration, StopAsyncIteration, GeneratorExit)
+    with pytest.raises(SamplingError if silent else error, match="of the stage"):
+        engine.generate(PROMPT, sampler=sampler)
+    with pytest.raises(SamplingError if silent else error):
+        list(engine.stream(PROMPT, sampler=sampler))
+    assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=2)
+
+
+def test_options_of_both_kinds_and_their_mistakes(engine: InferenceEngine) -> None:
+    expected = engine.generate(PROMPT, sampler=SamplerConfig(seed=7, top_k=5), max_tokens=8)
+    assert engine.generate(PROMPT, seed=7, top_k=5, max_tokens=8) == expected
+    assert engine.generate(PROMPT, sampler=SamplerConfig(seed=7), top_k=5, max_tokens=8) == expected
+    options = GenerationOptions(sampler=SamplerConfig(seed=1, top_k=5), max_tokens=3)
+    assert engine.generate(PROMPT, options, seed=7, max_tokens=8) == expected
+    assert engine.generate(PROMPT, stop=None, max_tokens=2, temperature=0)
+    for wrong, message in (
+        ({"temprature": 1}, "temprature: is no option; temperature is"),
+        ({"sampler": {"top_k": 3}}, "sampler: expected a SamplerConfig, got dict"),
+        ({"sampler": 3}, "sampler: expected a SamplerConfig, got int"),
+        ({"options": {"max_tokens": 3}}, "options: expected a GenerationOptions, got dict"),
+        ({"stop": [""]}, "stop: expected strings that are not empty"),
+        ({"stop": 5}, "stop: expected strings"),
+        ({"salt": 5}, "salt: expected a str, got int"),
+        ({"window": 0}, "window: expected an integer >= 1, got 0"),
+        ({"keep_logits": 1}, "keep_logits: expected True or False, got 1"),
+        ({"top_k": 2**31}, "top_k: expected an integer >= 0 and <= 2147483647, got 2147483648"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            engine.generate(PROMPT, **wrong)  # type: ignore[arg-type]
+        assert str(caught.value).startswith(message)
+
+
+def test_the_context_is_used_up_where_there_is_no_limit() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, context_size=40)
+    generation = engine.stream(PROMPT, sampler=GREEDY, ignore_eos=True, max_tokens=None)
+    assert len(generation.result().tokens) == 40 - len(generation.prompt_tokens)
+    assert generation.finish_reason == "length"
+
+
+def test_an_engine_is_made_of_a_path() -> None:
+    assert InferenceEngine(demo.STORY).generate(PROMPT, sampler=GREEDY, max_tokens=2)
+    assert InferenceEngine(str(demo.STORY)).is_loaded
+    for wrong in (5, {"model_path": "x"}, b"x"):
+        with pytest.raises(ConfigError, match="config: expected a EngineConfig, got"):
+            InferenceEngine(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="model_path: expected a path, got 5"):
+        EngineConfig(model_path=5)  # type: ignore[arg-type]
+
+
+def test_the_fields_for_type_checkers_are_those_of_the_classes() -> None:
+    assert set(GenerationFields.__annotations__) >= set(FIELD_NAMES)
+    assert set(SamplerFields.__annotations__) | set(FIELD_NAMES) == set(OPTION_NAMES)
+    from oxillama.config import EngineFields
+
+    assert {*EngineFields.__annotations__, "model_path"} == set(EngineConfig.__dataclass_fields__)
+
+
+def test_each_thread_has_its_own_last_generation(engine: InferenceEngine) -> None:
+    import threading
+
+    engine.generate(PROMPT, sampler=GREEDY, max_tokens=2)
+    assert engine.finish_reason == "length"
+    others: list[str | None] = []
+    thread = threading.Thread(target=lambda: others.append(engine.finish_reason))
+    thread.start()
+    thread.join()
+    assert others == [None]

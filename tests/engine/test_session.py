@@ -1,0 +1,230 @@
+"""Sequences run by hand, many at a time and beside requests: the bits of the whole, forth and back."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from oxillama import ConfigError, InferenceEngine, KvCacheFullError, PromptError, SamplerConfig, demo
+from oxillama.engine import loading
+from tests.support.kernels import same_bits
+from tests.support.serving import Letters
+from tests.support.zoo import MODELS
+
+GREEDY = SamplerConfig.greedy()
+TEXT = "Mia and the little fox went to the sea. They found a boat, and then"
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
+
+
+def test_many_sessions_beside_requests(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(TEXT)
+    whole = engine.logits(tokens)
+    expected = engine.generate(TEXT, sampler=GREEDY, max_tokens=60)
+    stream = engine.stream(TEXT, sampler=GREEDY, max_tokens=60)
+    sessions = [engine.session() for _ in range(4)]
+    for i, session in enumerate(sessions):
+        assert same_bits(session.prefill(tokens[: i + 3]), whole[i + 2])
+    for i, session in enumerate(sessions):
+        assert same_bits(session.forward(tokens[i + 3]), whole[i + 3])
+        assert same_bits(session.logits(tokens[i + 4 :]), whole[i + 4 :])
+        assert session.tokens == tokens
+    assert "".join(stream) == expected
+    engine.check_integrity()
+    for session in sessions:
+        session.close()
+    assert engine.model.loop.held == []
+
+
+def test_rewind_keeps_the_first_tokens(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(TEXT)
+    whole = engine.logits(tokens)
+    with engine.session() as session:
+        session.prefill(tokens)
+        for n in (len(tokens), 9, 4, 1):
+            session.rewind(n)
+            assert (len(session), session.tokens) == (n, tokens[:n])
+            if n < len(tokens):
+                assert same_bits(session.prefill(tokens[n:]), whole[-1])
+        for wrong in (-1, len(tokens) + 1, 1.5, True, None):
+            with pytest.raises(ConfigError, match="n_tokens: expected"):
+                session.rewind(wrong)  # type: ignore[arg-type]
+        session.rewind(0)
+        assert same_bits(session.logits(tokens), whole)
+
+
+def test_forks_go_their_own_ways(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(TEXT)
+    whole = engine.logits(tokens)
+    with engine.session() as session:
+        session.prefill(tokens[:10])
+        forks = [session.fork() for _ in range(3)]
+        forks[0].prefill(tokens[3:8])
+        forks[1].rewind(5)
+        for way in (session, forks[2]):
+            assert same_bits(way.prefill(tokens[10:]), whole[-1])
+        assert same_bits(forks[1].prefill(tokens[5:]), whole[-1])
+        engine.check_integrity()
+        for fork in forks:
+            fork.close()
+
+
+def test_generation_goes_on_from_a_session(engine: InferenceEngine) -> None:
+    expected = engine.stream(TEXT, sampler=GREEDY, max_tokens=30).result()
+    prompt = engine.tokenize(TEXT)
+    with engine.session() as session:
+        session.prefill(prompt)
+        first = session.generate(sampler=GREEDY, max_tokens=10)
+        assert session.tokens == prompt + expected.tokens[:10]
+        stream = session.stream(sampler=GREEDY, max_tokens=20)
+        for call in (
+            lambda: session.prefill("x"),
+            lambda: session.rewind(0),
+            session.fork,
+            session.kv_snapshot,
+        ):
+            with pytest.raises(ConfigError, match="session: a generation goes on from here"):
+                call()
+        text = next(stream) + "".join(stream)
+        assert first + text == expected.text
+        assert stream.usage.cached_tokens >= len(prompt) + 8
+        whole = engine.logits(session.tokens)
+        session.rewind(len(session) - 1)
+        assert same_bits(session.forward(expected.tokens[-1]), whole[-1])
+        engine.check_integrity()
+    with (
+        engine.session() as session,
+        pytest.raises(PromptError, match="session: expected at least one token"),
+    ):
+        session.generate()
+
+
+def test_a_cancelled_generation_leaves_what_it_has_run(engine: InferenceEngine) -> None:
+    expected = engine.stream(TEXT, sampler=GREEDY, max_tokens=100).result()
+    prompt = engine.tokenize(TEXT)
+    with engine.session() as session:
+        session.prefill(prompt)
+        stream = session.stream(sampler=GREEDY, max_tokens=100, window=3)
+        next(stream)
+        stream.close()
+        n = len(session) - len(prompt)
+        assert 1 <= n < 20
+        assert session.tokens == prompt + expected.tokens[:n]
+        rest = session.stream(sampler=GREEDY, max_tokens=100 - n).result()
+        assert expected.tokens[n:] == rest.tokens
+    engine.check_integrity()
+
+
+class Few(Letters):
+    """Tokens for models without a vocabulary."""
+
+    n_vocab = 1
+
+
+@pytest.mark.parametrize("name", ["mamba2", "jamba", "rwkv7", "gemma3", "deepseek2"])
+def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
+    engine = InferenceEngine()
+    engine.load_model_from_bytes(MODELS[name].file())
+    tokens = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
+    whole = engine.logits(tokens)
+    with engine.session() as session, session.fork() as other:
+        session.prefill(tokens[:8])
+        session.rewind(5)
+        assert same_bits(session.prefill(tokens[5:]), whole[-1])
+        snapshot = session.kv_snapshot()
+        other.kv_restore(snapshot)
+        assert same_bits(other.forward(3), session.forward(3))
+        engine.check_integrity()
+
+
+def test_snapshots_say_what_they_are_of(engine: InferenceEngine, tmp_path: Path) -> None:
+    tokens = engine.tokenize(TEXT)
+    with engine.session() as session:
+        session.prefill(tokens[:9])
+        snapshot = session.kv_snapshot()
+    same = InferenceEngine.from_gguf(demo.STORY, num_threads=1, prefill_chunk_size=3)
+    with same.session() as session:
+        session.kv_restore(snapshot)
+        assert same_bits(session.prefill(tokens[9:]), engine.logits(tokens)[-1])
+    moved = tmp_path / "moved.gguf"
+    moved.write_bytes(demo.STORY.read_bytes())
+    InferenceEngine.from_gguf(moved).kv_restore(snapshot)
+    changed = bytearray(demo.STORY.read_bytes())
+    changed[-70000] ^= 1  # a bit in the middle of a tensor
+    (tmp_path / "changed.gguf").write_bytes(changed)
+    for path, options, message in (
+        (demo.DRAFT, {}, "of model"),
+        (tmp_path / "changed.gguf", {}, "of model"),
+        (demo.STORY, {"compute": "f32"}, "of model"),
+        (demo.STORY, {"page_size": 64}, "page_size 64, got 16"),
+        (demo.STORY, {"kv_type": "bf16"}, "kv_type bf16, got f16"),
+    ):
+        other = InferenceEngine.from_gguf(path, **options)  # type: ignore[arg-type]
+        other.prefill(tokens[:3])
+        with pytest.raises(ConfigError, match=f"snapshot: expected .*{message}"):
+            other.kv_restore(snapshot)
+        assert other.kv_cache_seq_len == 3
+    with pytest.raises(ConfigError, match="snapshot: expected a KvSnapshot, got bytes"):
+        engine.kv_restore(b"OXISNAP1")  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    small = InferenceEngine.from_gguf(
+        demo.STORY, kv_memory_limit=3 * (1 << 20), context_size=64, page_size=16
+    )
+    stride = small.model.pool.stride
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=2 * stride, context_size=64)
+    with small.session() as session:
+        session.prefill([5] * 20)
+        with pytest.raises(KvCacheFullError):
+            session.prefill([6] * 20)
+        assert session.tokens == [5] * 20
+        with pytest.raises(PromptError, match="expected at most 64 tokens in all, got 80"):
+            session.prefill([6] * 60)
+        session.forward(6)
+    small.check_integrity()
+
+
+def test_threads_share_a_session_call_by_call(engine: InferenceEngine) -> None:
+    with engine.session() as session:
+        threads = [threading.Thread(target=lambda i=i: session.prefill([i + 5] * 6)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        runs = [session.tokens[i : i + 6] for i in range(0, 24, 6)]
+        assert all(len(set(run)) == 1 for run in runs)
+        assert same_bits(session.forward(5), engine.logits([*session.tokens])[-1])
+
+
+def test_the_engines_own_names_are_those_of_a_session(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(TEXT)
+    whole = engine.logits(TEXT)
+    engine.reset()
+    assert same_bits(engine.forward_prefill(tokens[:5]), whole[4])
+    assert same_bits(engine.forward_decode(tokens[5]), whole[5])
+    assert same_bits(engine.forward_one(tokens[6]), whole[6])
+    engine.truncate(6)
+    engine.rewind(5)
+    assert engine.kv_cache_seq_len == 5
+    snapshot = engine.kv_snapshot()
+    engine.reset()
+    assert engine.kv_cache_seq_len == 0
+    engine.kv_restore(snapshot)
+    assert same_bits(engine.prefill(tokens[5:]), whole[-1])
+    assert engine.detokenize(tokens) == TEXT
+    assert engine.vocab_bytes()[tokens[-1]].decode() == engine.decode_token(tokens[-1])
+    assert not engine.is_eos(tokens[-1])
+    assert same_bits(engine.embed_with(TEXT, "max"), engine.embed_batch_with([TEXT], "max")[0])
+    assert engine.metadata["general.architecture"] == "llama"
+    assert engine.metrics_snapshot().steps >= 0
+    engine.reset()
+    shown = {name for name in dir(engine) if not name.startswith("_")}
+    assert len(shown) <= 26
+    assert not shown & {"forward_one", "embed_with", "kv_snapshot", "generate_with_logits"}
