@@ -2,134 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import (
-    attention,
-    busy,
-    curves,
-    end_to_end,
-    generation,
-    grammar,
-    kernels,
-    loading,
-    make_model,
-    quantizers,
-    runs,
-    sampling,
-    serving,
-)
-from oxillama.bench.measurements import Row
-from oxillama.errors import OxiLlamaError
+from oxillama.cli.program import run_program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0, or 2 after one line on stderr when it cannot be run as asked."""
-    args = parser().parse_args(argv)
-    try:
+    """Runs one command; 0, or 2 after one line on stderr when it cannot be run as asked."""
+
+    def job() -> int:
+        from benchmarks.commands import parser  # fails without the kernels
+
+        args = parser().parse_args(argv)
         status: int = args.run(args)
-    except (OxiLlamaError, OSError) as error:
-        print(f"benchmarks: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return status
+        return status
 
-
-def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
-    top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    speed = commands.add_parser("end-to-end", help="prefill and decode speed of models, engines alternating")
-    _add_common(speed, new=32)
-    speed.set_defaults(run=run_end_to_end, command="end-to-end")
-
-    load = commands.add_parser("load", help="load time and peak memory, each load in a fresh process")
-    _add_common(load, new=8)
-    load.set_defaults(run=run_load, command="load")
-
-    alone = commands.add_parser("kernels", help="speed of the matrix products alone, by format and tokens")
-    kernels.add_arguments(alone)
-    alone.set_defaults(run=kernels.run)
-
-    masks = commands.add_parser("grammar", help="compiling grammars and finding the tokens they allow")
-    grammar.add_arguments(masks)
-    masks.set_defaults(run=grammar.run)
-
-    bound = commands.add_parser("generation", help="what a grammar costs a whole generation")
-    generation.add_arguments(bound)
-    bound.set_defaults(run=generation.run)
-
-    attending = commands.add_parser(
-        "attention", help="attention alone, decoding and prefill, beside a roofline"
-    )
-    attention.add_arguments(attending)
-    attending.set_defaults(run=attention.run)
-    both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
-    quantizers.add_arguments(both)
-    both.set_defaults(run=quantizers.run)
-    choosing = commands.add_parser(
-        "sampling", help="time to choose a token, by stage, and for many sequences"
-    )
-    sampling.add_arguments(choosing)
-    choosing.set_defaults(run=sampling.run)
-    many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
-    serving.add_arguments(many)
-    many.set_defaults(run=serving.run)
-
-    sizes = commands.add_parser("curves", help="cost against size: context, batch, model; drawn as SVG")
-    curves.add_arguments(sizes)
-    sizes.set_defaults(run=curves.run)
-    shared = commands.add_parser("busy", help="the share of the speed kept while a process spins on a core")
-    busy.add_arguments(shared)
-    shared.set_defaults(run=busy.run)
-
-    make = commands.add_parser("make-model", help="write a GGUF of random weights in a real shape")
-    make_model.add_arguments(make)
-    make.set_defaults(run=make_model.run)
-    return top
-
-
-def _add_common(command: argparse.ArgumentParser, new: int) -> None:
-    runs.add_engine_arguments(command)
-    command.add_argument("--prompt", type=runs.positive, default=512, help="tokens (default: 512)")
-    command.add_argument(
-        "--new", type=runs.positive, default=new, help="tokens decoded (default: %(default)s)"
-    )
-    runs.add_arguments(command)
-
-
-def run_end_to_end(args: argparse.Namespace) -> int:
-    """`end-to-end`: see `benchmarks.end_to_end`."""
-    run = _prepare(args)
-    results: list[Row] = []
-    for model in args.model:
-        found, agreement = end_to_end.measure(model, run.engines, **_measured(args))
-        results += found
-        if agreement is not None:
-            print(f"{model.stem}: cosine of the engines' logits after the prompt: {agreement:.5f}")
-    return run.finish(results)
-
-
-def run_load(args: argparse.Namespace) -> int:
-    """`load`: see `benchmarks.loading`."""
-    run = _prepare(args)
-    results: list[Row] = []
-    for model in args.model:
-        results += loading.measure(model, run.engines, **_measured(args))
-    return run.finish(results)
-
-
-def _prepare(args: argparse.Namespace) -> runs.Run:
-    engines = runs.engines(args)
-    runs.check_models(args.model)
-    conditions = {name: getattr(args, name) for name in ("threads", "prompt", "new")}
-    return runs.Run(args.command, args, conditions, engines)
-
-
-def _measured(args: argparse.Namespace) -> dict[str, int]:
-    return {name: getattr(args, name) for name in ("threads", "rounds", "warmup", "prompt", "new")}
+    return run_program("benchmarks", job)
 
 
 if __name__ == "__main__":

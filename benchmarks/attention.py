@@ -19,9 +19,7 @@ from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
 from oxillama._kernels.memory import aligned_empty
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import Metric, Row, align, round_ratios, spread
-from oxillama.config.engine import available_cpus
+from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES
 
@@ -42,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, action="append", help="repeatable; default: all")
     parser.add_argument("--kv-type", choices=KV_TYPES, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
-    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
+    runs.add_threads(parser)
     parser.add_argument(
         "--context", type=int, default=8192, help="positions when decoding (default: %(default)s)"
     )
@@ -58,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per shape and KV type: rates, and shares of the rooflines."""
-    for name in ("threads", "context", "prompt", "page_size", "megabytes"):
+    for name in ("context", "prompt", "page_size", "megabytes"):
         if not 0 < getattr(args, name) < 1e6:
             raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
     kernels = load(args.target) if args.target else best()

@@ -1,8 +1,7 @@
-"""A busy core: what is left of the speed while another process spins on one of the cores.
+"""A busy core: the share of the speed that an engine keeps while another process spins on one of the cores.
 
-A turn of an engine measures it on the quiet machine, then starts the spinning process and measures again, so
-that a round gives the share that was kept. Decoding stops after some seconds, whatever it has done by then:
-an engine whose threads wait for each other in spinning barriers can take seconds for a token.
+A turn measures an engine on the quiet machine, then starts the spinning process and measures again. Decoding
+stops after some seconds: an engine whose threads wait in spinning barriers can take seconds for a token.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.peers import ENGINES, Runner
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import fixed_tokens
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, rows
+from oxillama.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 
 SPIN = """
 import os, sys
 parent = int(sys.argv[1])
-while os.getppid() == parent:  # nobody is left to end it when the benchmark was killed
+while os.getppid() == parent:  # ends with the benchmark, even if that is killed
     for _ in range(1_000_000):
         pass
 """

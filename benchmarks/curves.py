@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks import plot, runs, serving
 from benchmarks.peers import ENGINES, LlamaCpp, Runner
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import Summary, fixed_tokens
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, Summary, rows
+from oxillama.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--context, --batch: expected sizes, got none of either")
     unable = [name for name in engines if not ENGINES[name].appends]
     if unable:
-        raise ConfigError(f"curves: needs engines that append to a context, {unable[0]} does not")
+        raise ConfigError(f"--engine: expected engines that append to a context, got {unable[0]}")
     if args.plot is not None:
         plot.check(args.plot)
     conditions = {name: getattr(args, name) for name in ("threads", "new", "context", "batch")}

@@ -1,8 +1,8 @@
 """Prefill and decode speed of whole models, engines taking turns in one process.
 
 A turn prefills a prompt into an empty context and then decodes tokens behind it, so that decoding is
-measured at the depth of the prompt. Every engine runs the same tokens; how alike their logits are after
-the prompt is reported too, for a fast engine that computes something else would be no comparison.
+measured at the depth of the prompt. Every engine runs the same tokens. The cosine between the engines' logits
+after the prompt is reported too, as a check that both compute the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.peers import ENGINES, Runner
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import fixed_tokens
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, rows
+from oxillama.bench.run import fixed_tokens
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)

@@ -14,8 +14,7 @@ from benchmarks import runs
 from benchmarks.grammar_texts import JSON
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.bench.measurements import Metric, rows
-from oxillama.config.engine import available_cpus
+from oxillama.bench.report import Metric, rows
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar
 
@@ -26,9 +25,7 @@ METRICS = (Metric("decode", "ms a token", False), Metric("whole", "ms a token", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `generation`."""
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument(
-        "--threads", type=runs.positive, default=available_cpus(), help="default: %(default)s"
-    )
+    runs.add_threads(parser)
     parser.add_argument("--new", type=int, default=32, help="tokens decoded (default: %(default)s)")
     runs.add_arguments(parser)
 
@@ -61,8 +58,7 @@ def constrained(n_tokens: int) -> SamplerConfig:
 def turn(engine: InferenceEngine, sampler: SamplerConfig, n_tokens: int) -> dict[str, float]:
     """One generation."""
     start = time.perf_counter()
-    engine.generate(PROMPT, sampler=sampler, max_tokens=n_tokens)
+    completion = engine.stream(PROMPT, sampler=sampler, max_tokens=n_tokens).result()
     whole = time.perf_counter() - start
-    generation = engine.last
-    assert generation is not None and len(generation.tokens) == n_tokens
-    return {"decode": generation.decode_seconds / (n_tokens - 1) * 1e3, "whole": whole / n_tokens * 1e3}
+    assert len(completion.tokens) == n_tokens
+    return {"decode": completion.timings.decode / (n_tokens - 1) * 1e3, "whole": whole / n_tokens * 1e3}

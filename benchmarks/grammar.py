@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.grammar_texts import CASES, Case
-from oxillama.bench.measurements import Metric, Row, align
+from oxillama.bench.report import Metric, Row, align
 from oxillama.errors import ConfigError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
 from oxillama.tokenizer.bridge import TokenizerBridge

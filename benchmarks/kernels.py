@@ -20,15 +20,7 @@ from benchmarks.random_blocks import random_rows
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
 from oxillama._kernels.memory import aligned_empty
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import (
-    Metric,
-    Row,
-    align,
-    round_ratios,
-    spread,
-)
-from oxillama.config.engine import available_cpus
+from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, LAYOUTS
 
@@ -51,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     runnable = [name for name, fmt in FORMATS.items() if fmt.layout]
     parser.add_argument("--format", choices=runnable, action="append", help="repeatable; default: all")
     parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
-    parser.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
+    runs.add_threads(parser)
     parser.add_argument(
         "--megabytes", type=float, default=96.0, help="size of the matrix (default: %(default)s)"
     )
@@ -61,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per format: shares of the roofline, and what more tokens cost."""
-    for option, value in (("--threads", args.threads),):
-        if value < 1:
-            raise ConfigError(f"{option}: expected at least 1, got {value}")
     if not 0 < args.megabytes < 1e6:
         raise ConfigError(f"--megabytes: expected a number above 0, got {args.megabytes}")
     kernels = load(args.target) if args.target else best()

@@ -2,8 +2,7 @@
 
 The file is read once before, so that all loads find it in the page cache. A process loads the model,
 runs one token, then a prompt and a few single tokens, and reports its times and its peak of resident
-memory. Stated is that peak less the size of the file and of the KV cache: what an engine needs on top
-of what any engine must hold.
+memory. The last metric is that peak minus the sizes of the file and of the KV cache.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import numpy as np
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import fixed_tokens
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, rows
+from oxillama.bench.run import fixed_tokens
 from oxillama.errors import LoadError
 
 METRICS = (
@@ -95,7 +94,7 @@ def kv_bytes(model: Path, context: int) -> int:
             return _kv_bytes(file.metadata, context)
     except KeyError as error:
         raise LoadError(
-            f"{model}: the size of its KV cache needs the key {error}, which is absent"
+            f"{model}: expected the key {error} for the size of the KV cache, got none"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""Write a GGUF of random weights in a real model's shape (`benchmarks.shapes`): speed without a download.
+"""Writes a GGUF file of random weights in the shape of a real model (`benchmarks.shapes`).
 
     python -m benchmarks.make_model 1.1B Q4_K_M out.gguf
 
-Speed depends on shapes and formats, not on what the weights say. The weights are drawn so that
+Speed depends on shapes and formats, not on the values of the weights. The weights are drawn so that
 activations and logits keep the size they have in a trained model, and the formats of the tensors follow
 the mixes that llama.cpp's quantizer writes. Data is made and written in slices of a few megabytes.
 """
@@ -81,7 +81,8 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
         if tensor.n_in % FORMATS[tensor.format].block_len:
             block_len = FORMATS[tensor.format].block_len
             raise ConfigError(
-                f"{tensor.name}: {tensor.format} needs rows of a multiple of {block_len}, not {tensor.n_in}"
+                f"{tensor.name}: expected rows of a multiple of {block_len} values for {tensor.format}, "
+                f"got {tensor.n_in}"
             )
     writer = gguf.GGUFWriter(path, shape.family)
     _add_metadata(writer, shape, mix, seed)
@@ -108,7 +109,7 @@ def _gguf() -> Any:
     try:
         import gguf
     except ImportError as error:
-        raise ConfigError("make_model: needs the package gguf, which is not installed") from error
+        raise ConfigError("make-model: expected the package gguf, got none: pip install gguf") from error
     return gguf
 
 

@@ -1,6 +1,6 @@
-"""Engines behind one face, so that all are timed by the same code, in the same process.
+"""Engines behind one interface, so that all are timed by the same code, in the same process.
 
-`Runner` holds the clock; an engine supplies five small methods below it. All get the same work: fixed
+`Runner` measures the time; an engine implements five small methods. All get the same work: fixed
 token ids, a float16 KV cache, the logits of the last token as float32, no sampling. An engine's package
 is imported when it is loaded, so that either can be measured where the other is missing.
 """
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oxillama.bench.benchmark import fixed_tokens, peak_rss
+from oxillama.bench.machine import peak_rss
+from oxillama.bench.run import fixed_tokens
 from oxillama.errors import ConfigError, LoadError, ModelFileError, PromptError, SamplingError
 from oxillama.gguf.model_file import ModelFile
 
@@ -29,10 +30,10 @@ class Runner(ABC):
 
     Attributes
     ----------
-    appends : whether token ids can be given, and be appended to a context: else they are only counted, and no
-        logits come back.
+    appends : whether the engine appends token ids to a context and returns logits. Otherwise only the number
+        of the ids counts, and the logits are zeros.
     load_seconds : time to open the model until it can be run.
-    first_token_seconds : the same, and a first token: what was only mapped has been read by then.
+    first_token_seconds : time to open the model and run one token, which reads memory-mapped weights.
     n_vocab : tokens in the vocabulary.
     logits : those of the last token of the last prefill, float32 (n_vocab,).
     """
@@ -58,7 +59,7 @@ class Runner(ABC):
         Raises ConfigError when the engine is not installed, ModelFileError or LoadError for the model.
         """
         if not self.model.is_file():
-            raise ModelFileError(f"{self.model}: expected a GGUF model, found no such file")
+            raise ModelFileError(f"{self.model}: expected a GGUF model, got no such file")
         self._import()
         start = self._clock()
         self._open()
@@ -200,7 +201,7 @@ class LlamaCpp(Runner):
         try:
             import llama_cpp
         except (ImportError, OSError, RuntimeError) as error:
-            message = f"peer llama.cpp: needs the package llama-cpp-python, which cannot be imported: {error}"
+            message = f"peer llama.cpp: expected the package llama-cpp-python, got {error}"
             raise ConfigError(message) from error
         self._api = llama_cpp
         # Kept alive: llama.cpp calls it for as long as it lives.
@@ -279,7 +280,7 @@ class OxiLlamaPy(Runner):
         try:
             import oxillama_py
         except ImportError as error:
-            message = f"peer oxillama-py: needs PyPI's package oxillama, which cannot be imported: {error}"
+            message = f"peer oxillama-py: expected the package oxillama of PyPI, got {error}"
             raise ConfigError(message) from error
         self._module = oxillama_py
 

@@ -1,6 +1,6 @@
 """Line charts of measurements as SVG, written here; as PNG where matplotlib is installed.
 
-Both axes are logarithmic, for sizes and costs both grow by factors. A chart is one quantity: a line per
+Both axes are logarithmic, because sizes and costs grow by factors. A chart is one quantity: a line per
 series, a dot per median, a bar from quartile to quartile.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from oxillama.bench.benchmark import Summary
+from oxillama.bench.report import Summary
 from oxillama.errors import ConfigError
 
 WIDTH, HEIGHT = 460, 320  # of a chart, in pixels
@@ -72,7 +72,7 @@ def svg(charts: Sequence[Chart]) -> str:
 def _chart(chart: Chart) -> list[str]:
     points = [point for line in chart.series.values() for point in line]
     if not points:
-        raise ConfigError(f"chart {chart.title}: expected at least one point, found none")
+        raise ConfigError(f"chart {chart.title}: expected at least one point, got none")
     x = Axis([at for at, _ in points], LEFT, WIDTH - RIGHT)
     y = Axis([bound for _, s in points for bound in (s.low, s.high)], HEIGHT - BOTTOM, TOP)
     middle = (LEFT + WIDTH - RIGHT) / 2
@@ -148,7 +148,7 @@ def write(path: Path, charts: Sequence[Chart]) -> None:
 
 
 def check(path: Path) -> None:
-    """Raises ConfigError for an ending, a folder or a missing package that will not do."""
+    """Raises ConfigError if `write` would fail: another suffix, no such folder, or no matplotlib."""
     if path.suffix not in (".svg", ".png"):
         raise ConfigError(f"--plot: expected a file .svg or .png, got {path}")
     if not path.absolute().parent.is_dir():
@@ -157,5 +157,5 @@ def check(path: Path) -> None:
         try:
             import matplotlib  # noqa: F401
         except ImportError as error:
-            message = f"--plot: {path} needs the package matplotlib, which is not installed; .svg does not"
+            message = f"--plot: expected the package matplotlib for {path}, got none; .svg works without it"
             raise ConfigError(message) from error

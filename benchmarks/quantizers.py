@@ -26,8 +26,7 @@ from benchmarks import runs
 from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, InferenceEngine, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, Summary, rows
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.gguf.model_file import ModelFile
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--record", type=Path, metavar="FILE", help="write llama.cpp's errors, for the tests")
     parser.add_argument("--errors-only", action="store_true", help="leave the perplexities out")
-    parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
+    runs.add_threads(parser)
     runs.add_arguments(parser)
 
 
@@ -96,7 +95,7 @@ class Peer:
         try:
             import llama_cpp
         except ImportError as error:
-            raise ConfigError("llama.cpp: needs the package llama-cpp-python") from error
+            raise ConfigError("llama.cpp: expected the package llama-cpp-python, got none") from error
         self.api = llama_cpp
         library = ctypes.CDLL(next(str(p) for p in Path(llama_cpp.__file__).parent.rglob("*ggml-base.*")))
         self.chunk = library.ggml_quantize_chunk

@@ -1,7 +1,7 @@
-"""What every benchmark does besides measuring: common options, the report, the comparison with an old one.
+"""Common parts of all benchmarks: options, the report, the comparison with an earlier report.
 
-A command makes a `Run` before it measures, so that whatever would fail after minutes fails at once, and hands
-its rows to `Run.finish`, which prints the machine, the table and the comparison and writes the JSON.
+A command creates a `Run` before it measures, so that bad options fail at once. `Run.finish` takes the rows,
+prints the machine, the table and the comparison, and writes the JSON.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 from benchmarks.peers import ENGINES
 from benchmarks.timing import CpuTime, others_share
-from oxillama.bench.benchmark import describe_machine
-from oxillama.bench.measurements import Row, compare, machine_text, read_report, report, table, write_report
+from oxillama.bench.machine import describe_machine, machine_text
+from oxillama.bench.report import Row, compare, read_report, report, table, write_report
+from oxillama.cli.console import check_writable
+from oxillama.cli.options import integer
 from oxillama.config.engine import available_cpus
 from oxillama.errors import ConfigError, ModelFileError
 
@@ -29,19 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser, rounds: int = 10, warmup: int
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, many: bool = True) -> None:
-    """The options of commands that run models: which, in what engines, on how many threads."""
+    """The options of commands that run models: model files, engines, threads."""
     repeatable = {"action": "append", "help": "GGUF file; repeatable"} if many else {"help": "GGUF file"}
     parser.add_argument("--model", type=Path, required=True, **repeatable)  # type: ignore[arg-type]
     parser.add_argument("--engine", choices=ENGINES, default="oxillama", help="default: %(default)s")
     parser.add_argument("--peer", choices=ENGINES, help="a second engine to compare with")
+    add_threads(parser)
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that run kernels."""
     parser.add_argument("--threads", type=positive, default=available_cpus(), help="default: %(default)s")
 
 
 def positive(text: str) -> int:
     """Parses a count of at least 1."""
-    value = int(text)
+    value = integer(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
     return value
 
 
@@ -58,7 +65,7 @@ def check_models(models: Sequence[Path]) -> None:
     """Raises ModelFileError for the first that is no file."""
     for model in models:
         if not model.is_file():
-            raise ModelFileError(f"{model}: expected a GGUF model, found no such file")
+            raise ModelFileError(f"{model}: expected a GGUF model, got no such file")
 
 
 def version_of(engine: str) -> str:
@@ -83,8 +90,8 @@ class Run:
         for name, least in (("rounds", 1), ("warmup", 0)):
             if getattr(args, name) < least:
                 raise ConfigError(f"--{name}: expected at least {least}, got {getattr(args, name)}")
-        if args.json is not None and not args.json.absolute().parent.is_dir():
-            raise ConfigError(f"--json: expected a file in an existing folder, got {args.json}")
+        if args.json is not None:
+            check_writable("--json", args.json)
         self.command, self.engines = command, engines
         self.options = {**conditions, "rounds": args.rounds, "warmup": args.warmup}
         self.json, self.compare = args.json, args.compare

@@ -16,9 +16,8 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.timing import alternate
-from oxillama.bench.measurements import Metric, Row, rows
+from oxillama.bench.report import Metric, Row, rows
 from oxillama.config.sampler import SamplerConfig
-from oxillama.errors import ConfigError
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.chain import Sampler
 
@@ -94,21 +93,20 @@ def drawn(api: Any, sampler: Any) -> list[Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", choices=["llama.cpp"], help="an engine to compare with")
-    parser.add_argument("--vocab", type=int, default=131_072, help="default: %(default)s")
+    parser.add_argument("--vocab", type=runs.positive, default=131_072, help="default: %(default)s")
     parser.add_argument(
         "--logits", choices=["normal", "uniform"], default="normal", help="of deviation 3; -1 to 1"
     )
     parser.add_argument("--case", choices=list(CASES), action="append", help="repeatable; default: all")
-    parser.add_argument("--sequences", type=int, default=32, help="of the batch (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="for the batch (default: %(default)s)")
+    parser.add_argument(
+        "--sequences", type=runs.positive, default=32, help="of the batch (default: %(default)s)"
+    )
+    runs.add_threads(parser)
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints microseconds per token, a line per case, then those of a batch."""
-    for name in ("vocab", "sequences", "threads"):
-        if getattr(args, name) < 1:
-            raise ConfigError(f"--{name}: expected at least 1, got {getattr(args, name)}")
     names = ("vocab", "logits", "sequences", "threads")
     engines = ["oxillama", *([args.peer] if args.peer else [])]
     whole = runs.Run("sampling", args, {name: getattr(args, name) for name in names}, engines)

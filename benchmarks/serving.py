@@ -1,6 +1,6 @@
 """Many requests at once: batched decoding beside llama.cpp's, shared prefixes, streams beside a long prompt.
 
-Batched decoding takes turns with the peer as everything else here does. A turn decodes N sequences
+Batched decoding takes turns with the peer. A turn decodes N sequences
 together behind short prompts of their own; ours go through the engine as users' requests do, scheduler and
 sampler included, the peer's through its batch interface with fixed tokens and nothing around it.
 """
@@ -20,9 +20,8 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.peers import LlamaCpp
 from benchmarks.timing import alternate
-from oxillama.bench.benchmark import Summary, fixed_tokens
-from oxillama.bench.measurements import Metric, Row, align, rows
-from oxillama.config.engine import available_cpus
+from oxillama.bench.report import Metric, Row, Summary, align, rows
+from oxillama.bench.run import fixed_tokens
 from oxillama.errors import PromptError
 
 PROMPT = 16  # tokens of each sequence's prompt
@@ -33,7 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `serving`."""
     command.add_argument("--model", type=Path, required=True, help="GGUF file")
     command.add_argument("--peer", choices=[LlamaCpp.name], help="an engine to compare decoding with")
-    command.add_argument("--threads", type=int, default=available_cpus(), help="default: %(default)s")
+    runs.add_threads(command)
     command.add_argument(
         "--sequences", type=int, nargs="*", default=[1, 8, 32], help="sequences at once (default: 1 8 32)"
     )
@@ -164,7 +163,8 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
     """Share of the time that is not spent in the model: scheduling, sampling, decoding of text."""
     found = []
     for n in args.sequences:
-        inside, real = [0.0], engine.runner.run
+        inside, runner = [0.0], engine.model.runner
+        real = runner.run
 
         def timed(*given: Any, real: Any = real, inside: list[float] = inside) -> Any:
             begun = time.perf_counter()
@@ -173,11 +173,11 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
             finally:
                 inside[0] += time.perf_counter() - begun
 
-        engine.runner.run = timed
+        runner.run = timed
         begun = time.perf_counter()
         generate(engine, prompts_of(n, engine.spec.n_vocab), args.new)
         total = time.perf_counter() - begun
-        engine.runner.run = real
+        runner.run = real
         found.append([str(n), f"{1 - inside[0] / total:.2%}"])
     return found
 
@@ -209,8 +209,7 @@ def worst_gap(engine: Any, length: int) -> list[list[str]]:
 
     engine.metrics.step = step
     (long,) = prompts_of(1, engine.spec.n_vocab, length)
-    stream = engine.stream(prompts_of(1, engine.spec.n_vocab)[0], max_tokens=10**6)
-    stream.eager = True
+    stream = engine.stream(prompts_of(1, engine.spec.n_vocab)[0], max_tokens=None, window=None)
     for _ in range(4):
         next(stream)
     begun = time.perf_counter()

@@ -1,9 +1,9 @@
 """Comparing engines fairly: they take turns, and each round gives one ratio.
 
-Engines run A B A B ... in short turns. Whatever else the machine does then hits both alike, and the
-ratio within a round, whose median is reported, is far steadier than the ratio of two medians taken
-minutes apart. The order never flips: with A B B A an engine would at times find its own weights in the
-caches, at times the other's. A pause before each turn lets the other's threads stop spinning.
+Engines run A B A B ... in short turns, so other load on the machine affects both. The median of the ratios
+within the rounds is reported: it varies far less than the ratio of two medians taken minutes apart. The order
+is fixed: with A B B A an engine would sometimes find its own weights in the caches, sometimes the other's. A
+pause before each turn lets the other engine's threads stop spinning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from oxillama.bench.measurements import Samples
+from oxillama.bench.report import Samples
 
 SETTLE_SECONDS = 0.05
 """Pause before a turn: longer than idle OpenMP threads spin."""

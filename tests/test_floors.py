@@ -140,7 +140,7 @@ def test_right_imports_are_left_alone() -> None:
             "models.decoder",
             "from .spec import Spec\nfrom ..weights.loader import Weights\nimport numpy as np",
         ),
-        ("bench.benchmark", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
+        ("bench.run", "from oxillama import InferenceEngine\nfrom oxillama.errors import ConfigError"),
         ("", "from oxillama.engine.engine import InferenceEngine"),
     ):
         assert not faults(name, imports(name, source))

@@ -4,8 +4,8 @@
 
 makes a small random model wholly in each format, runs it token by token with both engines (float16 keys
 and values), and prints mean KL divergences over the tokens: of each engine from the same model in float64
-(tests/references/), and of this library from llama.cpp. Were a block misread, the last would be as large as
-the entropy; where only the rounding of activations differs it stays near the other two.
+(tests/references/), and of this library from llama.cpp. If a block were misread, the last would be as large
+as the entropy; if only the rounding of activations differs, it stays near the other two.
 
 Needs the packages gguf and llama-cpp-python. llama.cpp multiplies no weights in Q8_1 and Q8_K.
 """
@@ -25,7 +25,7 @@ from benchmarks.make_model import write_model
 from benchmarks.peers import LlamaCpp, OxiLlama, Runner
 from benchmarks.random_blocks import RANDOM_FORMATS
 from benchmarks.shapes import Shape
-from oxillama.bench.benchmark import fixed_tokens
+from oxillama.bench.run import fixed_tokens
 from oxillama.gguf.model_file import ModelFile
 from tests.references import formats, llama
 

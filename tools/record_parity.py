@@ -1,4 +1,4 @@
-"""Record what llama.cpp makes of the small random models of tests/support/zoo.py, for test_parity.py.
+"""Records llama.cpp's logits of the small random models of tests/support/zoo.py, for test_parity.py.
 
 Needs the package llama-cpp-python (0.3.36 was used):
 

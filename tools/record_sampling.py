@@ -1,4 +1,4 @@
-"""Record what llama.cpp's samplers leave of random logits, for tests/sampling/test_sampler_vectors.py.
+"""Records the candidates that llama.cpp's samplers keep of random logits, for test_sampler_vectors.py.
 
 Needs the package llama-cpp-python (0.3.36 was used), and oxillama built in place:
 

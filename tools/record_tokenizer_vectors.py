@@ -1,4 +1,4 @@
-"""Record what llama.cpp makes of the test vocabularies, for tests/tokenizer/test_tokenizer.py.
+"""Records llama.cpp's tokens of test texts in the test vocabularies, for tests/tokenizer/test_tokenizer.py.
 
 Needs the package llama-cpp-python (0.3.36 was used):
 

@@ -1,4 +1,4 @@
-"""Serves thousands of short random requests and looks for what only time shows: leaks, hangs, wrong text.
+"""Serves thousands of short random requests and looks for leaks, hangs and wrong text.
 
     python tools/soak.py [MODEL.gguf] [--requests 10000]
 
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from oxillama import AsyncEngine, Busy, InferenceEngine, SamplerConfig, SchedulerConfig, demo
+from oxillama import AsyncEngine, InferenceEngine, QueueFull, SamplerConfig, SchedulerConfig, demo
 
 WORDS = ["the", "toad", "a boat", "Mia", "said", "and then", "she", "saw", "who lived", "by", "old", "fox"]
 Job = tuple[str, SamplerConfig, int]
@@ -48,7 +48,7 @@ class Soak:
         self.sampled: list[tuple[Job, str]] = []
         probe = InferenceEngine.from_gguf(model)
         probe.logits("a")
-        pool = probe.runner.pool
+        pool = probe.model.pool
         stride, state = pool.stride, 0 if pool.recurrent_states is None else pool.recurrent_states.slot_bytes
         self.alone = InferenceEngine.from_gguf(model, prefix_cache_bytes=0, page_size=64, num_threads=1)
         self.engine = InferenceEngine.from_gguf(
@@ -65,12 +65,12 @@ class Soak:
         slow = rng.random() < 0.1
         while True:
             try:
-                generation = engine.submit(
-                    prompt, sampler=sampler, max_tokens=max_tokens, priority=rng.randrange(2), ahead=4
+                generation = engine.stream(
+                    prompt, sampler=sampler, max_tokens=max_tokens, priority=rng.randrange(2), window=4
                 )
                 break
-            except Busy:
-                self.seen["busy"] += 1
+            except QueueFull:
+                self.seen["refused"] += 1
                 await asyncio.sleep(0.01)
         n = rng.randrange(0, 8) if aborted else max_tokens
         async for _ in generation:
@@ -120,8 +120,9 @@ def main() -> int:
         if soak.alone.generate(wanted[0], sampler=wanted[1], max_tokens=wanted[2]) != text
     ]
     now = soak.engine.metrics_snapshot()
-    soak.engine.prefix_cache.clear()
-    lost = soak.engine.runner.pool.n_used + soak.engine.metrics_snapshot().kv_states_used
+    model = soak.engine.model
+    model.call(model.prefix_cache.clear)
+    lost = model.pool.n_used + soak.engine.metrics_snapshot().kv_states_used
     growth = (sizes[-1] - sizes[1]) / 2**20
     print(f"{args.requests} requests in {seconds:.0f} s: {dict(soak.seen)}")
     print(f"{now.preemptions} preemptions, {now.prefix_hits} prefix hits, {now.steps} steps")

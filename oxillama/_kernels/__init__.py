@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any
 # machine loses nothing measurable. It is read once, when the library is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
+if importlib.util.find_spec("oxillama._kernels.machine.cpu") is None:
+    raise ImportError(
+        f"oxillama: the kernels are not built in {__path__[0]}; run `pip install -e .` in the source tree, "
+        "or change to another folder to use an installed package"
+    )
+
 from oxillama._kernels.machine import cpu
 from oxillama._kernels.packing import pack
 from oxillama.errors import ConfigError

@@ -1,40 +1,27 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
-Each module here is a concern: `generate` (run, demo), `chat`, `inspect` (info, tokenize), `quantize`
-(quantize, imatrix), `convert`, `doctor`, `bench`; `options` makes arguments of the configuration dataclasses,
-`console` reads and writes. A command is a function of the parsed arguments that returns an exit code: 0 done,
-1 a finding, 2 an error, 130 interrupted, 141 nobody reads the output. Importing them is quick: what is heavy
-(NumPy, the kernels) is imported by the command that needs it.
+Commands: `generate` (run, demo), `chat`, `info`, `tokenize`, `quantize` (quantize, imatrix), `convert`,
+`bench`, `doctor`. A command is a function from the parsed arguments to an exit code: 0 success, 1 a negative
+finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes arguments from the configuration
+dataclasses, `program` turns errors into exit codes, `console` reads and writes text, `progress` shows bars.
+To start quickly, a module imports NumPy and the kernels only inside its commands.
 
-Results go to stdout, all else to stderr. What goes wrong is one line there, never a traceback.
+Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import sys
-import warnings
-from collections.abc import Sequence
-from typing import Any, NoReturn
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from oxillama._version import __version__
-from oxillama.cli import bench, chat, convert, doctor, generate, inspect, quantize
+from oxillama.cli import bench, chat, convert, doctor, generate, info, quantize, tokenize
 from oxillama.cli.console import say
-from oxillama.errors import OxiLlamaError
+from oxillama.cli.program import Parser, run_program
 
 __all__ = ["build_parser", "main"]
-
-ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, as every other error is said."""
-
-    def error(self, message: str) -> NoReturn:
-        say("error", f"{message} (see {self.prog} --help)")
-        raise SystemExit(ERROR)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -47,60 +34,37 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"oxillama {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (generate, chat, inspect, quantize, convert, bench, doctor):
+    for module in (generate, chat, info, tokenize, quantize, convert, bench, doctor):
         module.add_commands(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (None: that of the process) and returns its exit code."""
-    _prepare_streams()
-    with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        try:
-            args = build_parser().parse_args(argv)
+
+    def job() -> int:
+        args = build_parser().parse_args(argv)
+        with log_on_stderr() if args.verbose else nullcontext():
             code: int = args.command(args)
-            sys.stdout.flush()
-            return code
-        except SystemExit as done:  # argparse: --help, --version, an error it has told
-            return done.code if isinstance(done.code, int) else 0
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # another has nothing left to stop
-            if sys.stderr.isatty():
-                print(file=sys.stderr)  # below the terminal's ^C
-            return INTERRUPTED
-        except OxiLlamaError as error:
-            say("error", str(error))
-            return ERROR
-        except BrokenPipeError:
-            return _leave_pipe()
-        except MemoryError as error:
-            say("error", f"out of memory: {error}")
-            return ERROR
-        except OSError as error:
-            say("error", f"{error.filename or 'output'}: {error.strerror or error}")
-            return _leave_pipe(ERROR)
+        return code
+
+    return run_program("oxillama", job)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    say("warning", str(message))
-
-
-def _prepare_streams() -> None:
-    """Lets any text in and out: what a terminal cannot show is escaped, bytes that are no text are kept."""
-    for name, mode, errors in (("stdin", "r", "surrogateescape"), ("stdout", "w", "backslashreplace")):
-        if getattr(sys, name) is None:  # the process was started with it closed
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process
-        if hasattr(getattr(sys, name), "reconfigure"):
-            getattr(sys, name).reconfigure(errors=errors)
-
-
-def _leave_pipe(code: int = BROKEN_PIPE) -> int:
-    """Drops what stdout still holds, or the interpreter would try to write it when it ends."""
+@contextmanager
+def log_on_stderr() -> Iterator[None]:
+    """Writes each record of the library's logger as one line to stderr."""
+    logger, handler = logging.getLogger("oxillama"), LineHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
     try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-    except (OSError, ValueError):
-        pass  # stdout is closed, or not a file
-    return code
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class LineHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.levelname.lower(), record.getMessage())

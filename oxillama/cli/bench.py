@@ -1,4 +1,4 @@
-"""``bench``: how fast a model runs here; `oxillama.bench.benchmark` measures."""
+"""``bench``: measures how fast a model runs on this machine."""
 
 from __future__ import annotations
 
@@ -6,51 +6,58 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from oxillama import EngineConfig
 from oxillama.cli import options
-from oxillama.cli.console import check_writable, print_rows, printable, write_json
+from oxillama.cli.console import check_writable, print_rows, printable
+from oxillama.cli.progress import count_bar, shows_bars
 
 
 def add_commands(commands: Any) -> None:
-    bench = commands.add_parser(
+    bench = options.add_command(
+        commands,
         "bench",
         help="measure a model's speed",
         description="Measures prefill and decode in tokens per second: median, quartiles and extremes.",
-        allow_abbrev=False,
     )
     bench.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
     for name, default, meaning in (
         ("--prompt", 512, "tokens of the prompt"),
-        ("--new", 32, "tokens decoded after it"),
+        ("--new", 32, "tokens decoded after the prompt"),
         ("--rounds", 10, "measurements of each"),
-        ("--warmup", 1, "rounds before them, thrown away"),
+        ("--warmup", 1, "rounds before the first measurement"),
     ):
         meaning = f"{meaning} (default: {default})"
-        bench.add_argument(name, metavar="N", type=int, default=default, help=meaning)
-    options.add_named_options(bench, ("num_threads", "quantize"))
+        bench.add_argument(name, metavar="N", type=options.integer, default=default, help=meaning)
+    options.add_engine_options(bench)
     bench.add_argument("--json", metavar="FILE", type=Path, help="write all samples and the machine here too")
     bench.add_argument("--compare", metavar="OLD.json", type=Path, help="compare with an earlier --json")
     bench.set_defaults(command=run_bench)
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    from oxillama.bench.benchmark import Summary, bench_model, describe_machine
-    from oxillama.bench.measurements import Metric, Row, compare, machine_text, read_report, report
+    from oxillama.bench.machine import describe_machine, machine_text
+    from oxillama.bench.report import Metric, Row, Summary, compare, read_report, report, write_report
+    from oxillama.bench.run import bench_model
     from oxillama.config.engine import available_cpus
 
     if args.json is not None:
-        check_writable(args.json)
-    threads = available_cpus() if args.num_threads is None else args.num_threads
+        check_writable("--json", args.json)
+    config = options.given(args, EngineConfig)
+    threads = config.get("num_threads", available_cpus())
+    others = {name: value for name, value in config.items() if name not in ("num_threads", "quantize")}
     conditions = {"prompt": args.prompt, "new": args.new, "threads": threads, "quantize": args.quantize}
+    conditions["config"] = others or None  # reports of earlier versions have no such entry
     old = None if args.compare is None else read_report(args.compare, "bench", conditions)
-    speed = bench_model(
-        args.model,
-        prompt_tokens=args.prompt,
-        new_tokens=args.new,
-        num_threads=threads,
-        quantize=args.quantize,
-        rounds=args.rounds,
-        warmup=args.warmup,
-    )
+    with count_bar(shows_bars(args), "measuring", " rounds") as progress:
+        speed = bench_model(
+            args.model,
+            prompt_tokens=args.prompt,
+            new_tokens=args.new,
+            rounds=args.rounds,
+            warmup=args.warmup,
+            progress=progress,
+            **config,
+        )
     load = f"loaded in {speed.load_seconds:.2f} s"
     print(printable(f"{speed.model}: {load}, {speed.num_threads} threads, {args.rounds} rounds"))
     rows: list[tuple[str, ...]] = [("tokens/s", "median", "low", "high", "min", "max")]
@@ -71,5 +78,5 @@ def run_bench(args: argparse.Namespace) -> int:
     if old is not None:
         print(compare(old, content))
     if args.json is not None:
-        write_json(args.json, content)
+        write_report(args.json, content)
     return 0

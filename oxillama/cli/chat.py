@@ -1,109 +1,142 @@
-"""``chat``: turns with a model, in its own chat template, over a terminal or a pipe."""
+"""``chat``: a conversation with a model in a chat template, on a terminal or over a pipe."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from oxillama import ChatTemplateError, OxiLlamaError
+from oxillama import ChatTemplateError, ConfigError, OxiLlamaError
 from oxillama.cli import options
+from oxillama.cli.chat_formats import CHAT_FORMATS
 from oxillama.cli.console import read_text, say
-from oxillama.cli.generate import add_length_options, load_engine, show, start
+from oxillama.cli.conversation import Conversation
+from oxillama.cli.generate import load_engine, show
+from oxillama.cli.message_input import MessageInput
 
 if TYPE_CHECKING:
     from oxillama import InferenceEngine, TokenizerBridge
 
-Message = dict[str, str]
-
-HELP = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer"
+HINT = "/help lists the commands, Ctrl-C stops an answer"
+HELP = '''\
+/help       shows this list
+/save FILE  writes the conversation to a JSON file
+/load FILE  continues the conversation of such a file
+/undo       takes the last question and its answer back
+/reset      forgets the conversation
+/exit       exits, as Ctrl-D does
+A line that ends in \\ continues in the next line; """ starts and ends a block of lines.
+Ctrl-C stops an answer and keeps what was said; at the prompt it clears the line, twice it exits.'''
 
 
 def add_commands(commands: Any) -> None:
-    chat = commands.add_parser(
+    chat = options.add_command(
+        commands,
         "chat",
         help="talk to a model",
-        description=f"Talks to a model line by line, in the chat template of its file. {HELP}.",
-        allow_abbrev=False,
+        description="Talks to a model in the chat template of its file. A line is a message, or a command: "
+        f"{HINT}.",
     )
     chat.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
-    chat.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
-    chat.add_argument("--template", metavar="FILE", help="Jinja chat template to use in place of the file's")
-    add_length_options(chat, 1024)
+    chat.add_argument("--system", metavar="TEXT", help="system message")
+    chat.add_argument(
+        *("--chat-template", "--template"),
+        metavar="NAME|FILE",
+        dest="template",
+        help="a template of the model file by name, a Jinja file, or a well-known format: "
+        f"{', '.join(CHAT_FORMATS)} (default: the file's default template)",
+    )
+    options.add_generation_options(chat, max_tokens=1024)
     options.add_engine_options(chat)
     options.add_sampler_options(chat)
     chat.set_defaults(command=run_chat)
 
 
 def run_chat(args: argparse.Namespace) -> int:
-    template = None if args.template is None else read_text(args.template, "--template")
+    chosen = options.generation_options(args)
     engine = load_engine(options.engine_config(args, args.model), args)
-    tokenizer = chat_tokenizer(engine, template)
-    opening = [] if args.system is None else [{"role": "system", "content": args.system}]
-    history = list(opening)
-    interactive = sys.stdin.isatty()
-    if interactive:
-        print(HELP, file=sys.stderr)
-    for line in lines(interactive):
-        if line.strip() == "/exit":
-            break
-        if line.strip() == "/reset":
-            history = list(opening)
-            continue
-        if not line.strip():
-            continue
+    tokenizer = chat_tokenizer(engine, args.template)
+    conversation = Conversation(args.system)
+    source = MessageInput(sys.stdin.isatty())
+    if source.interactive and not args.quiet:
+        print(HINT, file=sys.stderr, flush=True)
+    while (text := source.read()) is not None:
         try:
-            history = turn(engine, tokenizer, history, line, args)
+            if command := re.fullmatch(r"/([a-z]+)(?: +(.*\S))? *", text):
+                if not run_command(conversation, command[1], command[2]):
+                    break
+            elif text.strip():
+                prompt = tokenizer.encode_chat(conversation.asking(text))
+                generation = engine.stream(prompt, chosen)
+                show(generation, args)
+                if generation.text or generation.finish_reason != "cancelled":
+                    conversation.add(text, generation.text)
+        except KeyboardInterrupt:  # between two answers: nothing was said
+            if not source.interactive:
+                raise
         except OxiLlamaError as error:
-            if not interactive:
+            if not source.interactive:
                 raise
             say("error", str(error))
     return 0
 
 
-def chat_tokenizer(engine: InferenceEngine, template: str | None) -> TokenizerBridge:
-    """The engine's tokenizer, or its like with this template. Raises ChatTemplateError if there is none."""
-    tokenizer = engine.tokenizer
-    if template is not None:
-        from oxillama import TokenizerBridge
-
-        metadata = {**engine.metadata, "tokenizer.chat_template": template}
-        path = engine.config.tokenizer_path
-        tokenizer = (
-            TokenizerBridge.from_metadata(metadata)
-            if path is None
-            else TokenizerBridge.from_file(path, metadata)
+def run_command(conversation: Conversation, name: str, argument: str | None) -> bool:
+    """Runs a /command. Returns whether the chat goes on. Raises ConfigError for an unknown command."""
+    with_file = {"save": conversation.save, "load": conversation.load}
+    alone = {"undo": conversation.undo, "reset": conversation.reset}
+    if name in with_file:
+        if argument is None:
+            raise ConfigError(f"/{name}: expected a file name, got none")
+        with_file[name](argument)
+    elif argument is not None or name not in ("help", "exit", *alone):
+        known = "/help, /save FILE, /load FILE, /undo, /reset or /exit"
+        raise ConfigError(
+            f"command: expected {known}, got /{name}{'' if argument is None else ' ' + argument}"
         )
-    elif "default" not in tokenizer.chat_template_names:
-        raise ChatTemplateError("the model file has no chat template; give one with --template FILE")
+    elif name == "help":
+        print(HELP, file=sys.stderr, flush=True)
+    elif name in alone:
+        alone[name]()
+    return name != "exit"
+
+
+def chat_tokenizer(engine: InferenceEngine, wanted: str | None) -> TokenizerBridge:
+    """A tokenizer whose default chat template is the one that is wanted.
+
+    ``wanted`` is the name of a template of the model file or of `CHAT_FORMATS`, or a path; None is the file's
+    default. Raises ChatTemplateError if there is no such template or it is malformed, ConfigError if the path
+    cannot be read.
+    """
+    tokenizer = engine.tokenizer
+    names = tokenizer.chat_template_names
+    if wanted is None and "default" not in names:
+        found = f"the model file has {', '.join(names)}" if names else "the model file has none"
+        raise ChatTemplateError(f"chat template: expected one, {found}; choose one with --chat-template")
+    if wanted not in (None, "default"):
+        assert wanted is not None
+        tokenizer = with_template(engine, template_text(tokenizer, wanted))
     tokenizer.chat_template()
     return tokenizer
 
 
-def lines(interactive: bool) -> Iterator[str]:
-    """What the user writes, line by line, until the input ends."""
-    if interactive:
-        with suppress(ImportError):  # not on every system
-            import readline  # noqa: F401  # gives `input` editing and a history
-    while True:
-        try:
-            line = input("> ") if interactive else next(sys.stdin).rstrip("\n")
-        except (EOFError, StopIteration):
-            return
-        yield line
+def template_text(tokenizer: TokenizerBridge, wanted: str) -> str:
+    """The Jinja text of a template by name or path."""
+    if wanted in tokenizer.chat_template_names:
+        return tokenizer.chat_template(wanted).source
+    if wanted in CHAT_FORMATS:
+        return CHAT_FORMATS[wanted]
+    return read_text(wanted, "--chat-template")
 
 
-def turn(
-    engine: InferenceEngine,
-    tokenizer: TokenizerBridge,
-    history: list[Message],
-    text: str,
-    args: argparse.Namespace,
-) -> list[Message]:
-    """Answers one message; the history with both added. Ctrl-C ends the answer, what was said stays."""
-    asked = [*history, {"role": "user", "content": text}]
-    generation = start(engine, tokenizer.encode_chat(asked), args)
-    show(generation)
-    return [*asked, {"role": "assistant", "content": generation.text}]
+def with_template(engine: InferenceEngine, text: str) -> TokenizerBridge:
+    """A tokenizer like the engine's whose only chat template is this text."""
+    from oxillama import TokenizerBridge
+
+    key = "tokenizer.chat_template"
+    metadata = {k: v for k, v in engine.metadata.items() if not k.startswith(key)} | {key: text}
+    path = engine.config.tokenizer_path
+    if path is None:
+        return TokenizerBridge.from_metadata(metadata)
+    return TokenizerBridge.from_file(path, metadata)

@@ -6,16 +6,17 @@ import argparse
 from typing import Any
 
 from oxillama.cli.console import human_bytes, printable, say
+from oxillama.cli.options import add_command
 
 
 def add_commands(commands: Any) -> None:
-    convert = commands.add_parser(
+    convert = add_command(
+        commands,
         "convert",
         help="write a Hugging Face model as a GGUF file",
         description="Writes the model of a folder (config.json, safetensors, tokenizer.json) as a GGUF file: "
         "llama, mistral, mixtral, qwen2 and qwen3 (with experts, too), gemma 1 to 3, phi3, olmo2, olmo3, "
         "olmoe, starcoder2 and bert models.",
-        allow_abbrev=False,
     )
     convert.add_argument("source", metavar="DIR", help="folder of the model")
     convert.add_argument("target", metavar="OUT.gguf", help="file to write, in place of one that is there")
@@ -32,6 +33,6 @@ def run_convert(args: argparse.Namespace) -> int:
     formats = ", ".join(f"{n} {name}" for name, n in done.formats.items())
     print(printable(f"wrote {args.target}: {done.architecture}, {human_bytes(done.nbytes)}"))
     print(f"tensors: {formats}")
-    if done.left_out:
+    if done.left_out and not args.quiet:
         say("note", f"not part of the model: {', '.join(done.left_out)}")
     return 0

@@ -1,4 +1,4 @@
-"""``doctor``: what this installation is made of, and what of it can be used here."""
+"""``doctor``: describes this installation: versions, CPU, targets, models."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 from oxillama import ConfigError, __version__
 from oxillama.cli.console import human_bytes, print_json, print_rows
+from oxillama.cli.options import add_command
 from oxillama.config.engine import available_cpus
 
 DEPENDENCIES = ("numpy", "tokenizers", "jinja2", "tqdm")
 
 
 def add_commands(commands: Any) -> None:
-    doctor = commands.add_parser(
+    doctor = add_command(
+        commands,
         "doctor",
         help="describe this installation",
         description="Describes this installation. The exit code is 1 where something in it cannot work.",
-        allow_abbrev=False,
     )
     doctor.add_argument("--json", action="store_true", help="write JSON")
     doctor.set_defaults(command=run_doctor)
@@ -36,7 +37,7 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    """What `doctor` tells, ready for JSON."""
+    """The facts that `doctor` prints, ready for JSON."""
     from oxillama import _kernels
 
     problems = []
@@ -74,13 +75,13 @@ def version_of(distribution: str) -> str | None:
 
 
 def cython_version(function: object) -> str | None:
-    """The Cython the kernels were built with: the type of its functions lives in a module named after it."""
+    """The Cython version of the build, from the module name of the type of Cython functions."""
     found = re.fullmatch(r"_cython_(\d+)_(\d+)_(\w+)", type(function).__module__)
     return ".".join(found.groups()) if found else None
 
 
 def demo_models() -> dict[str, int | None]:
-    """Bytes of each model the package ships, by file name; None for one that is not there."""
+    """Size in bytes of each model of the package, by file name; None for a missing one."""
     from oxillama import demo
 
     paths = (demo.STORY, demo.DRAFT, demo.PIRATE)

@@ -1,4 +1,4 @@
-"""What `info` tells of a model file, ready for JSON; None for what the file does not say or have."""
+"""Facts about a model file, as `info` prints them, ready for JSON; None for facts that the file lacks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ import math
 from collections import Counter
 from typing import Any
 
-from oxillama.cli.inspect import SIZES
 from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
 from oxillama.models.preflight import Preflight, preflight
 
+SIZES = {
+    "context length": "context_length",
+    "layers": "block_count",
+    "embedding": "embedding_length",
+    "feed forward": "feed_forward_length",
+    "heads": "attention.head_count",
+    "key/value heads": "attention.head_count_kv",
+    "experts": "expert_count",
+}
+"""Labels of metadata keys (without the architecture's name) that most architectures have."""
+
 
 def describe(file: ModelFile) -> dict[str, Any]:
-    """All of it. ``missing`` says what keeps the file from being loaded, in the words of loading it."""
+    """All facts. ``missing`` lists the errors that loading the file would raise."""
     architecture = file.metadata.get("general.architecture")
     n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
     n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
@@ -45,7 +55,7 @@ def describe(file: ModelFile) -> dict[str, Any]:
 
 
 def describe_attention(spec: Spec) -> dict[str, Any] | None:
-    """The kind of attention and what is particular to it."""
+    """The kind of attention and its parameters; None for a model without attention."""
     layers = [spec.layers[i] for i in spec.attending]
     if not layers:
         return None
@@ -73,12 +83,12 @@ def describe_attention(spec: Spec) -> dict[str, Any] | None:
 
 
 def describe_rotation(spec: Spec, file: ModelFile) -> str | None:
-    """How positions turn: pairing, base and scaling; None where nothing turns."""
+    """The rotary embedding: pairing, base and scaling; None for a model without one."""
     used = sorted({layer.rope for layer in spec.layers if layer.rope is not None})
     kinds = []
     for rope in (spec.ropes[i] for i in used):
-        plain_turn = rope.kind == "none" or (rope.kind == "linear" and rope.factor == 1)
-        scaling = "unscaled" if plain_turn else f"{rope.kind} by {rope.factor:g}"
+        unscaled = rope.kind == "none" or (rope.kind == "linear" and rope.factor == 1)
+        scaling = "unscaled" if unscaled else f"{rope.kind} by {rope.factor:g}"
         pairs = "halves" if rope.neox else "neighbours"
         kinds.append(f"{rope.n_rot} dimensions, {pairs}, base {rope.base:g}, {scaling}")
     factors = ", with factors" if any("rope_f" in name for name in file.tensors) else ""
@@ -86,7 +96,7 @@ def describe_rotation(spec: Spec, file: ModelFile) -> str | None:
 
 
 def describe_recurrent(spec: Spec, state_bytes: int) -> dict[str, Any] | None:
-    """Layers that keep a state of fixed size instead of keys and values."""
+    """The recurrent layers and the size of their states; None for a model without them."""
     mixers = Counter(layer.mixer for layer in spec.layers if not layer.n_kv_heads)
     if not mixers:
         return None
@@ -94,7 +104,7 @@ def describe_recurrent(spec: Spec, state_bytes: int) -> dict[str, Any] | None:
 
 
 def describe_experts(spec: Spec) -> dict[str, Any] | None:
-    """How many experts a token takes of how many, and how they are chosen."""
+    """The number of experts, the number used for each token, and their gating; None without experts."""
     experts = spec.experts
     if experts is None:
         return None
@@ -132,7 +142,7 @@ def describe_formats(file: ModelFile) -> list[dict[str, Any]]:
 
 
 def describe_tokenizer(file: ModelFile, found: Preflight) -> dict[str, Any]:
-    """What the file says of its vocabulary; its kind, size and templates where it can be used."""
+    """The vocabulary's model and pre-tokenizer; its kind, size and chat templates if it can be used."""
     tokenizer = found.tokenizer
     names = tokenizer.chat_template_names if tokenizer else []
     broken = None
@@ -155,7 +165,7 @@ def describe_tokenizer(file: ModelFile, found: Preflight) -> dict[str, Any]:
 
 
 def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
-    """Bytes that running it takes, beside what passes through."""
+    """Bytes of weights, embedding tables, keys and values, and recurrent states, without activations."""
     return {
         "weights": found.weight_bytes,
         "tables": found.table_bytes,

@@ -1,4 +1,4 @@
-"""``run`` and ``demo``: a prompt in, text out as it is made, then how fast it was."""
+"""``run`` and ``demo``: continue a prompt. The text goes to stdout as it is made, a summary to stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama import EngineConfig, OxiLlamaError, PromptError
 from oxillama.cli import options
-from oxillama.cli.console import loading_bar, read_text
+from oxillama.cli.console import read_text
+from oxillama.cli.progress import loading_bar, prefill_bar, shows_bars
 
 if TYPE_CHECKING:
     from oxillama import Generation, InferenceEngine
@@ -18,12 +19,12 @@ INTERRUPTED = 130
 
 
 def add_commands(commands: Any) -> None:
-    run = commands.add_parser(
+    run = options.add_command(
+        commands,
         "run",
         help="continue a text",
         description="Writes the model's continuation of a prompt to stdout, piece by piece; its speed, "
         "why it ended and the seed go to stderr.",
-        allow_abbrev=False,
     )
     run.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
     prompt = run.add_mutually_exclusive_group(required=True)
@@ -33,56 +34,30 @@ def add_commands(commands: Any) -> None:
         "--parse-special", action="store_true", help="names of control tokens in the prompt stand for them"
     )
     run.add_argument("--no-special", action="store_true", help="add no BOS or EOS to the prompt")
-    add_length_options(run, 256)
+    options.add_generation_options(run)
     options.add_engine_options(run)
     options.add_sampler_options(run)
     run.set_defaults(command=run_model)
 
-    demo = commands.add_parser(
+    demo = options.add_command(
+        commands,
         "demo",
         help="tell a story with the model the package ships",
         description="Tells a story with a small model that is part of the package: nothing is downloaded.",
-        allow_abbrev=False,
     )
     demo.add_argument("-p", "--prompt", metavar="TEXT", help="how it begins (default: one the seed picks)")
-    add_length_options(demo, 400)
+    options.add_generation_options(demo, max_tokens=400)
     options.add_named_options(demo, ("num_threads", "seed", "temperature"))
     options.add_progress_option(demo)
     demo.set_defaults(command=run_demo)
 
 
-def add_length_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
-    """What bounds a generation."""
-    parser.add_argument(
-        "-n",
-        "--max-tokens",
-        metavar="N",
-        type=count,
-        default=max_tokens,
-        help="most tokens to write (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated"
-    )
-
-
-def count(text: str) -> int:
-    """An argument that is an integer from 0 on."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"needs an integer from 0 on, got {text}")
-    return value
-
-
 def run_model(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
+    chosen = options.generation_options(args)
     engine = load_engine(options.engine_config(args, args.model), args)
     tokens = engine.tokenize(prompt, add_special=not args.no_special, parse_special=args.parse_special)
-    interrupted = show(start(engine, tokens, args))
-    return INTERRUPTED if interrupted else 0
+    return INTERRUPTED if show(engine.stream(tokens, chosen), args) else 0
 
 
 def run_demo(args: argparse.Namespace) -> int:
@@ -90,12 +65,13 @@ def run_demo(args: argparse.Namespace) -> int:
 
     if args.seed is None:
         args.seed = secrets.randbelow(2**32)
+    chosen = options.generation_options(args)
     config = options.engine_config(args, STORY)
     prompt = PROMPTS[args.seed % len(PROMPTS)] if args.prompt is None else args.prompt
     engine = load_engine(config, args)
-    generation = start(engine, prompt, args)
+    generation = engine.stream(prompt, chosen)
     write(prompt)
-    return INTERRUPTED if show(generation) else 0
+    return INTERRUPTED if show(generation, args) else 0
 
 
 def read_prompt(args: argparse.Namespace) -> str:
@@ -105,7 +81,7 @@ def read_prompt(args: argparse.Namespace) -> str:
     else:
         prompt = read_text(args.file or "-", "prompt")
     if not prompt:
-        raise PromptError("prompt: is empty")
+        raise PromptError("prompt: expected text, got none")
     return prompt
 
 
@@ -113,12 +89,8 @@ def load_engine(config: EngineConfig, args: argparse.Namespace) -> InferenceEngi
     """The engine for the arguments' model, with a bar while it loads."""
     from oxillama import InferenceEngine
 
-    with loading_bar(str(config.model_path), args.progress) as progress:
+    with loading_bar(str(config.model_path), shows_bars(args)) as progress:
         return InferenceEngine(config, progress=progress)
-
-
-def start(engine: InferenceEngine, prompt: str | list[int], args: argparse.Namespace) -> Generation:
-    return engine.stream(prompt, max_tokens=args.max_tokens, stop=args.stop)
 
 
 def write(text: str) -> None:
@@ -126,10 +98,13 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def show(generation: Generation) -> bool:
-    """Writes the text as it is made, then the summary; whether it was interrupted."""
+def show(generation: Generation, args: argparse.Namespace) -> bool:
+    """Writes the text as it is made, then the summary. Returns whether Ctrl-C ended it."""
     interrupted = False
     try:
+        with prefill_bar(generation, shows_bars(args)):
+            first = next(generation, "")
+        write(first)
         for piece in generation:
             write(piece)
     except KeyboardInterrupt:
@@ -139,12 +114,13 @@ def show(generation: Generation) -> bool:
         write("\n")  # the error has its own line
         raise
     write("" if generation.text.endswith("\n") else "\n")
-    print(summary(generation, interrupted), file=sys.stderr, flush=True)
+    if not args.quiet:
+        print(summary(generation, interrupted), file=sys.stderr, flush=True)
     return interrupted
 
 
 def summary(generation: Generation, interrupted: bool = False) -> str:
-    """One line: speeds, why it ended, the seed. The first token's time counts as the prompt's."""
+    """One line: speeds, why it ended, the seed. The time of the first token counts as prefill."""
     parts, known = [], generation.usage.cached_tokens
     for name, n, seconds in (
         ("prefill", len(generation.prompt_tokens) - known, generation.timings.prefill),

@@ -1,9 +1,9 @@
-"""Arguments made of the fields of `EngineConfig` and `SamplerConfig`, and these made of the arguments.
+"""Arguments made from the fields of the configuration dataclasses, and the dataclasses made from arguments.
 
-A field's type says how its argument is read and the class's docstring says what it means, so a new
-field of a plain type is an option of every command without a line here. `NAMES` holds the names the
-field is known by elsewhere; ``--field-name`` always works too. `SPECIAL` and `MADE_OF` are for the few of
-other types.
+The dataclasses are `EngineConfig`, `SamplerConfig` and `GenerationOptions`. A field's type says how its
+argument is parsed; the class's docstring is its help. So a new field of a plain type becomes an option of
+every command without a line here. ``--field-name`` always works; `NAMES` lists other common names. `SPECIAL`
+and `MADE_OF` are for fields whose types are not plain.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import argparse
 import os
 import re
 import types
-from collections.abc import Callable, Container, Iterator
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import MISSING, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from oxillama import EngineConfig, SamplerConfig
+from oxillama import EngineConfig, GenerationOptions, SamplerConfig
 from oxillama.cli.console import read_text
 from oxillama.errors import ConfigError
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "context_size": ("-c", "--ctx"),
+    "context_size": ("-c", "--ctx", "--ctx-size"),
+    "max_tokens": ("-n",),
     "num_threads": ("-t", "--threads"),
+    "seed": ("-s",),
     "prefill_chunk_size": ("--prefill-chunk",),
     "repetition_penalty": ("--repeat-penalty",),
     "repetition_window": ("--repeat-window", "--repeat-last-n"),
@@ -40,13 +42,30 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
+def integer(text: str) -> int:
+    """An argument that is an integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected an integer, got {text!r}") from None
+
+
+def number(text: str) -> float:
+    """An argument that is a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
 def token_bias(text: str) -> tuple[int, float]:
     """A token id and its bias: 15043+1.5, 15043-1, 15043-inf."""
     parts = re.fullmatch(r"(\d+)([+-].+)", text)
     try:
         return int(parts[1]), float(parts[2])  # type: ignore[index]
     except (TypeError, ValueError):
-        raise argparse.ArgumentTypeError(f"needs a token id and its bias, as 15043+1.5, got {text}") from None
+        message = f"expected a token id and its bias, as 15043+1.5, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def stage_names(text: str) -> tuple[str, ...]:
@@ -60,27 +79,47 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "order": {"type": stage_names, "metavar": "A;B;..."},
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
+    "quantize": {"type": str, "metavar": "FORMAT"},
+    "tokenizer_path": {"type": str, "metavar": "FILE"},
 }
-"""How argparse reads the fields whose type does not say it."""
+"""How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
 
 MADE_OF: dict[str, Callable[[Any], Any]] = {
     "dry_sequence_breakers": lambda texts: () if texts == ["none"] else texts,
     "logit_bias": dict,
     "grammar": lambda path: read_text(path, "grammar"),
     "json_schema": lambda path: read_text(path, "json_schema"),
+    "max_tokens": lambda n: None if n == -1 else n,
 }
-"""What a field is made of what was read, where that is something else."""
+"""From the parsed argument to the field's value, where the two differ."""
 
-ELSEWHERE = ("model_path", "sampler", "scheduler")
-"""Fields that are no option: the commands' MODEL, what sampling options make, what many requests share."""
+EXCLUDED = (
+    *("model_path", "sampler", "scheduler"),  # set by MODEL, by the sampling options, and for servers only
+    *("priority", "salt", "window"),  # no effect on a single request
+    *("logprobs", "top_logprobs", "keep_logits"),  # no effect on the text
+)
+"""Fields without an option."""
 
 SCALARS = (int, float, str, bool)
+PARSERS: dict[type, Callable[[str], Any]] = {int: integer, float: number}
+METAVARS = {int: "N", float: "X"}
 
 
-def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Every option of `EngineConfig` (its seed is the sampler's)."""
+def add_command(commands: Any, name: str, verbose: str = "show the log on stderr", **texts: Any) -> Any:
+    """A parser for a command, with the options that all commands have; ``texts`` as for argparse."""
+    parser = commands.add_parser(name, allow_abbrev=False, **texts)
+    parser.add_argument("-v", "--verbose", action="store_true", help=verbose)
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="only errors and warnings on stderr: no bars, no summary"
+    )
+    return parser
+
+
+def add_engine_options(parser: argparse.ArgumentParser, skip: Container[str] = ()) -> None:
+    """Every option of `EngineConfig` (its seed is the sampler's) but those to ``skip``."""
     group = parser.add_argument_group("model")
-    _add_fields(group, EngineConfig, skip=(*ELSEWHERE, *_names(SamplerConfig)))
+    shared = _names(SamplerConfig)
+    _add_fields(group, EngineConfig, [n for n in _names(EngineConfig) if n not in shared and n not in skip])
     add_progress_option(group)
 
 
@@ -88,78 +127,90 @@ def add_progress_option(group: argparse._ArgumentGroup | argparse.ArgumentParser
     group.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show a bar while the model loads (default: if stderr is a terminal)",
+        help="show progress bars (default: if stderr is a terminal)",
     )
 
 
 def add_sampler_options(parser: argparse.ArgumentParser) -> None:
     """Every option of `SamplerConfig`, and --greedy."""
     group = parser.add_argument_group("sampling")
-    _add_fields(group, SamplerConfig)
+    _add_fields(group, SamplerConfig, _names(SamplerConfig))
     group.add_argument("--greedy", action="store_true", help="always the most likely token")
 
 
+def add_generation_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Every option of `GenerationOptions`; ``defaults`` replace those of the class."""
+    group = parser.add_argument_group("generation")
+    _add_fields(group, GenerationOptions, _names(GenerationOptions), defaults)
+
+
 def add_named_options(parser: argparse.ArgumentParser, names: Container[str]) -> None:
-    """Those of both classes' fields that are named."""
-    for cls in (SamplerConfig, EngineConfig):
-        known = _names(SamplerConfig) if cls is EngineConfig else ()
-        _add_fields(parser, cls, skip=[n for n in _names(cls) if n not in names or n in known])
+    """The options of `EngineConfig` and `SamplerConfig` that are named."""
+    shared = _names(SamplerConfig)
+    _add_fields(parser, SamplerConfig, [n for n in shared if n in names])
+    _add_fields(parser, EngineConfig, [n for n in _names(EngineConfig) if n in names and n not in shared])
 
 
 def engine_config(args: argparse.Namespace, model: str | os.PathLike[str] | None = None) -> EngineConfig:
-    """The configuration that the arguments ask for. Raises ConfigError for a value out of range."""
-    given = _given(args, EngineConfig)
-    return EngineConfig(model_path=model, sampler=sampler_config(args), **given)
+    """The `EngineConfig` that the arguments ask for. Raises ConfigError for a value out of range."""
+    return EngineConfig(model_path=model, sampler=sampler_config(args), **given(args, EngineConfig))
+
+
+def generation_options(args: argparse.Namespace) -> GenerationOptions:
+    """The `GenerationOptions` that the arguments ask for. Raises ConfigError for a value out of range."""
+    return GenerationOptions(**given(args, GenerationOptions))
 
 
 def sampler_config(args: argparse.Namespace) -> SamplerConfig:
-    """How the arguments want tokens chosen. Raises ConfigError, also for --greedy and what undoes it."""
-    given = _given(args, SamplerConfig)
+    """The `SamplerConfig` that the arguments ask for.
+
+    Raises ConfigError for a value out of range, and for --greedy together with an option that contradicts it.
+    """
+    chosen = given(args, SamplerConfig)
     if not getattr(args, "greedy", False):
-        return SamplerConfig(**given)
+        return SamplerConfig(**chosen)
     greedy, usual = SamplerConfig.greedy(), SamplerConfig()
     fixed = {n: getattr(greedy, n) for n in _names(SamplerConfig) if getattr(greedy, n) != getattr(usual, n)}
-    for name, value in given.items():
+    for name, value in chosen.items():
         if fixed.get(name, value) != value:
             raise ConfigError(f"greedy: means {name} {fixed[name]}, cannot be combined with {name} {value}")
-    return SamplerConfig(**{**fixed, **given})
+    return SamplerConfig(**{**fixed, **chosen})
 
 
-def _names(cls: type) -> list[str]:
-    return [field.name for field in fields(cls)]
-
-
-def _given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
+def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The fields of ``cls`` that the command line sets."""
-    values = {name: getattr(args, name, None) for name in _names(cls) if name not in ELSEWHERE}
+    values = {name: getattr(args, name, None) for name in _names(cls)}
     made = {name: MADE_OF.get(name, lambda v: v)(v) for name, v in values.items() if v is not None}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in made.items()}
 
 
-def _add_fields(parser: Any, cls: type, skip: Container[str] = ()) -> None:
+def _names(cls: type) -> list[str]:
+    return [field.name for field in fields(cls) if field.name not in EXCLUDED]
+
+
+def _add_fields(parser: Any, cls: type, names: Container[str], defaults: Mapping[str, Any] = {}) -> None:
     types_of, meanings = get_type_hints(cls), dict(_meanings(cls.__doc__ or ""))
     for field in fields(cls):
-        how = SPECIAL.get(field.name) or argument_kind(types_of[field.name])
-        if field.name in skip or how is None:
+        kind = SPECIAL.get(field.name) or argument_kind(types_of[field.name])
+        if field.name not in names or kind is None:
             continue
-        long = "--" + field.name.replace("_", "-")
-        flags = (*NAMES.get(field.name, ()), long)
-        meaning = re.sub(r"\bNone (for|takes)\b", "without it", meanings.get(field.name, "")).replace("`", "")
-        help = f"{meaning.removesuffix('.')}{_default(field)}".replace("%", "%%")
-        if "type" in how and "metavar" not in how:
-            how = how | {"metavar": {int: "N", float: "X"}.get(how["type"], "TEXT")}
-        if field.name.endswith("_path"):
-            how["metavar"] = "FILE"
-        if field.name == "quantize":
-            how["metavar"] = "FORMAT"
-        parser.add_argument(*flags, dest=field.name, help=help, **how)
+        how = dict(kind)
+        if "type" in how:
+            how.setdefault("metavar", METAVARS.get(how["type"], "TEXT"))
+            how["type"] = PARSERS.get(how["type"], how["type"])
+        default = defaults.get(field.name, None if field.default is MISSING else field.default)
+        none = "without it" if default in (None, ()) else "-1 for"
+        meaning = re.sub(r"\bNone (for|takes)\b", none, meanings.get(field.name, "")).replace("`", "")
+        help = f"{meaning.removesuffix('.')}{_default(default)}".replace("%", "%%")
+        flags = (*NAMES.get(field.name, ()), "--" + field.name.replace("_", "-"))
+        parser.add_argument(*flags, dest=field.name, help=help, default=defaults.get(field.name), **how)
 
 
 def argument_kind(hint: Any) -> dict[str, Any] | None:
-    """How argparse reads a value of this type; None for a type that is not plain."""
+    """How argparse parses a value of this type; None for a type that is not plain."""
     if get_origin(hint) in (Union, types.UnionType):
         kinds = [kind for kind in map(argument_kind, get_args(hint)) if kind]
-        return kinds[0] if kinds else None
+        return max(kinds, key=lambda kind: "action" in kind, default=None)  # a repeatable one first
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if hint in SCALARS:
@@ -169,12 +220,12 @@ def argument_kind(hint: Any) -> dict[str, Any] | None:
     return None
 
 
-def _default(field: Field[Any]) -> str:
-    if field.default is MISSING or field.default in (None, ()):
+def _default(value: Any) -> str:
+    if value in (None, ()):
         return ""
-    if isinstance(field.default, tuple):
-        return " (default: " + " ".join(repr(x) if x.strip() != x else x for x in field.default) + ")"
-    return f" (default: {field.default})"
+    if isinstance(value, tuple):
+        return " (default: " + " ".join(repr(x) if x.strip() != x else x for x in value) + ")"
+    return f" (default: {value})"
 
 
 def _meanings(docstring: str) -> Iterator[tuple[str, str]]:

@@ -1,18 +1,16 @@
-"""``quantize`` and ``imatrix``: smaller model files, and what tells which weights matter for that."""
+"""``quantize`` and ``imatrix``: smaller model files, and the importance matrix for them."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama import ConfigError
 from oxillama.cli import options
-from oxillama.cli.console import human_bytes, loading_bar, print_rows, printable, say
+from oxillama.cli.console import check_writable, human_bytes, print_rows, printable, say
+from oxillama.cli.progress import count_bar, loading_bar, shows_bars
 from oxillama.formats import WRITABLE
 from oxillama.weights.file_types import ALIASES, FILE_TYPES, UNWEIGHTED
 
@@ -21,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    quantize = commands.add_parser(
+    quantize = options.add_command(
+        commands,
         "quantize",
+        verbose="list every tensor, and show the log on stderr",
         help="write a model in a smaller format",
         description="Writes a model file in another file type: most matrices in the type's format, those "
         "that lose most in a better one, all else unchanged.",
         epilog=f"types: {', '.join((*FILE_TYPES, *ALIASES))}; formats: {', '.join(WRITABLE)}",
-        allow_abbrev=False,
     )
     quantize.add_argument("source", metavar="IN.gguf", help="model to read (of a split one: the first file)")
     quantize.add_argument("target", metavar="OUT.gguf", help="file to write, in place of one that is there")
@@ -55,26 +54,25 @@ def add_commands(commands: Any) -> None:
         "--allow-requantize", action="store_true", help="quantize what is quantized already: costs quality"
     )
     quantize.add_argument("--dry-run", action="store_true", help="only tell what would be written")
-    quantize.add_argument("--verbose", action="store_true", help="list every tensor")
     options.add_named_options(quantize, ("num_threads",))
     options.add_progress_option(quantize)
     quantize.set_defaults(command=run_quantize)
 
-    imatrix = commands.add_parser(
+    imatrix = options.add_command(
+        commands,
         "imatrix",
         help="find out which weights matter for a text",
         description="Runs a text through a model and writes the mean squared input of every matrix's "
         "columns, for 'oxillama quantize --imatrix' and for llama.cpp.",
-        allow_abbrev=False,
     )
     imatrix.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
     imatrix.add_argument("text", metavar="TEXTFILE", help="UTF-8 text of the kind the model is to be good at")
     imatrix.add_argument("-o", "--output", metavar="OUT.gguf", required=True, help="file to write")
     imatrix.add_argument(
-        "--chunk", metavar="N", type=int, default=512, help="tokens run together (default: 512)"
+        "--chunk", metavar="N", type=options.integer, default=512, help="tokens run together (default: 512)"
     )
     imatrix.add_argument(
-        "--chunks", metavar="N", type=int, help="most chunks to run (default: the whole text)"
+        "--chunks", metavar="N", type=options.integer, help="most chunks to run (default: the whole text)"
     )
     imatrix.add_argument("--process-output", action="store_true", help="record the output matrix too")
     options.add_named_options(imatrix, ("num_threads",))
@@ -86,14 +84,14 @@ def name_and_format(text: str) -> tuple[str, str]:
     """An argument NAME=FORMAT."""
     name, equals, found = text.rpartition("=")
     if not name or not equals or not found:
-        raise argparse.ArgumentTypeError(f"needs NAME=FORMAT, got {text}")
+        raise argparse.ArgumentTypeError(f"expected NAME=FORMAT, got {text!r}")
     return name, found
 
 
 def run_quantize(args: argparse.Namespace) -> int:
     from oxillama import quantize_model
 
-    with loading_bar(args.source, args.progress, "quantizing") as progress:
+    with loading_bar(args.source, shows_bars(args), "quantizing") as progress:
         done = quantize_model(
             args.source,
             None if args.dry_run else args.target,
@@ -113,7 +111,7 @@ def run_quantize(args: argparse.Namespace) -> int:
 
 
 def report(done: Quantization, args: argparse.Namespace) -> None:
-    """What was written: sizes and formats to stdout; what a user may not expect to stderr."""
+    """Prints sizes and formats of the written file to stdout, notes to stderr."""
     if args.verbose:
         print_rows(
             (t.source.name, " x ".join(map(str, t.source.shape)), t.source.format.name, t.format.name)
@@ -129,26 +127,31 @@ def report(done: Quantization, args: argparse.Namespace) -> None:
         )
     )
     print(f"tensors: {formats}")
+    if not args.quiet:
+        for note in notes(done, args.imatrix is not None):
+            say("note", note)
+
+
+def notes(done: Quantization, has_imatrix: bool) -> Iterator[str]:
+    """Where the file differs from what the arguments suggest."""
     for tensor in done.tensors:
         if tensor.wanted is not tensor.format:
             finding = f"rows of {tensor.source.shape[0]} do not fit {tensor.wanted.name}"
-            say("note", f"{tensor.source.name}: {finding}, it is {tensor.format.name}")
-    if args.imatrix is not None:
+            yield f"{tensor.source.name}: {finding}, it is {tensor.format.name}"
+    if has_imatrix:
         looking = [t for t in done.tensors if t.changes and t.format.name not in UNWEIGHTED]
         without = [t.source.name for t in looking if not t.weighted]
         if not looking:
-            say("note", f"nothing in {done.file_type} looks at the importance matrix")
+            yield f"nothing in {done.file_type} uses the importance matrix"
         elif without:
-            say("note", f"the importance matrix has nothing about {', '.join(without)}")
+            yield f"the importance matrix has nothing about {', '.join(without)}"
 
 
 def run_imatrix(args: argparse.Namespace) -> int:
     from oxillama import collect_imatrix
 
-    folder = os.path.dirname(os.path.realpath(args.output))
-    if os.path.isdir(args.output) or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--output: {args.output} cannot be written")
-    with chunk_bar(args.progress) as progress:
+    check_writable("--output", Path(args.output))
+    with count_bar(shows_bars(args), "running", " chunks") as progress:
         found = collect_imatrix(
             args.model,
             args.text,
@@ -162,20 +165,3 @@ def run_imatrix(args: argparse.Namespace) -> int:
     size = f"{found.chunk_count} chunks of up to {found.chunk_size} tokens"
     print(printable(f"wrote {args.output}: {len(found.entries)} matrices, {size}"))
     return 0
-
-
-@contextmanager
-def chunk_bar(show: bool | None) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar that counts chunks, where one is wanted."""
-    if not (sys.stderr.isatty() if show is None else show):
-        yield None
-        return
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    with tqdm(desc="running", unit="chunk", leave=False, file=sys.stderr) as bar:
-
-        def done(n: int, total: int) -> None:
-            bar.total = total
-            bar.update(n - bar.n)
-
-        yield done

@@ -27,16 +27,16 @@ PIRATE: Path = _FOLDER / "pirate.gguf"
 """A LoRA adapter (rank 8, every matrix of every layer) for `STORY`."""
 
 HELDOUT: Path = _FOLDER / "heldout.txt"
-"""Stories none of the models has seen, UTF-8, with `SEPARATOR` between them."""
+"""Stories that are not in the training data, UTF-8, with `SEPARATOR` between them."""
 
 HELDOUT_PIRATE: Path = _FOLDER / "heldout_pirate.txt"
-"""The like, told by a pirate."""
+"""Stories told by a pirate that are not in the training data, in the same form."""
 
 PERPLEXITY: Path = _FOLDER / "perplexity.json"
 """The perplexity of the models on these texts, and how it is computed."""
 
 SEPARATOR = "\n\n* * *\n\n"
-"""What stands between two stories in `HELDOUT` and `HELDOUT_PIRATE`."""
+"""Separates two stories in `HELDOUT` and `HELDOUT_PIRATE`."""
 
 PROMPTS: tuple[str, ...] = (
     "Once upon a time, there was a little fox named",

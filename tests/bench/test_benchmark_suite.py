@@ -23,8 +23,7 @@ from benchmarks import busy, curves, peers, plot, timing
 from benchmarks.__main__ import main
 from benchmarks.make_model import write_model
 from benchmarks.shapes import Shape
-from oxillama.bench.benchmark import Summary
-from oxillama.bench.measurements import Metric, Row, table
+from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, PromptError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -23,10 +23,11 @@ from benchmarks import end_to_end, loading, peers, sampling, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
-from oxillama.bench.benchmark import Summary, bench_model, fixed_tokens, peak_rss
-from oxillama.bench.measurements import (
+from oxillama.bench.machine import peak_rss
+from oxillama.bench.report import (
     Metric,
     Row,
+    Summary,
     compare,
     read_report,
     report,
@@ -35,6 +36,7 @@ from oxillama.bench.measurements import (
     table,
     write_report,
 )
+from oxillama.bench.run import bench_model, fixed_tokens
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
 
@@ -150,11 +152,37 @@ def test_reports_of_other_conditions_are_refused(tmp_path: Path) -> None:
     for command, options in (("load", {"prompt": 8}), ("end-to-end", {"prompt": 9})):
         with pytest.raises(ConfigError, match="expected a report of"):
             read_report(path, command, options)
-    for text in ("", "[]", "{}"):
+    for text in ("", "[]", "{}", '{"results": [1]}', '{"results": [], "options": []}', '{"results": 5}'):
         path.write_text(text)
-        with pytest.raises(ConfigError, match="expected a report of an earlier run"):
-            read_report(path, "end-to-end", {})
+        with pytest.raises(ConfigError, match="expected a report of an earlier run, got"):
+            read_report(path, "end-to-end", {"prompt": 8})
     assert "nothing measured" in compare({"results": []}, {"results": []})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no /dev/stdout")
+def test_a_report_is_written_to_a_device_as_it_is() -> None:
+    write_report(Path(os.devnull), {"a": 1})
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "a.json", tmp_path / "link.json"
+    write_report(path, {"a": 1})
+    link.symlink_to(path)
+    write_report(link, {"a": 2})
+    assert link.is_symlink()
+    assert json.loads(path.read_text()) == {"a": 2}
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(ModelFileError, match="cannot be written: No space left"):
+        write_report(path, {"a": 3})
+    assert json.loads(path.read_text()) == {"a": 2}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "link.json", "plain"]
 
 
 # Engines
@@ -275,7 +303,7 @@ def test_both_ways_of_measuring_this_library_give_it_the_same_work(
     "name, low", [("prompt_tokens", 0), ("new_tokens", 0), ("rounds", 0), ("warmup", -1)]
 )
 def test_counts_that_measure_nothing_are_refused(name: str, low: int, model: Path) -> None:
-    with pytest.raises(ConfigError, match=f"{name}: expected at least {low + 1}, got {low}"):
+    with pytest.raises(ConfigError, match=f"{name}: expected an integer >= {low + 1}, got {low}"):
         bench_model(model, **{name: low})
 
 
@@ -343,7 +371,10 @@ def test_memory_is_stated_without_file_and_kv(model: Path, monkeypatch: pytest.M
     metadata["llama.attention.head_count_kv"] = np.array([2, 0, 1], np.int32)
     metadata["llama.attention.key_length"] = 24
     assert loading.kv_bytes(model, 10) == 3 * (24 + 16) * 10 * 2
-    with pytest.raises(LoadError, match=r"general\.architecture.*absent"), monkeypatch.context() as patch:
+    with (
+        pytest.raises(LoadError, match=r"the key .general\.architecture."),
+        monkeypatch.context() as patch,
+    ):
         patch.setattr(loading, "_open", lambda path: nullcontext(SimpleNamespace(metadata={})))
         loading.kv_bytes(model, 10)
 
@@ -397,7 +428,9 @@ def test_what_cannot_be_run_is_said_in_one_line(
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     peer = ("end-to-end", "--model", model, "--engine", "llama.cpp")
     assert "llama-cpp-python" in fails_with(capsys, *peer)
-    assert "existing folder" in fails_with(capsys, *peer, "--json", model.parent / "no" / "x.json")
+    assert "expected a file in a folder" in fails_with(
+        capsys, *peer, "--json", model.parent / "no" / "x.json"
+    )
     assert "earlier run" in fails_with(capsys, *peer, "--compare", model)
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert "gguf" in fails_with(capsys, "make-model", "15M", "Q8_0", absent)

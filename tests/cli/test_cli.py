@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import itertools
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ import tqdm  # type: ignore[import-untyped]
 
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, SamplerConfig
-from oxillama.cli import console, generate
+from oxillama.cli import build_parser, console, generate, main, progress
 from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     COMMANDS,
@@ -34,6 +38,8 @@ from tests.support.command_line import (
     run,
 )
 from tests.support.tiny_file import END_OF_TURN, write_tiny_model
+
+SHOWN = argparse.Namespace(quiet=False, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +104,7 @@ def test_each_piece_is_flushed(engine: InferenceEngine, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sys, "stdout", Out())
     pieces = list(engine.stream(PROMPT, max_tokens=9))
-    generate.show(engine.stream(PROMPT, max_tokens=9))
+    generate.show(engine.stream(PROMPT, max_tokens=9), SHOWN)
     assert flushed[: len(pieces)] == list(itertools.accumulate(pieces))
 
 
@@ -167,8 +173,8 @@ def test_bar_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             super().close()
 
     monkeypatch.setattr(tqdm, "tqdm", Bar)
-    with console.loading_bar(str(path), True) as progress:
-        InferenceEngine.from_gguf(path, progress=progress)
+    with progress.loading_bar(str(path), True) as loaded:
+        InferenceEngine.from_gguf(path, progress=loaded)
     with ModelFile.open(path) as file:
         n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
     assert (n_bytes, n_bytes) in bars
@@ -176,29 +182,119 @@ def test_bar_counts_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_no_bar(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is shown, but the engine still hears that it is to pack the model now."""
-    with console.loading_bar(str(model), False) as progress:
-        progress("token_embd.weight", 1)
+    with progress.loading_bar(str(model), False) as loaded:
+        loaded("token_embd.weight", 1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_no_limit_runs_to_the_end_of_the_context(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "-1", "-c", "60", "--greedy")
+    prompt, decoded, reason, _ = facts_of(done)
+    assert (int(prompt) + int(decoded), reason) == (60 - 1, "length")
+
+
+def test_quiet_is_the_text_alone(model: Path) -> None:
+    flags = ("run", model, "-p", PROMPT, "-n", "9", "--greedy")
+    done = run(*flags, "--quiet", "--progress")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == run(*flags).stdout
+    assert b"error: prompt: " in run("run", model, "-p", "", "--quiet").stderr
+
+
+def test_a_timeout_is_a_reason_to_end(model: Path) -> None:
+    done = run("run", model, "-p", PROMPT, "-n", "-1", "-c", "999999", "--timeout", "0.2", "-q")
+    assert done.returncode == 0
+    done = run("run", model, "-p", PROMPT, "-n", "-1", "--timeout", "0.01")
+    assert facts_of(done)[2] == "timeout"
+
+
+class FakePrefill:
+    """A generation whose prompt is 10 tokens further whenever somebody looks."""
+
+    prefill_total = 4096
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def prefill_progress(self) -> int:
+        self.looks += 1
+        return 10 * self.looks
+
+
+def test_a_long_prefill_has_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "POLL_SECONDS", 0.001)
+    fake: Any = FakePrefill()
+    with progress.prefill_bar(fake, True):
+        pass  # over before the bar would come
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "PREFILL_SECONDS", 0)
+    with progress.prefill_bar(fake, True):
+        while fake.looks < 3:
+            time.sleep(0.001)
+    assert re.search(r"prefill: .*\d+/4096", capsys.readouterr().err)
+    with progress.prefill_bar(fake, False):
+        looks = fake.looks
+    assert fake.looks == looks
+    assert not [thread for thread in threading.enumerate() if "watch" in thread.name]
+
+
+def test_a_bar_counts_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.count_bar(True, "measuring", " rounds") as count:
+        assert count is not None
+        count(11, 11)
+        console.say("note", "aside")
+    told = capsys.readouterr().err
+    assert "measuring: 100%" in told
+    assert "\roxillama: note: aside\n" in told  # on a line of its own
+
+
+def test_verbose_shows_the_log(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("oxillama.test")
+
+    def log(args: argparse.Namespace) -> int:
+        logger.debug("a\nb %d", 1)
+        return 0
+
+    for flags, expected in ((["-v"], "oxillama: debug: a\\nb 1\n"), ([], "")):
+        args = build_parser().parse_args(["info", str(model), *flags])
+        args.command = log
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("oxillama.cli.build_parser", lambda args=args: FixedParser(args))
+            assert main([]) == 0
+        assert capsys.readouterr().err == expected
+    assert not logging.getLogger("oxillama").isEnabledFor(logging.DEBUG)
+
+
+class FixedParser:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+
+    def parse_args(self, argv: object) -> argparse.Namespace:
+        return self.args
 
 
 # --- bad input ------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["-p", ""], "prompt: is empty"),
-        (["-p", "a" * 5000], "prompt: 5001 tokens leave no room for more in a context of 4096"),
+        (["-p", ""], "prompt: expected text, got none"),
+        (["-p", "a" * 5000], "prompt: expected at most 4095 tokens for the context, got 5001"),
         (["-p", b"a\xffb"], "lone surrogate U+DCFF at character 1"),
         (["-p", b"\xed\xa0\x80"], "lone surrogate U+DCED at character 0"),
-        (["-p", "x", "--threads", "0"], "num_threads: needs at least 1, got 0"),
-        (["-p", "x", "--max-tokens", "-1"], "--max-tokens: needs an integer from 0 on, got -1"),
-        (["-p", "x", "--max-tokens", "many"], "--max-tokens: needs an integer from 0 on, got many"),
-        (["-p", "x", "--temp", "-1"], "temperature: needs 0 or more, got -1.0"),
-        (["-p", "x", "--temp", "nan"], "temperature: needs 0 or more, got nan"),
-        (["-p", "x", "--top-k", "1.5"], "argument --top-k: invalid int value: '1.5'"),
-        (["-p", "x", "--kv-type", "f8"], "kv_type: needs one of f32, f16, bf16, q8_0, got 'f8'"),
-        (["-p", "x", "--page-size", "17"], "page_size: needs a power of two"),
-        (["-p", "x", "--ctx", "1000000"], "context_size: needs less than 10^6"),
-        (["-p", "x", "--stop", ""], "stop: needs strings that are not empty"),
+        (["-p", "x", "--threads", "0"], "num_threads: expected an integer >= 1 and <= 1024, got 0"),
+        (["-p", "x", "--max-tokens", "-2"], "max_tokens: expected an integer >= 0, got -2"),
+        (["-p", "x", "--max-tokens", "many"], "-n/--max-tokens: expected an integer, got 'many'"),
+        (["-p", "x", "--timeout", "0"], "timeout: expected a number > 0, got 0.0"),
+        (["-p", "x", "--temp", "-1"], "temperature: expected a number >= 0.0, got -1.0"),
+        (["-p", "x", "--temp", "nan"], "temperature: expected a number >= 0.0, got nan"),
+        (["-p", "x", "--top-k", "1.5"], "error: --top-k: expected an integer, got '1.5'"),
+        (["-p", "x", "--kv-type", "f8"], "kv_type: expected one of f32, f16, bf16, q8_0, got 'f8'"),
+        (["-p", "x", "--page-size", "17"], "page_size: expected a power of two, got 17"),
+        (["-p", "x", "--ctx", "1000000"], "context_size: expected an integer >= 1 and <= 999999"),
+        (["-p", "x", "--stop", ""], "stop: expected strings that are not empty"),
         (["-p", "x", "-f", "y"], "not allowed with argument"),
         (["-p", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["-p", "x", "--nonsense\n\x1b[2J"], r"unrecognized arguments: --nonsense\n\x1b[2J"),

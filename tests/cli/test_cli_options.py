@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, EngineConfig, SamplerConfig
+from oxillama import ConfigError, EngineConfig, GenerationOptions, SamplerConfig
 from oxillama.cli import build_parser, options
 from tests.support.command_line import (
     output,
@@ -34,6 +34,7 @@ def other_value(cls: type, name: str) -> Any:
         "allowed_tokens": (3,),
         "regex": "a*",
         "choices": ("x",),
+        "stop": ("x",),
         "order": ("top_k", "typical_p", "temperature"),
     }
     if name in special:
@@ -56,13 +57,13 @@ def texts_of(value: Any) -> list[str]:
     return [] if isinstance(value, bool) else [str(value)]
 
 
-FIELDS = [(cls, f.name) for cls in (EngineConfig, SamplerConfig) for f in fields(cls)]
+FIELDS = [(cls, f.name) for cls in (EngineConfig, SamplerConfig, GenerationOptions) for f in fields(cls)]
 
 
 READ = ("grammar", "json_schema")  # from files
 
 
-@pytest.mark.parametrize(("cls", "name"), [f for f in FIELDS if f[1] not in (*options.ELSEWHERE, *READ)])
+@pytest.mark.parametrize(("cls", "name"), [f for f in FIELDS if f[1] not in (*options.EXCLUDED, *READ)])
 @pytest.mark.parametrize("verb", ["run", "chat"])
 def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str) -> None:
     value = other_value(cls, name)
@@ -70,14 +71,33 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
     flag = f"--{name.replace('_', '-')}"
     args = build_parser().parse_args([verb, "m", *prompt, flag, *texts_of(value)])
     config = options.engine_config(args, "m")
-    assert getattr(config if cls is EngineConfig else config.sampler, name) == value
+    made: Any = {EngineConfig: config, SamplerConfig: config.sampler}.get(cls)
+    assert getattr(made or options.generation_options(args), name) == value
     usual = EngineConfig(model_path="m")
     changed = [f.name for f in fields(config) if getattr(config, f.name) != getattr(usual, f.name)]
     assert set(changed) <= {name, "sampler"}
 
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
-    assert set(options.ELSEWHERE) == {"model_path", "sampler", "scheduler"}
+    shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window"}
+    assert set(options.EXCLUDED) == shared | {"logprobs", "top_logprobs", "keep_logits"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags", "expected"),
+    [
+        ("run", [], GenerationOptions()),
+        ("chat", [], GenerationOptions(max_tokens=1024)),
+        ("demo", [], GenerationOptions(max_tokens=400)),
+        ("demo", ["-n", "-1"], GenerationOptions(max_tokens=None)),
+        ("chat", ["--max-tokens", "0"], GenerationOptions(max_tokens=0)),
+        ("run", ["--stop", "a", "--stop", "b"], GenerationOptions(stop=("a", "b"))),
+        ("run", ["--timeout", "1.5"], GenerationOptions(timeout=1.5)),
+    ],
+)
+def test_generation_options(verb: str, flags: list[str], expected: GenerationOptions) -> None:
+    needed = {"run": ["m", "-p", "x"], "chat": ["m"], "demo": []}[verb]
+    assert options.generation_options(build_parser().parse_args([verb, *needed, *flags])) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,6 +107,7 @@ def test_only_fields_made_of_other_arguments_have_no_option() -> None:
         (["--threads", "3"], {"num_threads": 3}),
         (["-c", "99"], {"context_size": 99}),
         (["--ctx", "99"], {"context_size": 99}),
+        (["--ctx-size", "99"], {"context_size": 99}),
         (["--prefill-chunk", "7"], {"prefill_chunk_size": 7}),
         (["--tokenizer", "t.json"], {"tokenizer_path": "t.json"}),
         (["--seed", "5"], {"seed": 5}),
@@ -100,6 +121,7 @@ def test_known_names_of_engine_options(flags: list[str], expected: dict[str, Any
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
+        (["-s", "5"], SamplerConfig(seed=5)),
         (["--temp", "0.5"], SamplerConfig(temperature=0.5)),
         (["--repeat-penalty", "1.5"], SamplerConfig(repetition_penalty=1.5)),
         (["--repeat-window", "-1"], SamplerConfig(repetition_window=-1)),
@@ -148,7 +170,7 @@ def test_grammars_and_schemas_are_read_from_files(name: str, tmp_path: Path) -> 
 def test_a_bias_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(["run", "m", "-p", "x", "--logit-bias", text])
-    assert f"needs a token id and its bias, as 15043+1.5, got {text}" in capsys.readouterr().err
+    assert f"expected a token id and its bias, as 15043+1.5, got {text!r}" in capsys.readouterr().err
 
 
 def test_greedy_and_what_undoes_it_are_refused() -> None:
@@ -160,6 +182,7 @@ def test_greedy_and_what_undoes_it_are_refused() -> None:
 def test_types_that_make_options() -> None:
     assert options.argument_kind(int | None) == {"type": int}
     assert options.argument_kind(str | os.PathLike[str] | None) == {"type": str}
+    assert options.argument_kind(str | tuple[str, ...] | None) == {"action": "append", "type": str}
     assert options.argument_kind(tuple[str, ...]) == {"action": "append", "type": str}
     assert options.argument_kind(bool) == {"action": argparse.BooleanOptionalAction}
     assert options.argument_kind(dict[int, float]) is None
@@ -170,3 +193,22 @@ def test_help_of_an_option_is_its_fields_documentation() -> None:
     text = " ".join(output("run", "--help").split())
     assert "keep this many of the highest; 0 keeps all. [0, inf) (default: 40)" in text
     assert "most tokens in a sequence; without it what the model was trained with" in text
+    assert "most tokens to generate; -1 for as many as the context holds (default: 256)" in text
+
+
+@pytest.mark.parametrize("verb", ["run", "chat"])
+def test_a_new_field_is_an_option_of_its_own(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Wider(GenerationOptions):
+        """More.
+
+        Attributes
+        ----------
+        patience : how long to wait.
+        """
+
+        patience: int = 3
+
+    monkeypatch.setattr(options, "GenerationOptions", Wider)
+    args = build_parser().parse_args([verb, "m", *(["-p", "x"] if verb == "run" else []), "--patience", "7"])
+    assert options.generation_options(args).patience == 7  # type: ignore[attr-defined]

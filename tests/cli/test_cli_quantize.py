@@ -79,7 +79,7 @@ def test_errors_are_one_line(source: Path, tmp_path: Path) -> None:
         ((demo.DRAFT, target, "Q4_0"), "allow_requantize: token_embd.weight is Q8_0 already"),
         ((tmp_path / "no.gguf", target, "Q4_0"), "no.gguf: cannot be opened"),
         ((source, source, "Q4_0"), "target: expected another file than the source"),
-        ((source, target, "Q4_0", "--tensor-type", "attn_q"), "needs NAME=FORMAT, got attn_q"),
+        ((source, target, "Q4_0", "--tensor-type", "attn_q"), "expected NAME=FORMAT, got 'attn_q'"),
         ((source, target, "Q4_0", "--imatrix", source), "expected F32 pairs of NAME.in_sum2"),
     ):
         assert message in error("quantize", *args)

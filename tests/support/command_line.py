@@ -66,12 +66,12 @@ def facts_of(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
 class Terminal:
     """A process on a terminal of its own."""
 
-    def __init__(self, *args: Text | Path) -> None:
+    def __init__(self, *args: Text | Path, term: str = "dumb") -> None:
         import pty
 
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(sys.executable, command(*args), {**ENVIRONMENT, "TERM": "dumb"})
+            os.execve(sys.executable, command(*args), {**ENVIRONMENT, "TERM": term})
         self.seen = ""
 
     def send(self, text: str) -> None:

@@ -1,60 +1,26 @@
-"""``info`` and ``tokenize``: what a file holds, and what its vocabulary makes of a text. Nothing is run."""
+"""``info``: describes a model file without loading it."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from oxillama import TokenizerError
-from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, read_text, say
-
-if TYPE_CHECKING:
-    from oxillama.tokenizer.vocabulary import TokenType
+from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, say
+from oxillama.cli.options import add_command
 
 
 def add_commands(commands: Any) -> None:
-    info = commands.add_parser(
+    info = add_command(
+        commands,
         "info",
         help="describe a model file",
         description="Describes a model file: what it needs, and whether that is supported (exit code 1). "
         "Its header and vectors are read, matrices are not.",
-        allow_abbrev=False,
     )
     info.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
     info.add_argument("--tensors", action="store_true", help="list every tensor")
     info.add_argument("--json", action="store_true", help="write JSON")
     info.set_defaults(command=run_info)
-
-    tokenize = commands.add_parser(
-        "tokenize",
-        help="turn text into token ids, or back",
-        description="Writes the token ids of a text, or with --decode the text of token ids.",
-        allow_abbrev=False,
-    )
-    tokenize.add_argument("model", metavar="MODEL", help="GGUF file; one with a vocabulary alone will do")
-    tokenize.add_argument("text", metavar="TEXT", help="text, or ids with --decode; - reads them from stdin")
-    tokenize.add_argument("--pieces", action="store_true", help="a line for each token: id, type, bytes")
-    tokenize.add_argument("--no-special", action="store_true", help="add no BOS or EOS")
-    tokenize.add_argument(
-        "--parse-special", action="store_true", help="names of control tokens in the text stand for them"
-    )
-    tokenize.add_argument("--decode", action="store_true", help="ids to text; control tokens are left out")
-    tokenize.set_defaults(command=run_tokenize)
-
-
-SIZES = {
-    "context length": "context_length",
-    "layers": "block_count",
-    "embedding": "embedding_length",
-    "feed forward": "feed_forward_length",
-    "heads": "attention.head_count",
-    "key/value heads": "attention.head_count_kv",
-    "experts": "expert_count",
-}
-"""Metadata keys, after the architecture's name, that most architectures have."""
-
-
-# --- info -------------------------------------------------------------------------------------------
 
 
 def run_info(args: argparse.Namespace) -> int:
@@ -78,6 +44,8 @@ def run_info(args: argparse.Namespace) -> int:
 
 
 def print_facts(facts: dict[str, Any]) -> None:
+    from oxillama.cli.facts import SIZES
+
     tokenizer, memory = facts["tokenizer"], facts["memory"]
     kind = ", ".join(str(tokenizer[key]) for key in ("kind", "model", "pre") if tokenizer[key] is not None)
     tokens = "unusable" if tokenizer["tokens"] is None else f"{tokenizer['tokens']} tokens"
@@ -166,40 +134,3 @@ def shortened(value: Any) -> str:
             return f"{', '.join(value[:4])} and {len(value) - 4} more"
         return f"{min(value)} to {max(value)}, {len(value)} values"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-# --- tokenize ---------------------------------------------------------------------------------------
-
-
-def run_tokenize(args: argparse.Namespace) -> int:
-    from oxillama import TokenizerBridge
-
-    text = read_text("-", "text") if args.text == "-" else args.text
-    tokenizer = TokenizerBridge.from_gguf(args.model)
-    if args.decode:
-        ids = read_ids(text, tokenizer.n_vocab)
-    else:
-        ids = tokenizer.encode(text, add_special=not args.no_special, parse_special=args.parse_special)
-    if args.pieces:
-        for id in ids:
-            print(id, type_names(tokenizer.token_type(id)), str(tokenizer.token_bytes(id))[1:], sep="\t")
-    elif args.decode:
-        print(tokenizer.decode(ids))
-    else:
-        print(*ids)
-    return 0
-
-
-def type_names(kinds: TokenType) -> str:
-    """The names of a token's type bits: "control", "normal", ..."""
-    return ",".join(str(kind.name).lower() for kind in type(kinds) if kind & kinds) or "undefined"
-
-
-def read_ids(text: str, n_vocab: int) -> list[int]:
-    """Token ids from text such as "1 2 3" or "[1, 2, 3]". Raises TokenizerError."""
-    ids = []
-    for word in text.replace(",", " ").strip().removeprefix("[").removesuffix("]").split():
-        if not (word.isascii() and word.isdigit()) or len(word) > 10 or int(word) >= n_vocab:
-            raise TokenizerError(f"token id: needs an integer from 0 to {n_vocab - 1}, got {word!r:.40}")
-        ids.append(int(word))
-    return ids

@@ -1,7 +1,8 @@
-"""Measurements as rows, and all that is done with rows: one table, one report in JSON, one comparison.
+"""Measurements as rows; tables, JSON reports and comparisons of rows.
 
-A row is one metric of one subject: the samples of each engine, round by round. From these come medians,
-quartiles and, where there are two engines, the ratio within each round.
+A row is one metric of one model: the samples of each engine, round by round. A row is reported as medians and
+quartiles: on a shared machine a mean is dominated by outliers, and a single number hides the spread. With two
+engines the ratio is taken within each round.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from oxillama.bench.benchmark import Summary
+import numpy as np
+
+from oxillama.atomic_file import replaced_file
 from oxillama.errors import ConfigError
 
 Samples = dict[str, dict[str, list[float]]]
@@ -23,8 +26,28 @@ Samples = dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
+class Summary:
+    """Median, quartiles, extremes and number of a measurement's samples, all in the samples' unit."""
+
+    median: float
+    low: float
+    high: float
+    min: float
+    max: float
+    n: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Summary:
+        """Summarize at least one sample; ``low`` and ``high`` are quartiles, linearly interpolated."""
+        if not samples:
+            raise ValueError("samples: expected at least one, got none")
+        low, median, high = np.percentile(samples, (25, 50, 75))
+        return cls(float(median), float(low), float(high), min(samples), max(samples), len(samples))
+
+
+@dataclass(frozen=True)
 class Metric:
-    """Something measured, its unit, and which way is better."""
+    """A measured quantity, its unit, and whether a higher value is better."""
 
     name: str
     unit: str
@@ -74,20 +97,6 @@ def _significant(value: float, digits: int) -> str:
         return "0"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:.{max(0, decimals)}f}"
-
-
-def machine_text(machine: Mapping[str, Any]) -> str:
-    """What `oxillama.bench.benchmark.describe_machine` found, in two lines."""
-    memory = machine["memory_bytes"]
-    parts = [f"{machine['cpu']}, {machine['available_cores']} of {machine['cores']} cores"]
-    parts += [f"{memory / 1e9:.1f} GB"] if memory else []
-    parts += [machine["kernel"]]
-    others = machine.get("others_share")
-    parts += [] if others is None else [f"other processes took {others:.0%} of the cores' time"]
-    engines = machine.get("engines") or {"oxillama": machine["oxillama"]}
-    software = [f"{name} {version}" for name, version in engines.items()]
-    software += [f"target {machine['target']}", f"Python {machine['python']} ({machine['compiler']})"]
-    return ", ".join(parts) + "\n" + ", ".join(software)
 
 
 def table(results: Sequence[Row]) -> str:
@@ -150,32 +159,42 @@ def report(
 
 
 def write_report(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a `report` as indented JSON."""
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    """Writes a `report` as indented JSON. A file is replaced as a whole; a device is written to.
+
+    Raises ModelFileError if the path cannot be written.
+    """
+    text = json.dumps(content, indent=1) + "\n"
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8")
+        return
+    with replaced_file(path) as file:
+        file.write(text.encode())
 
 
 def read_report(path: Path, command: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what `write_report` wrote for the same command and options.
+    """Reads a report that `write_report` wrote for the same command and options.
 
-    Raises ConfigError for anything else: numbers of other conditions would be compared in vain.
+    Raises ConfigError for any other file: speeds under other conditions are not comparable.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _by_key(content)
+        was = {name: content["options"].get(name) for name in options}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: expected a report of an earlier run: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("results"), list):
-        raise ConfigError(f"{path}: expected a report of an earlier run, found no results in it")
-    was = {name: content.get("options", {}).get(name) for name in options}
+        raise ConfigError(f"{path}: expected a report of an earlier run, got {error}") from error
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path}: expected a report of an earlier run, got other JSON") from error
     if content.get("command") != command or was != dict(options):
         found = f"{content.get('command')} with {was}"
-        raise ConfigError(f"{path}: expected a report of {command} with {options}, found {found}")
+        raise ConfigError(f"{path}: expected a report of {command} with {dict(options)}, got {found}")
     return content
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Each measurement found in both reports: medians, now / before, and whether the quartiles part.
+    """A table of the measurements that both reports have: medians, their ratio now / before, and a verdict.
 
-    Where they do not, the difference is within the spread. What only one report has is counted below.
+    The verdict is BETTER or WORSE where the quartiles do not overlap. Measurements of only one report are
+    counted below the table.
     """
     before, now = dict(_by_key(old)), dict(_by_key(new))
     lines = [["model", "metric", "engine", "before", "now", "now / before", ""]]

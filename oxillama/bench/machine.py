@@ -1,0 +1,94 @@
+"""The machine and the software that a measurement belongs to."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oxillama.config.engine import available_cpus
+
+CPU_FLAGS = (
+    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16", "amx_int8", "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve", "sve2",
+)  # fmt: skip
+"""CPU features a kernel's speed may depend on, as Linux spells them."""
+
+
+def peak_rss() -> int:
+    """The most memory this process has had resident so far, in bytes.
+
+    Linux counts it per address space (VmHWM). Elsewhere `getrusage` is asked; on Linux that one would
+    give a child the peak of the process that started it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024
+
+
+def describe_machine() -> dict[str, Any]:
+    """The machine and software that a measurement belongs to, ready for JSON."""
+    import oxillama
+    from oxillama._kernels import best
+
+    info = _cpuinfo()
+    flags = set((info.get("flags") or info.get("Features") or "").split())
+    return {
+        "cpu": info.get("model name") or platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "available_cores": available_cpus(),
+        "flags": [flag for flag in CPU_FLAGS if flag in flags],
+        "memory_bytes": _memory_bytes(),
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "target": best().target,
+        "compiler": platform.python_compiler(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "oxillama": oxillama.__version__,
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith(("OXILLAMA_", "OMP_", "GOMP_", "KMP_"))
+        },
+    }
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The first processor's entries of /proc/cpuinfo, or nothing where there is no such file."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    first = path.read_text().split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _memory_bytes() -> int | None:
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def machine_text(machine: Mapping[str, Any]) -> str:
+    """The findings of `describe_machine` in two lines."""
+    memory = machine["memory_bytes"]
+    parts = [f"{machine['cpu']}, {machine['available_cores']} of {machine['cores']} cores"]
+    parts += [f"{memory / 1e9:.1f} GB"] if memory else []
+    parts += [machine["kernel"]]
+    others = machine.get("others_share")
+    parts += [] if others is None else [f"other processes took {others:.0%} of the cores' time"]
+    engines = machine.get("engines") or {"oxillama": machine["oxillama"]}
+    software = [f"{name} {version}" for name, version in engines.items()]
+    software += [f"target {machine['target']}", f"Python {machine['python']} ({machine['compiler']})"]
+    return ", ".join(parts) + "\n" + ", ".join(software)

@@ -1,0 +1,65 @@
+"""A conversation: its messages, taking exchanges back, and JSON files of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from oxillama.atomic_file import replaced_file
+from oxillama.cli.console import read_text
+from oxillama.errors import ConfigError
+
+Message = dict[str, str]
+
+
+class Conversation:
+    """Messages with "role" and "content", the oldest first.
+
+    Parameters
+    ----------
+    system : text of the system message; None for none.
+    """
+
+    def __init__(self, system: str | None = None) -> None:
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[Message] = list(self._opening)
+
+    def asking(self, text: str) -> list[Message]:
+        """The messages with a question behind them; the conversation itself is unchanged."""
+        return [*self.messages, {"role": "user", "content": text}]
+
+    def add(self, question: str, answer: str) -> None:
+        """Appends an exchange."""
+        self.messages = [*self.asking(question), {"role": "assistant", "content": answer}]
+
+    def undo(self) -> None:
+        """Removes the last question and its answer. Raises ConfigError if there is none."""
+        asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        if not asked:
+            raise ConfigError("/undo: expected an exchange to take back, got none")
+        del self.messages[asked[-1] :]
+
+    def reset(self) -> None:
+        """Removes all but the system message."""
+        self.messages = list(self._opening)
+
+    def save(self, path: str) -> None:
+        """Writes the messages as a JSON array. Raises ModelFileError if the file cannot be written."""
+        with replaced_file(Path(path)) as file:
+            file.write((json.dumps(self.messages, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def load(self, path: str) -> None:
+        """Replaces the messages by those of a file. Raises ConfigError if the file holds no conversation."""
+        text = read_text(path, "/load")
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"/load: expected JSON in {path}, got {error}") from error
+        if not isinstance(found, list) or not all(map(is_message, found)):
+            raise ConfigError(f'/load: expected a list of objects with "role" and "content" in {path}')
+        self.messages = [{"role": message["role"], "content": message["content"]} for message in found]
+
+
+def is_message(value: object) -> bool:
+    """Whether a JSON value has the texts of a message."""
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))

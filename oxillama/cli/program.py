@@ -1,0 +1,88 @@
+"""The frame of a command-line program: an error or a warning becomes one line, and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from oxillama.cli.console import say
+from oxillama.errors import OxiLlamaError
+
+ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+
+class Parser(argparse.ArgumentParser):
+    """Writes an error in the arguments as one line, like all other errors."""
+
+    def error(self, message: str) -> NoReturn:
+        say("error", f"{message.removeprefix('argument ')} (see {self.prog} --help)", program_of(self.prog))
+        raise SystemExit(ERROR)
+
+
+def program_of(prog: str) -> str:
+    """The name of the program: "oxillama" of "oxillama run", "benchmarks" of "python -m benchmarks load"."""
+    return prog.removeprefix("python -m ").split()[0]
+
+
+def run_program(program: str, job: Callable[[], int]) -> int:
+    """Runs the job of a process; its exit code, or that of the error that ended the job."""
+    _prepare_streams()
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: say("warning", str(message), program)
+        try:
+            code = _exit_code(job)
+            sys.stdout.flush()
+            return code
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one has nothing left to stop
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # below the terminal's ^C
+            return INTERRUPTED
+        except (OxiLlamaError, ImportError, Warning) as error:  # -W error raises warnings
+            say("error", str(error).removeprefix("oxillama: "), program)
+            return ERROR
+        except BrokenPipeError:
+            return _leave_pipe(BROKEN_PIPE)
+        except MemoryError as error:
+            say("error", f"out of memory: {error}", program)
+            return ERROR
+        except OSError as error:
+            say("error", f"{error.filename or 'output'}: {error.strerror or error}", program)
+            return _leave_pipe(ERROR)
+
+
+def _exit_code(job: Callable[[], int]) -> int:
+    try:
+        return job()
+    except SystemExit as done:  # argparse: --help, --version, or an error already written
+        return done.code if isinstance(done.code, int) else 0
+
+
+def _prepare_streams() -> None:
+    """Makes any text readable and writable: invalid bytes become surrogates, others escapes."""
+    streams: tuple[tuple[str, str, Any], ...] = (
+        ("stdin", "r", "surrogateescape"),
+        ("stdout", "w", "backslashreplace"),
+        ("stderr", "w", "backslashreplace"),
+    )
+    for name, mode, errors in streams:
+        if getattr(sys, name) is None:  # the process was started with it closed
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process
+        if hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors=errors)
+
+
+def _leave_pipe(code: int) -> int:
+    """Discards the buffer of stdout, which the interpreter would otherwise write at its exit."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        pass  # stdout is closed, or not a file
+    return code

@@ -1,0 +1,155 @@
+"""What no command can use ends in exit code 2 and one line that says why."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oxillama import demo
+from oxillama.cli import main
+from tests.support.command_line import COMMANDS, ENVIRONMENT, ROOT, command, run
+
+Arguments = Callable[[Path, Path], list[object]]
+
+INPUTS: dict[str, Arguments] = {
+    "run": lambda path, out: ["run", path, "-p", "x"],
+    "run, prompt": lambda path, out: ["run", demo.DRAFT, "-f", path / "x"],
+    "run, grammar": lambda path, out: ["run", demo.DRAFT, "-p", "x", "--grammar", path],
+    "run, schema": lambda path, out: ["run", demo.DRAFT, "-p", "x", "--json-schema", path],
+    "run, tokenizer": lambda path, out: ["run", demo.DRAFT, "-p", "x", "--tokenizer", path],
+    "chat": lambda path, out: ["chat", path],
+    "chat, template": lambda path, out: ["chat", demo.DRAFT, "--chat-template", path / "x"],
+    "info": lambda path, out: ["info", path],
+    "tokenize": lambda path, out: ["tokenize", path, "x"],
+    "quantize": lambda path, out: ["quantize", path, out, "Q8_0"],
+    "quantize, imatrix": lambda path, out: ["quantize", demo.DRAFT, out, "Q4_0", "--imatrix", path],
+    "imatrix": lambda path, out: ["imatrix", path, demo.HELDOUT, "-o", out],
+    "imatrix, text": lambda path, out: ["imatrix", demo.DRAFT, path, "-o", out],
+    "convert": lambda path, out: ["convert", path, out],
+    "bench": lambda path, out: ["bench", path],
+    "bench, compare": lambda path, out: ["bench", demo.DRAFT, "--compare", path],
+}
+"""A command line for each file that a command reads."""
+
+OUTPUTS: dict[str, Arguments] = {
+    "quantize": lambda path, out: ["quantize", demo.DRAFT, path, "Q4_0", "--allow-requantize"],
+    "imatrix": lambda path, out: ["imatrix", demo.DRAFT, demo.HELDOUT, "-o", path, "--chunks", "1"],
+    "bench": lambda path, out: ["bench", demo.DRAFT, "--json", path, "--rounds", "1"],
+}
+"""The same for each file that a command writes."""
+
+MODELLESS = ("demo", "doctor")
+
+
+def error_of(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr of a command that must fail, and write nothing else."""
+    code = main([str(argument) for argument in arguments])
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, ""), told.err
+    assert told.err.startswith("oxillama: error: ")
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+def test_every_command_that_reads_a_file_is_tried() -> None:
+    assert {name.split(",")[0] for name in INPUTS} == set(COMMANDS) - set(MODELLESS)
+
+
+@pytest.mark.parametrize("kind", ["absent", "directory", "empty", "garbage", "surrogate", "long"])
+@pytest.mark.parametrize("name", INPUTS)
+def test_input_that_cannot_be_used(
+    name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / {"surrogate": "\udcff", "long": "x" * 300}.get(kind, kind)
+    if kind == "directory":
+        path.mkdir()
+    if kind in ("empty", "garbage"):
+        path.write_bytes(b"" if kind == "empty" else b"\xff\xfe{]" * 100)
+    error_of(INPUTS[name](path, tmp_path / "out.gguf"), capsys)
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_output_that_cannot_be_written(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path, tmp_path / "absent" / "x", demo.DRAFT / "x"):
+        error_of(OUTPUTS[name](path, path), capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_that_do_not_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    positional: list[object] = [] if name in MODELLESS else ["x"]
+    assert " --help)" in error_of([name, *positional, "--nonsense\n"], capsys)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in MODELLESS])
+def test_arguments_that_are_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "required" in error_of([name], capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["bench", "--help"], ["doctor"], ["info", str(demo.DRAFT)]]
+)
+def test_a_full_disk(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(*arguments), stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (2, b"oxillama: error: output: No space left on device\n")
+
+
+@pytest.mark.parametrize("name", ["demo", "doctor"])
+def test_streams_that_are_closed(name: str) -> None:
+    line = f'exec "{sys.executable}" -m oxillama {name} <&- 2>&-'
+    done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, env=ENVIRONMENT)
+    assert done.returncode == 0
+    assert done.stdout
+
+
+def test_warnings_are_one_line_even_as_errors() -> None:
+    arguments = ("run", demo.DRAFT, "-p", "x", "-n", "1", "-c", "5000")
+    assert run(*arguments).stderr.startswith(b"oxillama: warning: context_size: 5000 is more than the 512")
+    done = run(*arguments, PYTHONWARNINGS="error::UserWarning")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.startswith(b"oxillama: error: context_size: 5000 is more than the 512")
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A source tree that is not built."""
+    names = ("oxillama", "benchmarks") if (ROOT / "benchmarks").is_dir() else ("oxillama",)
+    for name in names:
+        no_code = shutil.ignore_patterns("*.so", "*.pyd", "*.gguf", "__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=no_code)
+    return tmp_path
+
+
+def test_a_source_tree_that_is_not_built_says_what_to_do(sources: Path) -> None:
+    advice = "the kernels are not built in"
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONPATH"}
+    lines = [
+        ["-m", "oxillama", "doctor"],
+        *([["-m", "benchmarks", "kernels"]] if (sources / "benchmarks").is_dir() else []),
+    ]
+    for line in lines:
+        done = subprocess.run([sys.executable, *line], cwd=sources, capture_output=True, env=environment)
+        assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
+        assert done.stderr.startswith(f"{line[1]}: error: {advice} {sources}".encode())
+    code = "import oxillama; oxillama.InferenceEngine"
+    done = subprocess.run([sys.executable, "-c", code], cwd=sources, capture_output=True, env=environment)
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith(f"ImportError: oxillama: {advice} {sources}")
+    assert "pip install -e ." in last
+    assert b"circular" not in done.stderr
+
+
+def test_a_message_on_a_closed_stderr_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert main(["info", os.devnull]) == 2
