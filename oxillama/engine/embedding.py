@@ -129,8 +129,8 @@ def scores(model: LoadedModel, states: list[np.ndarray]) -> np.ndarray:
     decoder = model.runner.model
     assert decoder.classifier is not None
     pooled = np.stack([pool_hidden_states(x, decoder.classifier.pooling) for x in states])
-    labels: np.ndarray = model.call(lambda: decoder.classify(pooled, model.runner.n_threads))
-    return labels[:, 0].copy()
+    labels = model.call(lambda: decoder.classify(pooled, model.runner.n_threads))
+    return np.array(labels[:, 0])
 
 
 def classifier_pooling(model: LoadedModel) -> PoolingMode:

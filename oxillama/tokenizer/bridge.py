@@ -199,14 +199,16 @@ class TokenizerBridge:
         _check_text(text)
         return self._encoder.encode(text, add_special, parse_special)
 
-    # ------------------------------------------------------------------ decoding
-
     def encode_pair(self, first: str, second: str) -> list[int]:
         """Ids of two texts with the separators between and around them that cross-encoders are trained with.
 
         Raises TokenizerError as `encode`.
         """
+        _check_text(first)
+        _check_text(second)
         return self._encoder.encode_pair(first, second)
+
+    # ------------------------------------------------------------------ decoding
 
     def decode(
         self,

@@ -16,6 +16,9 @@ class Encoder(Protocol):
     def encode(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         """As `TokenizerBridge.encode`, for text without lone surrogates."""
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """As `TokenizerBridge.encode_pair`, for texts without lone surrogates."""
+
     def opening(self) -> list[int]:
         """The tokens that are added before every text."""
 
@@ -53,10 +56,7 @@ class VocabularyEncoder:
         return []
 
     def encode_pair(self, first: str, second: str) -> list[int]:
-        """Ids of two texts for a cross-encoder: opening, first, closing, separator, second, closing.
-
-        The separator is the vocabulary's ``add_sep``; WordPiece closes texts with it.
-        """
+        # opening, first, closing, separator, second, closing; WordPiece closes texts with its separator
         apart = self._vocab.add_sep and self._vocab.kind != "wordpiece"
         separator = [self._required("sep")] if apart else []
         ids = self.encode(first, True, False) + separator

@@ -46,6 +46,14 @@ class JsonEncoder:
         library = self._parsing if parse_special else self._plain
         with library_errors(self._label, "text it can encode"):
             ids: list[int] = library.encode(text, add_special_tokens=add_special).ids
+        return self._checked(ids)
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        with library_errors(self._label, "texts it can encode"):
+            ids: list[int] = self._plain.encode(first, second).ids
+        return self._checked(ids)
+
+    def _checked(self, ids: list[int]) -> list[int]:
         if ids and max(ids) >= self._n_vocab:
             raise TokenizerError(
                 f"{self._label}: expected token ids from 0 to {self._n_vocab - 1}, got {max(ids)}"

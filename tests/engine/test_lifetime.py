@@ -53,7 +53,7 @@ def test_a_dropped_engine_is_freed() -> None:
     parts = watched(engine)
     del engine
     until(lambda: all(part() is None for part in parts))
-    until(lambda: threads() == before)
+    until(lambda: threads() <= before)
 
 
 def test_a_dropped_async_engine_is_freed() -> None:
@@ -66,7 +66,7 @@ def test_a_dropped_async_engine_is_freed() -> None:
 
     parts = asyncio.run(main())
     until(lambda: all(part() is None for part in parts))
-    until(lambda: threads() == before)
+    until(lambda: threads() <= before)
 
 
 def test_a_stream_and_a_session_keep_what_they_need() -> None:
@@ -124,4 +124,4 @@ def test_a_failed_load_frees_what_it_began() -> None:
     before = threads()
     with pytest.raises(OSError, match="nowhere"):
         InferenceEngine.from_gguf("nowhere.gguf")
-    until(lambda: threads() == before)
+    until(lambda: threads() <= before)

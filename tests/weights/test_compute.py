@@ -31,7 +31,7 @@ def test_int8_is_near_the_reference_and_not_it() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match="compute: needs one of int8, bf16, f32"):
+    with pytest.raises(ConfigError, match="compute: expected one of int8, bf16, f32"):
         EngineConfig(compute="fp4")
     with pytest.raises(ConfigError, match="compute: f32 cannot be combined with quantize"):
         EngineConfig(compute="f32", quantize="Q8_0")

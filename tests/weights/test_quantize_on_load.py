@@ -97,7 +97,7 @@ def test_experts_are_quantized_and_routers_stay(tmp_path: Path) -> None:
     assert formats["blk.1.ffn_down_exps.weight"] == "F16"  # rows of 48
     assert formats["blk.1.ffn_gate_inp.weight"] == "BF16"
     weights = loaded(model.file(), "Q4_K", 2)
-    for linear in Decoder(read_spec(weights.file), weights).matrices():
+    for linear in Decoder(read_spec(weights.file), weights).linears():
         for source in linear.sources:
             assert source.format.name == formats[source.info.name], source.info.name
     assert (logits(data, weights) == logits(data)).all()
