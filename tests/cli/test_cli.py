@@ -288,8 +288,8 @@ class FixedParser:
         (["-p", "x", "--max-tokens", "-2"], "max_tokens: expected an integer >= 0, got -2"),
         (["-p", "x", "--max-tokens", "many"], "-n/--max-tokens: expected an integer, got 'many'"),
         (["-p", "x", "--timeout", "0"], "timeout: expected a number > 0, got 0.0"),
-        (["-p", "x", "--temp", "-1"], "temperature: expected a number >= 0.0, got -1.0"),
-        (["-p", "x", "--temp", "nan"], "temperature: expected a number >= 0.0, got nan"),
+        (["-p", "x", "--temp", "-1"], "temperature: expected a number >= 0, got -1.0"),
+        (["-p", "x", "--temp", "nan"], "temperature: expected a number >= 0, got nan"),
         (["-p", "x", "--top-k", "1.5"], "error: --top-k: expected an integer, got '1.5'"),
         (["-p", "x", "--kv-type", "f8"], "kv_type: expected one of f32, f16, bf16, q8_0, got 'f8'"),
         (["-p", "x", "--page-size", "17"], "page_size: expected a power of two, got 17"),
@@ -333,7 +333,7 @@ def broken_models(folder: Path, good: Path) -> Iterator[tuple[Path, str]]:
     data = good.read_bytes()
     for name, content, message in (
         ("empty.gguf", b"", "empty.gguf"),
-        ("truncated.gguf", data[:-1], "1 byte"),
+        ("truncated.gguf", data[:-1], "expected 24576 bytes of data, got 24575"),
         ("header.gguf", data[:500], "header.gguf"),
         ("foreign.gguf", b"\x7fELF" + data[4:], "foreign.gguf"),
     ):
