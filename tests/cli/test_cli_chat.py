@@ -139,7 +139,7 @@ def test_a_paste_is_one_message(model: Path, tmp_path: Path) -> None:
         pytest.skip("libedit has no bracketed paste")
     path = tmp_path / "saved.json"
     terminal = Terminal("chat", model, "-n", "3", "--greedy", term="xterm")
-    terminal.expect("> ")
+    terminal.expect("\x1b\\[\\?2004h> ")  # asks the terminal to mark pastes
     terminal.send("\x1b[200~hello\n/exit\nthere\x1b[201~\n")
     terminal.expect("finish length.*> ")
     terminal.send(f"/save {path}\n")
