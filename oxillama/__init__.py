@@ -14,6 +14,7 @@ Folders are rooms. The first word of a room's docstring is its floor; imports go
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,9 @@ _LATER = {
 }
 
 
-_RENAMED = {"Busy": "QueueFull"}
+logging.getLogger("oxillama").addHandler(logging.NullHandler())
+
+_RENAMED = {"Busy": "QueueFull", "SsmStatePool": "RecurrentStatePool"}
 """Names that are going: they work for one release more."""
 
 

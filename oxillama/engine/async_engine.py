@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,6 +77,11 @@ class AsyncEngine:
     ) -> Generation:
         """Starts a request, as `InferenceEngine.stream`; read it with ``async for``, or await the whole."""
         return self._running(self._open().stream(prompt, options, **fields))
+
+    def submit(self, prompt: Prompt, **fields: Unpack[GenerationFields]) -> Generation:
+        """The former name of `stream`; it will go."""
+        warnings.warn("AsyncEngine.submit is called stream now", DeprecationWarning, stacklevel=2)
+        return self.stream(prompt, **fields)
 
     async def generate(
         self,

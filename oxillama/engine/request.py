@@ -71,6 +71,7 @@ class Request:
 
     Attributes
     ----------
+    id : number among the requests of the engine, in order of arrival.
     prompt : ids of the sequence at the start.
     output : which rows of it are wanted of the passes.
     events : for the reader: pieces or arrays, then an `End`.
@@ -94,6 +95,7 @@ class Request:
         window: float = math.inf,
         keep: Callable[[Sequence], object] | None = None,
     ) -> None:
+        self.id = 0
         self.sequence = sequence
         self.prompt = list(sequence.tokens)
         self.key = key
@@ -109,7 +111,6 @@ class Request:
         self.cause: BaseException | None = None
         self.finish_reason: str | None = None
         # for the scheduler and the metrics
-        self.arrival = 0
         self.n_cached = 0  # tokens of the prompt that the prefix cache had
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
