@@ -63,9 +63,10 @@ if TYPE_CHECKING:
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
     from oxillama.sampling.batch import sample, sample_batch
-    from oxillama.sampling.chain import Sampler, SamplerChain
+    from oxillama.sampling.chain import SamplerChain
     from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
+    from oxillama.sampling.sampler import Sampler
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
@@ -150,7 +151,7 @@ _LATER = {
     "PrefixKvCache": "oxillama.cache.prefix",
     "Quantization": "oxillama.quantize.model",
     "SampledToken": "oxillama.sampling.logprobs",
-    "Sampler": "oxillama.sampling.chain",
+    "Sampler": "oxillama.sampling.sampler",
     "SamplerChain": "oxillama.sampling.chain",
     "SamplerStage": "oxillama.sampling.protocols",
     "ScheduledBatch": "oxillama.engine.scheduler",

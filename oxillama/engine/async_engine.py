@@ -17,16 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from oxillama.config import GenerationOptions
-from oxillama.engine.embedding import (
-    Embedding,
-    Pooling,
-    PoolingMode,
-    classifier_pooling,
-    pair_tokens,
-    pooling_of,
-    scores,
-)
-from oxillama.engine.engine import InferenceEngine, listed
+from oxillama.engine.embedding import PoolingMode, embeddings, rankings
+from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.handle import Handle
 from oxillama.engine.prompts import Prompt
@@ -117,22 +109,14 @@ class AsyncEngine:
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, as `InferenceEngine.embed_batch`."""
         model = self._open().model
-        how = Pooling(pooling_of(pooling, model.spec.pooling, model.spec.causal), normalize)
-        tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
-        handles = [self._running(Embedding(model, ids, last=how.last)) for ids in tokens]
-        vectors = [how.apply(await handle) for handle in handles]
+        handles = [self._running(handle) for handle in embeddings(model, texts, pooling, normalize)]
+        vectors = [await handle for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
 
     async def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
         """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
-        model = self._open().model
-        last = classifier_pooling(model) is PoolingMode.LAST
-        pairs = [pair_tokens(model, query, document) for document in documents]
-        handles = [self._running(Embedding(model, tokens, last=last)) for tokens in pairs]
-        states = [await handle for handle in handles]
-        if not states:
-            return np.empty(0, np.float32)
-        return await asyncio.to_thread(scores, model, states)
+        handles = [self._running(handle) for handle in rankings(self._open().model, query, documents)]
+        return np.array([(await handle)[0] for handle in handles], np.float32)
 
     def _open(self) -> InferenceEngine:
         """The engine. Raises EngineClosed after `aclose`."""

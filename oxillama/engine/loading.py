@@ -28,7 +28,7 @@ from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.sampling.chain import Sampler
+from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Progress

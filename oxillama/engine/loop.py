@@ -156,11 +156,18 @@ class EngineLoop:
             elif isinstance(request, TextRequest) and row is not None:
                 streams.append((request, request.row(row[0])))
             elif isinstance(request, EmbeddingRequest) and row is not None:
-                request.put(row)
-                if not request.sequence.pending:
-                    self.scheduler.finish(request, "done")
+                self._embed(request, row)
         if streams:
             self._sample(streams)
+
+    def _embed(self, request: EmbeddingRequest, rows: np.ndarray) -> None:
+        try:
+            reason = request.take(rows)
+        except Exception as error:
+            self.scheduler.finish(request, "error", error)
+            return
+        if reason is not None:
+            self.scheduler.finish(request, reason)
 
     def _sample(self, streams: Streams) -> None:
         """Samples a token for each request from its row of logits."""
