@@ -44,9 +44,9 @@ UNIX_FLAGS = [
 ]
 UNIX_DEBUG_FLAGS = ["-O1", "-g", "-UNDEBUG", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]
 UNIX_EXTRA = {
-    # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a stack
-    # slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone; portable
-    # needs it, and its 16-byte vectors are safe.
+    # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a
+    # stack slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone;
+    # portable needs it, and its 16-byte vectors are safe.
     "quantize": ["-fno-tree-vectorize"],
     # A function for each layout, not one for all of them, for which gcc takes twice as long.
     "linear": ["-fno-inline-functions-called-once"],
