@@ -253,8 +253,13 @@ class BuildKernels(build_ext):
         print(f"oxillama: {line}", file=sys.stderr)
 
 
+ONCE = [KernelExtension(m, None) for m in SOURCES if m not in PER_TARGET]
+HOT = [KernelExtension(m, t) for m in PER_TARGET for t in TARGETS]
 setup(
-    ext_modules=[KernelExtension(m, t) for m in PER_TARGET for t in TARGETS]
-    + [KernelExtension(m, None) for m in SOURCES if m not in PER_TARGET],
+    ext_modules=[
+        *HOT[: len(TARGETS)],
+        *ONCE,
+        *HOT[len(TARGETS) :],
+    ],  # the shortest last, so that no core idles
     cmdclass={"build_ext": BuildKernels},
 )
