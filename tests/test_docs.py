@@ -38,3 +38,19 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_the_rooms_of_the_architecture_are_those_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| (\w+) \| (.+?) \|", text, re.MULTILINE)
+    shown = {room: floor for floor, rooms in listed for room in re.findall(r"`(\w+)`", rooms.split(";")[0])}
+    package = Path(oxillama.__file__).parent
+    rooms = {path.parent.name: path.read_text(encoding="utf-8") for path in package.glob("*/__init__.py")}
+    assert shown == {room: source.lstrip('"').split(":")[0] for room, source in rooms.items()}
+
+
+def test_the_glossary_has_each_term_once_in_order() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    terms = [term.casefold() for term in re.findall(r"^\*\*(.+?)\*\* [A-Z0-9]", text, re.MULTILINE)]
+    assert len(terms) > 70 and len(terms) == len(re.findall(r"^\*\*", text, re.MULTILINE))
+    assert terms == sorted(set(terms))

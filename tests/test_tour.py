@@ -88,6 +88,7 @@ def test_lines_are_counted() -> None:
     cython = (
         "cdef struct S:\n    int x\n\n\n"
         "cdef inline int f(int a,\n                  int b) nogil:\n    return a\n\n\n"
-        "cdef class C:\n    cdef int n\n\n    def g(self):\n        pass\n\n    cdef int h(self):\n        pass\n"
+        "cdef class C:\n    cdef int n\n\n    def g(self):\n        pass\n\n"
+        "    cdef int h(self):\n        pass\n"
     )
     assert cython_spans(cython) == {"S": 2, "f": 3, "C": 8, "C.g": 2, "C.h": 2}
