@@ -14,6 +14,7 @@ Folders are rooms. The first word of a room's docstring is its floor; imports go
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +63,10 @@ if TYPE_CHECKING:
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
     from oxillama.sampling.batch import sample, sample_batch
-    from oxillama.sampling.chain import Sampler, SamplerChain
+    from oxillama.sampling.chain import SamplerChain
     from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
+    from oxillama.sampling.sampler import Sampler
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
@@ -149,7 +151,7 @@ _LATER = {
     "PrefixKvCache": "oxillama.cache.prefix",
     "Quantization": "oxillama.quantize.model",
     "SampledToken": "oxillama.sampling.logprobs",
-    "Sampler": "oxillama.sampling.chain",
+    "Sampler": "oxillama.sampling.sampler",
     "SamplerChain": "oxillama.sampling.chain",
     "SamplerStage": "oxillama.sampling.protocols",
     "ScheduledBatch": "oxillama.engine.scheduler",
@@ -170,7 +172,9 @@ _LATER = {
 }
 
 
-_RENAMED = {"Busy": "QueueFull"}
+logging.getLogger("oxillama").addHandler(logging.NullHandler())
+
+_RENAMED = {"Busy": "QueueFull", "SsmStatePool": "RecurrentStatePool"}
 """Names that are going: they work for one release more."""
 
 

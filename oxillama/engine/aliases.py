@@ -5,6 +5,7 @@ Nothing here does anything but call the engine's API; see `InferenceEngine` and 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,16 @@ class ReferenceNames:
         """Of the calling thread's last generation; None if they were not asked for."""
         last = self._last_generation
         return last.logprobs if last else None
+
+    def generate_batch_with_logprobs(
+        self, prompts: Iterable[Prompt], *, top_logprobs: int = 0, **fields: Any
+    ) -> list[tuple[str, list[SampledToken]]]:
+        """The former way to the results of `stream_batch`; it will go."""
+        message = "generate_batch_with_logprobs: take the results of stream_batch(..., top_logprobs=n)"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        handles = self.stream_batch(prompts, **{**fields, "top_logprobs": top_logprobs, "window": None})
+        results = [handle.result() for handle in handles]
+        return [(result.text, result.logprobs or []) for result in results]
 
     # --- tokens -------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,16 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from oxillama.config import GenerationOptions
-from oxillama.engine.embedding import (
-    Embedding,
-    Pooling,
-    PoolingMode,
-    classifier_pooling,
-    pair_tokens,
-    pooling_of,
-    scores,
-)
-from oxillama.engine.engine import InferenceEngine, listed
+from oxillama.engine.embedding import PoolingMode, embeddings, rankings
+from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.handle import Handle
 from oxillama.engine.prompts import Prompt
@@ -77,6 +70,11 @@ class AsyncEngine:
         """Starts a request, as `InferenceEngine.stream`; read it with ``async for``, or await the whole."""
         return self._running(self._open().stream(prompt, options, **fields))
 
+    def submit(self, prompt: Prompt, **fields: Unpack[GenerationFields]) -> Generation:
+        """The former name of `stream`; it will go."""
+        warnings.warn("AsyncEngine.submit is called stream now", DeprecationWarning, stacklevel=2)
+        return self.stream(prompt, **fields)
+
     async def generate(
         self,
         prompt: Prompt,
@@ -111,22 +109,14 @@ class AsyncEngine:
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, as `InferenceEngine.embed_batch`."""
         model = self._open().model
-        how = Pooling(pooling_of(pooling, model.spec.pooling, model.spec.causal), normalize)
-        tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
-        handles = [self._running(Embedding(model, ids, last=how.last)) for ids in tokens]
-        vectors = [how.apply(await handle) for handle in handles]
+        handles = [self._running(handle) for handle in embeddings(model, texts, pooling, normalize)]
+        vectors = [await handle for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
 
     async def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
         """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
-        model = self._open().model
-        last = classifier_pooling(model) is PoolingMode.LAST
-        pairs = [pair_tokens(model, query, document) for document in documents]
-        handles = [self._running(Embedding(model, tokens, last=last)) for tokens in pairs]
-        states = [await handle for handle in handles]
-        if not states:
-            return np.empty(0, np.float32)
-        return await asyncio.to_thread(scores, model, states)
+        handles = [self._running(handle) for handle in rankings(self._open().model, query, documents)]
+        return np.array([(await handle)[0] for handle in handles], np.float32)
 
     def _open(self) -> InferenceEngine:
         """The engine. Raises EngineClosed after `aclose`."""

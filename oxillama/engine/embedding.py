@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from oxillama.config import checks
 from oxillama.engine.handle import Handle
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.request import EmbeddingRequest, Event
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
+
+Reduce = Callable[[np.ndarray], np.ndarray]
 
 
 class PoolingMode(str, Enum):
@@ -26,11 +29,12 @@ class PoolingMode(str, Enum):
     CLS = "cls"  # the first token's
 
 
-def pooling_of(mode: PoolingMode | str | None, stated: str, causal: bool) -> PoolingMode:
+def pooling_of(mode: PoolingMode | str | None, model: LoadedModel) -> PoolingMode:
     """A mode as asked for, else as the model's file has it, else the last token of a decoder and the mean of
     an encoder. Raises ConfigError if there is no such mode."""
+    spec = model.spec
     if mode is None:
-        mode = stated if stated in list(PoolingMode) else "last" if causal else "mean"
+        mode = spec.pooling if spec.pooling in list(PoolingMode) else "last" if spec.causal else "mean"
     try:
         return PoolingMode(mode)
     except ValueError as error:
@@ -62,52 +66,91 @@ def pool_hidden_states(states: np.ndarray, mode: PoolingMode | str) -> np.ndarra
 
 
 class Embedding(Handle):
-    """A text whose hidden states are being computed.
+    """A text whose hidden states are being computed, and what is made of them.
 
     Parameters
     ----------
-    last : those of the last token only.
+    reduce, last : as for `EmbeddingRequest`.
     """
 
-    def __init__(self, model: LoadedModel, tokens: list[int], *, last: bool = False) -> None:
-        sequence = Sequence(model.runner.pool, tokens, checkpoints=0)
+    def __init__(self, model: LoadedModel, tokens: list[int], reduce: Reduce, *, last: bool = False) -> None:
+        sequence = Sequence(model.pool, tokens, checkpoints=0)
         sequence.in_one_pass = not model.spec.causal
         # what a cache knows of a text is not run, so that only its last row comes out
         key = model.prefix_key() if last and model.spec.causal else None
-        request = EmbeddingRequest(sequence, key=key, last=last)
+        request = EmbeddingRequest(sequence, reduce, last=last, key=key)
         super().__init__(model.thread, request, model)
-        self._parts: list[np.ndarray] = []
+        self._result: np.ndarray | None = None
         model.thread.submit(request, limited=False)
 
     def result(self) -> np.ndarray:
-        """float32 (tokens, n_embd), or (1, n_embd) of the last token. Raises what the model raised."""
+        """What was made of the hidden states. Raises what the model raised."""
         try:
             while self.finish_reason is None:
                 self._take(self._event())
         except BaseException:
             self.cancel()
             raise
-        return np.concatenate(self._parts)
+        return self._found()
 
     def __await__(self) -> Generator[object, None, np.ndarray]:
         """`result`, in asyncio."""
-        return self._result().__await__()
+        return self._await_result().__await__()
 
-    async def _result(self) -> np.ndarray:
+    async def _await_result(self) -> np.ndarray:
         try:
             while self.finish_reason is None:
                 self._take(await self._async_event())
         except BaseException:
             self.cancel()
             raise
-        return np.concatenate(self._parts)
+        return self._found()
 
     def _take(self, event: Event) -> None:
         if isinstance(event, np.ndarray):
-            self._parts.append(event)
+            self._result = event
+
+    def _found(self) -> np.ndarray:
+        assert self._result is not None
+        return self._result
 
 
-def pair_tokens(model: LoadedModel, query: str, document: str) -> list[int]:
+def embeddings(
+    model: LoadedModel, texts: Iterable[Prompt], mode: PoolingMode | str | None, normalize: bool
+) -> list[Embedding]:
+    """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``."""
+    pooling = pooling_of(mode, model)
+
+    def pooled(states: np.ndarray) -> np.ndarray:
+        vector = pool_hidden_states(states, pooling)
+        if not normalize:
+            return vector
+        length = np.sqrt((vector.astype(np.float64) ** 2).sum())
+        return np.asarray(vector / np.maximum(length, 1e-12), np.float32)
+
+    tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
+    return [Embedding(model, ids, pooled, last=pooling is PoolingMode.LAST) for ids in tokens]
+
+
+def rankings(model: LoadedModel, query: str, documents: Iterable[str]) -> list[Embedding]:
+    """Starts to score documents; the result of each is float32 (labels,).
+
+    Raises ConfigError if the model is no reranker.
+    """
+    decoder, n_threads = model.runner.model, model.runner.n_threads
+    classifier = decoder.classifier
+    if classifier is None:
+        raise ConfigError("model: expected a reranker, the file has no classification head")
+    pooling = PoolingMode(classifier.pooling)
+
+    def scored(states: np.ndarray) -> np.ndarray:
+        return np.asarray(decoder.classify(pool_hidden_states(states, pooling)[None], n_threads)[0])
+
+    pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]
+    return [Embedding(model, tokens, scored, last=pooling is PoolingMode.LAST) for tokens in pairs]
+
+
+def pair_tokens(model: LoadedModel, query: str, document: Any) -> list[int]:
     """Token ids of a query with a document, as the model's reranker was trained to see them.
 
     That is the file's template "rerank", in which {query} and {document} stand for the texts, or both texts
@@ -122,47 +165,3 @@ def pair_tokens(model: LoadedModel, query: str, document: str) -> list[int]:
     parts = {"{query}": query, "{document}": document}
     text = re.sub(r"\{query\}|\{document\}", lambda found: parts[found[0]], text)
     return model.prompt_tokens(tokenizer.encode(text, parse_special=True))
-
-
-def scores(model: LoadedModel, states: list[np.ndarray]) -> np.ndarray:
-    """float32 (texts,): the reranker's score of each text, from float32 (tokens, n_embd) of its tokens."""
-    decoder = model.runner.model
-    assert decoder.classifier is not None
-    pooled = np.stack([pool_hidden_states(x, decoder.classifier.pooling) for x in states])
-    labels = model.call(lambda: decoder.classify(pooled, model.runner.n_threads))
-    return np.array(labels[:, 0])
-
-
-def classifier_pooling(model: LoadedModel) -> PoolingMode:
-    """Which token a reranker's head looks at. Raises ConfigError if the model is no reranker."""
-    classifier = model.runner.model.classifier
-    if classifier is None:
-        raise ConfigError("model: expected a reranker, the file has no classification head")
-    return PoolingMode(classifier.pooling)
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How vectors are made of hidden states.
-
-    Attributes
-    ----------
-    mode : which of the tokens' vectors, or what of them.
-    normalize : whether the vector is scaled to length 1.
-    """
-
-    mode: PoolingMode
-    normalize: bool = False
-
-    @property
-    def last(self) -> bool:
-        """Whether the last token's hidden states are all that is needed."""
-        return self.mode is PoolingMode.LAST
-
-    def apply(self, states: np.ndarray) -> np.ndarray:
-        """float32 (n_embd,) of float32 (tokens, n_embd)."""
-        vector = pool_hidden_states(states, self.mode)
-        if self.normalize:
-            length = np.sqrt((vector.astype(np.float64) ** 2).sum())
-            vector = (vector / np.maximum(length, 1e-12)).astype(np.float32)
-        return vector

@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Sequence as Listed
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -15,19 +14,11 @@ from oxillama import _kernels
 from oxillama.cache.prefix import PinnedPrefix
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine.aliases import ReferenceNames
-from oxillama.engine.embedding import (
-    Embedding,
-    Pooling,
-    PoolingMode,
-    classifier_pooling,
-    pair_tokens,
-    pooling_of,
-    scores,
-)
+from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.metrics import EngineMetrics
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.session import Session
 from oxillama.errors import ConfigError, KvCacheFullError
@@ -396,16 +387,13 @@ class InferenceEngine(ReferenceNames):
         normalize: bool = False,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, bit for bit as `embed` gives it."""
-        model = self.model
-        how = Pooling(pooling_of(pooling, model.spec.pooling, model.spec.causal), normalize)
-        tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
-        handles = [Embedding(model, ids, last=how.last) for ids in tokens]
-        vectors = [how.apply(handle.result()) for handle in handles]
-        return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
+        handles = embeddings(self.model, texts, pooling, normalize)
+        vectors = [handle.result() for handle in handles]
+        return np.stack(vectors) if vectors else np.empty((0, self.spec.n_embd), np.float32)
 
     def hidden_states(self, text: Prompt) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
-        return Embedding(self.model, self.model.prompt_tokens(text)).result()
+        return Embedding(self.model, self.model.prompt_tokens(text), np.asarray).result()
 
     def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
         """float32 (documents,): how well each document answers the query, by the score of the first label.
@@ -415,12 +403,8 @@ class InferenceEngine(ReferenceNames):
         ConfigError : the model is no reranker: the file has no classification head.
         PromptError : query and document do not fit the context together.
         """
-        model = self.model
-        last = classifier_pooling(model) is PoolingMode.LAST
-        pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]  # type: ignore[arg-type]
-        handles = [Embedding(model, tokens, last=last) for tokens in pairs]
-        states = [handle.result() for handle in handles]
-        return scores(model, states) if states else np.empty(0, np.float32)
+        handles = rankings(self.model, query, documents)
+        return np.array([handle.result()[0] for handle in handles], np.float32)
 
     # --- by hand ------------------------------------------------------------------------------------
 
@@ -432,10 +416,3 @@ class InferenceEngine(ReferenceNames):
         """Without the reference's other names for the same."""
         aliases = {name for name in vars(ReferenceNames) if not name.startswith("_")}
         return [name for name in super().__dir__() if name not in aliases]
-
-
-def listed(prompts: Iterable[Prompt], name: str = "prompts") -> Listed[Prompt]:
-    """A list of prompts. Raises ConfigError for one text, which would be a list of its letters."""
-    if isinstance(prompts, (str, bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
-        raise ConfigError(f"{name}: expected a list of prompts, got {type(prompts).__name__}")
-    return list(prompts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import warnings
 from collections.abc import Callable
@@ -27,12 +28,14 @@ from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.sampling.chain import Sampler
+from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Progress
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class LoadedModel:
@@ -94,6 +97,10 @@ class LoadedModel:
         self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
         self.constraints = Constraints(tokenizer)
         self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
+        log.info(
+            "loaded a model of architecture %s: %d layers, context %d, %s kernels on %d threads",
+            spec.family.name, spec.n_layers, self.context_size, self.kernels.target, n_threads,
+        )  # fmt: skip
 
     def warn(self, stacklevel: int) -> None:
         """Says what of the file or the configuration has no effect, or is unusual."""

@@ -5,6 +5,7 @@ Everything here is for one thread at a time: the engine thread, or a test that s
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from oxillama.sampling.logprobs import SampledToken
 
 Rows = np.ndarray | Exception | None
 Streams = list[tuple[TextRequest, np.ndarray]]
+
+log = logging.getLogger(__name__)
 
 KEEP_BYTES = 64 << 20
 """Free memory of the pool that stays when nothing runs."""
@@ -54,6 +57,7 @@ class EngineLoop:
     def add(self, request: Request) -> None:
         """Queues a request."""
         self.scheduler.add(request)
+        log.debug("request %d: %d tokens, priority %d", request.id, len(request.prompt), request.priority)
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. From any thread, and from finalizers."""
@@ -152,11 +156,18 @@ class EngineLoop:
             elif isinstance(request, TextRequest) and row is not None:
                 streams.append((request, request.row(row[0])))
             elif isinstance(request, EmbeddingRequest) and row is not None:
-                request.put(row)
-                if not request.sequence.pending:
-                    self.scheduler.finish(request, "done")
+                self._embed(request, row)
         if streams:
             self._sample(streams)
+
+    def _embed(self, request: EmbeddingRequest, rows: np.ndarray) -> None:
+        try:
+            reason = request.take(rows)
+        except Exception as error:
+            self.scheduler.finish(request, "error", error)
+            return
+        if reason is not None:
+            self.scheduler.finish(request, reason)
 
     def _sample(self, streams: Streams) -> None:
         """Samples a token for each request from its row of logits."""
@@ -200,6 +211,7 @@ class EngineLoop:
         ended = self.scheduler.drain_finished()
         for request in ended:
             self.metrics.end(request)
+            log.debug("request %d: ended with %s", request.id, request.finish_reason)
         listeners: set[Callable[[], object]] = {
             request.listener for request in (*requests, *ended) if request.listener is not None
         }

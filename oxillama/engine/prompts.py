@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from oxillama.config import checks
-from oxillama.errors import PromptError
+from oxillama.errors import ConfigError, PromptError
 from oxillama.tokenizer.bridge import TokenizerBridge
 
+T = TypeVar("T")
 Prompt = str | Listed[int] | np.ndarray
 """Text, or token ids that are taken as they are (no BOS is added to those)."""
 
@@ -50,3 +52,10 @@ def checked_tokens(tokens: Any, n_vocab: int) -> list[int]:
     if not found:
         raise PromptError("prompt: has no tokens")
     return [int(t) for t in found]
+
+
+def listed(values: Iterable[T], name: str = "prompts") -> list[T]:
+    """A list of prompts or texts. Raises ConfigError for one text, which would be a list of its letters."""
+    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name}: expected a list of {name}, got {type(values).__name__}")
+    return list(values)

@@ -18,8 +18,8 @@ from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.stop_strings import StopStrings
-from oxillama.sampling.chain import Sampler
 from oxillama.sampling.logprobs import SampledToken
+from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
@@ -71,6 +71,7 @@ class Request:
 
     Attributes
     ----------
+    id : number among the requests of the engine, in order of arrival.
     prompt : ids of the sequence at the start.
     output : which rows of it are wanted of the passes.
     events : for the reader: pieces or arrays, then an `End`.
@@ -94,6 +95,7 @@ class Request:
         window: float = math.inf,
         keep: Callable[[Sequence], object] | None = None,
     ) -> None:
+        self.id = 0
         self.sequence = sequence
         self.prompt = list(sequence.tokens)
         self.key = key
@@ -109,7 +111,6 @@ class Request:
         self.cause: BaseException | None = None
         self.finish_reason: str | None = None
         # for the scheduler and the metrics
-        self.arrival = 0
         self.n_cached = 0  # tokens of the prompt that the prefix cache had
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
@@ -253,13 +254,32 @@ class TextRequest(Request):
 
 
 class EmbeddingRequest(Request):
-    """A sequence whose hidden states are wanted: one array (tokens, n_embd) for each pass, then the end.
+    """A sequence whose hidden states are wanted; its one event before the end is what is made of them.
 
     Parameters
     ----------
-    last : of the last token only.
+    reduce : makes the result of float32 (tokens, n_embd), or (1, n_embd) if ``last``; called by the engine
+        thread.
+    last : whether the hidden states of the last token are all that is needed.
     """
 
-    def __init__(self, sequence: Sequence, *, key: bytes | None = None, last: bool = False) -> None:
+    def __init__(
+        self,
+        sequence: Sequence,
+        reduce: Callable[[np.ndarray], np.ndarray],
+        *,
+        last: bool = False,
+        key: bytes | None = None,
+    ) -> None:
         super().__init__(sequence, key=key)
         self.output = Output.LAST_HIDDEN if last else Output.ALL_HIDDEN
+        self._reduce = reduce
+        self._parts: list[np.ndarray] = []
+
+    def take(self, rows: np.ndarray) -> str | None:
+        """Adds the hidden states of a pass; the reason if it was the last."""
+        self._parts.append(rows)
+        if self.sequence.pending:
+            return None
+        self.put(self._reduce(np.concatenate(self._parts)))
+        return "done"

@@ -12,6 +12,7 @@ needs them, and is the first to lose them.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ from oxillama.engine.request import Request
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import KvCacheFullError, QueueFull
+
+log = logging.getLogger(__name__)
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
 RETURNS = 1.0  # seconds for which a reader that does not ask for more counts as one that will
@@ -112,7 +115,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queues a request."""
         self._arrivals += 1
-        request.arrival = self._arrivals
+        request.id = self._arrivals
         if math.isnan(request.submitted_at):
             request.submit(self.clock())
         if request.limit is not None:
@@ -264,7 +267,7 @@ class Scheduler:
 
         def urgency(request: Request) -> tuple[float, int, int]:
             waited = (now - request.submitted_at) // patience
-            return -(request.priority + waited), request.sequence.pending, request.arrival
+            return -(request.priority + waited), request.sequence.pending, request.id
 
         started = [r for r in self.running if r.sequence.state is SeqState.PREFILLING]
         return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
@@ -372,6 +375,7 @@ class Scheduler:
         self.running.remove(request)
         self.waiting.append(request)
         self.preemptions += 1
+        log.debug("request %d: gives up its pages and waits for others", request.id)
 
     def _fail(self, request: Request) -> None:
         pool, states = self.pool, self.pool.recurrent_states
@@ -386,4 +390,4 @@ class Scheduler:
 
 def _rank(request: Request) -> tuple[int, int]:
     """The best first: by priority, then by arrival."""
-    return -request.priority, request.arrival
+    return -request.priority, request.id

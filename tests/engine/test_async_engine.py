@@ -24,7 +24,7 @@ from oxillama import (
     demo,
 )
 from oxillama.engine.loop import EngineLoop
-from oxillama.sampling.chain import Sampler
+from oxillama.sampling.sampler import Sampler
 from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oxillama._kernels import load
 from oxillama.config.sampler import SamplerConfig
-from oxillama.sampling.chain import Sampler
+from oxillama.sampling.sampler import Sampler
 from tests.references import sampling as twin
 from tests.support.kernels import PRESENT, normal
 

@@ -15,8 +15,9 @@ from oxillama.demo import STORY
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.batch import sample, sample_batch
 from oxillama.sampling.breakers import breaker_tables, sequences
-from oxillama.sampling.chain import Sampler, SamplerChain
+from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.logprobs import token_logprobs
+from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.references import sampling as twin
 from tests.support.kernels import PRESENT, normal

@@ -11,7 +11,7 @@ import pytest
 from oxillama._kernels import best
 from oxillama.config.sampler import SamplerConfig
 from oxillama.demo import STORY
-from oxillama.sampling.chain import Sampler
+from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.support.kernels import normal
 from tests.support.paths import DATA

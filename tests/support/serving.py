@@ -25,7 +25,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.sampling.chain import Sampler
+from oxillama.sampling.sampler import Sampler
 from oxillama.weights.loader import Weights
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits

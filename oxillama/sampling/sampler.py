@@ -1,0 +1,352 @@
+"""The sampling state of one sequence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.config.checks import is_token
+from oxillama.config.sampler import SamplerConfig
+from oxillama.errors import ConfigError, SamplingError
+from oxillama.sampling.chain import SamplerChain
+from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
+from oxillama.sampling.protocols import TokenConstraint
+from oxillama.sampling.random import Xorshift64
+from oxillama.sampling.stages import call_stage
+from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+LN2 = 0.6931471805599453
+NO_HISTORY = np.empty(0, np.int32)
+
+
+class Sampler:
+    """Sampling state of one sequence: random numbers, mirostat's mu, the tokens so far, the grammar.
+
+    `sample` chooses a token and takes it into the state. The tokens so far are either passed to each call, or
+    known to the sampler: `feed` it the prompt once, and call ``sample(logits)``.
+
+    Parameters
+    ----------
+    config : the options, or the chain that was made of them.
+    kernels : the target to run on; all give the same tokens. None takes the best.
+    seed : for a config without one; None draws one from the system.
+    tokenizer : see `SamplerChain.from_config`.
+    constraint : the state of the config's grammar, json_schema, regex or choices, at its start.
+
+    Attributes
+    ----------
+    seed : the seed in use, so that a run can be repeated.
+    random : the generator; its state may be saved and restored.
+    mu : mirostat's bound on the surprise, in bits.
+    n_generated : tokens sampled or accepted.
+
+    Raises
+    ------
+    ConfigError : an option needs a tokenizer or a constraint, and there is none.
+    """
+
+    def __init__(
+        self,
+        config: SamplerConfig | SamplerChain,
+        kernels: Kernels | None = None,
+        seed: int | None = None,
+        *,
+        tokenizer: TokenizerBridge | None = None,
+        constraint: TokenConstraint | None = None,
+    ) -> None:
+        chain = (
+            config
+            if isinstance(config, SamplerChain)
+            else SamplerChain.from_config(config, kernels, tokenizer)
+        )
+        if constraint is None and chain.config.constraint is not None:
+            raise ConfigError(f"{chain.config.constraint}: expected its constraint compiled, got none")
+        self.chain = chain
+        self.constraint = constraint
+        chosen = chain.config.seed if chain.config.seed is not None else seed
+        self.seed = int.from_bytes(os.urandom(8), "little") if chosen is None else chosen
+        self.random = Xorshift64(self.seed)
+        self.mu = 2.0 * chain.config.mirostat_tau
+        self._tokens = np.empty(64, np.int32)
+        self._n = 0
+        self._before: list[tuple[int, float]] = []  # random state and mu before each generated token
+        self._drawn_from: int | None = None  # random state before the numbers of the choice under way
+
+    @property
+    def config(self) -> SamplerConfig:
+        """The options."""
+        return self.chain.config
+
+    @property
+    def n_generated(self) -> int:
+        """Tokens sampled or accepted."""
+        return len(self._before)
+
+    @property
+    def history(self) -> np.ndarray:
+        """int32: the tokens fed, sampled and accepted."""
+        return self._tokens[: self._n]
+
+    # --- choosing ---------------------------------------------------------------------------------------
+
+    def sample(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None) -> int:
+        """The next token, which is taken into the state.
+
+        Parameters
+        ----------
+        logits : float32 (vocab,); not changed.
+        history : the tokens so far, prompt included; None for those the sampler knows.
+
+        Raises
+        ------
+        SamplingError : a logit is NaN or +inf, every one is -inf (the grammar allows none, say), or the
+            history holds an unknown token. The state is then as it was.
+        ConfigError : an option names a token that is not in the vocabulary.
+        """
+        row = self.row(logits, history)
+        if row is None:
+            return self._choose(logits, history)[0]
+        try:
+            rooms = workspaces(self.chain.kernels, len(row[1]))
+            ((status, token, logprob),) = self.chain.kernels.sampling.sample_rows([row], rooms)
+        except BaseException:
+            self.abandon()
+            raise
+        return self.take(status, token, logprob, len(row[1]))
+
+    def sample_with_logprobs(
+        self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None, top: int = 0
+    ) -> SampledToken:
+        """`sample`, with log-probabilities of the token and of the ``top`` likeliest, raw and processed."""
+        token, logprob, workspace = self._choose(logits, history)
+        processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
+        return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
+
+    def distribution(
+        self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `sample` would draw from now, without changing anything.
+
+        Returns
+        -------
+        int32 (n,) ids and float64 (n,) probabilities, in the order of the draw
+        """
+        try:
+            workspace, _ = self._apply(logits, history)
+        finally:
+            self.abandon()
+        found: tuple[np.ndarray, np.ndarray] | None = workspace.distribution()
+        if found is None:
+            raise SamplingError("logits: every token is masked")
+        return found
+
+    def row(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, ...] | None:
+        """One row for `sample_rows`, random numbers drawn; None if the chain holds stages in Python."""
+        steps = self.chain.steps_at(self.n_generated)
+        if len(steps) != 1 or not isinstance(steps[0], self.chain.kernels.sampling.Program):
+            return None
+        logits = as_logits(logits)
+        self.chain.check_vocabulary(len(logits))
+        recent = self._recent(history)
+        mask = self._mask(len(logits))
+        return (steps[0], logits, recent, mask, *self._numbers())
+
+    def take(self, status: int, token: int, logprob: float, vocab: int) -> int:
+        """Takes what the kernel chose for a `row` into the state; raises what it refused."""
+        if status != GOOD:
+            self.abandon()
+            raise error_of(status, vocab)
+        random, self._drawn_from = self._drawn_from, None
+        assert random is not None, "a choice is taken once"
+        before = (random, self.mu)
+        if self.config.mirostat:
+            self.mu -= self.config.mirostat_eta * (-logprob / LN2 - self.config.mirostat_tau)
+        try:
+            self._append(token, before)
+        except BaseException:
+            self.random.state, self.mu = before
+            raise
+        return token
+
+    def abandon(self) -> None:
+        """Gives back the random numbers of a choice that was not made."""
+        if self._drawn_from is not None:
+            self.random.state, self._drawn_from = self._drawn_from, None
+
+    def _choose(
+        self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None
+    ) -> tuple[int, float, Any]:
+        """Samples step by step: token, its log-probability, and the workspace with the candidates."""
+        try:
+            workspace, u = self._apply(logits, history)
+            status, token, logprob = workspace.draw(u)
+        except BaseException:
+            self.abandon()
+            raise
+        self.take(status, token, logprob, workspace.vocab)
+        return token, logprob, workspace
+
+    def _apply(self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None) -> tuple[Any, float]:
+        """Applies every step: the workspace, and the number for the draw."""
+        logits = as_logits(logits)
+        vocab = len(logits)
+        self.chain.check_vocabulary(vocab)
+        recent, mask = self._recent(history), self._mask(vocab)
+        chance, mu, u = self._numbers()
+        (workspace,) = workspaces(self.chain.kernels, vocab)
+        status = workspace.start(logits)
+        for step in self.chain.steps_at(self.n_generated):
+            if status != GOOD:
+                break
+            if isinstance(step, self.chain.kernels.sampling.Program):
+                status = workspace.apply(step, recent, mask, chance, mu)
+            else:
+                status = call_stage(step, workspace, recent)
+        if status != GOOD:
+            raise error_of(status, vocab)
+        return workspace, u
+
+    def _numbers(self) -> tuple[float, float, float]:
+        """XTC's chance, mu, and the number for the draw; none is drawn that nobody looks at."""
+        self._drawn_from = self.random.state
+        chance = self.random.uniform() if self.config.xtc_probability else 0.0
+        return chance, self.mu, 0.0 if self.config.is_greedy else self.random.uniform()
+
+    def _recent(self, history: Sequence[int] | np.ndarray | None) -> np.ndarray:
+        """The latest tokens, as many as the chain looks at; the sampler's own are not copied."""
+        window = self.chain.window
+        if window == 0:
+            return NO_HISTORY
+        tokens = self.history if history is None else history
+        recent = tokens if window < 0 else tokens[max(0, len(tokens) - window) :]
+        try:
+            return np.ascontiguousarray(recent, np.int32)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise SamplingError(f"history: expected token ids: {error}") from error
+
+    def _mask(self, vocab: int) -> np.ndarray | None:
+        if self.constraint is None:
+            return None
+        mask = np.ascontiguousarray(self.constraint.mask(), np.uint32)
+        if mask.shape != ((vocab + 31) // 32,):
+            raise SamplingError(f"mask: expected {(vocab + 31) // 32} numbers of 32 bits, got {mask.shape}")
+        return mask
+
+    # --- state ------------------------------------------------------------------------------------------
+
+    def feed(self, tokens: Iterable[int]) -> None:
+        """Takes a prompt in: tokens that penalties look at, but no grammar. Not after a generated token."""
+        if self._before:
+            raise SamplingError(f"feed: expected before the first of {self.n_generated} generated tokens")
+        fresh = np.array(list(tokens), np.int32)
+        self._reserve(len(fresh))
+        self._tokens[self._n : self._n + len(fresh)] = fresh
+        self._n += len(fresh)
+
+    def accept(self, token: int) -> None:
+        """Takes a token in that was chosen elsewhere: accepted from a draft, or the only one possible."""
+        self._append(token, (self.random.state, self.mu))
+
+    def rollback(self, n: int) -> None:
+        """Takes the last n generated tokens back; random numbers, mu and grammar are then as before them."""
+        if not 0 <= n <= self.n_generated:
+            raise SamplingError(f"rollback: expected 0 to {self.n_generated}, got {n}")
+        if n == 0:
+            return
+        if self.constraint is not None:
+            self.constraint.rollback(n)
+        self.random.state, self.mu = self._before[-n]
+        del self._before[-n:]
+        self._n -= n
+
+    def truncate(self, n_generated: int) -> None:
+        """Keeps the first ``n_generated`` generated tokens; see `rollback`."""
+        self.rollback(self.n_generated - n_generated)
+
+    def fork(self, seed: int | None = None) -> Sampler:
+        """An independent copy, which goes on with the same random numbers unless it gets a seed."""
+        copy = Sampler.__new__(Sampler)
+        copy.chain = self.chain
+        copy.constraint = self.constraint.fork() if self.constraint is not None else None
+        copy.seed = self.seed if seed is None else seed
+        copy.random = Xorshift64(copy.seed)
+        if seed is None:
+            copy.random.state = self.random.state
+        copy.mu = self.mu
+        copy._tokens, copy._n = self._tokens.copy(), self._n
+        copy._before, copy._drawn_from = self._before.copy(), None
+        return copy
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the options and the grammar, as what JSON can hold; see `restore`."""
+        return {
+            "seed": self.seed,
+            "random": self.random.state,
+            "mu": self.mu,
+            "tokens": self.history.tolist(),
+            "before": [list(pair) for pair in self._before],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from a `state` of a sampler with the same options. The grammar goes past its tokens again.
+
+        Raises
+        ------
+        SamplingError : it is no such state, or the grammar refuses its tokens; nothing has changed then.
+        """
+        tokens, before = checked_state(state)
+        constraint = self.constraint
+        if constraint is not None:
+            constraint = constraint.fork()
+            constraint.rollback(self.n_generated)
+            for token in tokens[len(tokens) - len(before) :].tolist():
+                constraint.advance(token)
+        self.constraint = constraint
+        self.seed, self.mu = state["seed"], float(state["mu"])
+        self.random.state = state["random"]
+        self._tokens, self._n, self._before = tokens, len(tokens), before
+
+    def _append(self, token: int, before: tuple[int, float]) -> None:
+        if self.constraint is not None:
+            self.constraint.advance(token)
+        self._reserve(1)
+        self._tokens[self._n] = token
+        self._n += 1
+        self._before.append(before)
+
+    def _reserve(self, n: int) -> None:
+        if self._n + n > len(self._tokens):
+            grown = np.empty(2 * (self._n + n), np.int32)
+            grown[: self._n] = self.history
+            self._tokens = grown
+
+
+def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:
+    """The tokens of a `Sampler.state`, and the pairs before the generated ones. Raises SamplingError."""
+
+    def is_random(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0
+
+    try:
+        tokens, before = state["tokens"], [(random, mu) for random, mu in state["before"]]
+        good = (
+            isinstance(state["seed"], int)
+            and is_random(state["random"])
+            and is_number(state["mu"])
+            and all(map(is_token, tokens))
+            and len(before) <= len(tokens)
+            and all(is_random(random) and is_number(mu) for random, mu in before)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
+    if not good:
+        raise SamplingError("state: expected what Sampler.state gave, got other values")
+    return np.array(tokens, np.int32), before
