@@ -79,7 +79,7 @@ class Request:
     window : events that may wait for the reader; with as many the request pauses.
     listener : called by the engine thread when there is an event, for a reader that does not block.
     cancelled : why the request is to end; "" while it goes on. Any thread may set it.
-    cause : what its reader is then told, if it was not the reader that wanted it so.
+    cause : the error that its reader then gets, unless the reader cancelled it.
     finish_reason : None until it has ended.
     """
 
@@ -143,7 +143,7 @@ class Request:
         self.events.put(event)
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """Tells the reader that it has ended; the second time nothing. Its pages are for others to free."""
+        """Hands over the rest and the `End`; a second call does nothing. The scheduler frees the pages."""
         if self.finish_reason is None:
             self.finish_reason = reason
             self.flush(error)
