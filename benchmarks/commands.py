@@ -11,6 +11,7 @@ from benchmarks import (
     end_to_end,
     generation,
     grammar,
+    handover,
     kernels,
     loading,
     make_model,
@@ -47,6 +48,10 @@ def parser() -> argparse.ArgumentParser:
     bound = commands.add_parser("generation", help="what a grammar costs a whole generation")
     generation.add_arguments(bound)
     bound.set_defaults(run=generation.run)
+
+    turns = commands.add_parser("handover", help="what the engine thread costs a stream, and waits for turns")
+    handover.add_arguments(turns)
+    turns.set_defaults(run=handover.run)
 
     attending = commands.add_parser(
         "attention", help="attention alone, decoding and prefill, beside a roofline"

@@ -86,7 +86,7 @@ def targets() -> dict[str, str | None]:
 def load(target: str) -> Kernels:
     """The kernels of a target. Raises ConfigError if it is unknown, was not built, or cannot run here."""
     if target not in targets():
-        raise ConfigError(f"target: {target!r} is not one of {', '.join(targets())}")
+        raise ConfigError(f"target: expected one of {', '.join(targets())}, got {target!r}")
     reason = targets()[target]
     if reason is not None:
         raise ConfigError(f"target {target}: {reason}")

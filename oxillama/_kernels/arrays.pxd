@@ -10,9 +10,9 @@ cimport numpy as cnp
 cdef inline void* checked(cnp.ndarray a, int type_num, Py_ssize_t n, str name) except? NULL:
     """The data of ``a``, which must be C-contiguous, of that dtype, and hold at least ``n`` elements."""
     if cnp.PyArray_TYPE(a) != type_num or not cnp.PyArray_IS_C_CONTIGUOUS(a):
-        raise TypeError(f"{name}: needs a C-contiguous array of dtype number {type_num}, got {a.dtype}")
+        raise TypeError(f"{name}: expected a C-contiguous array of dtype number {type_num}, got {a.dtype}")
     if cnp.PyArray_SIZE(a) < n:
-        raise ValueError(f"{name}: needs {n} elements, has {cnp.PyArray_SIZE(a)}")
+        raise ValueError(f"{name}: expected at least {n} elements, got {cnp.PyArray_SIZE(a)}")
     return cnp.PyArray_DATA(a)
 
 

@@ -12,6 +12,9 @@ from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import SamplingError
 
+POLL = 0.1
+"""Seconds between two looks whether a request that was cancelled has ended."""
+
 
 class Handle:
     """The reader's side of a request, which is cancelled when nobody refers to its handle any more.
@@ -30,6 +33,7 @@ class Handle:
         self._thread = thread
         self._request = request
         self._owner = owner
+        request.reader = weakref.ref(self)
 
     def cancel(self, cause: BaseException | None = None) -> None:
         """Ends the request before its next layer, from any thread; what is there can still be read.
@@ -43,8 +47,9 @@ class Handle:
         """Ends the request and drops what was not read."""
         self.cancel()
         self._thread.check_outside()
-        while self.finish_reason is None:
-            self._note(self._request.events.get())
+        while not self._is_over():
+            with suppress(Empty):
+                self._note(self._request.events.get(timeout=POLL))
 
     @property
     def is_running(self) -> bool:
@@ -59,8 +64,14 @@ class Handle:
     async def aclose(self) -> None:
         """`close`, in asyncio."""
         self.cancel()
-        while self.finish_reason is None:
+        while not self._is_over():
             self._note(await self._next_event())
+
+    def _is_over(self) -> bool:
+        """Whether the end has been read, or was lost to a Ctrl-C between taking and noting it."""
+        if self.finish_reason is None and self._request.events.empty():
+            self.finish_reason = self._request.finish_reason
+        return self.finish_reason is not None
 
     def _event(self) -> Event:
         """Waits for the next event. Raises what ended the request, if that was an error."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import math
 import time
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +43,7 @@ class EngineLoop:
 
     Attributes
     ----------
-    held : sequences that hold pages and belong to no request: those of sessions.
+    held : sequences that hold pages and belong to no request, and the sessions that they belong to.
     has_cancelled : set by any thread together with a request's ``cancelled``.
     """
 
@@ -49,7 +51,7 @@ class EngineLoop:
         self.runner = runner
         self.scheduler = scheduler
         self.metrics = metrics
-        self.held: list[Sequence] = []
+        self.held: dict[Sequence, weakref.ref[Any]] = {}
         self.has_cancelled = False
         self._batch = ScheduledBatch()
         self._deadline = math.inf  # the earliest of the batch under way
@@ -68,6 +70,7 @@ class EngineLoop:
         """Schedules, runs and commits one batch; whether there was anything to do."""
         started = time.perf_counter()
         self.has_cancelled = False
+        self._release_dropped()
         batch = self._batch = self.scheduler.schedule()
         if batch.requests:
             self._deadline = min(request.deadline for request in batch.requests)
@@ -86,6 +89,19 @@ class EngineLoop:
         for request in [*self.scheduler.waiting, *self.scheduler.running]:
             self.scheduler.finish(request, reason, error)
         self._announce([])
+
+    def hold(self, sequence: Sequence, session: weakref.ref[Any]) -> None:
+        """Counts the pages of a sequence as a session's, which are freed when that is gone."""
+        self.held[sequence] = session
+
+    def release(self, sequence: Sequence) -> None:
+        """Frees the pages of a session's sequence."""
+        self.held.pop(sequence, None)
+        sequence.release()
+
+    def _release_dropped(self) -> None:
+        for sequence in [s for s, session in self.held.items() if session() is None]:
+            self.release(sequence)
 
     def check_integrity(self) -> None:
         """Asserts that every page is free, cached, or owned by a sequence, and counted once for each."""

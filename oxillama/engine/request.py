@@ -7,9 +7,11 @@ thread may set `cancelled`.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +80,7 @@ class Request:
     n_read : events that the reader has taken; the reader counts.
     window : events that may wait for the reader; with as many the request pauses.
     listener : called by the engine thread when there is an event, for a reader that does not block.
+    reader : its handle; when that is gone, the request ends.
     cancelled : why the request is to end; "" while it goes on. Any thread may set it.
     cause : the error that its reader then gets, unless the reader cancelled it.
     finish_reason : None until it has ended.
@@ -107,6 +110,7 @@ class Request:
         self.n_events = 0
         self.n_read = 0
         self.listener: Callable[[], object] | None = None
+        self.reader: weakref.ref[Any] | None = None
         self.cancelled = ""
         self.cause: BaseException | None = None
         self.finish_reason: str | None = None
@@ -135,6 +139,8 @@ class Request:
 
     def ends_at(self, now: float) -> str | None:
         """Why it is to end now; None if it goes on."""
+        if self.reader is not None and self.reader() is None:
+            return "cancelled"
         return self.cancelled or ("timeout" if now >= self.deadline else None)
 
     def put(self, event: Event) -> None:

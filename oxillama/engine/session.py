@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +14,9 @@ import numpy as np
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.loop import EngineLoop
 from oxillama.engine.prompts import Prompt
+from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
 from oxillama.gguf.fingerprint import ModelFingerprint
@@ -53,10 +57,11 @@ class Session:
         self._model = model
         self._default_sampler = default_sampler
         self._lock = threading.RLock()  # two threads' tokens would mix
-        self._generation: Generation | None = None
+        self._request: TextRequest | None = None  # that goes on from here
         self._is_closed = False
         self._sequence = sequence = Sequence(model.pool)
-        model.call(lambda: model.loop.held.append(sequence))
+        held_by = weakref.ref(self)
+        model.call(lambda: model.loop.hold(sequence, held_by))
 
     def __len__(self) -> int:
         """Tokens in the sequence."""
@@ -121,15 +126,21 @@ class Session:
         """The sequence, if nothing generates from it."""
         if self._is_closed:
             raise ConfigError("session: is closed")
-        if self._generation is not None:
-            request = self._generation._request
+        request = self._request
+        if request is not None:
             if request.cancelled or request.finish_reason is not None:
-                self._generation.close()
-                self._model.call(self._model.scheduler.reap)  # its sequence is ours then
-            if request.sequence is not self._sequence:
+                self._end_request()
+            elif request.sequence is not self._sequence:
                 raise ConfigError("session: a generation goes on from here, it must end first")
-            self._generation = None
+            self._request = None
         return self._sequence
+
+    def _end_request(self) -> None:
+        """Ends the request that goes on from here, and takes what it has run."""
+        if self._request is not None:
+            self._model.thread.cancel(self._request)
+            self._model.call(self._model.scheduler.reap)  # after it, the sequence is this session's
+        self._request = None
 
     # --- back, aside, and on ------------------------------------------------------------------------
 
@@ -197,7 +208,8 @@ class Session:
                 least = "at least one token" if not sequence.tokens else "room for a token"
                 raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
             fork = Sequence(model.pool, sequence.tokens)
-            request = model.text_request(fork, checked, key=None, whole=whole, keep=self._replace)
+            keep = partial(hand_over, weakref.ref(self), model.loop)
+            request = model.text_request(fork, checked, key=None, whole=whole, keep=keep)
             generation = Generation(model.thread, request, callback, self)  # it cancels what is dropped
 
             def begin() -> None:
@@ -205,26 +217,16 @@ class Session:
                 fork.take_fork(sequence)
                 model.loop.add(request)
 
-            self._generation = generation
+            self._request = request
             try:
                 model.call(begin)
             except Exception:
-                self._generation = None
+                self._request = None
                 raise
             except BaseException:  # the user's Ctrl-C: it begins all the same
                 generation.cancel()
                 raise
             return generation
-
-    def _replace(self, sequence: Sequence) -> None:
-        """Goes on with what a request has run; called by the engine thread."""
-        held = self._model.loop.held
-        if self._is_closed:
-            sequence.release()
-            return
-        held[held.index(self._sequence)] = sequence
-        self._sequence.release()
-        self._sequence = sequence
 
     # --- keys and values ----------------------------------------------------------------------------
 
@@ -274,15 +276,9 @@ class Session:
         """Frees its pages; a generation that goes on from here is cancelled."""
         with self._lock:
             if not self._is_closed and self._model.thread.is_open:
-                if self._generation is not None:
-                    self._generation.close()
-                self._model.call(self._release)
+                self._end_request()
+                self._model.call(lambda: self._model.loop.release(self._sequence))
             self._is_closed = True
-
-    def _release(self) -> None:
-        """Frees its pages; for the engine thread."""
-        self._is_closed = True
-        release(self._model, self._sequence)
 
     def __enter__(self) -> Session:
         return self
@@ -292,13 +288,15 @@ class Session:
 
     def __del__(self) -> None:
         if hasattr(self, "_sequence") and not self._is_closed:
-            model, sequence = self._model, self._sequence
-            model.thread.post(lambda: release(model, sequence))
+            self._model.thread.wake()  # the loop frees what it held
 
 
-def release(model: LoadedModel, sequence: Sequence) -> None:
-    """Frees a session's pages; for the engine thread."""
-    held = model.loop.held
-    if sequence in held:
-        held.remove(sequence)
-    sequence.release()
+def hand_over(to: weakref.ref[Session], loop: EngineLoop, sequence: Sequence) -> None:
+    """Gives what a request has run to its session, if that is still there; for the engine thread."""
+    session = to()
+    if session is None or session._is_closed:
+        sequence.release()
+        return
+    loop.release(session._sequence)
+    loop.hold(sequence, weakref.ref(session))
+    session._sequence = sequence

@@ -43,7 +43,7 @@ class EngineThread:
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._n_coming = 0  # requests in the inbox
+        self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
         self._closed: BaseException | None = None
         self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
         self._is_forking = False
@@ -63,8 +63,8 @@ class EngineThread:
         with self._starting:
             self._check_open()
             if limited:
-                loop.scheduler.check_room(self._n_coming)
-            self._n_coming += 1
+                loop.scheduler.check_room(len(self._coming))
+            self._coming.add(request)
         request.submit(loop.scheduler.clock())
         self._put(partial(self._add, request))
 
@@ -186,7 +186,7 @@ class EngineThread:
 
     def _add(self, request: Request) -> None:
         with self._starting:
-            self._n_coming -= 1
+            self._coming.discard(request)
         self._need_loop().add(request)
 
     def _cancel_all(self) -> None:
@@ -216,7 +216,7 @@ class EngineThread:
 
     def _after_fork_in_child(self) -> None:
         self._after_fork()
-        self._thread, self._inbox, self._n_coming = None, SimpleQueue(), 0
+        self._thread, self._inbox, self._coming = None, SimpleQueue(), weakref.WeakSet()
         self._starting = threading.Lock()
         if self.loop is not None:
             self.loop.end_all("error", EngineClosed("request: it runs in the process that was forked"))

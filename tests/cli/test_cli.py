@@ -372,7 +372,7 @@ def test_text_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
 
 
 def test_target_that_does_not_exist(model: Path) -> None:
-    assert "'sparkling' is not one of" in error("run", model, "-p", "x", OXILLAMA_TARGET="sparkling")
+    assert "got 'sparkling'" in error("run", model, "-p", "x", OXILLAMA_TARGET="sparkling")
 
 
 def test_output_that_cannot_be_written(model: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ PROMPTS = ["Once upon a time", "The old toad", "In the garden"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there is no timer that interrupts here")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer, it is lost
 def test_random_interrupts_leave_the_engine_as_it_was() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
     expected = engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=12)
@@ -49,6 +51,7 @@ def test_random_interrupts_leave_the_engine_as_it_was() -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
+    faulthandler.dump_traceback_later(60 + N / 50, exit=True)  # a hang says where
     try:
         while interrupts < N:
             call = draw.choice(calls)
@@ -63,10 +66,11 @@ def test_random_interrupts_leave_the_engine_as_it_was() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        faulthandler.cancel_dump_traceback_later()
     assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=12) == expected
     until(lambda: not engine.model.scheduler.running and not engine.model.scheduler.waiting)
-    engine.check_integrity()
     until(lambda: not engine.model.loop.held)
+    engine.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.pool.n_used == 0
     assert len([t for t in threading.enumerate() if t.name == "oxillama"]) >= 1

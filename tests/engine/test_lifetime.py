@@ -78,6 +78,24 @@ def test_a_stream_and_a_session_keep_what_they_need() -> None:
     assert session.generate(sampler=GREEDY, max_tokens=30) == expected
 
 
+def test_a_dropped_session_is_freed() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY)
+    session = engine.session()
+    session.prefill(PROMPT)
+    session.generate(sampler=GREEDY, max_tokens=3)
+    list(session.stream(sampler=GREEDY, max_tokens=3))
+    assert engine.model.loop.held
+    del session
+    until(lambda: not engine.model.loop.held)
+    session = engine.session()
+    session.prefill(PROMPT)
+    stream = session.stream(sampler=GREEDY, max_tokens=300, window=2)
+    next(stream)
+    del session, stream
+    until(lambda: not engine.model.loop.held and not engine.model.scheduler.running)
+    engine.check_integrity()
+
+
 def test_a_closed_engine_says_so() -> None:
     with InferenceEngine.from_gguf(demo.STORY) as engine:
         stream = engine.stream(PROMPT, sampler=GREEDY, ignore_eos=True, max_tokens=400)

@@ -71,7 +71,7 @@ def test_a_schema_nested_too_deeply_is_a_grammar_error(engine: InferenceEngine) 
         schema = {"items": schema}
     for compile_it in (
         Grammar.from_json_schema,
-        lambda s: engine.constraints.of(SamplerConfig(json_schema=s)),
+        lambda s: engine.model.constraints.of(SamplerConfig(json_schema=s)),
     ):
         with pytest.raises(GrammarError, match=r"nested too deeply|within each other"):
             compile_it(schema)

@@ -262,14 +262,14 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
     make = load(target).attention.KvShape
     assert make(2, 3, 24, 32, LAYOUTS["f16"].id, 64).page_bytes == 2 * 3 * 64 * (24 + 32) * 2
     for arguments, text in (
-        ((0, 1, 16, 16, 0, 16), "at least 1"),
-        ((1, 0, 16, 16, 0, 16), "at least 1"),
-        ((1, 1, 0, 16, 0, 16), "at least 1"),
-        ((1, 1, 16, 0, 0, 16), "at least 1"),
-        ((1, 1, 16, 16, LAYOUTS["c4"].id, 16), "kv_type: needs"),
-        ((1, 1, 16, 16, -1, 16), "kv_type: needs"),
-        ((1, 1, 16, 16, 0, -8), "page_size: needs a power of two, got -8"),
-        ((1, 1, 16, 16, 0, 48), "page_size: needs a power of two, got 48"),
+        ((0, 1, 16, 16, 0, 16), "expected sizes >= 1"),
+        ((1, 0, 16, 16, 0, 16), "expected sizes >= 1"),
+        ((1, 1, 0, 16, 0, 16), "expected sizes >= 1"),
+        ((1, 1, 16, 0, 0, 16), "expected sizes >= 1"),
+        ((1, 1, 16, 16, LAYOUTS["c4"].id, 16), "kv_type: expected"),
+        ((1, 1, 16, 16, -1, 16), "kv_type: expected"),
+        ((1, 1, 16, 16, 0, -8), "page_size: expected a power of two, got -8"),
+        ((1, 1, 16, 16, 0, 48), "page_size: expected a power of two, got 48"),
         ((1, 1, 16, 16, 0, 0), "page_size"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -291,20 +291,23 @@ def test_a_batch_that_does_not_fit_its_pages_is_refused(target: str) -> None:
 
     make([[0, 1, 2]], [0, 48], [0])
     for arguments, text in (
-        (([[0, 1, 2]], [0, 49], [0]), "49 positions do not fit 3 pages of 16"),
-        (([[0, 1, 2]], [0, 1], [48]), "49 positions do not fit"),
-        (([[0, 1, 2]], [0, 1], [2**31 - 1]), "2147483648 positions do not fit"),
-        (([[0, 1, 3]], [0, 48], [0]), "page 3 does not exist"),
-        (([[0, -1, 2]], [0, 48], [0]), "page -1 does not exist"),
-        (([[0, 1, 2]], [0, 1], [-1]), "negative position"),
-        (([[0, 1, 2], [0, 1, 2]], [0, 2, 1], [0, 0]), "negative position or row count"),
-        (([[0, 1, 2]], [1, 2], [0]), "row_start: must begin with 0"),
-        (([[0, 1, 2]], [0], [0]), "row_start: needs 2"),
-        (([[0, 1, 2]], [0, 1], []), "position: needs 1"),
+        (([[0, 1, 2]], [0, 49], [0]), "expected at most 48 positions, got 49"),
+        (([[0, 1, 2]], [0, 1], [48]), "positions, got 49"),
+        (([[0, 1, 2]], [0, 1], [2**31 - 1]), "positions, got 2147483648"),
+        (([[0, 1, 3]], [0, 48], [0]), "expected pages below 3, got 3"),
+        (([[0, -1, 2]], [0, 48], [0]), "expected pages below 3, got -1"),
+        (([[0, 1, 2]], [0, 1], [-1]), "expected a position and a row count >= 0, got -1 and 1"),
+        (
+            ([[0, 1, 2], [0, 1, 2]], [0, 2, 1], [0, 0]),
+            "a row count >= 0, got 0 and -1",
+        ),
+        (([[0, 1, 2]], [1, 2], [0]), "row_start: expected 0 first, got 1"),
+        (([[0, 1, 2]], [0], [0]), "row_start: expected at least 2"),
+        (([[0, 1, 2]], [0, 1], []), "position: expected at least 1"),
     ):
         with pytest.raises(ValueError, match=text):
             make(*arguments)
-    with pytest.raises(TypeError, match="addresses: needs"):
+    with pytest.raises(TypeError, match="addresses: expected"):
         make([[0]], [0, 1], [0], addresses.astype(np.int32))
     make([[0, -1, -1]], [0, 16], [0])  # only pages that are needed have to exist
 
@@ -316,35 +319,35 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
     qkv, out = normal(3, 128), np.zeros((3, 64), np.float32)
     scratch = np.zeros(batch.scratch_bytes(2), np.uint8)
     for arguments, text in (
-        ((1, qkv, 64, 96, 1), "layer: 1 is not one of 1"),
-        ((-1, qkv, 64, 96, 1), "layer: -1"),
-        ((0, qkv, 64, 97, 1), "do not fit rows of 128"),
-        ((0, qkv, 97, 64, 1), "do not fit rows of 128"),
-        ((0, qkv, -1, 64, 1), "do not fit rows of 128"),
-        ((0, qkv[:2], 64, 96, 1), "x: needs"),
+        ((1, qkv, 64, 96, 1), "layer: expected 0 to 0, got 1"),
+        ((-1, qkv, 64, 96, 1), "layer: expected 0 to 0, got -1"),
+        ((0, qkv, 64, 97, 1), "store: expected keys and values within rows of 128"),
+        ((0, qkv, 97, 64, 1), "store: expected keys and values within rows of 128"),
+        ((0, qkv, -1, 64, 1), "store: expected keys and values within rows of 128"),
+        ((0, qkv[:2], 64, 96, 1), "x: expected"),
     ):
         with pytest.raises(ValueError, match=text):
             batch.store(*arguments)
     for wrong, text in (
-        ((1, qkv, 4, 0.25, out, scratch, 2), "layer: 1 is not one of 1"),
-        ((0, qkv, 3, 0.25, out, scratch, 2), "3 query heads do not fit 2 key heads"),
-        ((0, qkv, 0, 0.25, out, scratch, 2), "0 query heads"),
-        ((0, qkv, 10, 0.25, np.zeros((3, 160), np.float32), scratch, 2), "rows of 128"),
-        ((0, qkv[:2], 4, 0.25, out, scratch, 2), "q: needs"),
-        ((0, qkv, 4, 0.25, out[:2], scratch, 2), "out: needs"),
-        ((0, qkv, 4, 0.25, out, scratch[:-1], 2), "scratch: needs"),
-        ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: needs at least 1, got 0"),
-        ((0, qkv, 4, 0.25, out, scratch, 2, -1), "window and chunk need 0 or more, got -1 and 0"),
-        ((0, qkv, 4, 0.25, out, scratch, 2, 0, -3), "window and chunk need 0 or more, got 0 and -3"),
+        ((1, qkv, 4, 0.25, out, scratch, 2), "layer: expected 0 to 0, got 1"),
+        ((0, qkv, 3, 0.25, out, scratch, 2), "n_heads: expected a multiple of 2 .*, got 3"),
+        ((0, qkv, 0, 0.25, out, scratch, 2), "n_heads: expected .*, got 0"),
+        ((0, qkv, 10, 0.25, np.zeros((3, 160), np.float32), scratch, 2), "fits rows of 128, got 10"),
+        ((0, qkv[:2], 4, 0.25, out, scratch, 2), "q: expected"),
+        ((0, qkv, 4, 0.25, out[:2], scratch, 2), "out: expected"),
+        ((0, qkv, 4, 0.25, out, scratch[:-1], 2), "scratch: expected"),
+        ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: expected an integer >= 1, got 0"),
+        ((0, qkv, 4, 0.25, out, scratch, 2, -1), "expected window and chunk >= 0, got -1 and 0"),
+        ((0, qkv, 4, 0.25, out, scratch, 2, 0, -3), "expected window and chunk >= 0, got 0 and -3"),
     ):
         with pytest.raises(ValueError, match=text):
             batch.attend(*wrong)
     options: list[tuple[dict[str, Any], str]] = [
-        ({"softcap": -1.0}, "softcap: needs a finite number, 0 or more, got -1"),
-        ({"softcap": np.nan}, "softcap: needs"),
-        ({"softcap": np.inf}, "softcap: needs"),
-        ({"sinks": np.zeros(3, np.float32)}, "sinks: needs 4 elements, has 3"),
-        ({"slopes": np.zeros(3, np.float32)}, "slopes: needs 4 elements, has 3"),
+        ({"softcap": -1.0}, "softcap: expected a finite number >= 0, got -1"),
+        ({"softcap": np.nan}, "softcap: expected"),
+        ({"softcap": np.inf}, "softcap: expected"),
+        ({"sinks": np.zeros(3, np.float32)}, "sinks: expected at least 4 elements, got 3"),
+        ({"slopes": np.zeros(3, np.float32)}, "slopes: expected at least 4 elements, got 3"),
     ]
     for option, text in options:
         with pytest.raises(ValueError, match=text):

@@ -159,17 +159,17 @@ def test_groups_that_do_not_fit_are_refused(target: str) -> None:
 
     call([layer], [2])
     for broken, text in (
-        (lambda: call([], []), "0 groups"),
-        (lambda: call([layer] * 513, [1] * 513), "513 groups"),
-        (lambda: call([layer], [2], n_threads=0), "0 threads"),
-        (lambda: call([layer, other], [1, 1]), "17 x 32 beside 16 x 32"),
-        (lambda: call([layer], [3]), "3 rows for group 0, 2 of 2 are left"),
-        (lambda: call([layer, layer], [2, 0]), "0 rows for group 1"),
-        (lambda: call([layer], [1]), "1 rows in all, there are 2"),
-        (lambda: call([layer, layer], [2]), "counts: needs 2"),
-        (lambda: call([layer], [2], np.int32([0, 3])), "rows: 3 is not one of 3"),
-        (lambda: call([layer], [2], np.int32([0, -1])), "rows: -1 is not one of 3"),
-        (lambda: call([layer], [2], room=scratch[1:]), "scratch: needs"),
+        (lambda: call([], []), "expected 1 to 512 groups and threads >= 1, got 0 and 1"),
+        (lambda: call([layer] * 513, [1] * 513), "got 513 and 1"),
+        (lambda: call([layer], [2], n_threads=0), "got 1 and 0"),
+        (lambda: call([layer, other], [1, 1]), "linears: expected shapes of 16 x 32, got 17 x 32"),
+        (lambda: call([layer], [3]), "counts: expected 1 to 2 rows for group 0, got 3"),
+        (lambda: call([layer, layer], [2, 0]), "counts: expected 1 to 0 rows for group 1, got 0"),
+        (lambda: call([layer], [1]), "counts: expected 2 rows in all, got 1"),
+        (lambda: call([layer, layer], [2]), "counts: expected at least 2"),
+        (lambda: call([layer], [2], np.int32([0, 3])), "rows: expected 0 to 2, got 3"),
+        (lambda: call([layer], [2], np.int32([0, -1])), "rows: expected 0 to 2, got -1"),
+        (lambda: call([layer], [2], room=scratch[1:]), "scratch: expected"),
     ):
         with pytest.raises(ValueError, match=text):
             broken()
@@ -318,19 +318,19 @@ def test_a_linear_that_cannot_be_is_refused(target: str) -> None:
     shifted = np.concatenate([data[:8], data, data[:64]])
     shifted = shifted[(8 - shifted.ctypes.data) % 64 or 8 :][: len(data)]  # 8 bytes past an alignment
     for matrices, cols, bias, error, text in (
-        ([], 64, None, ValueError, "matrices: needs 1 to 16, got 0"),
-        ([(layout, n, data)] * 17, 64, None, ValueError, "matrices: needs 1 to 16, got 17"),
-        ([(-1, n, data)], 64, None, ValueError, "layout: unknown id -1"),
-        ([(len(LAYOUTS), n, data)], 64, None, ValueError, f"layout: unknown id {len(LAYOUTS)}"),
-        ([(layout, 0, data)], 64, None, ValueError, "shape: 0 x 64"),
-        ([(layout, n, data)], 63, None, ValueError, "shape: 32 x 63"),
-        ([(layout, n, data)], 0, None, ValueError, "shape: 32 x 0"),
-        ([(layout, n + 1, data)], 64, None, ValueError, "matrix: needs"),
-        ([(layout, n, data[:-1])], 64, None, ValueError, "matrix: needs"),
-        ([(layout, n, data.view(np.int8))], 64, None, TypeError, "matrix: needs"),
-        ([(layout, n, shifted)], 64, None, ValueError, "not aligned to 64 bytes"),
-        ([(layout, n, data)], 64, np.zeros(31, np.float32), ValueError, "bias: needs 32"),
-        ([(layout, n, data)], 64, np.zeros(32), TypeError, "bias: needs"),
+        ([], 64, None, ValueError, "matrices: expected 1 to 16, got 0"),
+        ([(layout, n, data)] * 17, 64, None, ValueError, "matrices: expected 1 to 16, got 17"),
+        ([(-1, n, data)], 64, None, ValueError, "layout: expected an id of 0 to 22, got -1"),
+        ([(len(LAYOUTS), n, data)], 64, None, ValueError, f"layout: expected .*, got {len(LAYOUTS)}"),
+        ([(layout, 0, data)], 64, None, ValueError, "shape: expected .*, got 0 x 64"),
+        ([(layout, n, data)], 63, None, ValueError, "shape: expected rows of blocks of 32, got 32 x 63"),
+        ([(layout, n, data)], 0, None, ValueError, "shape: expected .*, got 32 x 0"),
+        ([(layout, n + 1, data)], 64, None, ValueError, "matrix: expected"),
+        ([(layout, n, data[:-1])], 64, None, ValueError, "matrix: expected"),
+        ([(layout, n, data.view(np.int8))], 64, None, TypeError, "matrix: expected"),
+        ([(layout, n, shifted)], 64, None, ValueError, "matrix: expected data aligned to 64 bytes"),
+        ([(layout, n, data)], 64, np.zeros(31, np.float32), ValueError, "bias: expected at least 32"),
+        ([(layout, n, data)], 64, np.zeros(32), TypeError, "bias: expected"),
     ):
         with pytest.raises(error, match=text):
             make(matrices, cols, bias)
@@ -344,13 +344,13 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
     scratch = np.zeros(layer.scratch_bytes(3), np.uint8)
     assert (layer.rows, layer.cols) == (20, 8)
     for arguments, error, text in (
-        ((x[:, :7].copy(), out, scratch, 1), ValueError, "x: needs 24"),
-        ((x.astype(np.float64), out, scratch, 1), TypeError, "x: needs"),
-        ((np.asfortranarray(x), out, scratch, 1), TypeError, "x: needs a C-contiguous"),
-        ((x, out[:2], scratch, 1), ValueError, "out: needs 60"),
-        ((x, out, scratch[:-1], 1), ValueError, "scratch: needs"),
-        ((x, out, scratch, 0), ValueError, "n_threads: needs at least 1, got 0"),
-        ((x, out, scratch, -3), ValueError, "n_threads: needs at least 1, got -3"),
+        ((x[:, :7].copy(), out, scratch, 1), ValueError, "x: expected at least 24"),
+        ((x.astype(np.float64), out, scratch, 1), TypeError, "x: expected"),
+        ((np.asfortranarray(x), out, scratch, 1), TypeError, "x: expected a C-contiguous"),
+        ((x, out[:2], scratch, 1), ValueError, "out: expected at least 60"),
+        ((x, out, scratch[:-1], 1), ValueError, "scratch: expected"),
+        ((x, out, scratch, 0), ValueError, "n_threads: expected an integer >= 1, got 0"),
+        ((x, out, scratch, -3), ValueError, "n_threads: expected an integer >= 1, got -3"),
     ):
         with pytest.raises(error, match=text):
             layer.apply(*arguments)

@@ -97,23 +97,23 @@ def test_rows_are_grouped_by_expert_each_in_order(n: int, experts: int, k: int) 
 def test_experts_that_do_not_exist_are_not_grouped() -> None:
     counts, rows, factors = np.empty(4, np.int32), np.empty(2, np.int32), np.empty(2, np.float32)
     for bad in (-1, 4):
-        with pytest.raises(ValueError, match=f"chosen: {bad} is not one of 4"):
+        with pytest.raises(ValueError, match=f"chosen: expected 0 to 3, got {bad}"):
             load(PRESENT[0]).routing.group(np.int32([[0, bad]]), normal(1, 2), counts, rows, factors)
 
 
 def test_bad_calls_are_refused() -> None:
     logits = normal(3, 8)
     for k, options, text in (
-        (0, {}, "0 of 8 experts"),
-        (9, {}, "9 of 8 experts"),
-        (2, {"groups": 3, "kept": 1}, "in 1 of 3 groups"),
-        (3, {"groups": 4, "kept": 1}, "in 1 of 4 groups"),
+        (0, {}, "got 0 of 8"),
+        (9, {}, "got 9 of 8"),
+        (2, {"groups": 3, "kept": 1}, "got 2 of 8 in 1 of 3"),
+        (3, {"groups": 4, "kept": 1}, "got 3 of 8 in 1 of 4"),
         (2, {"gating": "chosen", "bias": normal(8)}, "neither bias nor groups"),
-        (2, {"bias": normal(7)}, "bias: needs 8"),
+        (2, {"bias": normal(7)}, "bias: expected at least 8"),
     ):
         with pytest.raises(ValueError, match=text):
             route(PRESENT[0], logits, k, **options)  # type: ignore[arg-type]
     with pytest.raises(KeyError):
         route(PRESENT[0], logits, 2, "tanh")
-    with pytest.raises(ValueError, match="at most 1024"):
+    with pytest.raises(ValueError, match="at most 1024 experts, got 2 of 1025"):
         route(PRESENT[0], normal(1, 1025), 2)

@@ -431,31 +431,51 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
     vector, x = kernel(target), normal(3, 8)
     table = np.zeros((3, 2, 4), np.float32)
     for call, error, text in (
-        (lambda: vector.rms_norm(x, normal(7), 1e-5, x.copy(), 1), ValueError, "weight: needs 8"),
-        (lambda: vector.rms_norm(x, normal(8), 1e-5, x[:2].copy(), 1), ValueError, "out: needs 24"),
-        (lambda: vector.rms_norm(x.astype(float), normal(8), 1e-5, x, 1), TypeError, "x: needs"),
-        (lambda: vector.rms_norm(x[:, ::2], normal(4), 1e-5, x, 1), TypeError, "x: needs a C-contiguous"),
-        (lambda: vector.gate(x, "silu", normal(3, 5), 1), ValueError, "gate_up: needs 30"),
+        (lambda: vector.rms_norm(x, normal(7), 1e-5, x.copy(), 1), ValueError, "weight: expected at least 8"),
+        (
+            lambda: vector.rms_norm(x, normal(8), 1e-5, x[:2].copy(), 1),
+            ValueError,
+            "out: expected .* 24",
+        ),
+        (lambda: vector.rms_norm(x.astype(float), normal(8), 1e-5, x, 1), TypeError, "x: expected"),
+        (lambda: vector.rms_norm(x[:, ::2], normal(4), 1e-5, x, 1), TypeError, "x: expected a C-contiguous"),
+        (lambda: vector.gate(x, "silu", normal(3, 5), 1), ValueError, "gate_up: expected at least 30"),
         (lambda: vector.gate(x, "swish", normal(3, 4), 1), KeyError, "swish"),
-        (lambda: vector.layer_norm(x, None, 1e-5, x, 1, normal(7)), ValueError, "bias: needs 8"),
-        (lambda: vector.head_norm(x, 2, 4, normal(4), 1e-5, 1), ValueError, "weight: needs 8"),
-        (lambda: vector.head_norm(x, 2, 4, None, 1e-5, 1, 1), ValueError, "2 heads of 4 at 1 do not fit"),
-        (lambda: vector.add_rows(x, np.int32([3]), np.float32([1]), x[:1].copy(), 1), ValueError, "rows: 3"),
-        (lambda: vector.softmax(normal(4), normal(3)), ValueError, "out: needs 4"),
-        (lambda: vector.softmax(np.zeros(4), normal(4)), TypeError, "x: needs"),
-        (lambda: vector.rope(x, 1, 8, table[:2], False, 1), ValueError, "table: needs 24"),
-        (lambda: vector.rope(x, 2, 8, table, False, 1), ValueError, "2 heads of 8 with 4 pairs do not fit"),
-        (lambda: vector.rope(x, 1, 7, table, False, 1), ValueError, "1 heads of 7 with 4 pairs do not fit"),
-        (lambda: vector.rope_table(np.arange(3), np.ones(4), 1.0, table), TypeError, "positions: needs"),
+        (lambda: vector.layer_norm(x, None, 1e-5, x, 1, normal(7)), ValueError, "bias: expected at least 8"),
+        (lambda: vector.head_norm(x, 2, 4, normal(4), 1e-5, 1), ValueError, "weight: expected at least 8"),
+        (
+            lambda: vector.head_norm(x, 2, 4, None, 1e-5, 1, 1),
+            ValueError,
+            "rows of 8, got 2 of 4 at 1",
+        ),
+        (
+            lambda: vector.add_rows(x, np.int32([3]), np.float32([1]), x[:1].copy(), 1),
+            ValueError,
+            "0 to 2, got 3",
+        ),
+        (lambda: vector.softmax(normal(4), normal(3)), ValueError, "out: expected at least 4"),
+        (lambda: vector.softmax(np.zeros(4), normal(4)), TypeError, "x: expected"),
+        (lambda: vector.rope(x, 1, 8, table[:2], False, 1), ValueError, "table: expected at least 24"),
+        (
+            lambda: vector.rope(x, 2, 8, table, False, 1),
+            ValueError,
+            "rope: expected .*, got 2 of 8 with",
+        ),
+        (
+            lambda: vector.rope(x, 1, 7, table, False, 1),
+            ValueError,
+            "rope: expected .*, got 1 of 7 with",
+        ),
+        (lambda: vector.rope_table(np.arange(3), np.ones(4), 1.0, table), TypeError, "positions: expected"),
         (
             lambda: vector.rope_table(np.arange(3, dtype=np.int32), np.ones(4, np.float32), 1.0, table),
             TypeError,
-            "frequencies: needs",
+            "frequencies: expected",
         ),
         (
             lambda: vector.rope_table(np.arange(4, dtype=np.int32), np.ones(4), 1.0, table),
             ValueError,
-            "out: needs 32",
+            "out: expected at least 32",
         ),
     ):
         with pytest.raises(error, match=text):

@@ -47,11 +47,12 @@ cdef class KvShape:
     def __init__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
                  int kv_type, Py_ssize_t page_size):
         if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 1:
-            raise ValueError("KvShape: every size must be at least 1")
+            raise ValueError("KvShape: expected sizes >= 1, got "
+                             f"{(n_layers, n_heads, key_dim, value_dim)}")
         if page_size < 1 or page_size & (page_size - 1):
-            raise ValueError(f"page_size: needs a power of two, got {page_size}")
+            raise ValueError(f"page_size: expected a power of two, got {page_size}")
         if kv_type not in (L_F32, L_F16, L_BF16, L_C8):
-            raise ValueError(f"kv_type: needs the layout id of f32, f16, bf16 or c8, got {kv_type}")
+            raise ValueError(f"kv_type: expected the layout id of f32, f16, bf16 or c8, got {kv_type}")
         self.c = page_layout(n_layers, n_heads, key_dim, value_dim, kv_type, page_size)
 
     @property
@@ -114,16 +115,19 @@ cdef class PagedBatch:
         self.position = i32_data(position, self.n_sequences, "position")
         self.addresses_, self.tables_, self.row_start_, self.position_ = addresses, tables, row_start, position
         if self.row_start[0] != 0:
-            raise ValueError("row_start: must begin with 0")
+            raise ValueError(f"row_start: expected 0 first, got {self.row_start[0]}")
         for s in range(self.n_sequences):
             end = <Py_ssize_t>self.position[s] + self.row_start[s + 1] - self.row_start[s]
             if self.position[s] < 0 or self.row_start[s + 1] < self.row_start[s]:
-                raise ValueError(f"sequence {s}: negative position or row count")
+                raise ValueError(f"sequence {s}: expected a position and a row count >= 0, got "
+                                 f"{self.position[s]} and {self.row_start[s + 1] - self.row_start[s]}")
             if end > self.width * shape.c.page_size:
-                raise ValueError(f"sequence {s}: {end} positions do not fit {self.width} pages of {shape.c.page_size}")
+                raise ValueError(f"sequence {s}: expected at most {self.width * shape.c.page_size} positions, "
+                                 f"got {end}")
             for i in range((end + shape.c.page_size - 1) // shape.c.page_size):
                 if not 0 <= self.tables[s * self.width + i] < n_pages:
-                    raise ValueError(f"sequence {s}: page {self.tables[s * self.width + i]} does not exist")
+                    raise ValueError(f"sequence {s}: expected pages below {n_pages}, "
+                                     f"got {self.tables[s * self.width + i]}")
             self.longest = max(self.longest, end)
             self.most_rows = max(self.most_rows, <Py_ssize_t>(self.row_start[s + 1] - self.row_start[s]))
         self.n_rows = self.row_start[self.n_sequences]
@@ -141,7 +145,8 @@ cdef class PagedBatch:
         self.check_layer(layer)
         if (key_column + shape.n_heads * shape.key_dim > width or value_column + shape.n_heads * shape.value_dim > width
                 or key_column < 0 or value_column < 0):
-            raise ValueError(f"store: keys and values do not fit rows of {width}")
+            raise ValueError(f"store: expected keys and values within rows of {width}, "
+                             f"got columns {key_column} and {value_column}")
         for s in range(self.n_sequences):
             for r in prange(self.row_start[s], self.row_start[s + 1], nogil=True, schedule="dynamic", chunksize=16,
                             num_threads=n_threads if self.row_start[s + 1] - self.row_start[s] >= 64 else 1):
@@ -159,13 +164,13 @@ cdef class PagedBatch:
 
     cdef int check_layer(self, Py_ssize_t layer) except -1:
         if not 0 <= layer < self.shape.n_layers:
-            raise ValueError(f"layer: {layer} is not one of {self.shape.n_layers}")
+            raise ValueError(f"layer: expected 0 to {self.shape.n_layers - 1}, got {layer}")
         return 0
 
     def scratch_bytes(self, int n_threads):
         """Bytes of scratch that `attend` needs, whatever the length of the sequences."""
         if n_threads < 1:
-            raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
+            raise ValueError(f"n_threads: expected an integer >= 1, got {n_threads}")
         return n_threads * sizeof(float) * (thread_floats(&self.shape)
                                             + 2 * SHARE * state_floats(MAX_ROWS, self.shape.value_pad)) + 64
 
@@ -193,12 +198,12 @@ cdef class PagedBatch:
         cdef Call c
         self.check_layer(layer)
         if n_heads < 1 or n_heads % shape.n_heads or n_heads * shape.key_dim > q.shape[1]:
-            raise ValueError(f"attend: {n_heads} query heads do not fit {shape.n_heads} key heads or "
-                             f"rows of {q.shape[1]}")
+            raise ValueError(f"n_heads: expected a multiple of {shape.n_heads} that fits rows of {q.shape[1]}, "
+                             f"got {n_heads}")
         if window < 0 or chunk < 0:
-            raise ValueError(f"attend: window and chunk need 0 or more, got {window} and {chunk}")
+            raise ValueError(f"attend: expected window and chunk >= 0, got {window} and {chunk}")
         if not 0 <= softcap < 1e30:
-            raise ValueError(f"softcap: needs a finite number, 0 or more, got {softcap}")
+            raise ValueError(f"softcap: expected a finite number >= 0, got {softcap}")
         c.layer, c.n_heads, c.ld, c.scale, c.softcap = layer, n_heads, q.shape[1], scale, softcap
         c.q = f32_data(q, self.n_rows * c.ld, "q")
         c.out = f32_data(out, self.n_rows * n_heads * shape.value_dim, "out")

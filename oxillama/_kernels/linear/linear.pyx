@@ -317,12 +317,12 @@ cdef class Linear:
         self.owners = [bias, *(data for _, _, data in matrices)]
         self.cols = cols
         if not 0 < len(matrices) <= MAX_PARTS:
-            raise ValueError(f"matrices: needs 1 to {MAX_PARTS}, got {len(matrices)}")
+            raise ValueError(f"matrices: expected 1 to {MAX_PARTS}, got {len(matrices)}")
         for layout, rows, data in matrices:
             if not 0 <= layout < N_LAYOUTS:
-                raise ValueError(f"layout: unknown id {layout}")
+                raise ValueError(f"layout: expected an id of 0 to {N_LAYOUTS - 1}, got {layout}")
             if rows < 1 or cols < 1 or cols % block_cols(layout):
-                raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_cols(layout)}")
+                raise ValueError(f"shape: expected rows of blocks of {block_cols(layout)}, got {rows} x {cols}")
             part = &stack.parts[stack.n_parts]
             part.layout = layout
             part.form = form_number(layout)
@@ -330,7 +330,8 @@ cdef class Linear:
             part.stride = panel_bytes(layout, cols)
             part.data = u8_data(data, (rows + 15) // 16 * part.stride, "matrix")
             if <uintptr_t>part.data & 63:
-                raise ValueError("matrix: data is not aligned to 64 bytes")
+                raise ValueError("matrix: expected data aligned to 64 bytes, got address "
+                                 f"{<uintptr_t>part.data:#x}")
             part.first_panel = stack.n_panels
             part.first_row = stack.rows
             stack.n_panels += (rows + 15) // 16
@@ -366,7 +367,7 @@ cdef class Linear:
         call.x, call.rows, call.cols = f32_data(x, n * self.cols, "x"), NULL, self.cols
         call.out, call.accumulate = f32_data(out, n * self.rows, "out"), accumulate
         if n_threads < 1:
-            raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
+            raise ValueError(f"n_threads: expected an integer >= 1, got {n_threads}")
         if n:
             with nogil:
                 multiply(&call, &group, 1, free, n_threads)
@@ -402,26 +403,28 @@ def apply_groups(list linears, cnp.ndarray counts, cnp.ndarray x, rows, cnp.ndar
     cdef const int* cp = i32_data(counts, n_groups, "counts")
     cdef char* free
     if n_threads < 1 or not 1 <= n_groups <= MAX_GROUPS:
-        raise ValueError(f"apply_groups: {n_groups} groups (1 to {MAX_GROUPS}) on {n_threads} threads (at least 1)")
+        raise ValueError(f"apply_groups: expected 1 to {MAX_GROUPS} groups and threads >= 1, "
+                         f"got {n_groups} and {n_threads}")
     first = linears[0]
     for i in range(n_groups):
         linear = linears[i]
         if (linear.rows, linear.cols, linear.stack.n_panels) != (first.rows, first.cols, first.stack.n_panels):
-            raise ValueError(f"linears: {linear.rows} x {linear.cols} beside {first.rows} x {first.cols}")
+            raise ValueError(f"linears: expected shapes of {first.rows} x {first.cols}, "
+                             f"got {linear.rows} x {linear.cols}")
         if not 1 <= cp[i] <= left:
-            raise ValueError(f"counts: {cp[i]} rows for group {i}, {left} of {m} are left")
+            raise ValueError(f"counts: expected 1 to {left} rows for group {i}, got {cp[i]}")
         groups[i].stack, groups[i].count = &linear.stack, cp[i]
         left -= cp[i]
         needed += cp[i] * linear.token_bytes
     if left:
-        raise ValueError(f"counts: {m - left} rows in all, there are {m}")
+        raise ValueError(f"counts: expected {m} rows in all, got {m - left}")
     call.x, call.rows, call.cols = f32_data(x, n * first.cols, "x"), NULL, first.cols
     call.out, call.accumulate = f32_data(out, m * first.rows, "out"), False
     if rows is not None:
         call.rows = i32_data(rows, m, "rows")
         for i in range(m):
             if not 0 <= call.rows[i] < n:
-                raise ValueError(f"rows: {call.rows[i]} is not one of {n}")
+                raise ValueError(f"rows: expected 0 to {n - 1}, got {call.rows[i]}")
     free = <char*>u8_data(scratch, needed, "scratch")
     with nogil:
         multiply(&call, groups, n_groups, free, n_threads)

@@ -25,7 +25,7 @@ def read_bytes(cnp.ndarray data, int n_threads):
     cdef const uint8_t* p = u8_data(data, n, "data")
     cdef float total = 0
     if n % 256:
-        raise ValueError(f"data: needs a multiple of 256 bytes, got {n}")
+        raise ValueError(f"data: expected a multiple of 256 bytes, got {n}")
     check_threads(n_threads)
     for i in prange((n + CHUNK - 1) // CHUNK, nogil=True, schedule="dynamic", num_threads=n_threads):
         total += read_chunk(p + i * CHUNK, min(<Py_ssize_t>CHUNK, n - i * CHUNK))
@@ -54,7 +54,7 @@ def float_products(Py_ssize_t rounds, int n_threads):
 
 cdef int check_threads(int n_threads) except -1:
     if n_threads < 1:
-        raise ValueError(f"n_threads: needs at least 1, got {n_threads}")
+        raise ValueError(f"n_threads: expected an integer >= 1, got {n_threads}")
     return 0
 
 

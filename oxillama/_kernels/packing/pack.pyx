@@ -45,7 +45,7 @@ cdef Codec codec_of(int format_id) except *:
     """A format's row of the table; a ValueError where no kernel runs it."""
     fmt = FORMAT_BY_ID.get(format_id)
     if fmt is None or fmt.layout is None:
-        raise ValueError(f"format id {format_id}: no kernel for it")
+        raise ValueError(f"format_id: expected a format with kernels, got {format_id}")
     return Codec(format_id, LAYOUTS[fmt.layout].id, fmt.block_len, fmt.block_bytes)
 
 
@@ -62,7 +62,7 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     cdef Py_ssize_t n_blocks = n // c.block_len
     if n % c.block_len:
-        raise ValueError(f"out: {n} elements are not whole blocks of {c.block_len}")
+        raise ValueError(f"out: expected whole blocks of {c.block_len} elements, got {n}")
     cdef float* op = f32_data(out, n, "out")
     cdef const uint8_t* bp = u8_data(blocks, n_blocks * c.block_bytes, "blocks")
     cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
@@ -89,7 +89,7 @@ def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cn
     """
     cdef Codec c = codec_of(format_id)
     if rows < 1 or cols < 1 or cols % c.block_len:
-        raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {c.block_len}")
+        raise ValueError(f"shape: expected rows of blocks of {c.block_len}, got {rows} x {cols}")
     cdef Py_ssize_t row_bytes = cols // c.block_len * c.block_bytes
     cdef Py_ssize_t stride = panel_bytes(c.layout, cols), n_panels = (rows + 15) // 16, p
     cdef const uint8_t* bp = u8_data(blocks, rows * row_bytes, "blocks")

@@ -419,9 +419,9 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     """
     cdef int block_len = format_block_len(format_id)
     if format_id not in (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K):
-        raise ValueError(f"format id {format_id}: cannot be quantized to")
+        raise ValueError(f"format_id: expected a format that can be written, got {format_id}")
     if rows < 1 or cols < 1 or cols % block_len:
-        raise ValueError(f"shape: {rows} x {cols} is not made of blocks of {block_len}")
+        raise ValueError(f"shape: expected rows of blocks of {block_len}, got {rows} x {cols}")
     cdef Py_ssize_t row_bytes = cols // block_len * format_block_bytes(format_id), r
     cdef const float* xp = f32_data(x, rows * cols, "x")
     cdef const float* wp = f32_data(importance, cols, "importance") if importance is not None else NULL

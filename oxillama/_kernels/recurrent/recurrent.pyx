@@ -56,17 +56,18 @@ cdef class StateBatch:
         self.before_, self.after_, self.row_start_ = before, after, row_start
         self.floats = floats
         if self.row_start[0] != 0:
-            raise ValueError("row_start: must begin with 0")
+            raise ValueError(f"row_start: expected 0 first, got {self.row_start[0]}")
         for s in range(self.n_sequences):
             if self.row_start[s + 1] < self.row_start[s]:
-                raise ValueError(f"sequence {s}: negative row count")
+                raise ValueError(f"sequence {s}: expected a row count >= 0, "
+                                 f"got {self.row_start[s + 1] - self.row_start[s]}")
             if self.after[s] == 0:
-                raise ValueError(f"sequence {s}: its state needs a place to go to")
+                raise ValueError(f"after: expected the address of a state for sequence {s}, got 0")
         self.n_rows = self.row_start[self.n_sequences]
 
     cdef int check(self, Py_ssize_t offset, Py_ssize_t n) except -1:
         if offset < 0 or offset + n > self.floats:
-            raise ValueError(f"state: {n} floats at {offset} do not fit {self.floats}")
+            raise ValueError(f"offset: expected {n} floats within the {self.floats} of a state, got {offset}")
         return 0
 
     cdef float* take(self, Py_ssize_t s, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
@@ -101,7 +102,7 @@ cdef class StateBatch:
         cdef int threads = threads_for(self.n_rows * d * taps, n_threads)
         self.check(offset, (taps - 1) * d)
         if column < 0 or column + d > width or taps < 1:
-            raise ValueError(f"conv: {d} channels at {column} do not fit rows of {width}")
+            raise ValueError(f"conv: expected {d} channels within rows of {width}, got column {column}")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=4, num_threads=threads):
             self.conv_block(task // per, offset, task % per * 16, xp + column, width, wp, bp, taps, d, silu, op)
 
@@ -181,7 +182,8 @@ cdef class StateBatch:
         self.check(offset, per * n * 16)
         if (min(b_column, c_column, z_column) < 0 or max(b_column, c_column) + n > width
                 or z_column + channels > c.z_step):
-            raise ValueError("selective_scan: columns do not fit their rows")
+            raise ValueError(f"selective_scan: expected columns within rows of {width} and {c.z_step}, "
+                             f"got {b_column}, {c_column} and {z_column}")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.channel_task(c, task // per, task % per, channels, offset)
 
@@ -230,7 +232,8 @@ cdef class StateBatch:
         cdef int threads = threads_for(self.n_rows * inner * n, n_threads)
         self.check(offset, per * n * 16)
         if heads * dim != inner or heads % groups or z_column < 0 or z_column + inner > c.z_step:
-            raise ValueError(f"head_scan: {heads} heads, {groups} groups and {inner} channels do not fit together")
+            raise ValueError(f"head_scan: expected {inner} channels in whole heads and groups, and z within its rows, "
+                             f"got {heads} heads, {groups} groups, column {z_column}")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.head_task(c, task // per, task % per, heads, groups, dim, offset)
 
@@ -275,7 +278,7 @@ cdef class StateBatch:
         cdef int threads = threads_for(n * dim, n_threads)
         self.check(offset, per * dim * 16)
         if heads * dim != d:
-            raise ValueError(f"wkv: {d} channels are not {heads} heads")
+            raise ValueError(f"wkv: expected {d} channels in whole heads, got {heads} heads")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.wkv_task(c, task // per, task % per, dim, offset, seventh)
 
@@ -319,7 +322,7 @@ def head_steps(cnp.ndarray x, Py_ssize_t column, cnp.ndarray bias, cnp.ndarray a
     cdef float* ep = f32_data(decay, n * heads, "decay")
     cdef f32x16 v
     if column < 0 or column + heads > width:
-        raise ValueError(f"head_steps: {heads} heads at {column} do not fit rows of {width}")
+        raise ValueError(f"head_steps: expected {heads} heads within rows of {width}, got column {column}")
     with nogil:
         for i in range(n):
             for k in range(0, heads, 16):

@@ -199,7 +199,7 @@ cdef class Workspace:
         cdef Py_ssize_t n = padded(vocab) + BLOCK, sorted = min(n, <Py_ssize_t>SORT_ROOM)
         cdef char* p
         if not 0 < vocab < 2**31 - 2 * BLOCK:
-            raise ValueError(f"vocab: needs 1 to 2^31, got {vocab}")
+            raise ValueError(f"vocab: expected 1 to 2^31, got {vocab}")
         self.memory = calloc(9 * n * 4 + 2 * sorted * 8 + 64, 1)
         if self.memory == NULL:
             raise MemoryError
@@ -282,10 +282,10 @@ cdef class Workspace:
         cdef const int* ip = i32_data(ids, n, "ids")
         cdef const float* xp = f32_data(logits, n, "logits")
         if n > self.c.vocab:
-            raise ValueError(f"ids: needs at most {self.c.vocab}, got {n}")
+            raise ValueError(f"ids: expected at most {self.c.vocab}, got {n}")
         for i in range(n):
             if not 0 <= ip[i] < self.c.vocab:
-                raise ValueError(f"ids: {ip[i]} is not below {self.c.vocab}")
+                raise ValueError(f"ids: expected 0 to {self.c.vocab - 1}, got {ip[i]}")
             if not xp[i] < INFINITY:
                 return BAD_LOGIT
         memcpy(self.c.ids, ip, n * sizeof(int))
@@ -328,7 +328,7 @@ cdef class Workspace:
     def logprob(self, Py_ssize_t token):
         """Log-probability of a token right after `start`."""
         if not 0 <= token < self.c.vocab:
-            raise ValueError(f"token: {token} is not below {self.c.vocab}")
+            raise ValueError(f"token: expected 0 to {self.c.vocab - 1}, got {token}")
         weigh(&self.c)
         return (<double>self.c.x[token] - self.c.top) - log64(self.c.total)
 
@@ -381,7 +381,7 @@ def sample_rows(list rows, list workspaces):
         for t in range(n_threads):
             workspace = workspaces[t]
             if workspace.c.vocab != vocab:
-                raise ValueError(f"workspaces: need one vocabulary, got {vocab} and {workspace.c.vocab}")
+                raise ValueError(f"workspaces: expected one vocabulary, got {vocab} and {workspace.c.vocab}")
             workspace.reserve(longest)
             c[t] = &workspace.c
             z[t] = workspace.z

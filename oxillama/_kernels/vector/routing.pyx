@@ -116,11 +116,12 @@ def route(cnp.ndarray logits, bias, str gating, Py_ssize_t groups, Py_ssize_t ke
     cdef float* wp = f32_data(weights, n * k, "weights")
     cdef int kind = GATINGS[gating]
     if not 1 <= k <= experts <= MAX_EXPERTS:
-        raise ValueError(f"route: {k} of {experts} experts; needs 1 to all of at most {MAX_EXPERTS}")
+        raise ValueError(f"route: expected 1 to all of at most {MAX_EXPERTS} experts, got {k} of {experts}")
     if kind == BY_CHOSEN and (bias is not None or groups > 1):
-        raise ValueError("route: a softmax over the chosen takes neither bias nor groups")
+        raise ValueError("route: expected neither bias nor groups with a softmax over the chosen, got them")
     if groups > 1 and not (experts % groups == 0 and 1 <= kept <= groups and k <= kept * (experts // groups)):
-        raise ValueError(f"route: {k} of {experts} experts in {kept} of {groups} groups")
+        raise ValueError(f"route: expected equal groups with enough experts, "
+                         f"got {k} of {experts} in {kept} of {groups}")
     with nogil:
         for i in range(n):
             route_row(lp + i * experts, bp, experts, k, kind, groups, kept, normalize, scale, cp + i * k, wp + i * k)
@@ -145,10 +146,10 @@ def group(cnp.ndarray chosen, cnp.ndarray weights, cnp.ndarray counts, cnp.ndarr
     cdef float* fp = f32_data(factors, n * k, "factors")
     cdef Py_ssize_t next[MAX_EXPERTS]
     if experts > MAX_EXPERTS:
-        raise ValueError(f"group: at most {MAX_EXPERTS} experts, got {experts}")
+        raise ValueError(f"group: expected at most {MAX_EXPERTS} experts, got {experts}")
     for i in range(n * k):
         if not 0 <= cp[i] < experts:
-            raise ValueError(f"chosen: {cp[i]} is not one of {experts} experts")
+            raise ValueError(f"chosen: expected 0 to {experts - 1}, got {cp[i]}")
     with nogil:
         for i in range(experts):
             count[i] = 0

@@ -100,7 +100,7 @@ def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, floa
     cdef float* row
     cdef int threads = threads_for(n * heads * head_dim, n_threads)
     if heads < 0 or head_dim < 1 or column < 0 or column + heads * head_dim > width:
-        raise ValueError(f"head_norm: {heads} heads of {head_dim} at {column} do not fit rows of {width}")
+        raise ValueError(f"head_norm: expected heads within rows of {width}, got {heads} of {head_dim} at {column}")
     for i in prange(n * heads, nogil=True, schedule="dynamic", chunksize=64, num_threads=threads):
         part = i % heads * head_dim
         row = xp + i // heads * width + column + part
@@ -306,7 +306,7 @@ def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y
     cdef int threads = threads_for(m * d, n_threads)
     for i in range(m):
         if not 0 <= rp[i] < n:
-            raise ValueError(f"rows: {rp[i]} is not one of {n}")
+            raise ValueError(f"rows: expected 0 to {n - 1}, got {rp[i]}")
     # a row may come more than once, so threads share the columns
     for i in prange((d + 255) // 256, nogil=True, schedule="dynamic", num_threads=threads):
         add_columns(xp, rp, fp, yp, m, d, i * 256, min(256, d - i * 256))
@@ -397,7 +397,7 @@ def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table
     cdef float* xp = f32_data(x, n * width, "x")
     cdef const float* tp = f32_data(table, 2 * n * m, "table")
     if heads < 1 or column < 0 or column + (heads - 1) * head_dim + 2 * m > width or 2 * m > head_dim:
-        raise ValueError(f"rope: {heads} heads of {head_dim} with {m} pairs do not fit rows of {width}")
+        raise ValueError(f"rope: expected heads within rows of {width}, got {heads} of {head_dim} with {m} pairs")
     cdef int threads = threads_for(n * heads * m, n_threads)
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         rope_row(xp + i * width + column, heads, head_dim, tp + 2 * i * m, m, m if neox else 1, 1 if neox else 2)
