@@ -60,11 +60,11 @@ class SchedulerConfig:
 
     Attributes
     ----------
-    max_sequences : most sequences that are admitted at a time; those whose reader pauses do not count.
+    max_sequences : most sequences that are admitted at a time; those that pause do not count.
     max_waiting : most requests that wait for admission; one more is refused with `QueueFull`.
-    max_decode_wait_ms : while streams run, a prompt's chunk is made so short that a step is expected to
-        take no longer than this; 16 tokens are run all the same.
-    promote_seconds : each such time that a request has waited counts as one step of priority.
+    max_decode_wait_ms : while streams run, a chunk of a prompt is so short that its step is expected to take
+        no longer than this; a chunk has at least 16 tokens.
+    promote_seconds : a waiting request gains one step of priority each time so many seconds have passed.
 
     Raises
     ------
@@ -98,16 +98,17 @@ class EngineConfig:
     kv_type : "f16", "f32", "bf16" or "q8_0": how keys and values are kept.
     page_size : tokens in a page of keys and values, a power of two; 16 and more are fastest.
     quantize : format to quantize the file's F32, F16 and BF16 matrices to while loading, e.g. "Q8_0" or
-        "Q4_K"; what runs is what a file quantized so (``--pure``) would. Where rows are no multiple of 256,
-        K-quants fall back to Q4_0, Q5_0, Q5_1 or Q8_0; where they are none of 32, all do to F16. None for
-        what the file has.
-    compute : "int8" multiplies quantized matrices with activations quantized to int8, as fast as can be;
-        "f32" with what their codes stand for, to check against a reference; "bf16" the same in half the
-        memory, rounded. Matrices of floats are multiplied in float32 always.
+        "Q4_K"; the bits are those of a file quantized so with ``--pure``. Rows whose length is not a multiple
+        of 256 are quantized to Q4_0, Q5_0, Q5_1 or Q8_0 instead of a K-quant; rows whose length is not a
+        multiple of 32, to F16. None keeps the formats of the file.
+    compute : how quantized matrices are multiplied. "int8" quantizes the activations to int8, the fastest;
+        "f32" dequantizes the matrices to float32, to compare with a reference; "bf16" dequantizes them to
+        bfloat16, in half the memory. Matrices of floats are always multiplied in float32.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
-        together; None for no limit. Memory is taken as it is needed either way.
-    prefix_cache_bytes : most bytes of these kept for prompts that begin alike; 0 keeps none.
+        together; None for no limit. Memory is allocated when it is needed in both cases.
+    prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
+        none.
     scheduler : how requests share the engine.
 
     Raises

@@ -1,4 +1,4 @@
-"""What a request for text is made with: the one place where its options are listed."""
+"""The options of a request for text, listed in this one place."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class GenerationOptions:
     def of(
         cls, options: GenerationOptions | None, given: Mapping[str, Any], sampler: SamplerConfig
     ) -> GenerationOptions:
-        """``options`` with the fields ``given`` in their place.
+        """``options``, with the fields that are ``given`` replaced.
 
         Parameters
         ----------

@@ -39,10 +39,10 @@ STAGE_OF = {
 """The stage that an option switches on."""
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
-"""What switches off a stage that is on by default."""
+"""The values that switch off the stages that are on by default."""
 
 CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "temperature"))
-"""The stages that mirostat takes the place of."""
+"""The stages that mirostat replaces."""
 
 CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
 
@@ -87,27 +87,29 @@ class SamplerConfig:
     top_k : keep this many of the highest; 0 keeps all. [0, inf)
     top_p : keep the fewest whose probabilities sum to this (Holtzman et al., 2020). (0, 1]
     min_p : keep those with at least this times the highest probability (Nguyen et al., 2024). [0, 1]
-    typical_p : keep those of the most typical surprise that sum to more (Meister et al., 2022). (0, 1]
+    typical_p : keep the fewest of the most typical surprise that sum to more (Meister et al., 2022). (0, 1]
     top_a : keep those with at least this times the square of the highest probability. [0, 1]
-    top_n_sigma : keep logits so many standard deviations from the highest (Tang et al., 2024); 0 is off.
-        [0, inf)
+    top_n_sigma : keep logits within so many standard deviations of the highest (Tang et al., 2024); 0 is
+        off. [0, inf)
     eta_cutoff : keep p >= min(eta, sqrt(eta) e^-entropy) (Hewitt et al., 2022); 0 is off. [0, 1)
     epsilon_cutoff : keep p >= epsilon (Hewitt et al., 2022); 0 is off. [0, 1)
     repetition_penalty : divides positive logits of recent tokens, multiplies negative ones, once
         per distinct token (Keskar et al., CTRL, 2019). (0, inf)
-    frequency_penalty : taken off the logit of a recent token for each time it occurs. (-inf, inf)
-    presence_penalty : taken off the logit of a recent token. (-inf, inf)
+    frequency_penalty : subtracted from the logit of a recent token for each time it occurs. (-inf, inf)
+    presence_penalty : subtracted from the logit of a recent token. (-inf, inf)
     repetition_window : how many of the last tokens count as recent; -1 for all. [-1, inf)
     dry_multiplier : penalty for extending a repetition of the allowed length (DRY); 0 is off. [0, inf)
-    dry_base : factor for each token that the repetition is longer. [1, inf)
+    dry_base : factor of the penalty for each token beyond the allowed length. [1, inf)
     dry_allowed_length : length from which a repetition is penalized. [0, inf)
     dry_range : how many of the last tokens are searched for repetitions; -1 for all. [-1, inf)
-    dry_sequence_breakers : texts, or tuples of token ids, that no repetition goes across.
-    xtc_probability : how often all but the least likely of the probable tokens are dropped (XTC). [0, 1]
-    xtc_threshold : from which probability on a token is probable; above 0.5 there are never two. [0, 1]
-    dynatemp_range : the temperature goes this far down and up with the entropy; 0 is off. [0, inf)
-    dynatemp_exponent : how the entropy's share of the highest possible maps to that range. [0, inf)
-    mirostat : 1 or 2 holds the surprise near tau (Basu et al., 2021), in place of every cut; 0 is off.
+    dry_sequence_breakers : texts, or tuples of token ids, at which a repetition ends.
+    xtc_probability : chance that, of the tokens that reach the threshold, all but the least likely are
+        dropped (XTC). [0, 1]
+    xtc_threshold : probability from which a token counts; above 0.5 no two tokens do, none is dropped. [0, 1]
+    dynatemp_range : the temperature varies with the entropy, by this much down and up; 0 is off. [0, inf)
+    dynatemp_exponent : of the entropy's share of the highest possible, which maps to that range. [0, inf)
+    mirostat : 1 or 2 replaces every cut by one that holds the surprise near tau (Basu et al., 2021); 0 is
+        off.
     mirostat_tau : target surprise, in bits. [0, inf)
     mirostat_eta : learning rate. [0, inf)
     seed : of the random numbers; None takes the engine's, or a new one. [0, 2^64)

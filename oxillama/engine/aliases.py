@@ -1,7 +1,4 @@
-"""The names by which the reference implementation knows what the engine does in a way of its own.
-
-Nothing here does anything but call the engine's API; see `InferenceEngine` and `Session`.
-"""
+"""Methods with the names of the reference implementation; each calls `InferenceEngine` or `Session`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from oxillama.weights.packer import Progress
 
 
 class ReferenceNames:
-    """Other names for what `InferenceEngine` does."""
+    """Methods of `InferenceEngine` under the names of the reference implementation."""
 
     config: EngineConfig
     _default_session: Session | None

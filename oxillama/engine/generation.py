@@ -21,7 +21,7 @@ class Usage:
     Attributes
     ----------
     prompt_tokens : of the prompt.
-    cached_tokens : of these, that were not run, because their keys and values were known.
+    cached_tokens : those of the prompt that were not run, because the prefix cache had their keys and values.
     generated_tokens : sampled, an ending token included.
     """
 
@@ -72,7 +72,7 @@ class Completion:
 class Generation(Handle, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
-    The attributes tell what its reader has been given, which the engine runs ahead of by at most
+    The attributes cover what has been read; the engine is ahead of its reader by at most
     `GenerationOptions.window` pieces. It is cancelled by `cancel` or `close`, and when nobody refers to it.
 
     Attributes
@@ -203,7 +203,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         return event.text
 
     def _read_whole(self) -> None:
-        """Has the rest run to its end, and come in one piece unless a callback wants each."""
+        """Removes the window, and has the rest come as one piece unless there is a callback."""
         request = self._text_request
         if not request.whole:
             request.whole = self._callback is None
@@ -223,7 +223,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
 
 
 def text_of(completion: Completion) -> str:
-    """The text alone. Raises GenerationTimeout if there would have been more, for a text cannot say so."""
+    """The text alone. Raises GenerationTimeout if the timeout cut it."""
     if completion.finish_reason == "timeout":
         n = len(completion.tokens)
         raise GenerationTimeout(f"timeout: it came after {n} tokens of the text", completion.text)

@@ -21,7 +21,7 @@ class Handle:
 
     Parameters
     ----------
-    owner : what must live as long as this is read.
+    owner : an object that must live as long as this handle.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ _wakers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Waker] = weakref.W
 
 
 def waker_of(loop: asyncio.AbstractEventLoop) -> Waker:
-    """The one of an event loop."""
+    """The waker of an event loop."""
     if loop not in _wakers:
         _wakers[loop] = Waker(loop)
     return _wakers[loop]

@@ -103,7 +103,7 @@ class LoadedModel:
         )  # fmt: skip
 
     def warn(self, stacklevel: int) -> None:
-        """Says what of the file or the configuration has no effect, or is unusual."""
+        """Warns of tensors and options of the file that have no effect, and of a long context."""
         spec, found = self.spec, []
         if self.unused_tensors:
             found.append(f"tensors that the model does not use: {', '.join(self.unused_tensors)}")
@@ -176,7 +176,7 @@ class LoadedModel:
 
 
 class Gauges:
-    """What is now, by the names of `MetricsSnapshot`."""
+    """The gauges of an engine, by the names of `MetricsSnapshot`."""
 
     def __init__(self, pool: KvCachePool, prefix: PrefixKvCache, scheduler: Scheduler) -> None:
         self.pool, self.prefix, self.scheduler = pool, prefix, scheduler

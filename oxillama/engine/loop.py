@@ -29,7 +29,7 @@ Streams = list[tuple[TextRequest, np.ndarray]]
 log = logging.getLogger(__name__)
 
 KEEP_BYTES = 64 << 20
-"""Free memory of the pool that stays when nothing runs."""
+"""Bytes of free pages that the pool keeps when nothing runs."""
 
 
 class EngineLoop:
@@ -44,7 +44,7 @@ class EngineLoop:
     Attributes
     ----------
     held : sequences that hold pages and belong to no request, and the sessions that they belong to.
-    has_cancelled : set, by any thread, when a request's ``cancelled`` was.
+    has_cancelled : set by any thread together with a request's ``cancelled``.
     """
 
     def __init__(self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics) -> None:
@@ -110,7 +110,7 @@ class EngineLoop:
     # --- the model ----------------------------------------------------------------------------------
 
     def _forward(self, batch: ScheduledBatch) -> list[Rows] | None:
-        """For each request the rows it wants, None, or what went wrong; None if the pass was given up."""
+        """For each request its rows, None if it wants none, or its error; None if the pass was cancelled."""
         try:
             return list(self.runner.run(batch.sequences, batch.outputs, self._is_given_up))
         except ForwardCancelled:
@@ -118,11 +118,11 @@ class EngineLoop:
         except Exception as error:
             if len(batch.requests) == 1:
                 return [error]
-        # to see whose fault it is
+        # one by one, to find the request that fails
         return [self._forward_alone(request) for request in batch.requests]
 
     def _forward_alone(self, request: Request) -> Rows:
-        """Runs what was scheduled again, and before it all that a lost state had seen."""
+        """Runs the scheduled tokens of one request again, after those whose recurrent state was lost."""
         sequence, output = request.sequence, self._batch.output_of(request)
         start, end = sequence.cached_len, sequence.scheduled_len
         try:
@@ -137,7 +137,7 @@ class EngineLoop:
             return error
 
     def _is_given_up(self) -> bool:
-        """Asked between layers: tells readers whose requests are to end, and whether most rows are theirs."""
+        """Called between layers: ends requests that are cancelled or late; whether most rows are theirs."""
         if not self.has_cancelled and self.scheduler.clock() < self._deadline:
             return False
         self.has_cancelled = False
@@ -159,8 +159,8 @@ class EngineLoop:
     # --- what comes of it ---------------------------------------------------------------------------
 
     def _commit(self, batch: ScheduledBatch, rows: list[Rows]) -> None:
-        """Hands rows to their requests, samples the next tokens of all streams together. What a request
-        raises ends it alone."""
+        """Hands rows to their requests and samples the next tokens of all streams together. An error ends
+        only the request that raised it."""
         streams: Streams = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):

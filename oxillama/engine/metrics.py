@@ -1,4 +1,4 @@
-"""What an engine has done, counted where it happens.
+"""Counters, gauges and histograms of an engine.
 
 The names in the Prometheus text are those that vLLM's users know (``prompt_tokens_total``,
 ``time_to_first_token_seconds``, ``kv_cache_usage_perc``, ...) and, where vLLM has none, llama.cpp's
@@ -112,7 +112,7 @@ class EngineMetrics:
 
     Parameters
     ----------
-    gauges : what is now, by the names of `MetricsSnapshot`.
+    gauges : returns the present values of the gauges, by the names of `MetricsSnapshot`.
     """
 
     def __init__(self, gauges: Callable[[], dict[str, Any]]) -> None:

@@ -82,7 +82,7 @@ class Request:
     listener : called by the engine thread when there is an event, for a reader that does not block.
     reader : its handle; when that is gone, the request ends.
     cancelled : why the request is to end; "" while it goes on. Any thread may set it.
-    cause : what its reader is then told, if it was not the reader that wanted it so.
+    cause : the error that its reader then gets, unless the reader cancelled it.
     finish_reason : None until it has ended.
     """
 
@@ -149,7 +149,7 @@ class Request:
         self.events.put(event)
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """Tells the reader that it has ended; the second time nothing. Its pages are for others to free."""
+        """Hands over the rest and the `End`; a second call does nothing. The scheduler frees the pages."""
         if self.finish_reason is None:
             self.finish_reason = reason
             self.flush(error)

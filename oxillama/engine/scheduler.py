@@ -4,10 +4,10 @@ Continuous batching (Yu et al., Orca, 2022) over paged keys and values (Kwon et 
 chunked prefill (Agrawal et al., Sarathi-Serve, 2024): a step holds one token of every running stream and,
 with the rows that are left of the budget, the next chunk of a prompt. A request is admitted when there
 are pages for its whole prompt; when pages run out, the request that can best wait drops its own and
-later computes them again, which changes no bit of what it says.
+later computes them again, which changes no bit of its text.
 
-What a request's reader does not ask for is not run: it pauses, keeps its pages while nobody else
-needs them, and is the first to lose them.
+A request pauses while its reader has no room for another event: it keeps its pages as long as nobody else
+needs them, and is the first to be preempted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from oxillama.errors import KvCacheFullError, QueueFull
 log = logging.getLogger(__name__)
 
 MIN_CHUNK = 16  # tokens of a prompt that are run beside streams, however slow they are
-RETURNS = 1.0  # seconds for which a reader that does not ask for more counts as one that will
+RETURNS = 1.0  # seconds after its last token for which a request that pauses counts as a running stream
 SMOOTHING = 0.3  # weight of the newest step in the measured speed
 
 
@@ -110,7 +110,7 @@ class Scheduler:
         self._finished: list[Request] = []
         self._arrivals = 0
         self._row_seconds = 0.0
-        self._claim: Request | None = None  # one of higher priority, to be admitted at others' cost
+        self._claim: Request | None = None  # a request that preempts others before the next step
 
     def add(self, request: Request) -> None:
         """Queues a request."""
@@ -134,7 +134,7 @@ class Scheduler:
         return min((request.deadline for request in (*self.waiting, *self.running)), default=math.inf)
 
     def schedule(self) -> ScheduledBatch:
-        """What to run now, if anything. Ends what was cancelled or is too late."""
+        """The next batch, perhaps empty. Ends requests that are cancelled or late."""
         now = self.clock()
         self.reap(now)
         self._recover()
@@ -212,7 +212,7 @@ class Scheduler:
     # --- what comes next ------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Takes back what a pass that was given up has left half done."""
+        """Rolls back the sequences of a pass that was cancelled."""
         for request in self.running:
             if request.sequence.scheduled_len > request.sequence.cached_len:
                 request.sequence.rollback()
@@ -220,7 +220,7 @@ class Scheduler:
                     request.sequence.state = SeqState.PREFILLING
 
     def _meet_claim(self, batch: ScheduledBatch, now: float) -> None:
-        """Admits who could not come in before, because lesser requests had been scheduled already."""
+        """Admits the request that could not preempt others in the last step, which had them scheduled."""
         claim, self._claim = self._claim, None
         if claim in self.waiting and claim.wanted:
             self._admit(claim, batch, now)
@@ -262,7 +262,7 @@ class Scheduler:
         return max(min(MIN_CHUNK, self.chunk), min(rows, self.chunk) - n_decode)
 
     def _prompts(self, now: float) -> list[Request]:
-        """Requests with a prompt to run: by priority, the shortest rest first, but nobody waits for ever."""
+        """Requests with a prompt to run: by priority, which grows with waiting, then by tokens left."""
         patience = self.config.promote_seconds
 
         def urgency(request: Request) -> tuple[float, int, int]:
@@ -273,7 +273,7 @@ class Scheduler:
         return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
-        """Whether this prompt begins with what is being run until it can be taken over: it waits for it."""
+        """Whether the batch runs the same beginning for another request, whose pages this one will share."""
         if self.prefix is None or request.key is None:
             return False
         tokens = request.sequence.tokens
@@ -286,7 +286,7 @@ class Scheduler:
         return False
 
     def _admit(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
-        """Gives a waiting request what is known of its prompt, if there are pages for all of the rest."""
+        """Admits a waiting request if there are pages for all of its prompt; whether it was admitted."""
         sequence = request.sequence
         n_known = self._reuse(request)
         # what those that run will need: the rest of their prompts, a page for each stream to go on with
@@ -297,10 +297,10 @@ class Scheduler:
             if victim is None:
                 sequence.forget()
                 if lesser:
-                    self._claim = request  # they run in this step already: before the next, then
+                    self._claim = request  # they are in this step's batch: it preempts them in the next
                 if self.running:
                     return False
-                n_known = 0  # the page that it would have shared and copied may be the one too many
+                n_known = 0  # without sharing, it needs no second page for the copy of a shared one
                 if self.pool.can_allocate(sequence.shortage(sequence.pending)):
                     break
                 self._fail(request)
@@ -318,7 +318,7 @@ class Scheduler:
         return True
 
     def _reuse(self, request: Request) -> int:
-        """Takes over what is known of the beginning of a prompt; how many tokens that is."""
+        """Shares the pages that the prefix cache has of a prompt; the number of their tokens."""
         sequence = request.sequence
         if sequence.cached_len:  # it goes on from what a session has run
             return sequence.cached_len
@@ -329,7 +329,7 @@ class Scheduler:
         return known.n_tokens
 
     def _remember(self, request: Request, whole_pages: bool = False) -> None:
-        """Keeps what a request has run for others."""
+        """Puts the pages of a request into the prefix cache."""
         sequence = request.sequence
         n = sequence.cached_len - (sequence.cached_len % self.pool.page_size if whole_pages else 0)
         if self.prefix is not None and request.key is not None and n:
@@ -341,13 +341,12 @@ class Scheduler:
     # --- when pages run out ---------------------------------------------------------------------
 
     def _run(self, request: Request, n: int, batch: ScheduledBatch) -> int:
-        """Schedules ``n`` tokens of a running request; how many were.
+        """Schedules ``n`` tokens of a running request; returns how many were scheduled.
 
-        Others may have to give their pages for it, or it may itself be the one that has to go; when nobody
-        else has anything to give, it fails.
+        While pages are missing, requests are preempted, perhaps this one; it fails if it runs alone.
         """
         if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
-            return 0  # it had to go for another
+            return 0  # it was preempted in this step
         while not self.pool.can_allocate(request.sequence.shortage(n)):
             victim = self._victim([r for r in self.running if r not in batch.requests])
             assert victim is not None
@@ -365,7 +364,7 @@ class Scheduler:
         return n
 
     def _victim(self, candidates: list[Request]) -> Request | None:
-        """Who can best wait: a reader that pauses, then the lowest priority, then the latest."""
+        """The request to preempt: one that pauses, else the lowest priority, else the latest."""
         return max(candidates, key=lambda r: (not r.wanted, _rank(r)), default=None)
 
     def _preempt(self, request: Request) -> None:

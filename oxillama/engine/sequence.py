@@ -41,7 +41,8 @@ class Sequence:
     tokens : ids; grows as they are sampled.
     kv : its keys and values, a `SequenceState`.
     state : where it stands with the scheduler.
-    marks : where its state is wanted for the prefix cache: passes end there. None if pages hold everything.
+    marks : positions whose recurrent state goes into the prefix cache: a pass ends at each. None for models
+        without recurrent layers.
     in_one_pass : whether all its tokens must be run together, since they see each other.
     """
 
@@ -76,7 +77,7 @@ class Sequence:
         assert self.cached_len <= self.kv.capacity
 
     def adopt(self, known: Match) -> None:
-        """Begins with what is known of its tokens, whose references it takes over."""
+        """Begins with pages of the prefix cache; takes over the references of ``known``."""
         assert self.cached_len == 0
         self.kv.adopt(known.pages, known.n_tokens, known.slot)
         self.cached_len = self.scheduled_len = known.n_tokens
@@ -85,7 +86,7 @@ class Sequence:
 
     @property
     def next_shared(self) -> float:
-        """After how many tokens others that begin alike can next take over what it has run."""
+        """The number of tokens at which others can next share its pages: a page's end, or the next mark."""
         if self.marks is None:
             return (self.cached_len // self.pool.page_size + 1) * self.pool.page_size
         following = bisect_right(self.marks, self.cached_len)

@@ -1,4 +1,4 @@
-"""A sequence run by hand: tokens in, logits out, back again, and on from there."""
+"""Sessions: sequences that the caller runs by hand, rewinds, forks and continues."""
 
 from __future__ import annotations
 

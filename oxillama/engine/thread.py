@@ -1,8 +1,8 @@
-"""The engine thread: the only one that steps the loop, and so the only one that enters OpenMP.
+"""The engine thread: the only thread that steps the loop, and the only one that runs the model with OpenMP.
 
-Callers put commands into its inbox and wait for what comes of them. A command is run after the step that is
-running, whatever the load. Signals reach the callers alone. A forked child has no engine thread, and so no
-OpenMP threads that it could wait for in vain: it starts an engine thread of its own when it first needs one.
+Callers put commands into its inbox and wait for the results. A command is run after the step that is
+running, whatever the load. Signals interrupt only the callers. A forked child has no engine thread, and
+starts its own when it first needs one: it never waits for OpenMP threads that only its parent has.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class EngineThread:
         self._inbox.put(None)
 
     def post(self, command: Command) -> None:
-        """Has a command run after the running step; nobody waits for it. Also from finalizers."""
+        """Runs a command after the running step, without waiting for it. Also from finalizers."""
         self._inbox.put(command)
 
     def call(self, job: Callable[[], T]) -> T:
@@ -97,7 +97,7 @@ class EngineThread:
         return call.result(self)
 
     def check_outside(self) -> None:
-        """Raises ConfigError in the engine thread itself, where waiting would be for ever."""
+        """Raises ConfigError in the engine thread, which would wait for itself for ever."""
         if self._thread is not None and self._thread.ident == threading.get_ident():
             raise ConfigError("engine: is called from inside its own step, by a stage of a sampler say")
 
@@ -199,7 +199,7 @@ class EngineThread:
                 request.window = math.inf
 
     def _refuse_rest(self) -> None:
-        """What came too late: jobs raise, requests end."""
+        """Ends what arrived after the thread was closed: jobs raise, requests end."""
         self._run_commands()
         if self.loop is not None:
             self.loop.end_all("cancelled", self._closed)

@@ -19,7 +19,7 @@ _known: WeakKeyDictionary[TokenizerBridge, dict[tuple[Breaker, ...], Tables]] = 
 
 
 def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | None) -> Tables:
-    """What the kernel takes; computed once for each tokenizer.
+    """The sequence breakers as the kernel takes them; computed once for each tokenizer.
 
     Returns
     -------
@@ -45,9 +45,10 @@ def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | N
 
 
 def sequences(text: str, tokenizer: TokenizerBridge) -> Iterable[tuple[int, ...]]:
-    """The sequences of tokens that contain a text, whichever token it begins in.
+    """The sequences of tokens that contain a text.
 
-    A token that contains it is one; one that ends with its beginning is followed by the tokens of the rest.
+    A token that contains the whole text is a sequence of one. A token that ends with a beginning of the text
+    is followed by the tokens of the rest.
     """
     wanted = text.encode()
     starts = [wanted[:n] for n in range(1, len(wanted))]

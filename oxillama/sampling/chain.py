@@ -78,7 +78,7 @@ class SamplerChain:
             )
 
     def _compiled(self, stages: Iterable[Native | SamplerStage]) -> list[Any]:
-        """Neighbouring kernels made one program."""
+        """Compiles neighbouring kernels to one program."""
         steps: list[Any] = []
         natives: list[Native] = []
         for stage in stages:

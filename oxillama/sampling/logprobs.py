@@ -14,7 +14,7 @@ from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How probable a token was, and what else was.
+    """The log-probability of a token, and the likeliest tokens.
 
     Attributes
     ----------

@@ -27,8 +27,8 @@ NO_HISTORY = np.empty(0, np.int32)
 class Sampler:
     """Sampling state of one sequence: random numbers, mirostat's mu, the tokens so far, the grammar.
 
-    `sample` chooses a token and takes it into the state. The tokens so far are either passed to each call, or
-    known to the sampler: `feed` it the prompt once, and call ``sample(logits)``.
+    `sample` chooses a token and adds it to the state. Either each call gets the tokens so far as ``history``,
+    or the sampler keeps them: then `feed` it the prompt once.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The stages that a configuration asks for, as the kernels take them; and stages of the user's own."""
+"""From options to stages: kernels with their numbers and arrays, and callables of the user's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Native = tuple[str, tuple[float, ...], tuple[np.ndarray, ...]]
 
 
 def masking_stages(config: SamplerConfig, banned: Collection[int]) -> list[Native]:
-    """What comes before every other stage: allowed and banned tokens, biases, the grammar."""
+    """The stages before all others: banned tokens and biases, allowed tokens, the grammar."""
     stages: list[Native] = []
     if banned or config.logit_bias:
         biases = {**config.logit_bias, **dict.fromkeys(banned, -np.inf)}

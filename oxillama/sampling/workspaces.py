@@ -1,4 +1,4 @@
-"""The kernels' memory for choosing tokens, kept for the next choice; and what a kernel's status means."""
+"""Workspaces of the sampling kernels, one set for each thread; and the errors of their statuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _kept = threading.local()
 
 
 def workspaces(kernels: Kernels, vocab: int, n: int = 1) -> list[Any]:
-    """The calling thread's first n workspaces; those of another vocabulary are given up."""
+    """The calling thread's first n workspaces; it keeps those of one vocabulary."""
     if getattr(_kept, "key", None) != (kernels.target, vocab):
         _kept.key, _kept.workspaces = (kernels.target, vocab), []
     kept: list[Any] = _kept.workspaces
@@ -30,7 +30,7 @@ def workspaces(kernels: Kernels, vocab: int, n: int = 1) -> list[Any]:
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Keeps the calling thread's workspaces out of use: a stage in Python may sample, too."""
+    """A context in which the calling thread uses other workspaces: a stage in Python may sample, too."""
     key, kept = _kept.key, _kept.workspaces
     del _kept.key
     try:
@@ -40,7 +40,7 @@ def set_aside() -> Iterator[None]:
 
 
 def as_logits(logits: np.ndarray) -> np.ndarray:
-    """C-contiguous float32 (vocab,). Raises SamplingError if that is not what they can be."""
+    """C-contiguous float32 (vocab,). Raises SamplingError unless there is one row of numbers."""
     logits = np.asarray(logits, np.float32, order="C")
     if logits.ndim != 1 or len(logits) == 0:
         raise SamplingError(f"logits: expected one row of numbers, got shape {logits.shape}")
@@ -48,7 +48,7 @@ def as_logits(logits: np.ndarray) -> np.ndarray:
 
 
 def error_of(status: int, vocab: int) -> SamplingError:
-    """What to raise for a status that is not GOOD."""
+    """The error of a status that is not GOOD."""
     if status == BAD_LOGIT:
         return SamplingError("logits: hold a NaN or +inf")
     if status == ALL_MASKED:
