@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -118,10 +119,9 @@ class Runner:
         """
         if any(output.is_logits for output in outputs):
             self.check_logits()
-        row_start = np.zeros(len(sequences) + 1, np.int32)
-        np.cumsum([s.scheduled_len - s.cached_len for s in sequences], out=row_start[1:])
-        spans = [_wanted(output, row_start[i], row_start[i + 1]) for i, output in enumerate(outputs)]
-        batch = self._batch(sequences, row_start, np.concatenate(spans))
+        starts = [0, *accumulate(s.scheduled_len - s.cached_len for s in sequences)]
+        wanted = [_wanted(*part) for part in zip(outputs, starts, starts[1:])]
+        batch = self._batch(sequences, np.array(starts, np.int32), wanted)
         kv = self.model.kernels.attention.PagedBatch(
             self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
         )
@@ -129,26 +129,28 @@ class Runner:
         for sequence in sequences:
             if isinstance(sequence.kv, RecurrentCache):
                 sequence.kv.end(sequence.scheduled_len)
-        return self._outputs(hidden, outputs, [len(span) for span in spans])
+        return self._outputs(hidden, outputs, [len(rows) for rows in wanted])
 
     def _outputs(
         self, hidden: np.ndarray, outputs: Listed[Output], counts: list[int]
     ) -> list[np.ndarray | None]:
         """The rows of each sequence; one product makes the logits of all that want some."""
+        n_logits = sum(n for output, n in zip(outputs, counts) if output.is_logits)
+        rows = hidden
+        if n_logits < len(hidden):
+            rows = hidden[np.repeat([output.is_logits for output in outputs], counts)]
+        logits = self.model.logits(rows, self._work, self.tuner) if n_logits else rows
         found: list[np.ndarray | None] = []
-        ends = np.cumsum(counts)
-        is_logits = np.repeat([output.is_logits for output in outputs], counts)
-        rows = hidden if is_logits.all() else hidden[is_logits]
-        logits = self.model.logits(rows, self._work, self.tuner) if len(rows) else rows
-        at = 0
-        for output, end, count in zip(outputs, ends, counts):
+        at = logits_at = 0
+        for output, n in zip(outputs, counts):
             if output is Output.NONE:
                 found.append(None)
             elif output.is_logits:
-                found.append(logits[at : at + count])
-                at += count
+                found.append(logits[logits_at : logits_at + n])
+                logits_at += n
             else:
-                found.append(hidden[end - count : end])
+                found.append(hidden[at : at + n])
+            at += n
         return found
 
     def check_logits(self) -> None:
@@ -157,7 +159,7 @@ class Runner:
         if self.model.output is None or not spec.causal:
             raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
-    def _batch(self, sequences: Listed[Sequence], row_start: np.ndarray, wanted: np.ndarray) -> Batch:
+    def _batch(self, sequences: Listed[Sequence], row_start: np.ndarray, wanted: list[range]) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         for s in sequences:
@@ -168,15 +170,14 @@ class Runner:
             positions=np.array(positions, np.int32),
             row_start=row_start,
             tables=self._tables.of([s.kv for s in sequences]),
-            wanted=wanted,
+            wanted=np.array(list(chain.from_iterable(wanted)), np.int64),
             recurrent_states=_states(sequences) if self.model.state_floats else None,
         )
 
 
-def _wanted(output: Output, start: int, end: int) -> np.ndarray:
-    """int64: the rows from ``start`` to ``end`` that are wanted."""
-    first = end if output is Output.NONE else start if output.is_all else end - 1
-    return np.arange(first, end, dtype=np.int64)
+def _wanted(output: Output, start: int, end: int) -> range:
+    """The rows from ``start`` to ``end`` that are wanted."""
+    return range(end if output is Output.NONE else start if output.is_all else end - 1, end)
 
 
 def _states(sequences: Listed[Sequence]) -> np.ndarray:
