@@ -116,7 +116,11 @@ class EngineThread:
         with self._starting:
             if self._closed is None:
                 self._closed = EngineClosed("engine: is closed")
-        self._inbox.put(self._finish_all if finish else self._cancel_all)
+        if finish:
+            self._inbox.put(self._finish_all)
+        else:
+            self._give_up_pass()
+            self._inbox.put(self._cancel_all)
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -192,6 +196,12 @@ class EngineThread:
     def _cancel_all(self) -> None:
         if self.loop is not None:
             self.loop.end_all("cancelled", self._closed)
+
+    def _give_up_pass(self) -> None:
+        """Has the running pass end before its next layer, if nobody needs it any more."""
+        for request in [] if self.loop is None else [*self.loop.scheduler.running]:
+            request.cause = self._closed
+            self.loop.cancel(request)
 
     def _finish_all(self) -> None:
         if self.loop is not None:  # they must end, read or not

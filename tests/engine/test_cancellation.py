@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oxillama import InferenceEngine, SamplerConfig, demo
+from oxillama import EngineClosed, InferenceEngine, SamplerConfig, demo
 from oxillama.models.layers.layer import Layer
 from tests.support.waiting import until
 
@@ -53,6 +53,22 @@ def test_a_prompt_ends_in_the_middle_of_its_chunk(how: str, monkeypatch: pytest.
     assert engine.generate("Mia", sampler=GREEDY, max_tokens=10) == expected
     assert engine.generate(LONG, sampler=GREEDY, max_tokens=5)
     engine.check_integrity()
+
+
+def test_closing_the_engine_gives_up_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    gate = Gate(engine, monkeypatch, at=1)
+    stream = engine.stream(LONG, sampler=GREEDY, max_tokens=5)
+    assert gate.reached.wait(20)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    until(lambda: bool(stream._request.cancelled))
+    gate.opened.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert gate.n_run == 2
+    with pytest.raises(EngineClosed):
+        list(stream)
 
 
 def test_a_small_part_of_a_pass_is_told_at_once_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
