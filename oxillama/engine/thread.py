@@ -199,9 +199,10 @@ class EngineThread:
 
     def _give_up_pass(self) -> None:
         """Has the running pass end before its next layer, if nobody needs it any more."""
-        for request in [] if self.loop is None else [*self.loop.scheduler.running]:
+        loop = self.loop
+        for request in [*loop.scheduler.running] if loop is not None else []:
             request.cause = self._closed
-            self.loop.cancel(request)
+            loop.cancel(request)
 
     def _finish_all(self) -> None:
         if self.loop is not None:  # they must end, read or not
