@@ -199,10 +199,10 @@ class EngineThread:
 
     def _give_up_pass(self) -> None:
         """Has the running pass end before its next layer, if nobody needs it any more."""
-        loop = self.loop
-        for request in [*loop.scheduler.running] if loop is not None else []:
-            request.cause = self._closed
-            loop.cancel(request)
+        if self.loop is not None:
+            for request in [*self.loop.scheduler.running]:
+                request.cause = self._closed
+                self.loop.cancel(request)
 
     def _finish_all(self) -> None:
         if self.loop is not None:  # they must end, read or not
