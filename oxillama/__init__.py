@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.cache.recurrent_states import RecurrentStatePool
     from oxillama.engine.async_engine import AsyncEngine
-    from oxillama.engine.embedding import PoolingMode
+    from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
     from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
@@ -124,6 +124,7 @@ __all__ = [
     "batched_flash_attention",
     "collect_imatrix",
     "flash_attention_forward",
+    "pool_hidden_states",
     "quantize_model",
     "sample",
     "sample_batch",
@@ -165,6 +166,7 @@ _LATER = {
     "batched_flash_attention": "oxillama.models.flash_attention",
     "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
+    "pool_hidden_states": "oxillama.engine.embedding",
     "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",
