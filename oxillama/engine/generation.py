@@ -102,6 +102,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
         self._text_request = request
         self._callback = callback
+        self._is_stopped = False  # by the callback: what was run ahead is dropped
 
     # --- what came of it ----------------------------------------------------------------------------
 
@@ -190,6 +191,9 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
 
     def _take(self, event: Event) -> str:
         """The text that an event brings."""
+        if self._is_stopped:
+            self.finish_reason = "cancelled" if self.finish_reason is not None else None
+            return ""
         if not isinstance(event, Piece):
             return ""
         self.text += event.text
@@ -199,6 +203,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         if self.logits is not None:
             self.logits += event.logits
         if event.text and self._callback is not None and self._callback(event.text) is False:
+            self._is_stopped = True
             self.cancel()
         return event.text
 

@@ -23,6 +23,7 @@ from oxillama import (
     demo,
 )
 from oxillama.config.generation import WINDOW
+from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
@@ -185,6 +186,21 @@ def test_a_callback_sees_each_piece_and_may_cancel(engine: InferenceEngine) -> N
     assert len(seen) == 4
     assert "".join(seen) == text
     assert engine.finish_reason == "cancelled"
+
+
+def test_what_was_run_ahead_of_a_callback_that_cancels_is_dropped(engine: InferenceEngine) -> None:
+    seen: list[str] = []
+
+    def callback(piece: str) -> bool:
+        seen.append(piece)
+        until(lambda: generation._request.finish_reason is not None)  # all of it is there
+        return False
+
+    generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=6, callback=callback)
+    assert next(generation) == seen[0]
+    assert list(generation) == []
+    assert generation.text == seen[0] and len(generation.tokens) == 1
+    assert generation.finish_reason == "cancelled"
 
 
 def test_a_callback_that_raises_ends_the_generation_only(engine: InferenceEngine) -> None:
