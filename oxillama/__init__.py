@@ -1,4 +1,4 @@
-"""Runs GGUF language models on CPUs: the same bits every time, at the speed of the memory.
+"""Runs GGUF language models on CPUs: the same bits every time.
 
 Folders are rooms. The first word of a room's docstring is its floor; imports go down only:
 

