@@ -125,14 +125,13 @@ class Sequence:
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
         other = Sequence(self.pool, self.tokens)
-        other.kv, kept = self.kv.fork(self.cached_len)
-        other.cached_len = other.scheduled_len = kept
+        other.take_fork(self, self.cached_len)
         return other
 
-    def take_fork(self, other: Sequence) -> None:
-        """Begins with what ``other`` has run of the same first tokens; pages are shared until one writes."""
+    def take_fork(self, other: Sequence, n_tokens: int) -> None:
+        """Begins with what ``other`` has run of its first ``n_tokens`` tokens, which must be the same."""
         assert self.cached_len == 0
-        self.kv, kept = other.kv.fork(min(other.cached_len, len(self.tokens) - 1))
+        self.kv, kept = other.kv.fork(n_tokens)
         self.cached_len = self.scheduled_len = kept
         self.check()
 

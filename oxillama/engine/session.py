@@ -163,8 +163,7 @@ class Session:
 
             def take() -> None:
                 fork.tokens = list(sequence.tokens)
-                fork.kv, kept = sequence.kv.fork(sequence.cached_len)
-                fork.cached_len = fork.scheduled_len = kept
+                fork.take_fork(sequence, sequence.cached_len)
 
             self._model.call(take)
             return made
@@ -214,7 +213,8 @@ class Session:
 
             def begin() -> None:
                 model.scheduler.check_room(0)
-                fork.take_fork(sequence)
+                # not the last token, whose logits are wanted again
+                fork.take_fork(sequence, min(sequence.cached_len, len(fork.tokens) - 1))
                 model.loop.add(request)
 
             self._request = request

@@ -78,10 +78,6 @@ class EngineThread:
         """Makes the loop look again: a reader has made room."""
         self._inbox.put(None)
 
-    def post(self, command: Command) -> None:
-        """Runs a command after the running step, without waiting for it. Also from finalizers."""
-        self._inbox.put(command)
-
     def call(self, job: Callable[[], T]) -> T:
         """Runs a job after the running step, with the pages to itself; what it returns, or raises.
 
