@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.constraint import Tables
+from oxillama.grammar.constraint import REQUEST_WORK, TOKEN_WORK, Tables
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.vocabulary import Vocabulary
 
 
 class GrammarState:
     """The progress of one sequence: its tokens, and the number of the parser state after each.
+
+    A sequence may take `REQUEST_WORK` units of work, and `TOKEN_WORK` for each token. Only what its masks and
+    tokens add to the shared tables is counted: a mask that is known costs nothing.
 
     Parameters
     ----------
@@ -28,7 +31,7 @@ class GrammarState:
         The grammar names a token that the vocabulary does not have.
     """
 
-    __slots__ = ("_constraint", "_known", "_states", "_tables", "_tokens", "grammar", "vocabulary")
+    __slots__ = ("_constraint", "_known", "_states", "_tables", "_tokens", "_left", "grammar", "vocabulary")
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.grammar, self.vocabulary = grammar, vocabulary
@@ -37,6 +40,7 @@ class GrammarState:
         self._tokens = array("i")
         self._states = array("i", [self._tables.start])  # after 0, 1, ... tokens
         self._known = 0  # the first of them that belong to these tables
+        self._left = REQUEST_WORK
 
     # ------------------------------------------------------------------ facts
 
@@ -67,17 +71,28 @@ class GrammarState:
         -------
         uint32 (n_words,)
             Bit t % 32 of word t // 32 is token t. Read-only, and shared with other sequences.
+
+        Raises
+        ------
+        GrammarError
+            The mask, or the sequence as a whole, took more work than it may.
         """
-        return self._constraint.mask(self._current(), self._states[-1])
+        tables = self._current()
+        before = tables.states.work
+        mask = self._constraint.mask(tables, self._states[-1])
+        self._spend(tables.states.work - before)
+        return mask
 
     # ------------------------------------------------------------------ moves
 
     def advance(self, token: int) -> None:
-        """Accept a token; GrammarError, and no change, where it is not allowed."""
+        """Accept a token; GrammarError, and no change, where it is not allowed or costs too much work."""
         tables = self._current()
+        before = tables.states.work
         after = None if self.has_ended else self._constraint.advance(tables, self._states[-1], token)
         if after is None:
             raise GrammarError(f"grammar: token {token} is not allowed after {len(self._tokens)} tokens")
+        self._spend(tables.states.work - before - TOKEN_WORK)
         self._tokens.append(token)
         self._states.append(after)
 
@@ -133,3 +148,11 @@ class GrammarState:
             fresh.advance(token)
         self._constraint, self._tables = fresh._constraint, fresh._tables
         self._states, self._known = fresh._states, fresh._known
+
+    def _spend(self, work: int) -> None:
+        self._left -= work
+        if self._left < 0:
+            raise GrammarError(
+                f"grammar: expected at most {REQUEST_WORK} units of work, and {TOKEN_WORK} a token, "
+                f"got more within {len(self._tokens)} tokens"
+            )

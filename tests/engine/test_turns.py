@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, SamplerConfig, demo
+from oxillama import ConfigError, GrammarError, InferenceEngine, SamplerConfig, demo
 from tests.support.waiting import until
 
 GREEDY = SamplerConfig(temperature=0, ignore_eos=True)
@@ -128,3 +128,14 @@ def test_what_nobody_reads_is_not_run(engine: InferenceEngine) -> None:
     engine.generate("The old toad", sampler=GREEDY, max_tokens=20)
     assert stream._request.n_events == 4
     assert len(stream.result().tokens) == 400
+
+
+def test_a_grammar_beyond_its_budget_ends_its_request_alone() -> None:
+    """A mask that would hold up the shared step is given up; the texts beside it are what they are alone."""
+    stalling = "\n".join([f"r{i} ::= r{i + 1} r{i + 1}" for i in range(45)]) + '\nr45 ::= "a"?\nroot ::= r0'
+    with InferenceEngine.from_gguf(demo.STORY) as engine:
+        alone = engine.generate("Once upon a time", max_tokens=12, temperature=0)
+        other = engine.stream("Once upon a time", max_tokens=12, temperature=0)
+        with pytest.raises(GrammarError, match="units of work for a mask"):
+            engine.generate("Once upon a time", grammar=stalling, max_tokens=4)
+        assert other.result().text == alone

@@ -172,6 +172,34 @@ def test_the_budget_is_counted_in_work_and_for_each_mask_anew(monkeypatch: pytes
     assert [first_failure(needed) for _ in range(3)] == [-1] * 3
 
 
+def test_the_work_of_a_sequence_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of masks each within its budget: a new parser state after each token, so that no mask is known."""
+    monkeypatch.setattr(constraint, "PREPARE_WORK", 0)
+    monkeypatch.setattr("oxillama.grammar.state.REQUEST_WORK", 3000)
+    monkeypatch.setattr("oxillama.grammar.state.TOKEN_WORK", 10)
+    grammar = Grammar.parse('root ::= "(" root ")" | [a-z]+')
+    state = GrammarState(grammar, VOCABULARY)
+    with pytest.raises(GrammarError, match="at most 3000 units of work, and 10 a token, got more within"):
+        for _ in range(1000):
+            state.mask()
+            state.advance(*ids("("))
+    depth = len(state.tokens)
+    assert depth > 10
+    with pytest.raises(GrammarError, match="3000 units"):
+        state.fork().mask()
+
+    known = GrammarState(grammar, VOCABULARY)
+    for _ in range(depth):  # what others have found costs nothing
+        known.mask()
+        known.advance(*ids("("))
+
+    monkeypatch.setattr("oxillama.grammar.state.TOKEN_WORK", 1000)
+    longer = GrammarState(Grammar(grammar.rules), VOCABULARY)
+    for _ in range(4 * depth):
+        longer.mask()
+        longer.advance(*ids("("))
+
+
 @pytest.mark.parametrize(
     ("rules", "message"),
     [

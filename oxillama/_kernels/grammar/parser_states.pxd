@@ -54,7 +54,8 @@ cdef class ParserStates:
     cdef int32_t pairs_size, n_pairs
     cdef readonly Py_ssize_t n_bytes, limit
     cdef public Py_ssize_t budget
-    cdef readonly Py_ssize_t left  # of the work allowed for the operation under way
+    cdef Py_ssize_t allowed, left  # work of the operation under way
+    cdef Py_ssize_t done           # work of the operations before
 
     cdef int step(self, int32_t state, int byte_class) except -1
     cdef int begin(self) except -1

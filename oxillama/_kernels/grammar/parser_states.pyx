@@ -114,6 +114,11 @@ cdef class ParserStates:
         self.add(self.program.start, 0, BOTTOM)
         return self.finish()
 
+    @property
+    def work(self):
+        """Units of work that all operations have taken so far."""
+        return self.done + self.allowed - self.left
+
     def accepts(self, int32_t state):
         """Whether the text may end here."""
         return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
@@ -486,7 +491,8 @@ cdef class ParserStates:
 
     cdef void allow(self, Py_ssize_t work) noexcept:
         """Begin an operation that may take so much work."""
-        self.left = work
+        self.done += self.allowed - self.left
+        self.allowed = self.left = work
 
     cdef inline int spend(self, Py_ssize_t work) except -1:
         self.left -= work
