@@ -41,6 +41,11 @@ class PagedKvCache:
         return len(self.pages) * self.pool.stride
 
     @property
+    def can_rewind(self) -> bool:
+        """Whether it can be truncated at little cost: pages can."""
+        return True
+
+    @property
     def slots(self) -> list[int]:
         """Slots of recurrent states with a reference of this sequence: none."""
         return []

@@ -51,6 +51,11 @@ class RecurrentCache(PagedKvCache):
         return super().memory_bytes + len(self.checkpoints) * self.states.slot_bytes
 
     @property
+    def can_rewind(self) -> bool:
+        """Whether it keeps checkpoints."""
+        return self.max_checkpoints > 0
+
+    @property
     def length(self) -> int:
         """Tokens that the present state has seen."""
         return self.checkpoints[-1][0] if self.checkpoints else 0

@@ -80,6 +80,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
+    "speculate": {"type": str, "metavar": "lookup|FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
@@ -141,7 +142,8 @@ def add_sampler_options(parser: argparse.ArgumentParser) -> None:
 def add_generation_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     """Every option of `GenerationOptions`; ``defaults`` replace those of the class."""
     group = parser.add_argument_group("generation")
-    _add_fields(group, GenerationOptions, _names(GenerationOptions), defaults)
+    shared = _names(EngineConfig)  # a single request takes the engine's
+    _add_fields(group, GenerationOptions, [n for n in _names(GenerationOptions) if n not in shared], defaults)
 
 
 def add_named_options(parser: argparse.ArgumentParser, names: Container[str]) -> None:

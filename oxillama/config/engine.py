@@ -26,6 +26,9 @@ PREFIX_CACHE_BYTES = 512 << 20
 """Bytes of keys and values that are kept for prompts that begin alike."""
 
 
+DRAFT_MAX = 8
+"""Most tokens of a draft."""
+
 MAX_CONTEXT = 10**6 - 1
 """Most tokens in a sequence: rotary angles are exact up to this position."""
 
@@ -37,6 +40,7 @@ INTEGERS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**64 - 1),
     "kv_memory_limit": (1, math.inf),
     "prefix_cache_bytes": (0, math.inf),
+    "draft_max": (1, 64),
 }
 """Lowest and highest value of the integers of `EngineConfig`."""
 OPTIONAL = ("context_size", "num_threads", "seed", "kv_memory_limit")
@@ -107,6 +111,11 @@ class EngineConfig:
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
         together; None for no limit. Memory is allocated when it is needed in both cases.
+    speculate : what drafts tokens that the model then verifies, several in one pass: "lookup" for what
+        followed earlier in the prompt or the text, or the path of a smaller model with the same vocabulary.
+        The text is the same, the time is not. None for nothing.
+    draft_max : most tokens of a draft. As many are drafted as make the texts fastest, by what was accepted
+        and what the rows of a step were measured to cost.
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
         none.
     scheduler : how requests share the engine.
@@ -129,6 +138,8 @@ class EngineConfig:
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
+    speculate: str | os.PathLike[str] | None = None
+    draft_max: int = DRAFT_MAX
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
@@ -136,7 +147,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, checks.integer(name, value, low, high))
-        for name in ("model_path", "tokenizer_path"):
+        for name in ("model_path", "tokenizer_path", "speculate"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
@@ -167,4 +178,6 @@ class EngineFields(TypedDict, total=False):
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int
+    speculate: str | os.PathLike[str] | None
+    draft_max: int
     scheduler: SchedulerConfig

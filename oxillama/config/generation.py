@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -31,6 +32,7 @@ class GenerationOptions:
         drawn from.
     top_logprobs : the same, and so many of the likeliest tokens of either distribution.
     keep_logits : keeps the logits that each token was chosen from.
+    speculate : what drafts tokens, as in `EngineConfig`, or "off"; None takes the engine's.
     window : pieces of text that may wait for the reader; with as many the request pauses. None for no limit.
 
     Raises
@@ -47,6 +49,7 @@ class GenerationOptions:
     logprobs: bool = False
     top_logprobs: int | None = None
     keep_logits: bool = False
+    speculate: str | os.PathLike[str] | None = None
     window: int | None = WINDOW
 
     def __post_init__(self) -> None:
@@ -64,6 +67,8 @@ class GenerationOptions:
         checks.boolean("keep_logits", self.keep_logits)
         if self.top_logprobs is not None:
             self._set("top_logprobs", checks.integer("top_logprobs", self.top_logprobs, 0))
+        if not isinstance(self.speculate, (str, os.PathLike, type(None))):
+            raise checks.refuse("speculate", '"lookup", "off" or a path', self.speculate)
         if self.window is not None:
             self._set("window", checks.integer("window", self.window, 1))
 
@@ -116,6 +121,7 @@ class GenerationFields(SamplerFields, total=False):
     logprobs: bool
     top_logprobs: int | None
     keep_logits: bool
+    speculate: str | os.PathLike[str] | None
     window: int | None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from oxillama import _kernels
 from oxillama.cache.prefix import PinnedPrefix
+from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine.aliases import ReferenceNames
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
@@ -192,7 +193,9 @@ class InferenceEngine(ReferenceNames):
         model = self.model
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
-        sequence = Sequence(model.pool, model.prompt_tokens(prompt, free=1), checkpoints=0)
+        tokens = model.prompt_tokens(prompt, free=1)
+        speculates = model.drafter(checked.speculate) is not None
+        sequence = Sequence(model.pool, tokens, checkpoints=CHECKPOINTS if speculates else 0)
         request = model.text_request(sequence, checked, key=model.prefix_key(checked.salt), whole=whole)
         generation = Generation(model.thread, request, callback, model)  # first: it cancels what is dropped
         model.thread.submit(request, limited=limited)

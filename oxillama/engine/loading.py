@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from oxillama import _kernels
@@ -15,6 +16,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.constraints import Constraints
+from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, prompt_tokens
@@ -22,12 +24,13 @@ from oxillama.engine.request import TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.speculation import Speculation
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import ConfigError, LoadError
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models import Decoder, read_spec
+from oxillama.models import Decoder, Spec, read_spec
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.loader import Weights
@@ -68,7 +71,6 @@ class LoadedModel:
 
     def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
         config = self.config
-        n_threads = config.num_threads or available_cpus()
         self.file = file = ModelFile.open(source)
         try:
             self.spec = spec = read_spec(file)
@@ -77,21 +79,16 @@ class LoadedModel:
                 raise LoadError(
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
-            wanted = None if config.quantize is None else FORMATS[config.quantize.upper()]
-            weights = Weights(file, self.kernels, n_threads, progress, wanted, config.compute)
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
-            model = Decoder(spec, weights, self.context_size)
-            if progress is not None:
-                for linear in model.linears():
-                    linear.pack()
-            shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
-            layout = KvLayout(*model.kv_dims(), config.kv_type)
-            self.pool = pool = KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
-            self.runner = Runner(model, pool, n_threads)
+            weights = load_weights(file, self.kernels, config, progress)
+            model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
+            self.pool = pool = new_pool(model, config)
+            self.runner = Runner(model, pool, config.num_threads or available_cpus())
         except BaseException:
             file.close()
             raise
         self.unused_tensors = weights.unused()
+        self._drafters: dict[str, Drafter] = {}
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
@@ -99,7 +96,7 @@ class LoadedModel:
         self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
         log.info(
             "loaded a model of architecture %s: %d layers, context %d, %s kernels on %d threads",
-            spec.family.name, spec.n_layers, self.context_size, self.kernels.target, n_threads,
+            spec.family.name, spec.n_layers, self.context_size, self.kernels.target, self.runner.n_threads,
         )  # fmt: skip
 
     def warn(self, stacklevel: int) -> None:
@@ -164,7 +161,42 @@ class LoadedModel:
             )
         assert options.sampler is not None
         sampler = self.sampler(options.sampler)
-        return TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
+        request = TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
+        drafter = self.drafter(options.speculate)
+        if drafter is not None and sequence.can_rewind:
+            request.speculation = Speculation(drafter, self.config.draft_max)
+        return request
+
+    def drafter(self, speculate: str | os.PathLike[str] | None) -> Drafter | None:
+        """What drafts for a request that asks for this; None if nothing does. A model is loaded once.
+
+        Raises
+        ------
+        ModelFileError, GGUFError, LoadError, TokenizerError : the draft model cannot be loaded.
+        ConfigError : it has another vocabulary, or is no decoder.
+        """
+        name = os.fspath(speculate or self.config.speculate or "off")
+        if name == "off":
+            return None
+        if name not in self._drafters:
+            self._drafters[name] = self.call(lambda: self._load_drafter(name))
+        return self._drafters[name]
+
+    def _load_drafter(self, name: str) -> Drafter:
+        if name == "lookup":
+            return LookupDrafter()
+        config = replace(self.config, tokenizer_path=None, quantize=None, kv_memory_limit=None)
+        file = ModelFile.open(name)
+        try:
+            spec, tokenizer = read_spec(file), TokenizerBridge.from_metadata(file.metadata)
+            context_size = min(self.context_size, spec.context_length)
+            weights = load_weights(file, self.kernels, config, None)
+            model = load_decoder(spec, weights, context_size, pack_now=True)
+            runner = Runner(model, new_pool(model, config), self.runner.n_threads)
+            return ModelDrafter(name, runner, tokenizer, self.tokenizer, context_size)
+        except BaseException:
+            file.close()
+            raise
 
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
@@ -198,6 +230,30 @@ class Gauges:
             "kv_memory_bytes": pool.memory_bytes,
             "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
         }
+
+
+def load_weights(
+    file: ModelFile, kernels: _kernels.Kernels, config: EngineConfig, progress: Progress | None
+) -> Weights:
+    """The tensors of a file, as the configuration wants them."""
+    quantize = None if config.quantize is None else FORMATS[config.quantize.upper()]
+    return Weights(file, kernels, config.num_threads or available_cpus(), progress, quantize, config.compute)
+
+
+def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:
+    """The model; otherwise each matrix is packed when it is first used."""
+    model = Decoder(spec, weights, context_size)
+    if pack_now:
+        for linear in model.linears():
+            linear.pack()
+    return model
+
+
+def new_pool(model: Decoder, config: EngineConfig) -> KvCachePool:
+    """An empty pool of pages for a model."""
+    shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
+    layout = KvLayout(*model.kv_dims(), config.kv_type)
+    return KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
 
 
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:

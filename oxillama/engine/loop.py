@@ -19,12 +19,14 @@ from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import ScheduledBatch, Scheduler
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.speculator import Speculator
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.logprobs import SampledToken
 
 Rows = np.ndarray | Exception | None
 Streams = list[tuple[TextRequest, np.ndarray]]
+"""Requests with rows of logits: (1 + drafts, vocab), or one of them."""
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class EngineLoop:
         self.metrics = metrics
         self.held: dict[Sequence, weakref.ref[Any]] = {}
         self.has_cancelled = False
+        self.speculator = Speculator()
         self._batch = ScheduledBatch()
         self._deadline = math.inf  # the earliest of the batch under way
 
@@ -71,6 +74,8 @@ class EngineLoop:
         started = time.perf_counter()
         self.has_cancelled = False
         self._release_dropped()
+        self.speculator.draft([r for r in self.scheduler.running if isinstance(r, TextRequest)])
+        began = time.perf_counter()
         batch = self._batch = self.scheduler.schedule()
         if batch.requests:
             self._deadline = min(request.deadline for request in batch.requests)
@@ -78,6 +83,7 @@ class EngineLoop:
             if rows is not None:
                 self._commit(batch, rows)
                 self._measure(batch, time.perf_counter() - started)
+                self.speculator.observe(batch, time.perf_counter() - began)
         return bool(self._announce(batch.requests) or batch.requests)
 
     def time_to_deadline(self) -> float:
@@ -127,6 +133,7 @@ class EngineLoop:
         start, end = sequence.cached_len, sequence.scheduled_len
         try:
             sequence.rollback()
+            end = min(end, sequence.total_len)  # drafts are gone
             while sequence.cached_len < end:
                 left = (start if sequence.cached_len < start else end) - sequence.cached_len
                 sequence.schedule(min(left, max(self.scheduler.chunk, end - start)))
@@ -170,11 +177,10 @@ class EngineLoop:
             if request.finish_reason is not None:  # told between layers
                 self.scheduler.finish(request, request.finish_reason)
             elif isinstance(request, TextRequest) and row is not None:
-                streams.append((request, request.row(row[0])))
+                streams.append((request, row))
             elif isinstance(request, EmbeddingRequest) and row is not None:
                 self._embed(request, row)
-        if streams:
-            self._sample(streams)
+        self._sample(streams)
 
     def _embed(self, request: EmbeddingRequest, rows: np.ndarray) -> None:
         try:
@@ -186,15 +192,27 @@ class EngineLoop:
             self.scheduler.finish(request, reason)
 
     def _sample(self, streams: Streams) -> None:
-        """Samples a token for each request from its row of logits."""
-        for (request, row), sampled in zip(streams, self._sampled(streams)):
-            if isinstance(sampled, BaseException):
-                self.scheduler.finish(request, "error", sampled)
-                continue
-            reason = request.take(sampled, row)
-            self.metrics.token(request, self.scheduler.clock())
-            if reason is not None:
-                self.scheduler.finish(request, reason)
+        """Samples tokens for each request from its rows of logits, as long as they are the drafted ones."""
+        drafted = [request.sequence.n_drafts for request, _ in streams]
+        accepted = dict.fromkeys((request for request, _ in streams), 0)
+        going, at = streams, 0
+        while going:
+            rows = [(request, request.row(rows[at])) for request, rows in going]
+            for (request, row), sampled in zip(rows, self._sampled(rows)):
+                if isinstance(sampled, BaseException):
+                    self.scheduler.finish(request, "error", sampled)
+                    continue
+                reason = request.take(sampled, row)
+                # a token that is not pending was drafted: the pass has run it, and has the logits after it
+                accepted[request] += not request.sequence.pending
+                self.metrics.token(request, self.scheduler.clock())
+                if reason is not None:
+                    self.scheduler.finish(request, reason)
+            going = [(r, rows) for r, rows in going if r.finish_reason is None and not r.sequence.pending]
+            at += 1
+        for (request, _), n in zip(streams, drafted):
+            if request.speculation is not None:
+                request.speculation.note(n, accepted[request])
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""
@@ -203,7 +221,7 @@ class EngineLoop:
                 *sample_batch(
                     [request.sampler for request, _ in streams],
                     [row for _, row in streams],
-                    [request.sequence.tokens for request, _ in streams],
+                    [request.sequence.certain for request, _ in streams],
                     [request.n_top_logprobs for request, _ in streams],
                     n_threads=self.runner.n_threads,
                 )
@@ -227,6 +245,8 @@ class EngineLoop:
         ended = self.scheduler.drain_finished()
         for request in ended:
             self.metrics.end(request)
+            if isinstance(request, TextRequest) and request.speculation is not None:
+                request.speculation.drafter.forget(request.sequence)
             log.debug("request %d: ended with %s", request.id, request.finish_reason)
         listeners: set[Callable[[], object]] = {
             request.listener for request in (*requests, *ended) if request.listener is not None

@@ -19,6 +19,7 @@ from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.speculation import Speculation
 from oxillama.engine.stop_strings import StopStrings
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.sampler import Sampler
@@ -166,6 +167,7 @@ class TextRequest(Request):
     ----------
     n_generated : tokens sampled, an ending token included.
     whole : whether the text is handed over in one piece at the end; the reader may switch this on.
+    speculation : drafts its next tokens; None without drafts.
     """
 
     output = Output.LAST_LOGITS
@@ -193,6 +195,7 @@ class TextRequest(Request):
         self.options = options
         self.sampler = sampler
         self.whole = whole
+        self.speculation: Speculation | None = None
         self.n_generated = 0
         room = context_size - len(self.prompt)
         self._limit = room if options.max_tokens is None else min(room, options.max_tokens)
@@ -206,7 +209,12 @@ class TextRequest(Request):
     @property
     def limit(self) -> str | None:
         """ "length" if no token more may be generated."""
-        return "length" if self.n_generated >= self._limit else None
+        return "length" if self.n_left <= 0 else None
+
+    @property
+    def n_left(self) -> int:
+        """Tokens that may yet be generated."""
+        return self._limit - self.n_generated
 
     @property
     def n_top_logprobs(self) -> int | None:
@@ -230,7 +238,7 @@ class TextRequest(Request):
         piece.tokens.append(token)
         if self.options.keep_logits:
             piece.logits.append(logits.copy())
-        self.sequence.tokens.append(token)
+        self.sequence.append(token)
         self.n_generated += 1
         if token in self._ends:
             return "stop"

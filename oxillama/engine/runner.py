@@ -24,7 +24,7 @@ class Output(enum.Enum):
     """Which rows of a sequence's part of a pass are wanted, and as what."""
 
     NONE = "none"
-    LAST_LOGITS = "logits of the last row"
+    LAST_LOGITS = "logits of the last row, or of the last certain row and of each draft"
     ALL_LOGITS = "logits of every row"
     LAST_HIDDEN = "hidden states of the last row"
     ALL_HIDDEN = "hidden states of every row"
@@ -120,7 +120,8 @@ class Runner:
         if any(output.is_logits for output in outputs):
             self.check_logits()
         starts = [0, *accumulate(s.scheduled_len - s.cached_len for s in sequences)]
-        wanted = [_wanted(*part) for part in zip(outputs, starts, starts[1:])]
+        drafts = [sequence.n_drafts for sequence in sequences]
+        wanted = [_wanted(*part) for part in zip(outputs, starts, starts[1:], drafts)]
         batch = self._batch(sequences, np.array(starts, np.int32), wanted)
         kv = self.model.kernels.attention.PagedBatch(
             self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
@@ -175,9 +176,9 @@ class Runner:
         )
 
 
-def _wanted(output: Output, start: int, end: int) -> range:
+def _wanted(output: Output, start: int, end: int, n_drafts: int) -> range:
     """The rows from ``start`` to ``end`` that are wanted."""
-    return range(end if output is Output.NONE else start if output.is_all else end - 1, end)
+    return range(end if output is Output.NONE else start if output.is_all else end - 1 - n_drafts, end)
 
 
 def _states(sequences: Listed[Sequence]) -> np.ndarray:

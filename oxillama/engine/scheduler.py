@@ -165,8 +165,9 @@ class Scheduler:
         sequence = request.sequence
         if sequence.state is SeqState.FINISHED:
             return
-        if sequence.scheduled_len > sequence.cached_len:
+        if sequence.is_scheduled:
             sequence.rollback()
+        sequence.drop_drafts()
         self._remember(request)
         if request.keep is None:
             sequence.forget()
@@ -214,7 +215,7 @@ class Scheduler:
     def _recover(self) -> None:
         """Rolls back the sequences of a pass that was cancelled."""
         for request in self.running:
-            if request.sequence.scheduled_len > request.sequence.cached_len:
+            if request.sequence.is_scheduled:
                 request.sequence.rollback()
                 if request.sequence.pending > 1:
                     request.sequence.state = SeqState.PREFILLING
@@ -228,7 +229,7 @@ class Scheduler:
     def _add_streams(self, batch: ScheduledBatch) -> None:
         for request in sorted(self.running, key=_rank):
             if request.sequence.state is SeqState.DECODING and request.wanted:
-                self._run(request, 1, batch)
+                self._run(request, request.sequence.pending, batch)
 
     def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
         budget = self._prefill_budget(batch.n_decode, now)
@@ -347,6 +348,9 @@ class Scheduler:
         """
         if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
             return 0  # it was preempted in this step
+        if request.sequence.n_drafts and not self.pool.can_allocate(request.sequence.shortage(n)):
+            request.sequence.drop_drafts()
+            n = request.sequence.pending
         while not self.pool.can_allocate(request.sequence.shortage(n)):
             victim = self._victim([r for r in self.running if r not in batch.requests])
             assert victim is not None

@@ -53,6 +53,7 @@ class Sequence:
         self.state = SeqState.WAITING
         self.marks: Tokens[int] | None = None
         self.in_one_pass = False
+        self.n_drafts = 0
         self.cached_len = 0
         self.scheduled_len = 0
 
@@ -63,18 +64,34 @@ class Sequence:
 
     @property
     def total_len(self) -> int:
-        """All its tokens, run or not."""
+        """All its tokens, run or not, drafted ones included."""
         return len(self.tokens)
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the last tokens can be taken back without running all others again."""
+        return self.kv.can_rewind
+
+    @property
+    def certain(self) -> list[int]:
+        """Its tokens without the drafted ones."""
+        return self.tokens[: len(self.tokens) - self.n_drafts] if self.n_drafts else self.tokens
 
     @property
     def pending(self) -> int:
         """Tokens that have not been run."""
         return len(self.tokens) - self.cached_len
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether tokens are scheduled that have not been run."""
+        return self.scheduled_len > self.cached_len
+
     def check(self) -> None:
         """Asserts what always holds of the lengths."""
         assert 0 <= self.cached_len <= self.scheduled_len <= len(self.tokens)
         assert self.cached_len <= self.kv.capacity
+        assert 0 <= self.n_drafts <= len(self.tokens)
 
     def adopt(self, known: Match) -> None:
         """Begins with pages of the prefix cache; takes over the references of ``known``."""
@@ -119,8 +136,28 @@ class Sequence:
         self.check()
 
     def rollback(self) -> None:
-        """Notes that what was scheduled has not been run."""
+        """Notes that what was scheduled has not been run; drafts are forgotten."""
         self.cached_len = self.scheduled_len = self.kv.truncate(self.cached_len)
+        self.drop_drafts()
+
+    def draft(self, tokens: Tokens[int]) -> None:
+        """Adds tokens that may follow; the next pass runs them with what is pending."""
+        self.tokens += tokens
+        self.n_drafts += len(tokens)
+
+    def append(self, token: int) -> None:
+        """Adds a certain token: the next drafted one if that is the same, else in the place of all drafts."""
+        if self.n_drafts and self.tokens[-self.n_drafts] == token:
+            self.n_drafts -= 1
+        else:
+            self.drop_drafts()
+            self.tokens.append(token)
+
+    def drop_drafts(self) -> None:
+        """Forgets the drafted tokens that are not certain, run or not."""
+        if self.n_drafts:
+            n, self.n_drafts = len(self.tokens) - self.n_drafts, 0
+            self.truncate(n)
 
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
@@ -146,7 +183,8 @@ class Sequence:
         self.cached_len = self.scheduled_len = self.kv.truncate(min(self.cached_len, n_tokens))
 
     def forget(self) -> None:
-        """Frees the pages and keeps the tokens, which must all be run again."""
+        """Frees the pages and keeps the tokens but for drafts; they must all be run again."""
+        self.drop_drafts()
         self.kv.release()
         self.cached_len = self.scheduled_len = 0
 

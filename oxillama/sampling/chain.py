@@ -69,6 +69,12 @@ class SamplerChain:
         """The steps for the token after ``n_generated``."""
         return self.early_steps if n_generated < self.config.min_tokens else self.steps
 
+    @property
+    def has_python_stages(self) -> bool:
+        """Whether a stage is the user's own, so that it may have a state of its own."""
+        programs = self.kernels.sampling.Program
+        return not all(isinstance(step, programs) for step in (*self.steps, *self.early_steps))
+
     def check_vocabulary(self, vocab: int) -> None:
         """Raises ConfigError if an option names a token that is not in the vocabulary."""
         if self.largest_token >= vocab:
