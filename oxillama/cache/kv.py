@@ -75,6 +75,9 @@ class PagedKvCache:
         """
         return self._missing(start, end)
 
+    def drop_checkpoints(self) -> None:
+        """Frees recurrent states that only `truncate` needs: none."""
+
     def reserve(self, start: int, end: int) -> None:
         """Makes the positions ``start`` to ``end`` writable; positions from ``start`` on hold nothing yet.
 

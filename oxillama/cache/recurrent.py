@@ -114,6 +114,11 @@ class RecurrentCache(PagedKvCache):
             raise
         self._next = fresh
 
+    def drop_checkpoints(self) -> None:
+        """Frees all states but the present one."""
+        while len(self.checkpoints) > 1:
+            self._drop()
+
     def begin(self, start: int) -> tuple[int, int]:
         """Addresses of the slots that a pass from position ``start`` reads (0 for zeros) and writes.
 

@@ -348,9 +348,9 @@ class Scheduler:
         """
         if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
             return 0  # it was preempted in this step
-        if request.sequence.n_drafts and not self.pool.can_allocate(request.sequence.shortage(n)):
-            request.sequence.drop_drafts()
-            n = request.sequence.pending
+        if not self.pool.can_allocate(request.sequence.shortage(n)):
+            request.sequence.spare()
+            n = min(n, request.sequence.pending)
         while not self.pool.can_allocate(request.sequence.shortage(n)):
             victim = self._victim([r for r in self.running if r not in batch.requests])
             assert victim is not None

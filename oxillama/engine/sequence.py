@@ -159,6 +159,11 @@ class Sequence:
             n, self.n_drafts = len(self.tokens) - self.n_drafts, 0
             self.truncate(n)
 
+    def spare(self) -> None:
+        """Frees what it can do without: drafts, checkpoints."""
+        self.drop_drafts()
+        self.kv.drop_checkpoints()
+
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
         other = Sequence(self.pool, self.tokens)

@@ -1,8 +1,8 @@
 """Speculative decoding within the batch: each request drafts as much as pays, or nothing.
 
 The rows of a draft are verified in the same pass as the rows of all other streams (Leviathan et al., 2023;
-Chen et al., 2023). A row has the same bits in any pass, and the sampler of a request chooses each of its tokens
-itself, in order and with its own random numbers. So a text is the same with and without drafts.
+Chen et al., 2023). A row has the same bits in any pass, and the sampler of a request chooses each of its
+tokens itself, in order and with its own random numbers. So a text is the same with and without drafts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from oxillama.engine.drafters import Drafter
 from oxillama.engine.request import TextRequest
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState
+from oxillama.engine.speculation import Speculation
 from oxillama.speculative.length import SMOOTHING, RowCosts, draft_lengths
 
 log = logging.getLogger(__name__)
@@ -37,17 +38,21 @@ class Speculator:
         ]
         if not asking:
             return
-        lengths = draft_lengths(
-            sum(request.sequence.pending for request in streams),
+        lengths = self._lengths(sum(request.sequence.pending for request in streams), asking)
+        for drafter in {id(s.drafter): s.drafter for _, s in asking}.values():
+            of_this = [(r, n) for (r, s), n in zip(asking, lengths) if s.drafter is drafter and n > 0]
+            if of_this:
+                self._propose(drafter, [r for r, _ in of_this], [n for _, n in of_this])
+
+    def _lengths(self, n_rows: int, asking: list[tuple[TextRequest, Speculation]]) -> list[int]:
+        """How many tokens each request drafts beside ``n_rows`` rows."""
+        return draft_lengths(
+            n_rows,
             [speculation.acceptance for _, speculation in asking],
             [room(request, speculation.most) for request, speculation in asking],
             [self._pass_seconds.get(speculation.drafter.name, 0.0) for _, speculation in asking],
             self._costs,
         )
-        for drafter in {id(s.drafter): s.drafter for _, s in asking}.values():
-            of_this = [(r, n) for (r, s), n in zip(asking, lengths) if s.drafter is drafter and n > 0]
-            if of_this:
-                self._propose(drafter, [r for r, _ in of_this], [n for _, n in of_this])
 
     def _propose(self, drafter: Drafter, requests: list[TextRequest], counts: list[int]) -> None:
         started = time.perf_counter()

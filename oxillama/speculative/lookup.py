@@ -45,7 +45,7 @@ class SuffixAutomaton:
         return (self._lengths[link], self._ends[link]) if link > 0 else (0, 0)
 
     def draft(self, n: int, least: int = 2) -> list[int]:
-        """Up to ``n`` tokens that followed when the longest ending occurred before, if it has ``least`` tokens.
+        """Up to ``n`` tokens that followed when the longest ending, of ``least`` tokens, occurred before.
 
         Where the copy reaches the end of the text it goes on with itself, so that a repetition goes on.
         """

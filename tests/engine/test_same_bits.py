@@ -36,6 +36,8 @@ class Arrival:
     priority: int
     aborted: int  # after so many steps of its life
     pauses: bool  # its reader takes a piece at a time, and not in every step
+    drafts: int  # most tokens it drafts, and the share of them that is right
+    right: float
 
 
 arrivals = st.builds(
@@ -49,6 +51,8 @@ arrivals = st.builds(
     priority=st.integers(0, 2),
     aborted=st.one_of(st.just(10**6), st.integers(0, 12)),
     pauses=st.booleans(),
+    drafts=st.sampled_from([0, 0, 1, 4, 8]),
+    right=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
 )
 
 
@@ -116,6 +120,8 @@ def test_each_request_gets_the_bits_it_gets_alone(
                 sampler=SAMPLERS[arrival.sampler],
                 priority=arrival.priority,
                 window=1 if arrival.pauses else float("inf"),
+                drafts=arrival.drafts,
+                right=arrival.right,
             )
             live.append((arrival, request, now))
         for arrival, request, came in live:

@@ -82,8 +82,8 @@ def test_a_draft_is_tried_again_now_and_then() -> None:
             (n,) = draft_lengths(1, [acceptance], [4], [0.0], costs)
             acceptance.note(n, 0)
             if n:
+                waits.append(waited)
                 break
-        waits.append(waited)
     assert set(waits) == {LAST_PROBE}
     acceptance.note(1, 1)
     assert acceptance.patience == FIRST_PROBE

@@ -14,6 +14,7 @@ import numpy as np
 from oxillama._kernels import load
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache
+from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.loop import EngineLoop
@@ -22,6 +23,8 @@ from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.speculation import Speculation
+from oxillama.engine.speculator import Speculator, room
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
@@ -117,6 +120,42 @@ class Clock:
         return self.now
 
 
+class Guesses:
+    """A drafter that knows what one request will generate, and says something else now and then.
+
+    Parameters
+    ----------
+    prompt, tokens : of the request, and what follows.
+    right : the share of right tokens.
+    """
+
+    def __init__(self, prompt: Listed[int], tokens: Listed[int], right: float, n_vocab: int) -> None:
+        self.name = f"guesses for {id(self)}"
+        self._n_prompt, self._tokens, self._right, self._n_vocab = len(prompt), tokens, right, n_vocab
+        self._random = np.random.default_rng(len(prompt))
+        self.n_forgotten = 0
+
+    def propose(
+        self, sequences: Listed[Sequence], samplers: Listed[Sampler], counts: Listed[int]
+    ) -> list[list[int]]:
+        ((sequence,), (n,)) = sequences, counts
+        at = sequence.total_len - self._n_prompt
+        right = self._random.random(n) < self._right
+        guesses = self._random.integers(0, self._n_vocab, n)
+        follows = [*self._tokens[at : at + n], *guesses[len(self._tokens[at : at + n]) :]]
+        return [[int(token if good else guess) for token, good, guess in zip(follows, right, guesses)]]
+
+    def forget(self, sequence: Sequence) -> None:
+        self.n_forgotten += 1
+
+
+class AsManyAsMayBe(Speculator):
+    """Drafts without regard to time, which differs from run to run."""
+
+    def _lengths(self, n_rows: int, asking: list[tuple[TextRequest, Speculation]]) -> list[int]:
+        return [room(request, speculation.most) for request, speculation in asking]
+
+
 class Serving:
     """An engine core over a tiny model, stepped by hand.
 
@@ -153,6 +192,7 @@ class Serving:
         self.runner = Runner(model, self.pool, threads)
         self.scheduler = Scheduler(SchedulerConfig(**config), self.pool, self.prefix, chunk, self.clock)
         self.loop = EngineLoop(self.runner, self.scheduler, EngineMetrics(dict))
+        self.loop.speculator = AsManyAsMayBe()
 
     def request(
         self,
@@ -162,12 +202,14 @@ class Serving:
         sampler: SamplerConfig | None = None,
         window: float = math.inf,
         key: bytes = b"",
+        drafts: int = 0,
+        right: float = 0.7,
         **options: Any,
     ) -> Recorded:
-        """A request that is not submitted yet."""
+        """A request that is not submitted yet; it drafts so many tokens, of which a share is ``right``."""
         config = sampler or SamplerConfig.greedy()
         made = Recorded(
-            Sequence(self.pool, prompt, checkpoints=0),
+            Sequence(self.pool, prompt, checkpoints=CHECKPOINTS if drafts else 0),
             GenerationOptions(sampler=config, max_tokens=max_tokens, keep_logits=True, **options),
             Sampler(config, self.kernels, 0),
             Letters(),  # type: ignore[arg-type]
@@ -175,6 +217,9 @@ class Serving:
             key=key,
         )
         made.window = window
+        if drafts and made.sequence.can_rewind:
+            known = alone(self.name, self.kv_type, tuple(prompt), max_tokens, config).tokens
+            made.speculation = Speculation(Guesses(prompt, known, right, n_vocab_of(self.name)), drafts)
         return made
 
     def submit(self, prompt: Listed[int], **options: Any) -> Recorded:
