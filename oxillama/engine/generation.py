@@ -9,6 +9,7 @@ import numpy as np
 
 from oxillama.engine.handle import Handle
 from oxillama.engine.request import Event, Piece, TextRequest
+from oxillama.engine.speculation import SpeculationStats
 from oxillama.engine.thread import EngineThread
 from oxillama.errors import GenerationTimeout
 from oxillama.sampling.logprobs import SampledToken
@@ -64,6 +65,7 @@ class Completion:
     seed: int
     usage: Usage
     timings: Timings
+    speculation: SpeculationStats | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -115,6 +117,12 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
     def usage(self) -> Usage:
         """Tokens so far."""
         return Usage(len(self.prompt_tokens), self._request.n_cached, len(self.tokens))
+
+    @property
+    def speculation(self) -> SpeculationStats | None:
+        """What became of its drafts so far; None if it has none."""
+        drafts = self._text_request.speculation
+        return None if drafts is None else drafts.stats
 
     @property
     def timings(self) -> Timings:
@@ -217,7 +225,14 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
     def _completion(self) -> Completion:
         assert self.finish_reason is not None
         return Completion(
-            self.text, self.finish_reason, self.tokens, self.logprobs, self.seed, self.usage, self.timings
+            self.text,
+            self.finish_reason,
+            self.tokens,
+            self.logprobs,
+            self.seed,
+            self.usage,
+            self.timings,
+            self.speculation,
         )
 
     def __enter__(self) -> Generation:

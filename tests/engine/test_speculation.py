@@ -1,0 +1,247 @@
+"""Drafts in the engine: the same text in fewer passes, whatever proposes it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from oxillama import ConfigError, InferenceEngine, ModelFileError, SamplerConfig, demo
+from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, common_length
+from oxillama.engine.speculation import Speculation
+from oxillama.engine.speculator import Speculator, room
+from oxillama.models.decoder import ForwardCancelled
+from tests.support.serving import AsManyAsMayBe, Guesses, Serving, check_as_alone, n_vocab_of
+from tests.support.tiny_file import write_tiny_model
+from tests.support.tiny_models import tokens_of
+from tests.support.zoo import RECURRENT
+
+PROMPT = demo.PROMPTS[0]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 60}
+SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}'
+
+
+@pytest.fixture(scope="module")
+def engine() -> InferenceEngine:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, draft_max=6)
+    engine.model.loop.speculator = AsManyAsMayBe()
+    return engine
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "seeded": {"temperature": 0.9, "seed": 3},
+    "hot": {"temperature": 2.0, "top_k": 0, "seed": 4},
+    "penalties": {"temperature": 0.7, "seed": 5, "repetition_penalty": 1.4, "presence_penalty": 0.3},
+    "mirostat": {"mirostat": 2, "seed": 6},
+    "xtc": {"xtc_probability": 0.5, "xtc_threshold": 0.05, "seed": 7},
+    "grammar": {"grammar": "root ::= [a-z ]+ [.!] root?", "temperature": 0.8, "seed": 8},
+    "schema": {"json_schema": SCHEMA, "temperature": 0},
+    "min_tokens": {"min_tokens": 50, "temperature": 0.8, "seed": 9},
+    "biases": {"logit_bias": {15: 4.0}, "banned_tokens": (260,), "temperature": 0.8, "seed": 10},
+    "stop": {"stop": ["her", "the "], "temperature": 0},
+}
+
+
+@pytest.mark.parametrize("drafter", ["lookup", str(demo.DRAFT)], ids=["lookup", "model"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_drafts_change_no_text(engine: InferenceEngine, drafter: str, options: dict[str, Any]) -> None:
+    def run(speculate: str) -> Any:
+        return engine.stream(PROMPT, max_tokens=80, top_logprobs=2, speculate=speculate, **options).result()
+
+    plain, drafted = run("off"), run(drafter)
+    assert (drafted.text, drafted.tokens, drafted.finish_reason, drafted.logprobs) == (
+        plain.text,
+        plain.tokens,
+        plain.finish_reason,
+        plain.logprobs,
+    )
+    assert plain.speculation is None
+    assert drafted.speculation is not None
+    engine.model.call(engine.model.loop.check_integrity)
+
+
+def test_a_draft_model_saves_passes(engine: InferenceEngine) -> None:
+    steps = engine.metrics.steps
+    done = engine.stream(PROMPT, speculate=demo.DRAFT, **GREEDY).result()
+    steps = engine.metrics.steps - steps
+    stats = done.speculation
+    assert stats is not None
+    assert stats.acceptance_rate > 0.4
+    assert stats.drafted == stats.accepted + stats.rejected > 0
+    assert steps == len(done.tokens) - stats.accepted < len(done.tokens) / 2
+
+
+def test_lookup_saves_passes_where_a_text_repeats(engine: InferenceEngine) -> None:
+    prompt = "Mia and Tom. Mia and Tom. Mia and Tom. Mia and"
+    done = engine.stream(prompt, speculate="lookup", logit_bias={3: 0.0}, **GREEDY).result()
+    assert done.speculation is not None
+    assert done.speculation.passes > 0
+    assert done.text == engine.generate(prompt, **GREEDY)
+
+
+def test_requests_with_and_without_drafts_share_a_batch(engine: InferenceEngine) -> None:
+    ways = ["off", "lookup", str(demo.DRAFT)] * 2
+    texts = [engine.generate(prompt, **GREEDY) for prompt in demo.PROMPTS]
+    streams = [engine.stream(p, speculate=way, **GREEDY) for p, way in zip(demo.PROMPTS, ways)]
+    assert [stream.result().text for stream in streams] == texts
+
+
+def test_the_draft_model_keeps_nothing_of_a_request_that_ended(engine: InferenceEngine) -> None:
+    drafter = engine.model.drafter(demo.DRAFT)
+    assert isinstance(drafter, ModelDrafter)
+    for _ in range(3):
+        stream = engine.stream(PROMPT, speculate=demo.DRAFT, **GREEDY)
+        next(stream)
+        stream.close()
+    engine.generate(PROMPT, speculate=demo.DRAFT, **GREEDY)
+    engine.model.call(lambda: None)
+    assert drafter._known == {}
+    assert drafter._runner.pool.n_used == 0
+
+
+def test_an_engine_speculates_by_its_configuration() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=1, speculate="lookup") as engine:
+        assert engine.stream(PROMPT, max_tokens=4).result().speculation is not None
+        assert engine.stream(PROMPT, max_tokens=4, speculate="off").result().speculation is None
+
+
+def test_a_stage_of_the_user_is_called_for_the_tokens_of_the_text_alone(engine: InferenceEngine) -> None:
+    lengths = []
+
+    def stage(ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> None:
+        lengths.append(len(history))
+
+    sampler = SamplerConfig(order=("top_k", stage, "temperature"), temperature=0.8, seed=1)
+    done = engine.stream(PROMPT, sampler=sampler, max_tokens=20, speculate=demo.DRAFT).result()
+    n_prompt = done.usage.prompt_tokens
+    assert lengths == list(range(n_prompt, n_prompt + len(done.tokens)))
+    assert done.speculation is not None
+    assert done.speculation.accepted > 0
+
+
+# --- what fails --------------------------------------------------------------------------------------
+
+
+def test_a_model_that_does_not_fit_is_refused(engine: InferenceEngine, tmp_path: Path) -> None:
+    other = write_tiny_model(tmp_path / "other.gguf")
+    with pytest.raises(ConfigError, match="speculate"):
+        engine.generate(PROMPT, speculate=other)
+    with pytest.raises(ModelFileError):
+        engine.generate(PROMPT, speculate=tmp_path / "missing.gguf")
+    with pytest.raises(ConfigError, match="speculate: expected"):
+        engine.generate(PROMPT, speculate=3)  # type: ignore[arg-type]
+
+
+class Broken:
+    name = "broken"
+
+    def propose(self, *arguments: object) -> list[list[int]]:
+        raise RuntimeError("no idea")
+
+    def forget(self, sequence: object) -> None:
+        pass
+
+
+def test_a_drafter_that_fails_costs_no_text(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = engine.generate(PROMPT, **GREEDY)
+    monkeypatch.setattr(engine.model, "drafter", lambda name: Broken())
+    with caplog.at_level(logging.ERROR, "oxillama"):
+        assert engine.generate(PROMPT, **GREEDY) == text
+    assert "broken: cannot draft" in caplog.text
+
+
+# --- the loop, step by step ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", *RECURRENT[:2]])
+def test_rejected_drafts_leave_nothing_behind(name: str) -> None:
+    serving = Serving(name)
+    request = serving.submit(tokens_of(20, n_vocab_of(name)), max_tokens=24, drafts=5, right=0.5)
+    serving.run(request)
+    check_as_alone(serving, request, 24)
+    assert request.speculation is not None
+    assert isinstance(request.speculation.drafter, Guesses)
+    assert request.speculation.drafter.n_forgotten == 1
+    serving.check_empty()
+
+
+def test_right_drafts_take_one_pass_each() -> None:
+    serving = Serving()
+    request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=25, drafts=5, right=1.0)
+    n_steps = serving.run(request)
+    assert n_steps == 1 + 24 // 6  # the prompt's, then five drafts and a bonus at a time
+    stats = request.speculation.stats  # type: ignore[union-attr]
+    assert (stats.drafted, stats.accepted, stats.passes) == (20, 20, 4)
+
+
+def test_no_more_is_drafted_than_the_text_may_have() -> None:
+    serving = Serving()
+    request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=3, drafts=8, right=1.0)
+    serving.step()
+    assert room(request, 8) == 1
+    serving.run(request)
+    assert len(request.tokens) == 3
+
+
+def test_drafts_give_way_where_pages_are_short() -> None:
+    """The last free page goes to a token that is certain; nobody is preempted for a draft."""
+    serving = Serving(page_size=16, max_pages=4)
+    first = serving.submit(tokens_of(30, 40), max_tokens=18, drafts=8, right=0.5)
+    serving.run(first)
+    assert first.finish_reason == "length"
+    assert serving.scheduler.preemptions == 0
+    check_as_alone(serving, first, 18)
+
+
+def test_a_pass_that_is_given_up_forgets_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving()
+    request = serving.submit(tokens_of(20, 40), max_tokens=20, drafts=4)
+    serving.step()
+    run, failures = serving.runner.run, iter([True, False, True, True, False])
+
+    def unsteady(*arguments: Any) -> Any:
+        if next(failures, False):
+            raise ForwardCancelled
+        return run(*arguments)
+
+    monkeypatch.setattr(serving.runner, "run", unsteady)
+    serving.run(request)
+    check_as_alone(serving, request, 20)
+
+
+def test_a_failing_pass_with_drafts_is_run_again_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving()
+    requests = [serving.submit(tokens_of(20, 40, seed=i), max_tokens=20, drafts=4) for i in range(2)]
+    serving.step()
+    run = serving.runner.run
+
+    def fails_together(sequences: Any, *arguments: Any) -> Any:
+        if len(sequences) > 1:
+            raise RuntimeError("together")
+        return run(sequences, *arguments)
+
+    monkeypatch.setattr(serving.runner, "run", fails_together)
+    serving.run(*requests)
+    for request in requests:
+        check_as_alone(serving, request, 20)
+
+
+def test_common_length() -> None:
+    assert common_length([], [1]) == 0
+    assert common_length([1, 2, 3], [1, 2, 3, 4]) == 3
+    for i in range(9):
+        other = list(range(9))
+        other[i] = -1
+        assert common_length(list(range(9)), other) == i
+
+
+def test_drafters_are_what_the_engine_takes() -> None:
+    drafter: Drafter = LookupDrafter()
+    assert Speculation(drafter, 4).stats.acceptance_rate == 0.0
+    assert Speculator().__class__ is not AsManyAsMayBe
