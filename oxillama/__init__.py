@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.engine.session import Session
+    from oxillama.engine.speculation import SpeculationStats
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
     from oxillama.quantize.calibration import collect_imatrix
@@ -114,6 +115,7 @@ __all__ = [
     "SeqState",
     "Sequence",
     "Session",
+    "SpeculationStats",
     "Timings",
     "TokenConstraint",
     "TokenLogprobs",
@@ -138,6 +140,7 @@ _LATER = {
     "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",
     "Session": "oxillama.engine.session",
+    "SpeculationStats": "oxillama.engine.speculation",
     "Timings": "oxillama.engine.generation",
     "Usage": "oxillama.engine.generation",
     "Grammar": "oxillama.grammar",

@@ -213,6 +213,7 @@ class EngineLoop:
         for (request, _), n in zip(streams, drafted):
             if request.speculation is not None:
                 request.speculation.note(n, accepted[request])
+                self.metrics.draft(n, accepted[request])
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""

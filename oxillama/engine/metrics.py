@@ -71,6 +71,7 @@ class MetricsSnapshot:
     kv_memory_bytes : memory of the pool and its states now. kv_usage : share of what it may have that
         sequences use now, 0 to 1.
     prefix_hits, prefix_misses : prompts that began, or did not begin, with something known.
+    drafted_tokens, accepted_tokens : that speculation tried, and that were right.
     """
 
     prompt_tokens: int
@@ -95,6 +96,8 @@ class MetricsSnapshot:
     kv_usage: float
     prefix_hits: int
     prefix_misses: int
+    drafted_tokens: int
+    accepted_tokens: int
 
     @property
     def prefill_tokens_per_second(self) -> float:
@@ -122,6 +125,8 @@ class EngineMetrics:
         self.generation_tokens = 0
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.finished: Counter[str] = Counter()
         self.time_to_first_token = Histogram(FIRST_TOKEN_BUCKETS)
         self.time_per_output_token = Histogram(TOKEN_BUCKETS)
@@ -146,6 +151,11 @@ class EngineMetrics:
             self.time_per_output_token.add(now - request.last_token_at)
         request.last_token_at = now
 
+    def draft(self, drafted: int, accepted: int) -> None:
+        """Drafted tokens of a request have been verified."""
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+
     def end(self, request: Request) -> None:
         """A request has ended."""
         self.finished[request.finish_reason or "?"] += 1
@@ -158,6 +168,8 @@ class EngineMetrics:
             generation_tokens=self.generation_tokens,
             prefill_seconds=self.prefill_seconds,
             decode_seconds=self.decode_seconds,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
             finished=dict(self.finished),
             time_to_first_token=self.time_to_first_token.copy(),
             time_per_output_token=self.time_per_output_token.copy(),
@@ -186,6 +198,8 @@ COUNTERS = {
     "prefix_cache_hits": "Tokens found in the prefix cache",
     "num_preemptions": "Requests that had to give up their pages",
     "engine_steps": "Forward passes",
+    "spec_decode_num_draft_tokens": "Tokens that speculation tried",
+    "spec_decode_num_accepted_tokens": "Drafted tokens that were right",
 }
 GAUGES = {
     "num_requests_running": "Requests that have pages",
@@ -219,6 +233,8 @@ def prometheus_text(now: MetricsSnapshot, labels: dict[str, str]) -> str:
         "prefix_cache_hits": now.cached_prompt_tokens,
         "num_preemptions": now.preemptions,
         "engine_steps": now.steps,
+        "spec_decode_num_draft_tokens": now.drafted_tokens,
+        "spec_decode_num_accepted_tokens": now.accepted_tokens,
         "num_requests_running": now.running,
         "num_requests_waiting": now.waiting,
         "kv_cache_usage_perc": now.kv_usage,
