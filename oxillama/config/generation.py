@@ -16,6 +16,10 @@ WINDOW = 16
 """Pieces of text that a stream may run ahead of its reader."""
 
 
+DRAFT_ACCEPTANCE = ("seeded", "rejection")
+"""Rules by which a drafted token is accepted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
     """Options of one request, checked when they are made.
@@ -33,6 +37,9 @@ class GenerationOptions:
     top_logprobs : the same, and so many of the likeliest tokens of either distribution.
     keep_logits : keeps the logits that each token was chosen from.
     speculate : what drafts tokens, as in `EngineConfig`, or "off"; None takes the engine's.
+    draft_acceptance : "seeded" accepts a drafted token where the sampler draws the same one, so that the text
+        is that of the same seed without drafts; "rejection" accepts more of them, and gives another text of
+        the same distribution.
     window : pieces of text that may wait for the reader; with as many the request pauses. None for no limit.
 
     Raises
@@ -50,6 +57,7 @@ class GenerationOptions:
     top_logprobs: int | None = None
     keep_logits: bool = False
     speculate: str | os.PathLike[str] | None = None
+    draft_acceptance: str = "seeded"
     window: int | None = WINDOW
 
     def __post_init__(self) -> None:
@@ -69,6 +77,7 @@ class GenerationOptions:
             self._set("top_logprobs", checks.integer("top_logprobs", self.top_logprobs, 0))
         if not isinstance(self.speculate, (str, os.PathLike, type(None))):
             raise checks.refuse("speculate", '"lookup", "off" or a path', self.speculate)
+        checks.one_of("draft_acceptance", self.draft_acceptance, DRAFT_ACCEPTANCE)
         if self.window is not None:
             self._set("window", checks.integer("window", self.window, 1))
 
@@ -122,6 +131,7 @@ class GenerationFields(SamplerFields, total=False):
     top_logprobs: int | None
     keep_logits: bool
     speculate: str | os.PathLike[str] | None
+    draft_acceptance: str
     window: int | None
 
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
-import numpy as np
-
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, GrammarError, KvCacheFullError, SamplingError
-from oxillama.sampling.sampler import Sampler
+from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.sampling.drafts import DraftSampler
 from oxillama.speculative.lookup import SuffixAutomaton
 from oxillama.tokenizer.bridge import TokenizerBridge
 
@@ -25,11 +23,11 @@ class Drafter(Protocol):
     name: str
 
     def propose(
-        self, sequences: Listed[Sequence], samplers: Listed[Sampler], counts: Listed[int]
+        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
     ) -> list[list[int]]:
         """For each sequence up to so many tokens that may follow; fewer, or none, as it likes.
 
-        ``samplers`` will choose the tokens; they are left as they were.
+        Each token is sampled or copied by the sampler of its sequence.
         """
         ...
 
@@ -47,13 +45,13 @@ class LookupDrafter:
         self._known: dict[Sequence, SuffixAutomaton] = {}
 
     def propose(
-        self, sequences: Listed[Sequence], samplers: Listed[Sampler], counts: Listed[int]
+        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
     ) -> list[list[int]]:
         found = []
-        for sequence, n in zip(sequences, counts):
+        for sequence, sampler, n in zip(sequences, samplers, counts):
             known = self._known.setdefault(sequence, SuffixAutomaton())
             known.extend(sequence.tokens[len(known.tokens) :])
-            found.append(known.draft(n))
+            found.append(sampler.copied(known.draft(n)))
         return found
 
     def forget(self, sequence: Sequence) -> None:
@@ -64,8 +62,8 @@ class ModelDrafter:
     """Drafts with a smaller model, whose vocabulary must be that of the model it drafts for.
 
     Each token is sampled from the draft model's logits by the sampler of the request: with its grammar, its
-    penalties and the random numbers that will choose the model's token. So the two agree wherever their
-    distributions nearly do. The sampler is then set back.
+    penalties and, by the seeded rule, the random numbers that will choose the model's token. So the two agree
+    wherever their distributions nearly do.
 
     Parameters
     ----------
@@ -97,10 +95,9 @@ class ModelDrafter:
         self._known: dict[Sequence, Sequence] = {}
 
     def propose(
-        self, sequences: Listed[Sequence], samplers: Listed[Sampler], counts: Listed[int]
+        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
     ) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in sequences]
-        n_generated = [sampler.n_generated for sampler in samplers]
         active = []
         for i, (sequence, n) in enumerate(zip(sequences, counts)):
             if sequence.total_len + n <= self._context_size:
@@ -111,9 +108,6 @@ class ModelDrafter:
                 active = self._propose_next(active, found, sequences, samplers, counts)
         except KvCacheFullError:  # the texts go on without the rest
             pass
-        finally:
-            for sampler, n in zip(samplers, n_generated):
-                sampler.truncate(n)
         return found
 
     def _propose_next(
@@ -121,7 +115,7 @@ class ModelDrafter:
         active: list[int],
         found: list[list[int]],
         sequences: Listed[Sequence],
-        samplers: Listed[Sampler],
+        samplers: Listed[DraftSampler],
         counts: Listed[int],
     ) -> list[int]:
         """Adds a token to what was found for each active sequence; those that may get another."""
@@ -129,7 +123,7 @@ class ModelDrafter:
         rows = self._runner.forward([(sequence, sequence.pending) for sequence in mine])
         going = []
         for i, sequence, row in zip(active, mine, rows):
-            token = sampled(samplers[i], row[: self._n_vocab], sequence.tokens)
+            token = samplers[i].sample(row[: self._n_vocab], sequence.tokens)
             if token is None:
                 continue
             found[i].append(token)
@@ -151,19 +145,6 @@ class ModelDrafter:
         n = common_length(known.tokens, sequence.tokens)
         known.truncate(min(n, sequence.total_len - 1))  # the last is run in any case: its logits are wanted
         known.tokens += sequence.tokens[len(known.tokens) :]
-
-
-def sampled(sampler: Sampler, row: np.ndarray, history: list[int]) -> int | None:
-    """The token that a sampler takes from float32 (vocab,), and into its state; None if it takes none.
-
-    Stages of the user's own may have a state that cannot be set back, so they are not asked.
-    """
-    if sampler.chain.has_python_stages:
-        return int(row.argmax())
-    try:
-        return sampler.sample(row, history)
-    except (SamplingError, GrammarError):  # the draft model likes nothing that the grammar allows, say
-        return None
 
 
 def common_length(a: Listed[int], b: Listed[int]) -> int:

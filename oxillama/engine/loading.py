@@ -31,6 +31,7 @@ from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
+from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.loader import Weights
@@ -164,7 +165,9 @@ class LoadedModel:
         request = TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
         drafter = self.drafter(options.speculate)
         if drafter is not None and sequence.can_rewind:
-            request.speculation = Speculation(drafter, self.config.draft_max)
+            by_rejection = options.draft_acceptance == "rejection"
+            random = Xorshift64(~sampler.seed) if by_rejection else None  # apart from the sampler's own
+            request.speculation = Speculation(drafter, self.config.draft_max, random)
         return request
 
     def drafter(self, speculate: str | os.PathLike[str] | None) -> Drafter | None:

@@ -217,6 +217,23 @@ class EngineLoop:
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""
+        verified = [self._verified(request, row) for request, row in streams]
+        drawn = iter(self._drawn([s for s, token in zip(streams, verified) if token is None]))
+        return [next(drawn) if token is None else token for token in verified]
+
+    def _verified(self, request: TextRequest, row: np.ndarray) -> int | SampledToken | BaseException | None:
+        """The next token of a request whose draft the rejection rule verifies; None if there is none."""
+        sequence, speculation = request.sequence, request.speculation
+        if speculation is None or speculation.random is None or not sequence.n_drafts:
+            return None
+        try:
+            drafted = sequence.tokens[-sequence.n_drafts]
+            return speculation.verify(request.sampler, row, sequence.certain, drafted, request.n_top_logprobs)
+        except BaseException as error:
+            return error
+
+    def _drawn(self, streams: Streams) -> list[int | SampledToken | BaseException]:
+        """For each stream the token that its sampler draws, or what that raised."""
         try:
             return [
                 *sample_batch(
@@ -230,7 +247,7 @@ class EngineLoop:
         except BaseException as error:  # a stage raised SystemExit, say; to see whose
             if len(streams) == 1:
                 return [error]
-        return [self._sampled([stream])[0] for stream in streams]
+        return [self._drawn([stream])[0] for stream in streams]
 
     def _measure(self, batch: ScheduledBatch, seconds: float) -> None:
         self.scheduler.observe(batch, seconds)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from oxillama.engine.drafters import Drafter
+from oxillama.sampling.drafts import DraftSampler, accept_or_replace
+from oxillama.sampling.logprobs import SampledToken
+from oxillama.sampling.random import Xorshift64
+from oxillama.sampling.sampler import Distribution, Sampler
 from oxillama.speculative.length import Acceptance
 
 
@@ -42,12 +48,30 @@ class Speculation:
     ----------
     drafter : what proposes its tokens.
     most : tokens of a draft.
+    random : draws drafts and residuals by the rejection rule; None for the seeded rule.
+    distributions : what the drafted tokens that are not verified yet were drawn from; of the rejection rule.
     """
 
     drafter: Drafter
     most: int
+    random: Xorshift64 | None = None
+    distributions: list[Distribution] = field(default_factory=list)
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     acceptance: Acceptance = field(default_factory=Acceptance)
+
+    def draft_sampler(self, sampler: Sampler) -> DraftSampler:
+        """What samples the next draft."""
+        return DraftSampler(sampler, self.random)
+
+    def verify(
+        self, sampler: Sampler, row: np.ndarray, history: list[int], drafted: int, top: int | None
+    ) -> int | SampledToken:
+        """The next token by the rejection rule: the drafted one, or another in its place."""
+        random, draft = self.random, self.distributions.pop(0)
+        assert random is not None
+        return sampler.sample_drafted(
+            row, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
+        )
 
     def note(self, drafted: int, accepted: int) -> None:
         """Notes a pass with ``drafted`` drafted tokens, of which the first ``accepted`` were right."""

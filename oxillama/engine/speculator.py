@@ -56,10 +56,17 @@ class Speculator:
 
     def _propose(self, drafter: Drafter, requests: list[TextRequest], counts: list[int]) -> None:
         started = time.perf_counter()
+        samplers = [
+            request.speculation.draft_sampler(request.sampler)
+            for request in requests
+            if request.speculation is not None
+        ]
         try:
-            proposals = drafter.propose(
-                [request.sequence for request in requests], [request.sampler for request in requests], counts
-            )
+            try:
+                proposals = drafter.propose([request.sequence for request in requests], samplers, counts)
+            finally:
+                for sampler in samplers:
+                    sampler.rewind()
         except Exception:  # the texts go on without drafts
             log.exception("%s: cannot draft", drafter.name)
             for request in requests:
@@ -70,8 +77,10 @@ class Speculator:
         known = self._pass_seconds.get(drafter.name, seconds)
         share = SMOOTHING if seconds > known else 0.5  # what took longer may have been waiting
         self._pass_seconds[drafter.name] = known + share * (seconds - known)
-        for request, tokens in zip(requests, proposals):
+        for request, sampler, tokens in zip(requests, samplers, proposals):
             request.sequence.draft(tokens)
+            assert request.speculation is not None
+            request.speculation.distributions = sampler.distributions
 
     def observe(self, batch: ScheduledBatch, seconds: float) -> None:
         """Notes how long a step took, drafting left out."""

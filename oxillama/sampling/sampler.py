@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from oxillama.tokenizer.bridge import TokenizerBridge
 
 LN2 = 0.6931471805599453
 NO_HISTORY = np.empty(0, np.int32)
+
+Distribution = tuple[np.ndarray, np.ndarray]
+"""int32 (n,) token ids and float64 (n,) their probabilities."""
 
 
 class Sampler:
@@ -126,6 +130,39 @@ class Sampler:
         token, logprob, workspace = self._choose(logits, history)
         processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
         return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
+
+    def sample_drafted(
+        self,
+        logits: np.ndarray,
+        history: Sequence[int] | np.ndarray | None,
+        verdict: Callable[[Distribution, float], tuple[int, float]],
+        top: int | None = None,
+    ) -> int | SampledToken:
+        """`sample`, or `sample_with_logprobs`, where ``verdict`` chooses the token.
+
+        Parameters
+        ----------
+        verdict : called with the distribution that `sample` would draw from and a uniform number; returns the
+            token and its probability.
+        top : how many of the likeliest tokens to note, or None for no log-probabilities.
+        """
+        try:
+            workspace, u = self._apply(logits, history)
+            found: Distribution | None = workspace.distribution()
+            if found is None:
+                raise SamplingError("logits: every token is masked")
+            token, probability = verdict(found, u)
+        except BaseException:
+            self.abandon()
+            raise
+        logprob = math.log(probability)
+        self.take(GOOD, token, logprob, workspace.vocab)
+        if top is None:
+            return token
+        best = np.lexsort((found[0], -found[1]))[:top]
+        likeliest = tuple((int(found[0][i]), math.log(found[1][i])) for i in best if found[1][i] > 0)
+        raw = token_logprobs(logits, token, top, self.chain.kernels)
+        return SampledToken(token, raw, TokenLogprobs(token, logprob, likeliest))
 
     def distribution(
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None

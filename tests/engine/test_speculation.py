@@ -245,3 +245,23 @@ def test_drafters_are_what_the_engine_takes() -> None:
     drafter: Drafter = LookupDrafter()
     assert Speculation(drafter, 4).stats.acceptance_rate == 0.0
     assert Speculator().__class__ is not AsManyAsMayBe
+
+
+@pytest.mark.parametrize("drafter", ["lookup", str(demo.DRAFT)], ids=["lookup", "model"])
+def test_the_rejection_rule_gives_another_text(engine: InferenceEngine, drafter: str) -> None:
+    options = {"max_tokens": 150, "temperature": 1.0, "seed": 2, "ignore_eos": True, "logprobs": True}
+
+    def run(rule: str) -> Any:
+        return engine.stream(PROMPT, speculate=drafter, draft_acceptance=rule, **options).result()
+
+    seeded, rejecting, again = run("seeded"), run("rejection"), run("rejection")
+    assert rejecting.text == again.text != seeded.text
+    assert len(rejecting.tokens) == len(rejecting.logprobs) == 150
+    assert drafter == "lookup" or rejecting.speculation.acceptance_rate > 0.5
+    with pytest.raises(ConfigError, match="draft_acceptance: expected one of seeded, rejection"):
+        run("typical")
+
+
+def test_the_rejection_rule_is_plain_decoding_where_nothing_is_random(engine: InferenceEngine) -> None:
+    text = engine.generate(PROMPT, **GREEDY)
+    assert engine.generate(PROMPT, speculate=demo.DRAFT, draft_acceptance="rejection", **GREEDY) == text

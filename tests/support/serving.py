@@ -28,6 +28,7 @@ from oxillama.engine.speculator import Speculator, room
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
+from oxillama.sampling.drafts import DraftSampler
 from oxillama.sampling.sampler import Sampler
 from oxillama.weights.loader import Weights
 from tests.support import zoo
@@ -136,14 +137,16 @@ class Guesses:
         self.n_forgotten = 0
 
     def propose(
-        self, sequences: Listed[Sequence], samplers: Listed[Sampler], counts: Listed[int]
+        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
     ) -> list[list[int]]:
-        ((sequence,), (n,)) = sequences, counts
+        ((sequence,), (sampler,), (n,)) = sequences, samplers, counts
         at = sequence.total_len - self._n_prompt
         right = self._random.random(n) < self._right
         guesses = self._random.integers(0, self._n_vocab, n)
         follows = [*self._tokens[at : at + n], *guesses[len(self._tokens[at : at + n]) :]]
-        return [[int(token if good else guess) for token, good, guess in zip(follows, right, guesses)]]
+        return [
+            sampler.copied([int(t if good else guess) for t, good, guess in zip(follows, right, guesses)])
+        ]
 
     def forget(self, sequence: Sequence) -> None:
         self.n_forgotten += 1

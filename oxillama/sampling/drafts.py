@@ -1,0 +1,98 @@
+"""Sampling of drafts: tokens that a sampler takes on trial, and how one of them is accepted or replaced.
+
+Two rules accept a drafted token. *Seeded*: the sampler draws the next token as without a draft, and the
+drafted one is accepted if it is the same. *Rejection* (Leviathan et al., 2023; Chen et al., 2023): a token
+drafted with probability q is accepted with probability min(1, p / q), otherwise one is drawn from the
+residual max(0, p - q). No rule accepts more often. The tokens have the distribution of the model
+in both cases; only by the seeded rule they are those of the same seed without drafts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oxillama.errors import GrammarError, SamplingError
+from oxillama.sampling.random import Xorshift64
+from oxillama.sampling.sampler import Distribution, Sampler
+
+
+class DraftSampler:
+    """Samples drafted tokens with the sampler of a request, which is then set back.
+
+    Parameters
+    ----------
+    sampler : that will choose the tokens.
+    random : draws the drafts of the rejection rule, which must not depend on the sampler's own numbers; None
+        for the seeded rule.
+
+    Attributes
+    ----------
+    distributions : what each token was drawn from; of the rejection rule only.
+    """
+
+    def __init__(self, sampler: Sampler, random: Xorshift64 | None = None) -> None:
+        self.sampler = sampler
+        self.distributions: list[Distribution] = []
+        self._random = random
+        self._n_generated = sampler.n_generated
+
+    def sample(self, row: np.ndarray, history: list[int]) -> int | None:
+        """A token after ``history`` by the logits ``row`` (vocab,) of a draft model; None if there is none.
+
+        Stages of the user's own may have a state that cannot be set back, so they are not called.
+        """
+        try:
+            if self.sampler.chain.has_python_stages:
+                return self._certain(int(row.argmax()))
+            if self._random is None:
+                return self.sampler.sample(row, history)
+            drawn_from = self.sampler.distribution(row, history)
+            token = draw(*drawn_from, self._random.uniform())
+            self.sampler.accept(token)
+        except (SamplingError, GrammarError):  # the draft model likes nothing that the grammar allows, say
+            return None
+        self.distributions.append(drawn_from)
+        return token
+
+    def copied(self, tokens: list[int]) -> list[int]:
+        """Takes tokens that were not drawn, such as those of a look-up."""
+        return [self._certain(token) for token in tokens]
+
+    def _certain(self, token: int) -> int:
+        if self._random is not None:
+            self.distributions.append((np.array([token], np.int32), np.ones(1)))
+        return token
+
+    def rewind(self) -> None:
+        """Sets the sampler back."""
+        self.sampler.truncate(self._n_generated)
+
+
+def draw(ids: np.ndarray, probabilities: np.ndarray, u: float) -> int:
+    """The token at the share ``u``, 0 to 1, of the probabilities, which need not sum to 1."""
+    sums = probabilities.cumsum()
+    at = int(np.searchsorted(sums, u * sums[-1], side="right"))
+    return int(ids[min(at, len(ids) - 1)])
+
+
+def accept_or_replace(
+    target: Distribution, draft: Distribution, token: int, u: float, random: Xorshift64
+) -> tuple[int, float]:
+    """The drafted token with probability min(1, p / q), else one of the residual; and its probability p.
+
+    Parameters
+    ----------
+    target, draft : the distributions p and q.
+    token : drawn from ``draft``.
+    u : uniform in [0, 1), used for nothing else.
+    random : draws from the residual.
+    """
+    ids, p = target
+    q = np.zeros(max(int(ids.max()), int(draft[0].max())) + 1)
+    q[draft[0]] = draft[1]
+    at = np.flatnonzero(ids == token)
+    if len(at) and u * q[token] < p[at[0]]:
+        return token, float(p[at[0]])
+    residual = np.maximum(p - q[ids], 0.0)
+    chosen = draw(ids, residual if residual.any() else p, random.uniform())
+    return chosen, float(p[np.flatnonzero(ids == chosen)[0]])
