@@ -80,7 +80,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
-    "speculate": {"type": str, "metavar": "lookup|FILE"},
+    "speculate": {"type": str, "metavar": "auto|lookup|FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""

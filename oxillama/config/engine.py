@@ -112,8 +112,9 @@ class EngineConfig:
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
         together; None for no limit. Memory is allocated when it is needed in both cases.
     speculate : what drafts tokens that the model then verifies, several in one pass: "lookup" for what
-        followed earlier in the prompt or the text, or the path of a smaller model with the same vocabulary.
-        The text is the same, the time is not. None for nothing.
+        followed earlier in the prompt or the text, the path of a smaller model with the same vocabulary, or
+        "auto" for such a model in the folder of the model and, without one, "lookup". The text is the same,
+        the time is not. None for nothing.
     draft_max : most tokens of a draft. As many are drafted as make the texts fastest, by what was accepted
         and what the rows of a step were measured to cost.
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps

@@ -6,15 +6,21 @@ chooses the same one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Listed
+from pathlib import Path
 from typing import Protocol
 
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, KvCacheFullError
+from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import read_spec
 from oxillama.sampling.drafts import DraftSampler
 from oxillama.speculative.lookup import SuffixAutomaton
 from oxillama.tokenizer.bridge import TokenizerBridge
+
+log = logging.getLogger(__name__)
 
 
 class Drafter(Protocol):
@@ -160,6 +166,27 @@ def common_length(a: Listed[int], b: Listed[int]) -> int:
         else:
             high = middle
     return low
+
+
+def find_draft_model(path: Path, target: TokenizerBridge) -> Path | None:
+    """The smallest model beside ``path`` that can draft for it; None if there is none.
+
+    It has at most half of the bytes and the same vocabulary. Only headers are read.
+    """
+    most = path.stat().st_size // 2
+    others = [p for p in path.parent.glob("*.gguf") if p.is_file() and not p.samefile(path)]
+    for size, other in sorted((p.stat().st_size, p) for p in others):
+        if size > most:
+            break
+        try:
+            with ModelFile.open(other) as file:
+                spec = read_spec(file)
+                check_vocabularies(other.name, TokenizerBridge.from_metadata(file.metadata), target)
+            if spec.causal:
+                return other
+        except OxiLlamaError as error:
+            log.info("%s: cannot draft: %s", other, error)
+    return None
 
 
 def check_vocabularies(name: str, draft: TokenizerBridge, target: TokenizerBridge) -> None:

@@ -16,7 +16,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.constraints import Constraints
-from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter
+from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, find_draft_model
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, prompt_tokens
@@ -186,6 +186,10 @@ class LoadedModel:
         return self._drafters[name]
 
     def _load_drafter(self, name: str) -> Drafter:
+        if name == "auto":
+            found = find_draft_model(self.file.paths[0], self.tokenizer) if self.file.paths else None
+            name = "lookup" if found is None else os.fspath(found)
+            log.info("speculate: auto takes %s", name)
         if name == "lookup":
             return LookupDrafter()
         config = replace(self.config, tokenizer_path=None, quantize=None, kv_memory_limit=None)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, ModelFileError, SamplerConfig, demo
-from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, common_length
+from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, common_length, find_draft_model
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.speculator import Speculator, room
 from oxillama.models.decoder import ForwardCancelled
+from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.support.serving import AsManyAsMayBe, Guesses, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import tokens_of
@@ -265,3 +266,18 @@ def test_the_rejection_rule_gives_another_text(engine: InferenceEngine, drafter:
 def test_the_rejection_rule_is_plain_decoding_where_nothing_is_random(engine: InferenceEngine) -> None:
     text = engine.generate(PROMPT, **GREEDY)
     assert engine.generate(PROMPT, speculate=demo.DRAFT, draft_acceptance="rejection", **GREEDY) == text
+
+
+def test_auto_finds_the_smallest_model_that_fits(tmp_path: Path) -> None:
+    target = TokenizerBridge.from_gguf(demo.STORY)
+    assert find_draft_model(demo.STORY, target) == demo.DRAFT  # not the adapter, which is smaller
+    alone = tmp_path / "story.gguf"
+    alone.write_bytes(demo.STORY.read_bytes())
+    write_tiny_model(tmp_path / "another vocabulary.gguf")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    assert find_draft_model(alone, target) is None
+    with InferenceEngine.from_gguf(alone, speculate="auto") as engine:
+        assert isinstance(engine.model.drafter(None), LookupDrafter)
+    with InferenceEngine.from_gguf(demo.STORY, speculate="auto") as engine:
+        assert isinstance(engine.model.drafter(None), ModelDrafter)
+        assert engine.generate(PROMPT, **GREEDY) == engine.generate(PROMPT, speculate="off", **GREEDY)
