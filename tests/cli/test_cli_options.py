@@ -35,6 +35,8 @@ def other_value(cls: type, name: str) -> Any:
         "regex": "a*",
         "choices": ("x",),
         "stop": ("x",),
+        "speculate": "lookup",
+        "draft_acceptance": "rejection",
         "order": ("top_k", "typical_p", "temperature"),
     }
     if name in special:
