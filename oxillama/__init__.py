@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.cache.recurrent_states import RecurrentStatePool
     from oxillama.engine.async_engine import AsyncEngine
+    from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
     from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
@@ -74,6 +75,8 @@ __all__ = [
     "MAX_DECODE_WAIT_MS",
     "PREFILL_CHUNK",
     "AsyncEngine",
+    "BeamHypothesis",
+    "BeamSearchConfig",
     "ChatTemplateError",
     "Completion",
     "ConfigError",
@@ -136,6 +139,8 @@ __all__ = [
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
 _LATER = {
     "AsyncEngine": "oxillama.engine.async_engine",
+    "BeamHypothesis": "oxillama.engine.beams",
+    "BeamSearchConfig": "oxillama.engine.beams",
     "EngineMetrics": "oxillama.engine.metrics",
     "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",

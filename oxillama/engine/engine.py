@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -15,6 +16,7 @@ from oxillama.cache.prefix import PinnedPrefix
 from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
 from oxillama.engine.aliases import ReferenceNames
+from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig, beam_search
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
@@ -30,7 +32,10 @@ from oxillama.weights.packer import Progress
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from oxillama.config import EngineFields, GenerationFields
+    from oxillama.config import EngineFields, GenerationFields, SamplerFields
+
+UNCHANGED = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
+"""The distribution of the model itself."""
 
 Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""
@@ -339,6 +344,29 @@ class InferenceEngine(ReferenceNames):
         """`stream` from the prompt that the file's chat template makes of a conversation; see `chat`."""
         tokens = self.tokenizer.encode_chat(list(messages), **(template or {}))
         return self._stream(tokens, options, fields, callback)
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
+        **sampling: Unpack[SamplerFields],
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt, the best first.
+
+        Parameters
+        ----------
+        config : how many beams, and how long.
+        **sampling : fields of `SamplerConfig`: a grammar, bans, biases, penalties. Log-probabilities are
+            those of the distribution after these; without any, the model's own.
+
+        Raises
+        ------
+        ConfigError : a field is out of range, or names a stage that needs random numbers.
+        PromptError, TokenizerError, GrammarError, KvCacheFullError : as `stream` says.
+        """
+        chosen = checks.instance("config", config or BeamSearchConfig(), BeamSearchConfig)
+        model = self.model
+        return beam_search(model, model.prompt_tokens(prompt, free=1), chosen, replace(UNCHANGED, **sampling))
 
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:
         """Runs a prompt that others will begin with, and keeps it until it is released.
