@@ -21,7 +21,8 @@ MAX_BITS = 128  # of an integer
 MAX_LEVELS = 128  # of lists and dicts inside each other, where a value is compared, hashed or written
 MAX_CALLS = 50  # of macros and recursive loops inside each other
 
-# A long conversation takes and makes more: so much for each character of input. An element counts as `ELEMENT`.
+# A long conversation takes and makes more: so much for each character of input.
+# An element counts as `ELEMENT` characters.
 WORK_PER_INPUT = 64
 TEXT_PER_INPUT = 8
 ITEMS_PER_INPUT = 1

@@ -257,7 +257,7 @@ def _ticked(cost: int, line: int) -> nodes.Expr:
 
 def _cost_of_body(node: nodes.Node, field: str) -> int:
     defaults = node.defaults if field == "body" and isinstance(node, (nodes.Macro, nodes.CallBlock)) else []
-    return _cost([*getattr(node, field), *defaults])
+    return 2 * NODE + _cost([*getattr(node, field), *defaults])  # an empty body has turns, too
 
 
 def _cost(statements: Iterable[nodes.Node]) -> int:

@@ -1,9 +1,9 @@
 """The table of everything that a chat template may use, and what each operation costs.
 
-A name is written as in a template: an operator (`+`), a filter (`|trim`), a test (`is odd`), a method or an attribute
-of a type (`str.strip`), a function (`range()`). Its cost is a function of the operands: the units of work that are
-charged before the operation runs, for what it handles and for what it makes. Operands for which there is no
-bound are refused. Names that are not in the table are not available.
+A name is written as in a template: an operator (`+`), a filter (`|trim`), a test (`is odd`), a method or an
+attribute of a type (`str.strip`), a function (`range()`). Its cost is a function of the operands: the units of
+work that are charged before the operation runs, for what it handles and for what it makes. Operands for
+which there is no bound are refused. Names that are not in the table are not available.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _multiply(budget: Budget, left: Any, right: Any) -> int:
 
 def _power(budget: Budget, left: Any, right: Any) -> int:
     _numbers(left, right)
-    if isinstance(left, int) and isinstance(right, int) and abs(left).bit_length() * right > MAX_BITS:
-        if abs(left) > 1:
+    if isinstance(left, int) and isinstance(right, int) and abs(left) > 1:
+        if left.bit_length() * right > MAX_BITS:
             raise SecurityError(f"expected an integer of at most {MAX_BITS} bits, got {left} ** {right}")
     return 0
 
@@ -313,11 +313,10 @@ def _attribute(attribute: Any) -> int:
     """Steps to look an attribute up, for each element; names in it are separated by dots."""
     if attribute is None or (type(attribute) is int and abs(attribute) <= MAX_KEY):
         return 1
-    if len(_string(attribute, "attribute")) > MAX_ATTRIBUTE:
-        raise SecurityError(
-            f"expected an attribute of up to {MAX_ATTRIBUTE} characters, got {len(attribute)}"
-        )
-    return 2 + attribute.count(".") + attribute.count(",")
+    text = _string(attribute, "attribute")
+    if len(text) > MAX_ATTRIBUTE:
+        raise SecurityError(f"expected an attribute of up to {MAX_ATTRIBUTE} characters, got {len(text)}")
+    return 2 + text.count(".") + text.count(",")
 
 
 def _sort(
