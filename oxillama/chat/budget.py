@@ -122,11 +122,11 @@ class Budget:
                     else:
                         size += len(item)
                 elif kind is dict:
-                    self.spend(8 * len(item))
+                    self.spend(12 * len(item))
                     below += item
                     below += item.values()
                 elif kind in SEQUENCES:
-                    self.spend(4 * len(item))
+                    self.spend(6 * len(item))
                     below += item
                 elif kind is range:
                     size += SCALAR
@@ -139,7 +139,7 @@ class Budget:
         """`str(value)`; strings, marked ones too, pass as they are."""
         if isinstance(value, str):
             return value
-        self.spend(self.walk(value, escaped=True).size)
+        self.spend(SCALAR if type(value) in NUMBERS else self.walk(value, escaped=True).size)
         return self.made(str(value))
 
 

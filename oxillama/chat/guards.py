@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 from oxillama.chat.budget import NODE, NUMBERS, PLAIN, STEP, current_budget
 from oxillama.chat.operations import TABLE
 
-MAX_TOKENS = 20_000  # of a template, blanks and literal text counted as tokens
+MAX_TOKENS = 12_000  # of a template, blanks and literal text counted as tokens
 MAX_NUMBER = 40  # characters of a number
 MAX_NAME = 256  # characters of a name
 MAX_NESTING = 100  # nested statements and expressions while parsing; a pair of brackets counts three times
@@ -67,6 +67,12 @@ _BODIES: dict[type[nodes.Node], tuple[str, ...]] = {
     nodes.FilterBlock: ("body",),
     nodes.AssignBlock: ("body",),
     nodes.With: ("body",),
+}
+_WEIGHTS: dict[type[nodes.Node], int] = {
+    nodes.Getattr: 4,
+    nodes.Getitem: 4,
+    nodes.Macro: 16,
+    nodes.CallBlock: 16,
 }
 _COMPARISONS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "eq": ("==", operator.eq),
@@ -232,7 +238,8 @@ class _GuardInserter(NodeTransformer):
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
         self.generic_visit(node)
-        node.key = _guarded(":key", node.key)
+        if not (isinstance(node.key, nodes.Const) and isinstance(node.key.value, str)):
+            node.key = _guarded(":key", node.key)
         return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
@@ -263,7 +270,7 @@ def _cost_of_body(node: nodes.Node, field: str) -> int:
 def _cost(statements: Iterable[nodes.Node]) -> int:
     """Units for running statements once, without the bodies inside them, which charge themselves."""
     return sum(
-        NODE + (len(node.data) if isinstance(node, nodes.TemplateData) else 0)
+        NODE * _WEIGHTS.get(type(node), 1) + (len(node.data) if isinstance(node, nodes.TemplateData) else 0)
         for statement in statements
         for node in _own_nodes(statement)
     )

@@ -1,8 +1,8 @@
 """The table of everything that a chat template may use, and what each operation costs.
 
 A name is written as in a template: an operator (`+`), a filter (`|trim`), a test (`is odd`), a method or an
-attribute of a type (`str.strip`), a function (`range()`). Its cost is a function of the operands: the units of
-work that are charged before the operation runs, for what it handles and for what it makes. Operands for
+attribute of a type (`str.strip`), a function (`range()`). Its cost is a function of the operands: the units
+of work that are charged before the operation runs, for what it handles and for what it makes. Operands for
 which there is no bound are refused. Names that are not in the table are not available.
 """
 
@@ -147,9 +147,9 @@ def _multiply(budget: Budget, left: Any, right: Any) -> int:
 
 def _power(budget: Budget, left: Any, right: Any) -> int:
     _numbers(left, right)
-    if isinstance(left, int) and isinstance(right, int) and abs(left) > 1:
-        if left.bit_length() * right > MAX_BITS:
-            raise SecurityError(f"expected an integer of at most {MAX_BITS} bits, got {left} ** {right}")
+    whole = isinstance(left, int) and isinstance(right, int) and abs(left) > 1
+    if whole and left.bit_length() * right > MAX_BITS:
+        raise SecurityError(f"expected an integer of at most {MAX_BITS} bits, got {left} ** {right}")
     return 0
 
 
@@ -369,11 +369,11 @@ def _joined(budget: Budget, values: Any, d: Any = "", attribute: Any = None) -> 
     separator = budget.walk(d, escaped=True).size if type(d) is not str else len(d)
     count = _length(values)
     if isinstance(values, str):
-        return count * (1 + separator)
+        return count * (8 + separator)
     if type(values) in SEQUENCES and all(isinstance(v, str) for v in values):
         budget.spend(count)
-        return sum(map(len, values)) + count * (4 + separator + each)
-    return budget.walk(values, escaped=True).size + count * (4 + separator + each)
+        return sum(map(len, values)) + count * (8 + separator + each)
+    return budget.walk(values, escaped=True).size + count * (SCALAR + separator + each)
 
 
 def _json(
@@ -410,11 +410,11 @@ def _mapping(budget: Budget, /, *values: Any, **named: Any) -> int:
 
 
 def _cycle(budget: Budget, loop: Any, *values: Any) -> int:
-    return 2 * len(values)
+    return OBJECT * len(values)
 
 
 def _changed(budget: Budget, loop: Any, *values: Any) -> int:
-    return budget.size(values)
+    return OBJECT * len(values) + budget.size(values)
 
 
 _LOOP_FACTS = (

@@ -20,7 +20,7 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
 
-from oxillama.chat.budget import PLAIN, STEP, current_budget
+from oxillama.chat.budget import OBJECT, PLAIN, STEP, current_budget
 from oxillama.chat.guards import GUARDS, finalize, parse
 from oxillama.chat.operations import TABLE, attribute_of, names
 
@@ -91,7 +91,7 @@ class Environment(ImmutableSandboxedEnvironment):
         kind = type(function)
         budget.spend(STEP)
         if kind is Macro or kind is LoopContext:
-            budget.spend(4 * len(args))
+            budget.spend(OBJECT * (len(args) + len(kwargs)))
             budget.enter()
             result = context.call(function, *args, **kwargs)
             budget.leave()
