@@ -148,7 +148,7 @@ def _multiply(budget: Budget, left: Any, right: Any) -> int:
 def _power(budget: Budget, left: Any, right: Any) -> int:
     _numbers(left, right)
     whole = isinstance(left, int) and isinstance(right, int) and abs(left) > 1
-    if whole and left.bit_length() * right > MAX_BITS:
+    if whole and (left.bit_length() - 1) * right > MAX_BITS:
         raise SecurityError(f"expected an integer of at most {MAX_BITS} bits, got {left} ** {right}")
     return 0
 
