@@ -26,7 +26,7 @@ MAX_CALLS = 50  # of macros and recursive loops inside each other
 WORK_PER_INPUT = 64
 TEXT_PER_INPUT = 8
 ITEMS_PER_INPUT = 1
-ELEMENT = 16
+ELEMENT = 32
 
 NODE = 16  # units for each node of the syntax tree that may be evaluated
 STEP = 64  # units for an operation of the table, besides what it handles and makes

@@ -21,7 +21,7 @@ from jinja2.visitor import NodeTransformer
 from oxillama.chat.budget import NODE, NUMBERS, PLAIN, STEP, current_budget
 from oxillama.chat.operations import TABLE
 
-MAX_TOKENS = 12_000  # of a template, blanks and literal text counted as tokens
+MAX_TOKENS = 16_000  # of a template, blanks and literal text counted as tokens
 MAX_NUMBER = 40  # characters of a number
 MAX_NAME = 256  # characters of a name
 MAX_NESTING = 100  # nested statements and expressions while parsing; a pair of brackets counts three times
