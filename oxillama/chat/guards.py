@@ -2,8 +2,8 @@
 
 Jinja's compiler takes time that grows with the tokens and, in places, with the depth of nesting, so both are
 bounded before it runs. A guard is a filter whose name no template can write. Each body of statements begins
-with one that charges the body's nodes and literal text; comparisons, keys of dicts, `~` and filled blocks are
-guarded each, because Jinja translates them to plain Python.
+with one that charges the body's nodes and literal text; comparisons, slices, keys of dicts, `~` and filled
+blocks are guarded each, because Jinja translates them to plain Python.
 """
 
 from __future__ import annotations
@@ -175,6 +175,13 @@ def _key(value: Any) -> Any:
     return value
 
 
+def _slice(values: Any, start: Any, stop: Any, step: Any) -> Any:
+    budget = current_budget.get()
+    part = slice(start, stop, step)
+    budget.spend(STEP + TABLE["[:]"].cost(budget, values, part))
+    return values[part]
+
+
 def _concat(values: list[Any]) -> str:
     budget = current_budget.get()
     texts = [budget.text(value) for value in values]
@@ -203,6 +210,7 @@ GUARDS: dict[str, Callable[..., Any]] = {
     ":compare": _compare,
     ":number": _number,
     ":key": _key,
+    ":slice": _slice,
     ":concat": _concat,
     ":made": _made,
 }
@@ -241,6 +249,14 @@ class _GuardInserter(NodeTransformer):
         if not (isinstance(node.key, nodes.Const) and isinstance(node.key.value, str)):
             node.key = _guarded(":key", node.key)
         return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        part = node.arg
+        if not isinstance(part, nodes.Slice):
+            return node
+        bounds = (bound or nodes.Const(None) for bound in (part.start, part.stop, part.step))
+        return _guarded(":slice", node.node, *bounds)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)

@@ -80,8 +80,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if type(argument) is not int:
             budget = current_budget.get()
-            operation = TABLE["[:]" if type(argument) is slice else "[]"]
-            budget.spend(operation.cost(budget, obj, argument))
+            budget.spend(TABLE["[]"].cost(budget, obj, argument))
         return super().getitem(obj, argument)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -178,6 +178,81 @@ def test_a_search_costs_the_product_of_the_lengths(account: Account) -> None:
     assert cost(800) - cost(400) > 10_000 * 400 // 20
 
 
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *(
+            "s[1:]",
+            "s[::-1]",
+            "l[1:]",
+            "s == s ~ ''",
+            "s ~ 'x'",
+            "s | upper",
+            "s.strip('b')",
+            "s | trim",
+            "s is upper",
+        ),
+        *(
+            "l + l",
+            "l == l + [] ",
+            "l | list",
+            "l | reverse",
+            "l | sort",
+            "l | max",
+            "l | sum",
+            "l | join",
+            "l * 2",
+        ),
+        *(
+            "l | map('abs')",
+            "l | select",
+            "l | unique",
+            "l.count(1)",
+            "l.copy()",
+            "l.index(1)",
+            "2 in l",
+            "l | tojson",
+        ),
+        *(
+            "'b' in s",
+            "s in {}",
+            "s.find('b')",
+            "s.split()",
+            "s.format()",
+            "'{}'.format(s)",
+            "'%s' % s",
+            "s % ()",
+        ),
+        *(
+            "s | safe",
+            "s | e",
+            "s | string ~ ''",
+            "{s ~ 1: 1}",
+            "{}[s ~ 1]",
+            "s is filter",
+            "s.partition('b')",
+        ),
+        *(
+            "s < s ~ 'a'",
+            "l < l + [1]",
+            "s.splitlines()",
+            "s | indent",
+            "s | truncate",
+            "s | title",
+            "s.replace('b', '')",
+        ),
+    ],
+)
+def test_an_operation_on_a_long_value_is_charged(account: Account, operation: str) -> None:
+    def spent(size: int) -> int:
+        values = "{% set s = 'a' * SIZE %}{% set l = [1] * SIZE %}".replace("SIZE", str(size))
+        render(values + "{% set x = " + operation + " %}")
+        return account.spent
+
+    made = 3  # units for making the values: a character and an element
+    assert spent(1000) - spent(500) >= (made + 1) * 500
+
+
 def test_each_node_that_runs_is_charged(account: Account) -> None:
     def cost(names: int) -> int:
         render("{% for i in range(100) %}{% set x = [" + "i," * names + "] %}{% endfor %}")
