@@ -69,8 +69,8 @@ _BODIES: dict[type[nodes.Node], tuple[str, ...]] = {
     nodes.With: ("body",),
 }
 _WEIGHTS: dict[type[nodes.Node], int] = {
-    nodes.Getattr: 4,
-    nodes.Getitem: 4,
+    nodes.Getattr: 6,
+    nodes.Getitem: 6,
     nodes.Macro: 16,
     nodes.CallBlock: 16,
 }

@@ -157,7 +157,7 @@ LEVELS = "128 lists and dicts inside each other"
     ids=lambda value: value[-60:],
 )
 def test_work_is_counted(account: Account, source: str, complaint: str) -> None:
-    with pytest.raises(ChatTemplateError, match=f"stopped, it took more than .*{complaint}|{complaint}"):
+    with pytest.raises(ChatTemplateError, match=complaint):
         render(source)
 
 
