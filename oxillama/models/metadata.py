@@ -82,7 +82,9 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 MAX_HEAD_DIM = 1 << 16
-SIZES = {key: MAX_HEAD_DIM for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")}
+SIZES = dict.fromkeys(
+    ("attention.key_length", "attention.value_length", "rope.dimension_count"), MAX_HEAD_DIM
+)
 """The largest value of each size that has another one than 2^31 - 1."""
 
 

@@ -18,8 +18,8 @@ from oxillama.models.metadata import Reader
 MAGNITUDES = 1e-3, 1e3
 """Of cosines and sines: rotated keys are stored as half floats."""
 
-MAX_FREQUENCY = 1e6
-"""Radians per position."""
+MAX_ANGLE = 1e6
+"""Radians to which the kernels' sines are exact: a pair of 1 radian per position at the longest context."""
 
 KINDS = ("none", "linear", "yarn", "longrope", "ntk", "dynamic")
 
@@ -118,6 +118,12 @@ def log_of(x: float) -> float:
     return float(Decimal(x).ln())
 
 
+def refuse_base_1(read: Reader, key: str, base: float) -> None:
+    """Raises LoadError for a base whose pairs all turn alike, between which YaRN has no ramp."""
+    if base == 1:
+        raise LoadError(f"{read.prefix}.{key}: expected another base than 1 for YaRN, got 1")
+
+
 def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope:
     """The rotation that a file states. Raises LoadError for an unknown scaling or an impossible number."""
     kind = read.text("rope.scaling.type", "linear")
@@ -130,9 +136,8 @@ def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope
         kind, factor = "ntk", alpha
     magnitude = read.number("rope.scaling.attn_factor", 1.0)
     mix = 0.0 if kind == "none" else read.amount("rope.scaling.yarn_ext_factor", float(kind == "yarn"))
-    if mix and base == 1:
-        raise LoadError(f"{read.prefix}.rope.freq_base: expected another base than 1 for YaRN, got 1")
     if mix:
+        refuse_base_1(read, "rope.freq_base", base)
         m = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
         gain = 1 + 0.1 * log_of(max(1.0, factor))
         magnitude *= gain / (1 + 0.1 * m * log_of(max(1.0, factor)))

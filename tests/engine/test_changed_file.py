@@ -1,4 +1,4 @@
-"""A model file that changes while an engine, the quantizer or the converter uses it: errors, and nothing else.
+"""A model file that changes while an engine, the quantizer or a hash uses it: errors, and nothing else.
 
 A read of a mapped page that is gone would end this process.
 """
