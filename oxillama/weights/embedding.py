@@ -1,4 +1,4 @@
-"""Embedding tables, which stay in the file."""
+"""Embedding tables, which stay in the file unless they are small."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.formats import FORMAT_BY_ID, Format
-from oxillama.gguf.extent import Extent
+from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.weights.requantize import check_range, quantized
+
+KEPT_BYTES = 16 << 20
+"""The largest table that is kept in memory from its first use on. Models with such a table are so fast that
+reading rows would take some percent of their time."""
 
 
 class Embedding:
@@ -46,6 +50,8 @@ class Embedding:
         Raises GGUFError if ``requantize`` cannot hold a value of these rows, and ModelFileError if the file
         cannot be read or has changed since it was opened.
         """
+        if isinstance(self.table.holder, OpenFile) and self.table.nbytes <= KEPT_BYTES:
+            self.table = Extent(self.table.read(), 0, self.table.nbytes)
         rows = self.table.read_rows(ids, self.row_bytes)
         pack.dequantize(self.format_id, rows.reshape(-1), out)
         if self.requantize is not None and len(ids):
