@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,7 +183,7 @@ class Extent:
         if wanted[0] < 0 or wanted[-1] >= self.nbytes // row_bytes:
             raise IndexError(f"ids: expected rows below {self.nbytes // row_bytes}, got {ids!r:.80}")
         firsts = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
-        for first, end in zip(firsts, firsts[1:]):
+        for first, end in pairwise(firsts):
             start = self.start + int(wanted[first]) * row_bytes
             self.holder.fill(start, out[first:end].reshape(-1))
         self.holder.check()
