@@ -14,13 +14,25 @@ from oxillama.errors import ConfigError
 
 FLOAT_MAX = 3.4e38
 """The largest finite float32, rounded down."""
+INT_MAX = 2**31 - 1
+MOST_SHOWN = 300
+"""Characters of a wrong value in a message."""
 ABOVE_ZERO = math.nextafter(0.0, 1.0)
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def refuse(name: str, expected: str, value: object) -> ConfigError:
     """The error for an option that has a wrong value."""
-    return ConfigError(f"{name}: expected {expected}, got {value!r}")
+    return ConfigError(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """The beginning of what ``repr`` says; the type where it says nothing: of an int of 5000 digits, say."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def integer(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> int:
@@ -42,6 +54,15 @@ def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise refuse(name, "True or False", value)
     return value
+
+
+def encodable(name: str, value: Any) -> str:
+    """``value`` if it is text that UTF-8 can express. Raises ConfigError."""
+    try:
+        instance(name, value, str).encode()
+    except UnicodeEncodeError:
+        raise refuse(name, "text that UTF-8 can express", value) from None
+    return str(value)
 
 
 def one_of(name: str, value: Any, names: Collection[str]) -> str:
