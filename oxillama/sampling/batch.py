@@ -63,12 +63,16 @@ def sample_batch(
             f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
             f"got {len(logits)} rows and {len(histories)} histories"
         )
+    results: list[Any] = [None] * len(samplers)
     try:
-        return _sample(samplers, logits, histories, tops, n_threads)
-    except BaseException:
-        for sampler in samplers:
+        _sample(samplers, logits, histories, tops, n_threads, results)
+    except BaseException:  # the user's Ctrl-C, or no memory: nobody has sampled
+        for sampler, result in zip(samplers, results):
             sampler.abandon()
+            if isinstance(result, (int, SampledToken)):
+                sampler.rollback(1)
         raise
+    return results
 
 
 def _sample(
@@ -77,9 +81,9 @@ def _sample(
     histories: Sequence[History | None],
     tops: Sequence[int | None],
     n_threads: int,
-) -> list[int | SampledToken | Exception]:
+    results: list[Any],
+) -> None:
     """Rows of one vocabulary and target together; chains with stages in Python one after another."""
-    results: list[Any] = [None] * len(samplers)
     groups: dict[tuple[str, int], list[tuple[int, tuple[Any, ...]]]] = {}
     for i, (sampler, row, history, top) in enumerate(zip(samplers, logits, histories, tops, strict=True)):
         try:
@@ -94,11 +98,6 @@ def _sample(
                 groups.setdefault(key, []).append((i, native))
         except Exception as error:  # a stage of the user's own may raise anything
             results[i] = error
-        except BaseException:  # the user's Ctrl-C: nobody has sampled
-            for other, result in zip(samplers, results):
-                if isinstance(result, (int, SampledToken)):
-                    other.rollback(1)
-            raise
     for (_, vocab), members in groups.items():
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
@@ -110,4 +109,3 @@ def _sample(
                 results[i] = samplers[i].take(status, token, logprob, vocab)
             except Exception as error:
                 results[i] = error
-    return results

@@ -28,6 +28,7 @@ class SamplerChain:
     steps : programs of kernels, and `SamplerStage` callables.
     early_steps : what takes their place while fewer than ``config.min_tokens`` tokens were generated.
     window : how many of the latest tokens the stages look at; -1 for all.
+    has_callables : whether a stage is the user's own, which may raise anything.
     """
 
     def __init__(self, config: SamplerConfig, kernels: Kernels, eog: Collection[int], breakers: Any) -> None:
@@ -43,6 +44,7 @@ class SamplerChain:
         named = [*banned, *config.logit_bias, *(config.allowed_tokens or ())]
         self.largest_token = max(named, default=-1)
         self.window = history_window(config)
+        self.has_callables = any(callable(stage) for stage in config.order)
 
     @classmethod
     def from_config(
