@@ -17,6 +17,7 @@ from oxillama.engine.aliases import ReferenceNames
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.locks import NotCopied
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.sequence import Sequence
@@ -35,7 +36,7 @@ Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""
 
 
-class InferenceEngine(ReferenceNames):
+class InferenceEngine(ReferenceNames, NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,

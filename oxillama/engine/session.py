@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,11 +14,12 @@ import numpy as np
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.locks import ForkedOpen, NotCopied
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, PromptError
+from oxillama.errors import ConfigError, EngineClosed, PromptError
 from oxillama.gguf.fingerprint import ModelFingerprint
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class KvSnapshot:
     fingerprint: ModelFingerprint
 
 
-class Session:
+class Session(NotCopied):
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
     Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
@@ -56,7 +57,7 @@ class Session:
     def __init__(self, model: LoadedModel, default_sampler: SamplerConfig) -> None:
         self._model = model
         self._default_sampler = default_sampler
-        self._lock = threading.RLock()  # two threads' tokens would mix
+        self._lock = ForkedOpen()  # two threads' tokens would mix
         self._request: TextRequest | None = None  # that goes on from here
         self._is_closed = False
         self._sequence = sequence = Sequence(model.pool)
@@ -95,7 +96,7 @@ class Session:
 
     def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
         fresh = self._model.prompt_tokens(prompt)
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             n_before = len(sequence.tokens)
             n_after = n_before + len(fresh)
@@ -149,14 +150,14 @@ class Session:
 
         A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
         """
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             n = checks.integer("n_tokens", n_tokens, 0, len(sequence.tokens))
             self._model.call(lambda: sequence.truncate(n))
 
     def fork(self) -> Session:
         """Another session with the same tokens; pages are shared until one of them writes."""
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             made = Session(self._model, self._default_sampler)
             fork = made._sequence
@@ -201,7 +202,7 @@ class Session:
     ) -> Generation:
         model = self._model
         checked = GenerationOptions.of(options, fields, self._default_sampler)
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             if not 0 < len(sequence.tokens) < model.context_size:
                 least = "at least one token" if not sequence.tokens else "room for a token"
@@ -232,7 +233,7 @@ class Session:
 
     def kv_snapshot(self) -> KvSnapshot:
         """A copy of the sequence: its tokens, keys, values and recurrent state."""
-        with self._lock:
+        with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
@@ -246,26 +247,31 @@ class Session:
         Raises
         ------
         ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``,
-            ``kv_type`` or ``page_size``.
-        KvCacheFullError : there are no pages for it. The sequence is as it was in both cases.
+            ``kv_type`` or ``page_size``; or it is not as `kv_snapshot` made it.
+        PromptError : its tokens do not fit the context, or are not of the vocabulary.
+        KvCacheFullError : there are no pages for it. The sequence is as it was in all cases.
         """
         checks.instance("snapshot", snapshot, KvSnapshot)
-        with self._lock:
+        with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
             for name in ("kv_type", "page_size"):
                 wanted, found = getattr(model.config, name), getattr(snapshot, name)
                 if found != wanted:
-                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {found}")
+                    got = found if isinstance(found, str) else checks.shown(found)
+                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {got}")
+            checks.instance("snapshot: fingerprint", snapshot.fingerprint, ModelFingerprint)
+            data = checks.instance("snapshot: data", snapshot.data, np.ndarray)
             if snapshot.fingerprint != model.fingerprint:
                 raise ConfigError(
                     f"snapshot: expected one of model {model.fingerprint.display()}, "
                     f"got one of {snapshot.fingerprint.display()}"
                 )
-            n = len(snapshot.tokens)
+            tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
+            n = len(tokens)
 
             def restore() -> None:
-                sequence.kv.restore(snapshot.data, n)
-                sequence.tokens = list(snapshot.tokens)
+                sequence.kv.restore(data, n)
+                sequence.tokens = tokens
                 sequence.cached_len = sequence.scheduled_len = n
 
             model.call(restore)
@@ -274,10 +280,11 @@ class Session:
 
     def close(self) -> None:
         """Frees its pages; a generation that goes on from here is cancelled."""
-        with self._lock:
-            if not self._is_closed and self._model.thread.is_open:
-                self._end_request()
-                self._model.call(lambda: self._model.loop.release(self._sequence))
+        with self._lock.lock:
+            if not self._is_closed:
+                with suppress(EngineClosed):  # its pages are gone with the engine
+                    self._end_request()
+                    self._model.call(lambda: self._model.loop.release(self._sequence))
             self._is_closed = True
 
     def __enter__(self) -> Session:
