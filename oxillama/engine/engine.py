@@ -63,7 +63,8 @@ class InferenceEngine(ReferenceNames, NotCopied):
     ) -> None:
         if isinstance(config, (str, os.PathLike)):
             config = EngineConfig(model_path=config)
-        self.config: EngineConfig = checks.instance("config", config or EngineConfig(), EngineConfig)
+        config = EngineConfig() if config is None else config
+        self.config: EngineConfig = checks.instance("config", config, EngineConfig)
         self._model: LoadedModel | None = None
         self._default_session: Session | None = None
         self._last = threading.local()
@@ -335,7 +336,7 @@ class InferenceEngine(ReferenceNames, NotCopied):
         **fields: Unpack[GenerationFields],
     ) -> Generation:
         """`stream` from the prompt that the file's chat template makes of a conversation; see `chat`."""
-        tokens = self.tokenizer.encode_chat(list(messages), **(template or {}))
+        tokens = self.tokenizer.encode_chat(list(messages), **({} if template is None else template))
         return self._stream(tokens, options, fields, callback)
 
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:

@@ -36,6 +36,7 @@ class Handle(NotCopied):
 
     def __init__(self, thread: EngineThread, request: Request, owner: object = None) -> None:
         self.finish_reason: str | None = None
+        self._is_cut = False  # events were dropped
         self._thread = thread
         self._request = request
         self._reading = ForkedOpen()
@@ -56,7 +57,7 @@ class Handle(NotCopied):
         self._thread.check_outside()
         while not self._is_over():
             with suppress(Empty):
-                self._note(self._request.events.get(timeout=POLL))
+                self._drop(self._request.events.get(timeout=POLL))
 
     @property
     def is_running(self) -> bool:
@@ -72,12 +73,19 @@ class Handle(NotCopied):
         """`close`, in asyncio."""
         self.cancel()
         while not self._is_over():
-            self._note(await self._next_event())
+            self._drop(await self._next_event())
+
+    def _drop(self, event: Event) -> None:
+        """Counts an event as read that nobody gets: what was read is then not the whole."""
+        self._is_cut = self._is_cut or not isinstance(event, End)
+        self._note(event)
+        if self._is_cut and self.finish_reason is not None:
+            self.finish_reason = "cancelled"
 
     def _is_over(self) -> bool:
         """Whether the end has been read, or was lost to a Ctrl-C between taking and noting it."""
         if self.finish_reason is None and self._is_told() and self._request.events.empty():
-            self.finish_reason = self._request.finish_reason
+            self.finish_reason = "cancelled" if self._is_cut else self._request.finish_reason
         return self.finish_reason is not None
 
     def _event(self) -> Event:
