@@ -117,6 +117,6 @@ def test_several_threads_on_the_same_engines(references: References) -> None:
     first.check()
     first.check_plain()
     first.finish()
-    del done, first
+    done.clear()
     gc.collect()
     until(lambda: threads() <= before + len(references._engines))
