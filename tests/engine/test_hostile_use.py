@@ -7,8 +7,8 @@ import copy
 import dataclasses
 import os
 import pickle
+import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -282,11 +282,28 @@ def test_a_session_closes_beside_its_engine() -> None:
 
 
 def test_metrics_are_read_while_the_cache_changes(engine: InferenceEngine) -> None:
-    engine.generate_batch([[n, n + 1, n + 2] for n in range(5, 60)], max_tokens=1)
-    nodes = engine.model.prefix_cache.nodes()  # which the gauges count, in the caller's thread
-    next(nodes)
-    engine.generate_batch([[n, n + 1, n + 2] for n in range(60, 90)], max_tokens=1)
-    assert len(list(nodes)) >= 50
+    engine.generate_batch([[n, n + 1] for n in range(5, 700)], max_tokens=1)
+    wrong: list[BaseException] = []
+    done = threading.Event()
+
+    def look() -> None:
+        try:
+            while not done.is_set():
+                engine.metrics_snapshot()
+        except BaseException as error:
+            wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        engine.generate_batch([[n, n + 1] for n in range(700, 900)], max_tokens=1)
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        looking.join(60)
+    assert not wrong
 
 
 def test_tables_of_breakers_are_not_kept_for_ever(engine: InferenceEngine) -> None:
@@ -323,16 +340,13 @@ def test_a_child_finds_locks_open() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_is_told_of_a_request_that_was_on_its_way(engine: InferenceEngine) -> None:
     thread = engine.model.thread
-    stream = engine.stream(PROMPT, max_tokens=2, window=1)
-    with stream:
-        request = weakref.ref(stream._request)
-        until(lambda: stream._request not in thread._coming)
-        request().is_told = False  # type: ignore[union-attr]
-        request().finish_reason = None  # type: ignore[union-attr]
-        thread._coming.add(stream._request)  # as if the inbox still held it
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if stream._request.finish_reason == "error" else 1)
-        thread._coming.discard(stream._request)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        stream._request.is_told = True
+    stream = engine.stream(PROMPT, max_tokens=2)
+    stream.result()
+    request = stream._request
+    request.is_told, request.finish_reason = False, None
+    thread._coming.add(request)  # as if the inbox still held it
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if request.finish_reason == "error" else 1)
+    thread._coming.discard(request)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
