@@ -14,7 +14,10 @@ from oxillama.engine.thread import EngineThread
 from oxillama.errors import EngineClosed, SamplingError
 
 POLL = 0.1
-"""Seconds between two looks whether a request has ended and its end was lost."""
+"""Seconds between two looks whether a request that was cancelled has ended."""
+
+LOST = 0.5
+"""Seconds between two looks whether the end of a request was lost to its reader."""
 
 SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
 """What would end the reader's loop in silence, if it were raised as it is."""
@@ -94,7 +97,7 @@ class Handle(NotCopied):
         while True:
             is_last = self._is_told()
             try:
-                return self._checked(self._request.events.get(timeout=0 if is_last else POLL))
+                return self._checked(self._request.events.get(timeout=0 if is_last else LOST))
             except Empty:
                 if is_last:
                     return self._checked(self._lost_end())

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from oxillama.config import GenerationOptions, SamplerConfig, checks
+from oxillama.engine.faults import fault
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.locks import ForkedOpen, NotCopied
@@ -19,13 +20,15 @@ from oxillama.engine.loop import EngineLoop
 from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, EngineClosed, PromptError
+from oxillama.errors import ConfigError, EngineClosed, OxiLlamaError, PromptError
 from oxillama.gguf.fingerprint import ModelFingerprint
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from oxillama.config import GenerationFields
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,15 @@ class Session(NotCopied):
         """Ids of the sequence."""
         return list(self._sequence.tokens)
 
+    def _call(self, job: Callable[[], T]) -> T:
+        """What a job of the engine thread returns, or an error of ours."""
+        try:
+            return self._model.call(job)
+        except OxiLlamaError:
+            raise
+        except Exception as error:
+            raise fault(error) from error
+
     # --- passes -------------------------------------------------------------------------------------
 
     def prefill(self, prompt: Prompt) -> np.ndarray:
@@ -110,7 +122,7 @@ class Session(NotCopied):
                 sequence.tokens += fresh
                 return self._run_pending(sequence, all_logits)
             except BaseException:
-                self._model.call(lambda: sequence.truncate(n_before))
+                self._call(lambda: sequence.truncate(n_before))
                 raise
 
     def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
@@ -119,7 +131,7 @@ class Session(NotCopied):
         parts: list[np.ndarray] = []
         while sequence.pending:
             part = [(sequence, min(chunk, sequence.pending))]
-            rows = self._model.call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
+            rows = self._call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
             parts = [*parts, rows] if all_logits else [rows]
         return np.concatenate(parts)
 
@@ -140,7 +152,7 @@ class Session(NotCopied):
         """Ends the request that goes on from here, and takes what it has run."""
         if self._request is not None:
             self._model.thread.cancel(self._request)
-            self._model.call(self._model.scheduler.reap)  # after it, the sequence is this session's
+            self._call(self._model.scheduler.reap)  # after it, the sequence is this session's
         self._request = None
 
     # --- back, aside, and on ------------------------------------------------------------------------
@@ -153,7 +165,7 @@ class Session(NotCopied):
         with self._lock.lock:
             sequence = self._idle_sequence()
             n = checks.integer("n_tokens", n_tokens, 0, len(sequence.tokens))
-            self._model.call(lambda: sequence.truncate(n))
+            self._call(lambda: sequence.truncate(n))
 
     def fork(self) -> Session:
         """Another session with the same tokens; pages are shared until one of them writes."""
@@ -166,7 +178,7 @@ class Session(NotCopied):
                 fork.tokens = list(sequence.tokens)
                 fork.take_fork(sequence, sequence.cached_len)
 
-            self._model.call(take)
+            self._call(take)
             return made
 
     def stream(
@@ -220,7 +232,7 @@ class Session(NotCopied):
 
             self._request = request
             try:
-                model.call(begin)
+                self._call(begin)
             except Exception:
                 self._request = None
                 raise
@@ -237,7 +249,7 @@ class Session(NotCopied):
             sequence, model = self._idle_sequence(), self._model
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
-            data = model.call(lambda: sequence.kv.snapshot(sequence.cached_len))
+            data = self._call(lambda: sequence.kv.snapshot(sequence.cached_len))
             config = model.config
             return KvSnapshot(self.tokens, data, config.kv_type, config.page_size, model.fingerprint)
 
@@ -274,7 +286,7 @@ class Session(NotCopied):
                 sequence.tokens = tokens
                 sequence.cached_len = sequence.scheduled_len = n
 
-            model.call(restore)
+            self._call(restore)
 
     # --- the end ------------------------------------------------------------------------------------
 
@@ -284,7 +296,7 @@ class Session(NotCopied):
             if not self._is_closed:
                 with suppress(EngineClosed):  # its pages are gone with the engine
                     self._end_request()
-                    self._model.call(lambda: self._model.loop.release(self._sequence))
+                    self._call(lambda: self._model.loop.release(self._sequence))
             self._is_closed = True
 
     def __enter__(self) -> Session:

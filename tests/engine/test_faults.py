@@ -27,6 +27,7 @@ from oxillama.models.thread_tuner import SizeTuner, ThreadTuner
 from oxillama.sampling import batch as batch_module
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.detokenizer import StreamDecoder
+from tests.support.kernels import same_bits
 
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
 SAMPLERS = [
@@ -152,6 +153,24 @@ def test_what_always_fails_is_told_to_everybody(
     assert sum(type(error) is RequestFailed for error in found) >= 3
     engine.check_integrity()
     assert texts(engine) == expected
+
+
+@pytest.mark.parametrize("place", ["page allocation", "forward pass", "hidden states", "logits"])
+def test_a_fault_leaves_a_session_as_it_was(
+    place: str, engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = engine.logits([5, 6, 7, 8])
+    with engine.session() as session:
+        session.prefill([5])
+        for error in (MemoryError, ZeroDivisionError):
+            with monkeypatch.context() as patch:
+                Once(patch, place, error, 1)
+                with pytest.raises(OxiLlamaError) as caught:
+                    session.prefill(range(6, 90))
+            assert isinstance(caught.value.__cause__, error)
+            assert session.tokens == [5]
+        assert same_bits(session.prefill([6, 7, 8]), whole[-1])
+    engine.check_integrity()
 
 
 def test_a_filter_that_raises_disturbs_nobody(engine: InferenceEngine, expected: list[str]) -> None:
