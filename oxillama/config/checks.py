@@ -15,6 +15,8 @@ from oxillama.errors import ConfigError
 FLOAT_MAX = 3.4e38
 """The largest finite float32, rounded down."""
 INT_MAX = 2**31 - 1
+MOST_ITEMS = 2**22
+"""Values in a collection: a range may stand for more than there is memory for."""
 MOST_SHOWN = 300
 """Characters of a wrong value in a message."""
 ABOVE_ZERO = math.nextafter(0.0, 1.0)
@@ -106,7 +108,15 @@ def items(value: Any) -> list[Any] | None:
         value = value.tolist()
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Collection):
         return None
-    return list(value)
+    return list(value) if length(value) <= MOST_ITEMS else None
+
+
+def length(value: Collection[Any]) -> float:
+    """How much a collection holds; inf for a range that is longer than Python can say."""
+    try:
+        return len(value)
+    except OverflowError:
+        return math.inf
 
 
 def _is(kind: type, value: object) -> bool:

@@ -40,7 +40,7 @@ def prompt_tokens(prompt: Prompt, tokenizer: TokenizerBridge, n_vocab: int, most
     return tokens
 
 
-def check_room(n: int, most: int) -> None:
+def check_room(n: float, most: int) -> None:
     """Raises PromptError if there are more tokens than there is room for."""
     if n > most:
         raise PromptError(f"prompt: expected at most {most} tokens for the context, got {n}")
@@ -52,7 +52,7 @@ def checked_tokens(tokens: Any, n_vocab: int, most: int, *, least: int = 1) -> l
     Raises PromptError unless they are a sequence or array of ``least`` to ``most`` ids below ``n_vocab``."""
     found = None
     if tokens.ndim > 0 if isinstance(tokens, np.ndarray) else isinstance(tokens, Listed):
-        check_room(len(tokens), most)  # before it is listed: a range may be of any length
+        check_room(checks.length(tokens), most)  # before it is listed: a range may be of any length
         found = checks.items(tokens)
     if found is None:
         raise PromptError(f"prompt: expected text or token ids, got {type(tokens).__name__}")

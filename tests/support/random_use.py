@@ -33,6 +33,7 @@ from oxillama import (
     Session,
     demo,
 )
+from oxillama.cache.prefix import PinnedPrefix
 from oxillama.config.generation import OPTION_NAMES
 from oxillama.engine import loading
 from tests.support.kernels import same_bits
@@ -56,7 +57,7 @@ GARBAGE: tuple[Any, ...] = (
     float("inf"), -0.5, 1e300, 1j, Fraction(1, 3), Decimal("0.5"), np.float32(2), np.float64("nan"),
     np.int64(1), np.bool_(True),
     np.array([1, 2]), np.array(3), np.zeros((2, 0)), (), [], {}, [None], ["\ud800"], (10**400,), [[1], [2]],
-    {1: None}, {None: 1}, {"a": np.array([1, 2])}, {1, 2}, range(10**12), object(), object, UsersError, len,
+    {1: None}, {None: 1}, {"a": np.array([1, 2])}, {1, 2}, range(10**12), range(10**30), object(), object, UsersError, len,
     memoryview(b"ab"), iter([1]), "x" * 5000,
 )  # fmt: skip
 """Values that few parameters take."""
@@ -596,7 +597,9 @@ class World:
             lambda: InferenceEngine(bad),
         ]
         try:
-            draw.choice(calls)()
+            made = draw.choice(calls)()
+            if isinstance(made, PinnedPrefix):
+                made.release()
         finally:
             session.close()
 
