@@ -233,7 +233,7 @@ def test_a_request_beside_a_closing_engine_ends(monkeypatch: pytest.MonkeyPatch)
         real(self, command)
 
     monkeypatch.setattr(EngineThread, "_put", put)
-    stream = engine.stream(PROMPT, max_tokens=5)
+    stream = engine.stream(PROMPT, max_tokens=400, ignore_eos=True)
     found: list[BaseException] = []
 
     def read() -> None:
@@ -245,6 +245,7 @@ def test_a_request_beside_a_closing_engine_ends(monkeypatch: pytest.MonkeyPatch)
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(20)
+    assert not reader.is_alive()
     assert [type(error) for error in found] == [EngineClosed]
 
 

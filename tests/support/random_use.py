@@ -57,7 +57,8 @@ GARBAGE: tuple[Any, ...] = (
     float("inf"), -0.5, 1e300, 1j, Fraction(1, 3), Decimal("0.5"), np.float32(2), np.float64("nan"),
     np.int64(1), np.bool_(True),
     np.array([1, 2]), np.array(3), np.zeros((2, 0)), (), [], {}, [None], ["\ud800"], (10**400,), [[1], [2]],
-    {1: None}, {None: 1}, {"a": np.array([1, 2])}, {1, 2}, range(10**12), range(10**30), object(), object, UsersError, len,
+    {1: None}, {None: 1}, {"a": np.array([1, 2])}, {1, 2}, range(10**12), range(10**30), object(), object,
+    UsersError, len,
     memoryview(b"ab"), iter([1]), "x" * 5000,
 )  # fmt: skip
 """Values that few parameters take."""
