@@ -6,7 +6,7 @@ NumPy's scalars and arrays are as good as Python's numbers and lists; bools are 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sized
 from numbers import Integral, Real
 from typing import Any
 
@@ -111,7 +111,7 @@ def items(value: Any) -> list[Any] | None:
     return list(value) if length(value) <= MOST_ITEMS else None
 
 
-def length(value: Collection[Any]) -> float:
+def length(value: Sized) -> float:
     """How much a collection holds; inf for a range that is longer than Python can say."""
     try:
         return len(value)

@@ -336,7 +336,9 @@ class InferenceEngine(ReferenceNames, NotCopied):
         **fields: Unpack[GenerationFields],
     ) -> Generation:
         """`stream` from the prompt that the file's chat template makes of a conversation; see `chat`."""
-        tokens = self.tokenizer.encode_chat(list(messages), **({} if template is None else template))
+        tokens = self.tokenizer.encode_chat(
+            listed(messages, "messages"), **({} if template is None else template)
+        )
         return self._stream(tokens, options, fields, callback)
 
     def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:

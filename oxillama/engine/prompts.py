@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from collections.abc import Sequence as Listed
 from typing import Any, TypeVar
 
@@ -65,7 +65,10 @@ def checked_tokens(tokens: Any, n_vocab: int, most: int, *, least: int = 1) -> l
 
 
 def listed(values: Iterable[T], name: str = "prompts") -> list[T]:
-    """A list of prompts or texts. Raises ConfigError for one text, which would be a list of its letters."""
+    """A list of prompts, texts or messages. Raises ConfigError for one text, which would be a list of its
+    letters."""
     if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise ConfigError(f"{name}: expected a list of {name}, got {type(values).__name__}")
+    if isinstance(values, Sized) and checks.length(values) > checks.MOST_ITEMS:  # a range
+        raise ConfigError(f"{name}: expected at most {checks.MOST_ITEMS}, got {checks.shown(values)}")
     return list(values)
