@@ -63,6 +63,7 @@ def pool_hidden_states(states: np.ndarray, mode: PoolingMode | str) -> np.ndarra
     ConfigError : there is no such mode, or there are no vectors.
     """
     mode = checked_mode(mode)
+    checks.instance("states", states, np.ndarray)
     if states.ndim != 2 or not len(states):
         raise ConfigError(f"states: expected vectors of tokens, got shape {states.shape}")
     if mode is PoolingMode.MEAN:

@@ -10,6 +10,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama._kernels.openmp_thread import in_openmp_thread
+from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import SamplingError
 from oxillama.sampling.chain import SamplerChain
@@ -58,11 +59,12 @@ def sample_batch(
         raise SamplingError("samplers: expected different objects, got one twice")
     histories = [None] * len(samplers) if histories is None else histories
     tops = [None] * len(samplers) if tops is None else tops
-    if not len(samplers) == len(logits) == len(histories):
+    if not len(samplers) == len(logits) == len(histories) == len(tops):
         raise SamplingError(
             f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
-            f"got {len(logits)} rows and {len(histories)} histories"
+            f"got {len(logits)} rows, {len(histories)} histories and {len(tops)} tops"
         )
+    n_threads = checks.integer("n_threads", n_threads, 1)
     results: list[Any] = [None] * len(samplers)
     try:
         _sample(samplers, logits, histories, tops, n_threads, results)

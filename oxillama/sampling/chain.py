@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from oxillama._kernels import Kernels, best
+from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.sampling.breakers import breaker_tables
@@ -64,6 +65,9 @@ class SamplerChain:
         ------
         ConfigError : an option needs a tokenizer, and there is none.
         """
+        checks.instance("config", config, SamplerConfig)
+        if kernels is not None:
+            checks.instance("kernels", kernels, Kernels)
         breakers = breaker_tables(config.dry_sequence_breakers, tokenizer) if config.dry_multiplier else None
         return cls(config, kernels or best(), tokenizer.eog_ids if tokenizer else (), breakers)
 
