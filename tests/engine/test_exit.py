@@ -117,6 +117,7 @@ InferenceEngine.from_gguf(demo.DRAFT, num_threads=1).generate("Once", max_tokens
 signal.signal(signal.SIGALRM, interrupt)
 draw, n = random.Random(1), 0
 for _ in range(60):
+    engine = None  # not under the timer: a Ctrl-C in a finalizer is lost
     try:
         signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 0.02))
         try:
@@ -126,7 +127,7 @@ for _ in range(60):
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         n += 1
-        engine = None
+engine = None
 assert n > 20, n
 assert InferenceEngine.from_gguf(demo.DRAFT).generate("Once", max_tokens=2)
 gc.collect()
