@@ -15,6 +15,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.constraints import Constraints
+from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, prompt_tokens
@@ -38,7 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class LoadedModel:
+class LoadedModel(NotCopied):
     """A model and everything that runs it; it ends its thread when nobody refers to it any more.
 
     The file is read and the weights are packed by its thread, which alone enters OpenMP.

@@ -10,10 +10,12 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from oxillama.engine.faults import fault, note
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import Runner
@@ -59,7 +61,10 @@ class EngineLoop:
     def add(self, request: Request) -> None:
         """Queues a request."""
         self.scheduler.add(request)
-        log.debug("request %d: %d tokens, priority %d", request.id, len(request.prompt), request.priority)
+        note(
+            log, logging.DEBUG, "request %d: %d tokens, priority %d",
+            request.id, len(request.prompt), request.priority,
+        )  # fmt: skip
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. From any thread, and from finalizers."""
@@ -77,17 +82,20 @@ class EngineLoop:
             rows = self._forward(batch)
             if rows is not None:
                 self._commit(batch, rows)
-                self._measure(batch, time.perf_counter() - started)
+                try:
+                    self._measure(batch, time.perf_counter() - started)
+                except Exception:  # no text depends on it
+                    note(log, logging.ERROR, "a step could not be measured", exc_info=True)
         return bool(self._announce(batch.requests) or batch.requests)
 
     def time_to_deadline(self) -> float:
         """Seconds until a request is to end, whether it runs or not; inf if none is."""
         return self.scheduler.next_deadline() - self.scheduler.clock()
 
-    def end_all(self, reason: str, error: BaseException | None = None) -> None:
-        """Ends every request."""
+    def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
+        """Ends every request, each with an error of its own."""
         for request in [*self.scheduler.waiting, *self.scheduler.running]:
-            self.scheduler.finish(request, reason, error)
+            self.scheduler.finish(request, reason, error())
         self._announce([])
 
     def hold(self, sequence: Sequence, session: weakref.ref[Any]) -> None:
@@ -164,7 +172,7 @@ class EngineLoop:
         streams: Streams = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):
-                self.scheduler.finish(request, "error", row)
+                self._fail(request, row)
                 continue
             self.scheduler.ran(request)
             if request.finish_reason is not None:  # told between layers
@@ -172,29 +180,37 @@ class EngineLoop:
             elif isinstance(request, TextRequest) and row is not None:
                 streams.append((request, request.row(row[0])))
             elif isinstance(request, EmbeddingRequest) and row is not None:
-                self._embed(request, row)
+                self._take(request, partial(request.take, row))
         if streams:
             self._sample(streams)
 
-    def _embed(self, request: EmbeddingRequest, rows: np.ndarray) -> None:
+    def _take(self, request: Request, take: Callable[[], str | None]) -> None:
+        """Gives a request what a step brought it; its error ends it alone."""
         try:
-            reason = request.take(rows)
+            reason = take()
         except Exception as error:
-            self.scheduler.finish(request, "error", error)
-            return
-        if reason is not None:
-            self.scheduler.finish(request, reason)
+            self._fail(request, error)
+        else:
+            if reason is not None:
+                self.scheduler.finish(request, reason)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        self.scheduler.finish(request, "error", fault(error))
 
     def _sample(self, streams: Streams) -> None:
         """Samples a token for each request from its row of logits."""
         for (request, row), sampled in zip(streams, self._sampled(streams)):
-            if isinstance(sampled, BaseException):
+            if not isinstance(sampled, BaseException):
+                self._take(request, partial(self._add_token, request, sampled, row))
+            elif request.sampler.chain.has_callables:  # the user's own error
                 self.scheduler.finish(request, "error", sampled)
-                continue
-            reason = request.take(sampled, row)
-            self.metrics.token(request, self.scheduler.clock())
-            if reason is not None:
-                self.scheduler.finish(request, reason)
+            else:
+                self._fail(request, sampled)
+
+    def _add_token(self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray) -> str | None:
+        reason = request.take(sampled, row)
+        self.metrics.token(request, self.scheduler.clock())
+        return reason
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""
@@ -227,12 +243,15 @@ class EngineLoop:
         ended = self.scheduler.drain_finished()
         for request in ended:
             self.metrics.end(request)
-            log.debug("request %d: ended with %s", request.id, request.finish_reason)
+            note(log, logging.DEBUG, "request %d: ended with %s", request.id, request.finish_reason)
         listeners: set[Callable[[], object]] = {
             request.listener for request in (*requests, *ended) if request.listener is not None
         }
         for listener in listeners:
-            listener()
+            try:
+                listener()
+            except Exception:
+                listener()  # or a reader would wait for ever
         if ended and not self.scheduler.running:
             self.runner.pool.shrink_to_fit(KEEP_BYTES)
         return len(ended)
