@@ -40,6 +40,7 @@ from oxillama.errors import (
     OxiLlamaError,
     PromptError,
     QueueFull,
+    RequestFailed,
     SamplingError,
     TokenizerError,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "Quantization",
     "QueueFull",
     "RecurrentStatePool",
+    "RequestFailed",
     "SampledToken",
     "Sampler",
     "SamplerChain",

@@ -55,7 +55,7 @@ class PromptError(OxiLlamaError, ValueError):
 
 
 class KvCacheFullError(OxiLlamaError, MemoryError):
-    """No free KV page is left for a sequence that needs one."""
+    """No free KV page is left for a sequence that needs one, or the system has no memory for its pass."""
 
 
 class SamplingError(OxiLlamaError, ValueError):
@@ -64,6 +64,10 @@ class SamplingError(OxiLlamaError, ValueError):
 
 class QueueFull(OxiLlamaError, RuntimeError):
     """The queue of requests is full; the caller may try again later."""
+
+
+class RequestFailed(OxiLlamaError, RuntimeError):
+    """A fault of the library or of the system ended a request; ``__cause__`` is what was raised."""
 
 
 class EngineClosed(OxiLlamaError, RuntimeError):

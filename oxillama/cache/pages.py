@@ -214,14 +214,15 @@ class PagePool:
         slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
         self.make_room(slab.n)
         try:
-            slab.memory = aligned_empty(slab.n * self.stride)
+            memory = aligned_empty(slab.n * self.stride)
+            fresh = memory.ctypes.data + self.stride * np.arange(slab.n, dtype=np.int64)
         except MemoryError as error:
             message = f"kv cache: expected memory for {slab.n} pages of {self.page_bytes} bytes, got none"
             raise KvCacheFullError(message) from error
+        self.addresses[slab.first : slab.first + slab.n] = fresh
+        slab.memory = memory
         self._live += slab.n
         self._free += reversed(self._numbers(slab))
-        fresh = slab.memory.ctypes.data + self.stride * np.arange(slab.n, dtype=np.int64)
-        self.addresses[slab.first : slab.first + slab.n] = fresh
 
     def _new_slab(self) -> _Slab:
         """Numbers for a slab more, which has no memory yet."""
@@ -229,7 +230,8 @@ class PagePool:
         # one page to a slab for recurrent models, so that a slot can always take the memory of free pages
         most = 1 if self.recurrent_states is not None else max(1, SLAB_BYTES // self.stride)
         slab = _Slab(first, min(most, self.max_pages - first), None)
-        self._slabs.append(slab)
+        addresses = np.concatenate([self.addresses, np.zeros(slab.n, np.int64)])
+        self._slabs.append(slab)  # now that there is memory for its addresses
         self._references += [0] * slab.n
-        self.addresses = np.concatenate([self.addresses, np.zeros(slab.n, np.int64)])
+        self.addresses = addresses
         return slab

@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from blake3 import blake3
 
@@ -72,9 +73,12 @@ class PinnedPrefix:
 
     def release(self) -> None:
         """Allows eviction again. A second call does nothing."""
-        for node in self._nodes:
+        nodes, self._nodes = self._nodes, ()
+        for node in nodes:
             node.pins -= 1
-        self._nodes = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("PinnedPrefix: cannot be copied or pickled")
 
 
 class PrefixKvCache:
@@ -120,7 +124,8 @@ class PrefixKvCache:
     @property
     def n_idle(self) -> int:
         """Pages that no sequence uses; a state counts as the pages of its memory."""
-        states = sum(self._weight(state, only_free=True) for state in self._states.values())
+        # copied at once: a thread that asks for metrics is not the one that changes them
+        states = sum(self._weight(state, only_free=True) for state in [*self._states.values()])
         return states + sum(self.pool.references(node.page) == 1 for node in self.nodes())
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
@@ -223,12 +228,13 @@ class PrefixKvCache:
 
     def nodes(self) -> Iterator[Node]:
         """All nodes with a page."""
-        waiting = list(self._roots.values())
+        waiting = [*self._roots.values()]
         while waiting:
             node = waiting.pop()
             if node.page >= 0:
                 yield node
-            waiting += (child for siblings in node.children.values() for child in siblings)
+            for siblings in [*node.children.values()]:
+                waiting += siblings
 
     def pages(self) -> list[int]:
         """Its pages, one reference each."""

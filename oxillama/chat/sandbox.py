@@ -1,8 +1,6 @@
-"""The sandbox of chat templates: Jinja's immutable sandbox with a budget of time and of work.
+"""The sandbox of chat templates: Jinja's immutable sandbox; every operation is charged before it runs.
 
-Before a template runs, `guards` are put into its syntax tree: each turn of a loop, each call, and each
-operation that can make large values of small ones is charged to the `budget` first. Of the methods of
-strings, lists and dicts, and of Jinja's filters, a template may use those listed here.
+What a template may use is in the table of `operations`; `guards` cover what Jinja translates to plain Python.
 """
 
 from __future__ import annotations
@@ -11,136 +9,22 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from types import BuiltinMethodType
-from typing import Any, cast
+from types import BuiltinMethodType, MethodType
+from typing import Any, NoReturn, cast
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.utils import Namespace
 
-from oxillama.chat.budget import binop_cost, current_budget, filter_cost, method_cost
-from oxillama.chat.guards import GUARDS, GuardInserter, finalize, ticking, walked
+from oxillama.chat.budget import OBJECT, PLAIN, STEP, current_budget
+from oxillama.chat.guards import GUARDS, finalize, parse
+from oxillama.chat.operations import TABLE, attribute_of, names
 
-# What a template may use; anything that is missing fails when the template is compiled.
-_FILTERS = [
-    "abs",
-    "attr",
-    "capitalize",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "first",
-    "float",
-    "forceescape",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "sort",
-    "string",
-    "striptags",
-    "sum",
-    "title",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "wordcount",
-]
-_METHODS: dict[type, frozenset[str]] = {
-    str: frozenset(
-        [
-            "capitalize",
-            "casefold",
-            "count",
-            "endswith",
-            "find",
-            "format",
-            "index",
-            "isalnum",
-            "isalpha",
-            "isascii",
-            "isdecimal",
-            "isdigit",
-            "islower",
-            "isnumeric",
-            "isspace",
-            "istitle",
-            "isupper",
-            "join",
-            "lower",
-            "lstrip",
-            "partition",
-            "removeprefix",
-            "removesuffix",
-            "replace",
-            "rfind",
-            "rindex",
-            "rpartition",
-            "rsplit",
-            "rstrip",
-            "split",
-            "splitlines",
-            "startswith",
-            "strip",
-            "swapcase",
-            "title",
-            "upper",
-        ]
-    ),
-    dict: frozenset(["copy", "get", "items", "keys", "values"]),
-    list: frozenset(["copy", "count", "index"]),
-    tuple: frozenset(["count", "index"]),
-}
-# Filters that hand on what they were given, or a part of it, without a copy.
-_FREE_FILTERS = frozenset(
-    [
-        "abs",
-        "attr",
-        "count",
-        "d",
-        "default",
-        "first",
-        "float",
-        "int",
-        "items",
-        "last",
-        "length",
-        "map",
-        "max",
-        "min",
-        "reject",
-        "rejectattr",
-        "round",
-        "safe",
-        "select",
-        "selectattr",
-        "sum",
-    ]
-)
+MAX_TIME_FORMAT = 100  # characters of the format of `strftime_now`
 
 
 class _Generation(Extension):
@@ -154,7 +38,7 @@ class _Generation(Extension):
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a budget and with nothing in it that is not known to be harmless."""
+    """The sandbox, with a budget and with nothing in it that is not in the table."""
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
 
@@ -166,69 +50,93 @@ class Environment(ImmutableSandboxedEnvironment):
             finalize=finalize,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
-        known = self.filters
-        self.filters = {name: _budgeted(name, known[name]) for name in _FILTERS}
-        self.filters["tojson"] = _tojson
+        filters, tests = {**self.filters, "tojson": _tojson}, self.tests
+        self.filters = {name: _charged(f"|{name}", filters[name]) for name in names("|")}
+        self.tests = {
+            name: _charged(f"is {name}", cast(Callable[..., Any], tests[name])) for name in names("is ")
+        }
         self.filters.update(GUARDS)
-        self.tests = {name: _walking(cast(Callable[..., Any], test)) for name, test in self.tests.items()}
-        del self.globals["lipsum"]
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda format: _strftime(clock(), format)
+        functions: dict[str, Callable[..., Any]] = {
+            "dict": _dict,
+            "namespace": lambda *args, **kwargs: Namespace(_dict(*args, **kwargs)),
+            "raise_exception": _raise_exception,
+            "range": safe_range,
+            "strftime_now": lambda format: _strftime(clock(), format),
+        }
+        self.globals.clear()
+        self.globals.update(functions)
+        self._costs = {function: TABLE[f"{name}()"].cost for name, function in functions.items()}
 
     def compile_guarded(self, source: str) -> Template:
         """Compile a template with guards in it; see the module's text."""
-        tree = GuardInserter().visit(self.parse(source))
-        return self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
+        code = self.compile(parse(self, source))
+        return self.template_class.from_code(self, code, self.make_globals(None))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if type(obj) is Namespace:
+            return not attr.startswith("_")
+        return attribute_of(obj, attr) is not None
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if type(argument) is not int:
+            budget = current_budget.get()
+            budget.spend(TABLE["[]"].cost(budget, obj, argument))
+        return super().getitem(obj, argument)
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("_loop_vars", None)  # for functions that take the context; none here does
+        kwargs.pop("_block_vars", None)
         budget = current_budget.get()
-        size = budget.size((args, kwargs))
+        kind = type(function)
+        budget.spend(STEP)
+        if kind is Macro or kind is LoopContext:
+            budget.spend(OBJECT * (len(args) + len(kwargs)))
+            budget.enter()
+            result = context.call(function, *args, **kwargs)
+            budget.leave()
+            return budget.made(result)
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
-        owner = getattr(method, "__self__", None)
-        if isinstance(method, BuiltinMethodType) and owner is not None:
-            name = method.__name__
-            if name not in _METHODS.get(type(owner), ()):
+        if isinstance(method, (BuiltinMethodType, MethodType)):
+            owner, name = method.__self__, method.__name__
+            operation = attribute_of(owner, name)
+            if operation is None:
                 raise SecurityError(f"{type(owner).__name__}.{name} is not available to templates")
-            if isinstance(owner, str):
-                size = method_cost(owner, name, args, size)
-            else:
-                budget.size(owner)
-                size = len(owner)
-        budget.spend(1 + size)
-        return super().call(context, function, *args, **kwargs)
+            budget.spend(operation.cost(budget, owner, *args, **kwargs))
+        elif kind not in PLAIN:  # Python says that data cannot be called
+            cost = self._costs.get(function)
+            if cost is None:
+                raise SecurityError(f"{kind.__name__} is not a function")
+            budget.spend(cost(budget, *args, **kwargs))
+        return budget.made(context.call(function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        current_budget.get().spend(1 + binop_cost(operator, left, right))
-        return super().call_binop(context, operator, left, right)
+        budget = current_budget.get()
+        budget.spend(STEP + TABLE[operator].cost(budget, left, right))
+        return budget.made(self.binop_table[operator](left, right))
+
+    def call_filter(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Filters that are named by a value: `map` calls them. A guard has no such name."""
+        if name in GUARDS:
+            raise SecurityError(f"no filter named {name!r}")
+        return super().call_filter(name, *args, **kwargs)
 
 
-def _budgeted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that pays for its arguments, and for what it makes of them, before it runs."""
+def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter or a test that is charged before it runs."""
     skip = 1 if hasattr(function, "jinja_pass_arg") else 0  # context or environment comes first
+    cost, text = TABLE[name]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         budget = current_budget.get()
-        size = budget.size((args[skip:], kwargs))
-        budget.spend(1 if name in _FREE_FILTERS else 1 + size + filter_cost(name, args[skip:], kwargs))
+        budget.spend(STEP)
+        if text and len(args) > skip:
+            args = (*args[:skip], budget.text(args[skip]), *args[skip + 1 :])
+        budget.spend(cost(budget, *args[skip:], **kwargs))
         result = function(*args, **kwargs)
-        return list(ticking(result)) if isinstance(result, Iterator) else result
+        return budget.made(list(result) if isinstance(result, Iterator) else result)
 
     if skip:
         run.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
-    return run
-
-
-def _walking(test: Callable[..., Any]) -> Callable[..., Any]:
-    skip = 1 if hasattr(test, "jinja_pass_arg") else 0
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        current_budget.get().spend(1)
-        for value in args[skip:]:
-            walked(value)
-        return test(*args, **kwargs)
-
-    if skip:
-        run.jinja_pass_arg = test.jinja_pass_arg  # type: ignore[attr-defined]
     return run
 
 
@@ -239,10 +147,6 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    if indent is not None and not (isinstance(indent, int) and 0 <= indent <= 16):
-        raise SecurityError(f"tojson: expected an indent from 0 to 16, got {indent!r}")
-    budget = current_budget.get()
-    budget.spend(budget.size((value, separators)) * (2 + (indent or 0)))
     return json.dumps(
         value,
         ensure_ascii=bool(ensure_ascii),
@@ -252,8 +156,15 @@ def _tojson(
     )
 
 
-def _raise_exception(message: Any) -> None:
-    raise Refused(str(message)[:1000])
+def _dict(*mappings: dict[Any, Any], **named: Any) -> dict[Any, Any]:
+    for mapping in mappings:
+        if type(mapping) is not dict:  # pairs could have any keys
+            raise SecurityError(f"dict: expected a dict, got {type(mapping).__name__}")
+    return dict(*mappings, **named)
+
+
+def _raise_exception(message: Any) -> NoReturn:
+    raise Refused(current_budget.get().text(message)[:1000])
 
 
 class Refused(TemplateError):
@@ -261,6 +172,6 @@ class Refused(TemplateError):
 
 
 def _strftime(now: datetime, format: str) -> str:
-    if not isinstance(format, str) or len(format) > 100 or re.search(r"%[^A-Za-z%]*\d", format):
-        raise SecurityError("strftime_now: expected a short format without widths")
+    if not isinstance(format, str) or len(format) > MAX_TIME_FORMAT or re.search(r"%[^A-Za-z%]*\d", format):
+        raise SecurityError(f"strftime_now: expected up to {MAX_TIME_FORMAT} characters without widths")
     return now.strftime(format)

@@ -2,8 +2,9 @@
 
 A template is a program somebody else wrote (CVE-2024-34359 ran code through one), so it sees a plain
 copy of the messages, dicts, lists, strings and numbers only, inside `oxillama.chat.sandbox`, which bounds
-what it may call, write and take. Rendering follows `transformers`, for which these templates are
-written: the same environment, `raise_exception`, `strftime_now`, `tojson`, the `generation` tag ignored.
+what it may use, make and take. All limits are counts, none is a time. Rendering follows `transformers`, for
+which these templates are written: the same environment, `raise_exception`, `strftime_now`, `tojson`, the
+`generation` tag ignored.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import Any
 
 from jinja2.exceptions import TemplateSyntaxError
 
-from oxillama.chat.budget import Budget, OverBudget, current_budget
+from oxillama.chat.budget import ELEMENT, MAX_BITS, Budget, OverBudget, current_budget
 from oxillama.chat.sandbox import Environment, Refused
 from oxillama.errors import ChatTemplateError
 
 MAX_SOURCE = 1 << 18  # characters of a template
-MAX_OUTPUT = 1 << 24  # characters of a rendered prompt
-MAX_WORK = 1 << 26  # units of work (characters and elements handled), and 64 per character of input
+MAX_INPUT = 1 << 26  # characters of messages, tools and other variables, and `ELEMENT` for each element
 MAX_DEPTH = 64  # of nested message data
 
 
@@ -33,15 +33,13 @@ class ChatTemplate:
         Jinja source, at most `MAX_SOURCE` characters.
     bos_token, eos_token : str
         Texts of these tokens, for the template's variables of the same names.
-    seconds : float
-        Time one rendering may take.
     clock : callable
         The current time, for `strftime_now`.
 
     Raises
     ------
     ChatTemplateError
-        The source is not a valid template, is too long, or uses what is not offered.
+        The source is not a valid template, is too long or too deeply nested, or uses what is not offered.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class ChatTemplate:
         bos_token: str = "",
         eos_token: str = "",
         *,
-        seconds: float = 1.0,
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:
         if not isinstance(source, str):
@@ -60,7 +57,6 @@ class ChatTemplate:
                 f"chat template: expected up to {MAX_SOURCE} characters, got {len(source)}"
             )
         self.source, self.bos_token, self.eos_token = source, bos_token, eos_token
-        self._seconds = seconds
         environment = Environment(clock)
         try:
             self._template = environment.compile_guarded(source)
@@ -94,20 +90,20 @@ class ChatTemplate:
         ChatTemplateError
             The messages are malformed, the template refuses them or fails, or it exceeds its limits.
         """
+        plain = _PlainCopy()
         values = {
             "documents": None,
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
-            **{name: plain_data(value, name) for name, value in kwargs.items()},
-            "messages": check_messages(messages),
-            "tools": plain_data(tools, "tools"),
+            **{name: plain.copy(value, name) for name, value in kwargs.items()},
+            "messages": _check_messages(messages, plain),
+            "tools": plain.copy(tools, "tools"),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        budget = Budget(self._seconds, MAX_WORK)
-        budget.add(64 * budget.size(values))  # long conversations take work that is in proportion
+        budget = Budget(plain.size)
         token = current_budget.set(budget)
         try:
-            return self._collect(values)
+            return self._collect(values, budget)
         except ChatTemplateError:
             raise
         except OverBudget as error:
@@ -119,12 +115,12 @@ class ChatTemplate:
         finally:
             current_budget.reset(token)
 
-    def _collect(self, values: dict[str, Any]) -> str:
+    def _collect(self, values: dict[str, Any], budget: Budget) -> str:
         pieces, length = [], 0
         for piece in self._template.generate(values):
             length += len(piece)
-            if length > MAX_OUTPUT:
-                raise ChatTemplateError(f"chat template: stopped, it wrote more than {MAX_OUTPUT} characters")
+            if length > budget.text_limit:
+                raise OverBudget(f"more than {budget.text_limit} characters to write")
             pieces.append(piece)
         return "".join(pieces)
 
@@ -133,7 +129,7 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:500]}"
 
 
-def check_messages(messages: Any) -> list[dict[str, Any]]:
+def _check_messages(messages: Any, plain: _PlainCopy) -> list[dict[str, Any]]:
     """A plain copy of chat messages; ChatTemplateError says what is wrong with which."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise ChatTemplateError(f"messages: expected a list of mappings, got {type(messages).__name__}")
@@ -142,11 +138,11 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
         where = f"messages[{i}]"
         if not isinstance(message, Mapping):
             raise ChatTemplateError(f"{where}: expected a mapping, got {type(message).__name__}")
-        plain = plain_data(message, where)
-        if not isinstance(plain.get("role"), str) or not plain["role"]:
-            raise ChatTemplateError(f"{where}: expected a role, got {plain.get('role')!r}")
-        _check_content(plain, where)
-        checked.append(plain)
+        copy = plain.copy(message, where)
+        if not isinstance(copy.get("role"), str) or not copy["role"]:
+            raise ChatTemplateError(f"{where}: expected a role, got {copy.get('role')!r:.80}")
+        _check_content(copy, where)
+        checked.append(copy)
     return checked
 
 
@@ -166,19 +162,37 @@ def _check_content(message: dict[str, Any], where: str) -> None:
         raise ChatTemplateError(f"{where}.content: expected a string or a list of parts, got {found}")
 
 
-def plain_data(value: Any, where: str, depth: int = 0) -> Any:
-    """Copy dicts, lists, strings, numbers, booleans and None; anything else is a ChatTemplateError."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if depth >= MAX_DEPTH:
-        raise ChatTemplateError(f"{where}: expected at most {MAX_DEPTH} levels, got more")
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ChatTemplateError(f"{where}: expected strings as keys, got {key!r:.80}")
-        return {str(key): plain_data(item, f"{where}.{key}"[:200], depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_data(item, f"{where}[{i}]"[:200], depth + 1) for i, item in enumerate(value)]
-    raise ChatTemplateError(f"{where}: expected plain data, got {type(value).__name__}")
+class _PlainCopy:
+    """Copies dicts, lists, strings, numbers, booleans and None, and adds up their size.
+
+    Anything else, and more than `MAX_INPUT`, is a ChatTemplateError.
+    """
+
+    size = 0
+
+    def copy(self, value: Any, where: str, depth: int = 0) -> Any:
+        self.size += ELEMENT + (len(value) if isinstance(value, str) else 0)
+        if self.size > MAX_INPUT:
+            raise ChatTemplateError(f"{where}: expected up to {MAX_INPUT} characters in all, got more")
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, float):
+            return float(value)
+        if isinstance(value, int):
+            if int(value).bit_length() > MAX_BITS:
+                raise ChatTemplateError(f"{where}: expected integers of up to {MAX_BITS} bits, got more")
+            return int(value)
+        if depth >= MAX_DEPTH:
+            raise ChatTemplateError(f"{where}: expected at most {MAX_DEPTH} levels, got more")
+        if isinstance(value, Mapping):
+            copied = {}
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise ChatTemplateError(f"{where}: expected strings as keys, got {key!r:.80}")
+                copied[self.copy(key, where)] = self.copy(item, f"{where}.{key:.80}"[:200], depth + 1)
+            return copied
+        if isinstance(value, (list, tuple)):
+            return [self.copy(item, f"{where}[{i}]"[:200], depth + 1) for i, item in enumerate(value)]
+        raise ChatTemplateError(f"{where}: expected plain data, got {type(value).__name__}")

@@ -6,7 +6,7 @@ NumPy's scalars and arrays are as good as Python's numbers and lists; bools are 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sized
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,13 +14,27 @@ from oxillama.errors import ConfigError
 
 FLOAT_MAX = 3.4e38
 """The largest finite float32, rounded down."""
+INT_MAX = 2**31 - 1
+MOST_ITEMS = 2**22
+"""Values in a collection: a range may stand for more than there is memory for."""
+MOST_SHOWN = 300
+"""Characters of a wrong value in a message."""
 ABOVE_ZERO = math.nextafter(0.0, 1.0)
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 def refuse(name: str, expected: str, value: object) -> ConfigError:
     """The error for an option that has a wrong value."""
-    return ConfigError(f"{name}: expected {expected}, got {value!r}")
+    return ConfigError(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """The beginning of what ``repr`` says; the type where it says nothing: of an int of 5000 digits, say."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def integer(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> int:
@@ -42,6 +56,15 @@ def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise refuse(name, "True or False", value)
     return value
+
+
+def encodable(name: str, value: Any) -> str:
+    """``value`` if it is text that UTF-8 can express. Raises ConfigError."""
+    try:
+        instance(name, value, str).encode()
+    except UnicodeEncodeError:
+        raise refuse(name, "text that UTF-8 can express", value) from None
+    return str(value)
 
 
 def one_of(name: str, value: Any, names: Collection[str]) -> str:
@@ -85,7 +108,15 @@ def items(value: Any) -> list[Any] | None:
         value = value.tolist()
     if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Collection):
         return None
-    return list(value)
+    return list(value) if length(value) <= MOST_ITEMS else None
+
+
+def length(value: Sized) -> float:
+    """How much a collection holds; inf for a range that is longer than Python can say."""
+    try:
+        return len(value)
+    except OverflowError:
+        return math.inf
 
 
 def _is(kind: type, value: object) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.config.checks import INT_MAX
 from oxillama.config.sampler import SamplerConfig, SamplerFields
 from oxillama.errors import ConfigError
 
@@ -67,10 +68,10 @@ class GenerationOptions:
             self._set("max_tokens", checks.integer("max_tokens", self.max_tokens, 0))
         stop = () if self.stop is None else (self.stop,) if isinstance(self.stop, str) else self.stop
         self._set("stop", checks.texts("stop", stop, empty=False))
-        self._set("priority", checks.integer("priority", self.priority))
+        self._set("priority", checks.integer("priority", self.priority, -INT_MAX, INT_MAX))
         if self.timeout is not None:
             self._set("timeout", checks.number("timeout", self.timeout, checks.ABOVE_ZERO))
-        checks.instance("salt", self.salt, str)
+        checks.encodable("salt", self.salt)
         checks.boolean("logprobs", self.logprobs)
         checks.boolean("keep_logits", self.keep_logits)
         if self.top_logprobs is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, TypedDict
 
 from oxillama.config import checks
@@ -219,7 +220,7 @@ class SamplerConfig:
         for token, bias in self.logit_bias.items():
             if not checks.is_token(token):
                 raise checks.refuse("logit_bias", "token ids", token)
-            if bias != -math.inf:
+            if not isinstance(bias, Real) or bias != -math.inf:
                 checks.number(f"logit_bias[{token}]", bias)
         self._set("logit_bias", {int(token): float(bias) for token, bias in self.logit_bias.items()})
 
@@ -232,11 +233,12 @@ class SamplerConfig:
         if len(given) > 1:
             raise ConfigError(f"{given[0]}: cannot be combined with {given[1]}")
         plain = (bool, int, float, bytes, list, tuple, dict)
-        if isinstance(self.grammar, plain) or self.grammar == "":
+        if isinstance(self.grammar, plain) or is_empty(self.grammar) or hasattr(self.grammar, "tolist"):
             raise checks.refuse("grammar", "GBNF text or a compiled grammar", self.grammar)
         schema = self.json_schema
         is_number = isinstance(schema, (int, float)) and not isinstance(schema, bool)
-        if is_number or isinstance(schema, (bytes, list, tuple)) or schema == "":
+        is_array = hasattr(schema, "tolist") and not isinstance(schema, type)
+        if is_number or is_array or isinstance(schema, (bytes, list, tuple)) or is_empty(schema):
             raise checks.refuse("json_schema", "a mapping, JSON text, True, False or a type", schema)
         if self.regex is not None and not isinstance(self.regex, str):
             raise checks.refuse("regex", "a string", self.regex)
@@ -278,10 +280,15 @@ class SamplerConfig:
         self._set(name, tuple(value))
 
 
+def is_empty(value: Any) -> bool:
+    """Whether ``value`` is the empty string."""
+    return isinstance(value, str) and not value
+
+
 def is_breaker(value: Any) -> bool:
     """Whether ``value`` can be a DRY sequence breaker."""
     if isinstance(value, str):
-        return len(value) > 0
+        return 0 < len(value) == len(value.encode(errors="ignore").decode())
     return isinstance(value, tuple) and len(value) > 0 and all(map(checks.is_token, value))
 
 

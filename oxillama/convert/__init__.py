@@ -121,7 +121,7 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
     )
     general = {"general.name": name, "general.file_type": FILE_TYPES[kind].id}
     own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
-    if (folder / "modules.json").exists() and (folder / "1_Pooling" / "config.json").exists():
+    if os.path.lexists(folder / "modules.json") and os.path.lexists(folder / "1_Pooling" / "config.json"):
         asked = read_json(folder / "1_Pooling" / "config.json")
         modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
         if len(modes) != 1 or modes[0] not in POOLINGS:

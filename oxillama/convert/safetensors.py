@@ -1,7 +1,8 @@
 """Reads the tensors of a Hugging Face folder: one safetensors file, or shards with an index.
 
-A file is a length, a JSON header and the tensors' bytes; it is mapped, so only what is asked for is read. It
-is read here because NumPy has no bfloat16, which the `safetensors` package needs to give arrays of it.
+A file is a length, a JSON header and the tensors' bytes, of which only what is asked for is read. It is read
+here because NumPy has no bfloat16, which the `safetensors` package needs to give arrays of it, and because
+that package maps files, so that a file that is cut meanwhile ends the process.
 
 Format: https://huggingface.co/docs/safetensors/index#format.
 """
@@ -10,37 +11,42 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from oxillama.errors import LoadError, ModelFileError
+from oxillama.errors import LoadError
+from oxillama.gguf.extent import Extent, OpenFile
 
 MAX_HEADER = 100_000_000
+"""Bytes of a header, as the format's own reader has it, and of any other JSON file of a model."""
+
+MAX_DIMS = 8
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of an element of the kinds that weights come in."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a mapped file; ``shape`` in NumPy's order, the contiguous dimension last."""
+    """A tensor in a file; ``shape`` in NumPy's order, the contiguous dimension last."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
-    file: memoryview
-    start: int
-    end: int
+    data: Extent
 
     def values(self) -> np.ndarray:
-        """float32 of its shape. Raises LoadError if it holds anything but floats, or one too large."""
+        """float32 of its shape.
+
+        Raises LoadError if it holds anything but floats, or one too large, and ModelFileError if the file
+        cannot be read or has changed since it was opened.
+        """
         if self.kind not in WIDTHS:
             raise LoadError(f"{self.name}: expected weights in one of {', '.join(WIDTHS)}, got {self.kind}")
-        data = self.file[self.start : self.end]
+        data = self.data.read()
         if self.kind == "BF16":  # the upper half of a float32
             found = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
         else:
@@ -52,16 +58,45 @@ class Stored:
         return found.reshape(self.shape)
 
 
+def read_text(path: Path) -> str:
+    """A text in UTF-8, with line ends of one character.
+
+    Raises ModelFileError if the file cannot be read, LoadError if it is too long or something else.
+    """
+    file = OpenFile(path)
+    if file.size > MAX_HEADER:
+        raise LoadError(f"{path}: expected a text of at most {MAX_HEADER} bytes, got {file.size}")
+    try:
+        text = Extent(file, 0, file.size).read().tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path}: expected UTF-8, got {error}") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ModelFileError if the file cannot be read, LoadError if it is something else."""
+    return _json_object(read_text(path), f"{path}: expected JSON")
+
+
+def _json_object(text: str, expected: str) -> dict[str, Any]:
+    """A JSON object in which no name stands twice. Raises LoadError beginning with ``expected``."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise LoadError(f"{expected} with every name once, got {name!r:.80} twice")
+            found[name] = value
+        return found
+
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+        found = json.loads(text, object_pairs_hook=unique)
+    except LoadError:
+        raise
     except (ValueError, RecursionError) as error:
-        raise LoadError(f"{path}: expected JSON, got {error}") from error
+        raise LoadError(f"{expected}, got {error}") from error
     if not isinstance(found, dict):
-        raise LoadError(f"{path}: expected a JSON object, got {type(found).__name__}")
+        raise LoadError(f"{expected} of an object, got {type(found).__name__}")
     return found
 
 
@@ -74,14 +109,14 @@ def read_tensors(folder: Path) -> dict[str, Stored]:
     LoadError : a header is malformed, or a shard does not hold what the index says.
     """
     index = folder / "model.safetensors.index.json"
-    if not index.exists():
+    if not os.path.lexists(index):
         return {tensor.name: tensor for tensor in read_file(folder / "model.safetensors")}
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise LoadError(f"{index}: expected a weight_map of tensors and file names")
     found: dict[str, Stored] = {}
     for shard in sorted(set(places.values())):
-        if Path(shard).name != shard:
+        if Path(shard).name != shard or shard == ".." or not shard.isprintable():
             raise LoadError(f"{index}: expected names of files beside it, got {shard!r:.80}")
         for tensor in read_file(folder / shard):
             if places.get(tensor.name) != shard:
@@ -93,42 +128,42 @@ def read_tensors(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def read_file(path: Path) -> Iterator[Stored]:
-    """The tensors of one file; the map lives as long as one of them."""
+def read_file(path: Path) -> list[Stored]:
+    """The tensors of one file, which stays open as long as one of them lives."""
+    file = OpenFile(path)
+    if file.size < 8:
+        raise LoadError(f"{path}: expected a header of 8 bytes or more, got {file.size}")
+    whole = Extent(file, 0, file.size)
+    length = int.from_bytes(whole.read(0, 8).tobytes(), "little")
+    if length > min(file.size - 8, MAX_HEADER):
+        raise LoadError(f"{path}: expected a header inside {file.size} bytes, got one of {length}")
     try:
-        with open(path, "rb") as file:
-            size = path.stat().st_size
-            if size < 8:
-                raise LoadError(f"{path}: expected a header of 8 bytes or more, got {size}")
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    length = int.from_bytes(data[:8], "little")
-    if length > min(size - 8, MAX_HEADER):
-        raise LoadError(f"{path}: expected a header inside {size} bytes, got one of {length}")
-    try:
-        header = json.loads(bytes(data[8 : 8 + length]))
-    except (ValueError, RecursionError) as error:
+        text = whole.read(8, length).tobytes().decode()
+    except UnicodeDecodeError as error:
         raise LoadError(f"{path}: expected a JSON header, got {error}") from error
-    if not isinstance(header, dict):
-        raise LoadError(f"{path}: expected a JSON object as header, got {type(header).__name__}")
-    for name, entry in header.items():
-        if name != "__metadata__":
-            yield _stored(path, name, entry, data, 8 + length)
+    data = whole.part(8 + length, file.size - 8 - length)
+    header = _json_object(text, f"{path}: expected a JSON header")
+    found = [_stored(path, name, entry, data) for name, entry in header.items() if name != "__metadata__"]
+    end, before = data.start, ""
+    for tensor in sorted(found, key=lambda tensor: (tensor.data.start, tensor.data.nbytes)):
+        if tensor.data.start < end and tensor.data.nbytes:
+            raise LoadError(f"{path}: {tensor.name}: expected data after those of {before}, got an overlap")
+        end, before = max(end, tensor.data.start + tensor.data.nbytes), tensor.name
+    return found
 
 
-def _stored(path: Path, name: str, entry: Any, data: memoryview, first: int) -> Stored:
+def _stored(path: Path, name: str, entry: Any, data: Extent) -> Stored:
     try:
         kind, shape = str(entry["dtype"]), tuple(entry["shape"])
         start, end = entry["data_offsets"]
         numbers = (*shape, start, end)
-        sound = all(type(n) is int and n >= 0 for n in numbers) and start <= end <= len(data) - first
+        sound = len(shape) <= MAX_DIMS and all(type(n) is int and 0 <= n < 1 << 63 for n in numbers)
+        sound = sound and start <= end <= data.nbytes
     except (TypeError, KeyError, ValueError) as error:
         raise LoadError(f"{path}: {name}: expected a dtype, a shape and two offsets, got others") from error
     if sound and kind in WIDTHS:
         sound = end - start == math.prod(shape) * WIDTHS[kind]
     if not sound:
-        raise LoadError(
-            f"{path}: {name}: expected data inside the file, got {kind} {list(shape)} at {start} to {end}"
-        )
-    return Stored(name, kind, shape, data, first + start, first + end)
+        found = f"{kind} {list(shape)} at {start} to {end}"
+        raise LoadError(f"{path}: {name}: expected data inside the file, got {found:.200}")
+    return Stored(name, kind, shape, data.part(start, end - start))

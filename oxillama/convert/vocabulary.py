@@ -8,6 +8,7 @@ its model was not trained with.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from oxillama.convert.safetensors import read_json
-from oxillama.errors import ModelFileError, TokenizerError
+from oxillama.convert.safetensors import read_json, read_text
+from oxillama.errors import TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from oxillama.tokenizer.tokenizer_json import library_errors
@@ -79,9 +80,8 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
     ModelFileError : there is no tokenizer.json (or vocab.txt of a WordPiece), or it cannot be read.
     TokenizerError : it is of a kind, or has an option, that GGUF has no word for.
     """
-    settings = (
-        read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
-    )
+    beside = folder / "tokenizer_config.json"
+    settings = read_json(beside) if os.path.lexists(beside) else {}
     document = read_document(folder, settings)
     with library_errors("tokenizer.json", "a tokenizer"):
         library: Any = Tokenizer.from_str(json.dumps(document))
@@ -105,15 +105,12 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
 
 def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """tokenizer.json, or one made of BERT's vocab.txt."""
-    if (folder / "tokenizer.json").exists() or not (folder / "vocab.txt").exists():
+    if os.path.lexists(folder / "tokenizer.json") or not os.path.lexists(folder / "vocab.txt"):
         document = read_json(folder / "tokenizer.json")
         if not isinstance(document.get("model"), dict):
             raise TokenizerError("tokenizer.json: model: expected an object, got none")
         return document
-    try:
-        words = (folder / "vocab.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{folder / 'vocab.txt'}: cannot be read: {error}") from error
+    words = read_text(folder / "vocab.txt").rstrip("\n").split("\n")
     vocab = {word: id for id, word in enumerate(words)}
     names = {
         key: text_of(settings.get(f"{key}_token")) or f"[{key.upper()}]" for key in ("cls", "sep", "unk")
@@ -336,7 +333,7 @@ def special_ids(library: Any, settings: dict[str, Any], document: dict[str, Any]
 def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """`tokenizer.chat_template` and its named siblings, from their own file or the tokenizer's settings."""
     beside = folder / "chat_template.jinja"
-    told = beside.read_text(encoding="utf-8") if beside.exists() else settings.get("chat_template")
+    told = read_text(beside) if os.path.lexists(beside) else settings.get("chat_template")
     if told is None:
         return {}
     if isinstance(told, str):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.config import EngineConfig, SamplerConfig, checks
 from oxillama.engine.embedding import PoolingMode
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
@@ -66,7 +66,7 @@ class ReferenceNames:
         (generation,) = self.stream_batch([prompt], **{**fields, "keep_logits": True})
         text, rows = generation.result().text, generation.logits or []
         self._last.generation = generation
-        return text, np.array(rows, np.float32).reshape(len(rows), self.model.spec.n_vocab)
+        return text, np.array(rows, np.float32).reshape(len(rows), -1 if rows else self.model.spec.n_vocab)
 
     @property
     def _last_generation(self) -> Generation | None:
@@ -103,7 +103,7 @@ class ReferenceNames:
 
     def detokenize(self, tokens: Listed[int] | np.ndarray) -> str:
         """``tokenizer.decode(tokens)``."""
-        return self.model.tokenizer.decode([int(t) for t in tokens])
+        return self.model.tokenizer.decode(list(checks.token_ids("tokens", tokens)))
 
     def decode_token(self, token: int) -> str:
         """Text of one token; what is not a whole character becomes U+FFFD."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from oxillama.config import GenerationOptions
+from oxillama.config import GenerationOptions, checks
 from oxillama.engine.embedding import PoolingMode, embeddings, rankings
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.handle import Handle
+from oxillama.engine.locks import NotCopied
 from oxillama.engine.prompts import Prompt
 from oxillama.errors import ConfigError, EngineClosed
 
@@ -35,7 +36,7 @@ POLL = 0.01
 """Seconds between two looks whether requests have ended."""
 
 
-class AsyncEngine:
+class AsyncEngine(NotCopied):
     """Runs the requests of an asyncio program.
 
     Parameters
@@ -47,7 +48,7 @@ class AsyncEngine:
     """
 
     def __init__(self, engine: InferenceEngine) -> None:
-        if not engine.is_loaded:
+        if not checks.instance("engine", engine, InferenceEngine).is_loaded:
             raise ConfigError("model_path: no model is loaded")
         self.engine = engine
         self._owns_engine = False

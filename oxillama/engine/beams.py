@@ -125,7 +125,7 @@ def beam_search(
     """
     model.runner.check_logits()
     sampler = model.sampler(sampling)
-    if sampler.chain.has_python_stages or sampling.mirostat or sampling.xtc_probability:
+    if sampler.chain.has_callables or sampling.mirostat or sampling.xtc_probability:
         raise ConfigError("sampler: expected no mirostat, xtc or stage in Python for a beam search, got one")
     most = min(config.max_new_tokens, model.context_size - len(prompt))
     search = _Search(model, config, most)

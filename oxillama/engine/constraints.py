@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
-from threading import Lock
 
 from oxillama.config.sampler import SamplerConfig
+from oxillama.engine.locks import ForkedOpen
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
 from oxillama.grammar.python_types import schema_of_type
@@ -29,7 +29,7 @@ class Constraints:
         self.tokenizer = tokenizer
         self._vocabulary: Vocabulary | None = None
         self._grammars: OrderedDict[tuple[str, object], Grammar] = OrderedDict()
-        self._lock = Lock()
+        self._lock = ForkedOpen()
 
     def of(self, config: SamplerConfig) -> GrammarState | None:
         """A fresh state of the grammar, schema, pattern or choices that ``config`` names; None without one.
@@ -40,7 +40,7 @@ class Constraints:
         """
         if config.constraint is None:
             return None
-        with self._lock:
+        with self._lock.lock:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
             return GrammarState(self._grammar(config), self._vocabulary)

@@ -35,11 +35,16 @@ def pooling_of(mode: PoolingMode | str | None, model: LoadedModel) -> PoolingMod
     spec = model.spec
     if mode is None:
         mode = spec.pooling if spec.pooling in list(PoolingMode) else "last" if spec.causal else "mean"
+    return checked_mode(mode)
+
+
+def checked_mode(mode: PoolingMode | str) -> PoolingMode:
+    """A mode by its name. Raises ConfigError."""
     try:
         return PoolingMode(mode)
     except ValueError as error:
         modes = ", ".join(mode.value for mode in PoolingMode)
-        raise ConfigError(f"pooling: expected one of {modes}, got {mode!r}") from error
+        raise ConfigError(f"pooling: expected one of {modes}, got {checks.shown(mode)}") from error
 
 
 def pool_hidden_states(states: np.ndarray, mode: PoolingMode | str) -> np.ndarray:
@@ -52,8 +57,15 @@ def pool_hidden_states(states: np.ndarray, mode: PoolingMode | str) -> np.ndarra
     Returns
     -------
     float32 (n_embd,)
+
+    Raises
+    ------
+    ConfigError : there is no such mode, or there are no vectors.
     """
-    mode = PoolingMode(mode)
+    mode = checked_mode(mode)
+    checks.instance("states", states, np.ndarray)
+    if states.ndim != 2 or not len(states):
+        raise ConfigError(f"states: expected vectors of tokens, got shape {states.shape}")
     if mode is PoolingMode.MEAN:
         mean: np.ndarray = states.mean(axis=0, dtype=np.float64).astype(np.float32)
         return mean
@@ -120,6 +132,7 @@ def embeddings(
 ) -> list[Embedding]:
     """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``."""
     pooling = pooling_of(mode, model)
+    checks.boolean("normalize", normalize)
 
     def pooled(states: np.ndarray) -> np.ndarray:
         vector = pool_hidden_states(states, pooling)

@@ -20,6 +20,7 @@ from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig, beam_search
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.locks import NotCopied
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.sequence import Sequence
@@ -41,7 +42,7 @@ Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""
 
 
-class InferenceEngine(ReferenceNames):
+class InferenceEngine(ReferenceNames, NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,
@@ -68,7 +69,8 @@ class InferenceEngine(ReferenceNames):
     ) -> None:
         if isinstance(config, (str, os.PathLike)):
             config = EngineConfig(model_path=config)
-        self.config: EngineConfig = checks.instance("config", config or EngineConfig(), EngineConfig)
+        config = EngineConfig() if config is None else config
+        self.config: EngineConfig = checks.instance("config", config, EngineConfig)
         self._model: LoadedModel | None = None
         self._default_session: Session | None = None
         self._last = threading.local()
@@ -342,7 +344,9 @@ class InferenceEngine(ReferenceNames):
         **fields: Unpack[GenerationFields],
     ) -> Generation:
         """`stream` from the prompt that the file's chat template makes of a conversation; see `chat`."""
-        tokens = self.tokenizer.encode_chat(list(messages), **(template or {}))
+        tokens = self.tokenizer.encode_chat(
+            listed(messages, "messages"), **({} if template is None else template)
+        )
         return self._stream(tokens, options, fields, callback)
 
     def beam_search(

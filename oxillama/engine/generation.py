@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oxillama.engine.handle import Handle
+from oxillama.config import checks
+from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.request import Event, Piece, TextRequest
 from oxillama.engine.speculation import SpeculationStats
 from oxillama.engine.thread import EngineThread
-from oxillama.errors import GenerationTimeout
+from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.sampling.logprobs import SampledToken
 
 
@@ -96,6 +97,8 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         callback: Callable[[str], object] | None = None,
         owner: object = None,
     ) -> None:
+        if not (callback is None or callable(callback)):
+            raise checks.refuse("callback", "a callable", callback)
         super().__init__(thread, request, owner)
         self.prompt_tokens = request.prompt
         self.text = ""
@@ -157,9 +160,10 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         """The next piece of text: whole characters. Raises what ended the request, if that was an error."""
         try:
             while self.finish_reason is None:
-                text = self._take(self._event())
+                with self._reading.lock:  # two readers' pieces come in order
+                    text = self._take(self._event()) if self.finish_reason is None else ""
                 if text:
-                    return text
+                    return self._shown(text)
         except BaseException:  # an error of the request or the callback, or the user's Ctrl-C
             self.close()
             raise
@@ -181,7 +185,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
             while self.finish_reason is None:
                 text = self._take(await self._async_event())
                 if text:
-                    return text
+                    return self._shown(text)
         except BaseException:
             self.cancel()
             raise
@@ -210,10 +214,19 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
             self.logprobs += event.logprobs
         if self.logits is not None:
             self.logits += event.logits
-        if event.text and self._callback is not None and self._callback(event.text) is False:
-            self._is_stopped = True
-            self.cancel()
         return event.text
+
+    def _shown(self, text: str) -> str:
+        """The text, after the callback."""
+        if self._callback is not None:
+            try:
+                goes_on = self._callback(text) is not False
+            except SILENT as error:
+                raise ConfigError(f"callback: raised {error!r}") from error
+            if not goes_on:
+                self._is_stopped = True
+                self.cancel()
+        return text
 
     def _read_whole(self) -> None:
         """Removes the window, and has the rest come as one piece unless there is a callback."""
@@ -224,6 +237,8 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
 
     def _completion(self) -> Completion:
         assert self.finish_reason is not None
+        if self._request.error is not None and self.finish_reason == "error":
+            raise self._request.error  # another reader was told
         return Completion(
             self.text,
             self.finish_reason,

@@ -8,16 +8,25 @@ import weakref
 from contextlib import suppress
 from queue import Empty
 
+from oxillama.engine.locks import ForkedOpen, NotCopied
 from oxillama.engine.request import End, Event, Request
 from oxillama.engine.thread import EngineThread
-from oxillama.errors import SamplingError
+from oxillama.errors import EngineClosed, SamplingError
 
 POLL = 0.1
 """Seconds between two looks whether a request that was cancelled has ended."""
 
+LOST = 0.5
+"""Seconds between two looks whether the end of a request was lost to its reader."""
 
-class Handle:
+SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
+"""What would end the reader's loop in silence, if it were raised as it is."""
+
+
+class Handle(NotCopied):
     """The reader's side of a request, which is cancelled when nobody refers to its handle any more.
+
+    Threads and tasks may share it: each event goes to one of them.
 
     Parameters
     ----------
@@ -30,8 +39,10 @@ class Handle:
 
     def __init__(self, thread: EngineThread, request: Request, owner: object = None) -> None:
         self.finish_reason: str | None = None
+        self._is_cut = False  # events were dropped
         self._thread = thread
         self._request = request
+        self._reading = ForkedOpen()
         self._owner = owner
         request.reader = weakref.ref(self)
 
@@ -49,7 +60,7 @@ class Handle:
         self._thread.check_outside()
         while not self._is_over():
             with suppress(Empty):
-                self._note(self._request.events.get(timeout=POLL))
+                self._drop(self._request.events.get(timeout=POLL))
 
     @property
     def is_running(self) -> bool:
@@ -65,18 +76,41 @@ class Handle:
         """`close`, in asyncio."""
         self.cancel()
         while not self._is_over():
-            self._note(await self._next_event())
+            self._drop(await self._next_event())
+
+    def _drop(self, event: Event) -> None:
+        """Counts an event as read that nobody gets: what was read is then not the whole."""
+        self._is_cut = self._is_cut or not isinstance(event, End)
+        self._note(event)
+        if self._is_cut and self.finish_reason is not None:
+            self.finish_reason = "cancelled"
 
     def _is_over(self) -> bool:
         """Whether the end has been read, or was lost to a Ctrl-C between taking and noting it."""
-        if self.finish_reason is None and self._request.events.empty():
-            self.finish_reason = self._request.finish_reason
+        if self.finish_reason is None and self._is_told() and self._request.events.empty():
+            self.finish_reason = "cancelled" if self._is_cut else self._request.finish_reason
         return self.finish_reason is not None
 
     def _event(self) -> Event:
         """Waits for the next event. Raises what ended the request, if that was an error."""
         self._thread.check_outside()
-        return self._checked(self._request.events.get())
+        while True:
+            is_last = self._is_told()
+            try:
+                return self._checked(self._request.events.get(timeout=0 if is_last else LOST))
+            except Empty:
+                if is_last:
+                    return self._checked(self._lost_end())
+
+    def _is_told(self) -> bool:
+        """Whether there will be no more events than there are."""
+        if not self._request.is_told and not self._thread.may_tell:
+            self._request.finish("error", EngineClosed("engine: its thread has ended"))
+        return self._request.is_told
+
+    def _lost_end(self) -> End:
+        """The end, where another reader took it, or it was lost to a Ctrl-C between taking and noting it."""
+        return End(self._request.finish_reason or "error", self._request.error)
 
     async def _async_event(self) -> Event:
         """The same, in asyncio."""
@@ -86,17 +120,19 @@ class Handle:
         waker = waker_of(asyncio.get_running_loop())
         self._request.listener = waker
         while True:
+            is_last = self._is_told()
             try:
                 return self._request.events.get_nowait()
             except Empty:
+                if is_last:
+                    return self._lost_end()
                 await waker.wait()
 
     def _checked(self, event: Event) -> Event:
         """Notes an event. Raises the error that it tells of."""
         self._note(event)
         if isinstance(event, End) and event.error is not None:
-            if isinstance(event.error, (StopIteration, StopAsyncIteration, GeneratorExit)):
-                # raised as they are, they would end the reader's loop in silence
+            if isinstance(event.error, SILENT):
                 raise SamplingError(f"sampler: a stage raised {event.error!r}") from event.error
             raise event.error
         return event
@@ -128,8 +164,13 @@ class Waker:
         loop = self._loop()
         if not self._is_called and loop is not None:
             self._is_called = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits in it any more
+            try:
                 loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits in it any more
+            except BaseException:
+                self._is_called = False
+                raise
 
     def _wake(self) -> None:
         self._is_called = False

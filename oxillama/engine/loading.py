@@ -17,6 +17,7 @@ from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, avai
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, find_draft_model
+from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, prompt_tokens
@@ -42,7 +43,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class LoadedModel:
+class LoadedModel(NotCopied):
     """A model and everything that runs it; it ends its thread when nobody refers to it any more.
 
     The file is read and the weights are packed by its thread, which alone enters OpenMP.

@@ -10,10 +10,12 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from oxillama.engine.faults import fault, note
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import Runner
@@ -62,7 +64,10 @@ class EngineLoop:
     def add(self, request: Request) -> None:
         """Queues a request."""
         self.scheduler.add(request)
-        log.debug("request %d: %d tokens, priority %d", request.id, len(request.prompt), request.priority)
+        note(
+            log, logging.DEBUG, "request %d: %d tokens, priority %d",
+            request.id, len(request.prompt), request.priority,
+        )  # fmt: skip
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. From any thread, and from finalizers."""
@@ -82,18 +87,21 @@ class EngineLoop:
             rows = self._forward(batch)
             if rows is not None:
                 self._commit(batch, rows)
-                self._measure(batch, time.perf_counter() - started)
-                self.speculator.observe(batch, time.perf_counter() - began)
+                try:
+                    self._measure(batch, time.perf_counter() - started)
+                    self.speculator.observe(batch, time.perf_counter() - began)
+                except Exception:  # no text depends on it
+                    note(log, logging.ERROR, "a step could not be measured", exc_info=True)
         return bool(self._announce(batch.requests) or batch.requests)
 
     def time_to_deadline(self) -> float:
         """Seconds until a request is to end, whether it runs or not; inf if none is."""
         return self.scheduler.next_deadline() - self.scheduler.clock()
 
-    def end_all(self, reason: str, error: BaseException | None = None) -> None:
-        """Ends every request."""
+    def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
+        """Ends every request, each with an error of its own."""
         for request in [*self.scheduler.waiting, *self.scheduler.running]:
-            self.scheduler.finish(request, reason, error)
+            self.scheduler.finish(request, reason, error())
         self._announce([])
 
     def hold(self, sequence: Sequence, session: weakref.ref[Any]) -> None:
@@ -171,7 +179,7 @@ class EngineLoop:
         streams: Streams = []
         for request, row in zip(batch.requests, rows):
             if isinstance(row, Exception):
-                self.scheduler.finish(request, "error", row)
+                self._fail(request, row)
                 continue
             self.scheduler.ran(request)
             if request.finish_reason is not None:  # told between layers
@@ -179,17 +187,21 @@ class EngineLoop:
             elif isinstance(request, TextRequest) and row is not None:
                 streams.append((request, row))
             elif isinstance(request, EmbeddingRequest) and row is not None:
-                self._embed(request, row)
+                self._take(request, partial(request.take, row))
         self._sample(streams)
 
-    def _embed(self, request: EmbeddingRequest, rows: np.ndarray) -> None:
+    def _take(self, request: Request, take: Callable[[], str | None]) -> None:
+        """Gives a request what a step brought it; its error ends it alone."""
         try:
-            reason = request.take(rows)
+            reason = take()
         except Exception as error:
-            self.scheduler.finish(request, "error", error)
-            return
-        if reason is not None:
-            self.scheduler.finish(request, reason)
+            self._fail(request, error)
+        else:
+            if reason is not None:
+                self.scheduler.finish(request, reason)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        self.scheduler.finish(request, "error", fault(error))
 
     def _sample(self, streams: Streams) -> None:
         """Samples tokens for each request from its rows of logits, as long as they are the drafted ones."""
@@ -199,21 +211,31 @@ class EngineLoop:
         while going:
             rows = [(request, request.row(rows[at])) for request, rows in going]
             for (request, row), sampled in zip(rows, self._sampled(rows)):
-                if isinstance(sampled, BaseException):
+                if not isinstance(sampled, BaseException):
+                    self._take(request, partial(self._add_token, request, sampled, row, accepted))
+                elif request.sampler.chain.has_callables:  # the user's own error
                     self.scheduler.finish(request, "error", sampled)
-                    continue
-                reason = request.take(sampled, row)
-                # a token that is not pending was drafted: the pass has run it, and has the logits after it
-                accepted[request] += not request.sequence.pending
-                self.metrics.token(request, self.scheduler.clock())
-                if reason is not None:
-                    self.scheduler.finish(request, reason)
+                else:
+                    self._fail(request, sampled)
             going = [(r, rows) for r, rows in going if r.finish_reason is None and not r.sequence.pending]
             at += 1
         for (request, _), n in zip(streams, drafted):
             if request.speculation is not None:
                 request.speculation.note(n, accepted[request])
                 self.metrics.draft(n, accepted[request])
+
+    def _add_token(
+        self,
+        request: TextRequest,
+        sampled: int | SampledToken,
+        row: np.ndarray,
+        accepted: dict[TextRequest, int],
+    ) -> str | None:
+        reason = request.take(sampled, row)
+        # a token that is not pending was drafted: the pass has run it, and has the logits after it
+        accepted[request] += not request.sequence.pending
+        self.metrics.token(request, self.scheduler.clock())
+        return reason
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""
@@ -265,12 +287,15 @@ class EngineLoop:
             self.metrics.end(request)
             if isinstance(request, TextRequest) and request.speculation is not None:
                 request.speculation.drafter.forget(request.sequence)
-            log.debug("request %d: ended with %s", request.id, request.finish_reason)
+            note(log, logging.DEBUG, "request %d: ended with %s", request.id, request.finish_reason)
         listeners: set[Callable[[], object]] = {
             request.listener for request in (*requests, *ended) if request.listener is not None
         }
         for listener in listeners:
-            listener()
+            try:
+                listener()
+            except Exception:
+                listener()  # or a reader would wait for ever
         if ended and not self.scheduler.running:
             self.runner.pool.shrink_to_fit(KEEP_BYTES)
         return len(ended)

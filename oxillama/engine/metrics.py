@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from oxillama.config import checks
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -182,8 +183,11 @@ class EngineMetrics:
 
         Raises
         ------
-        ConfigError : the package ``prometheus_client`` is not installed.
+        ConfigError : the package ``prometheus_client`` is not installed, or a label is no text.
         """
+        for pair in (labels or {}).items():
+            for text in pair:
+                checks.encodable("labels", text)
         return prometheus_text(self.snapshot(), labels or {})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from collections.abc import Sequence as Listed
 from typing import Any, TypeVar
 
@@ -35,27 +35,40 @@ def prompt_tokens(prompt: Prompt, tokenizer: TokenizerBridge, n_vocab: int, most
             raise PromptError("prompt: is empty")
         tokens = tokenizer.encode(prompt)
     else:
-        tokens = checked_tokens(prompt, n_vocab)
-    if len(tokens) > most:
-        raise PromptError(f"prompt: expected at most {most} tokens for the context, got {len(tokens)}")
+        return checked_tokens(prompt, n_vocab, most)
+    check_room(len(tokens), most)
     return tokens
 
 
-def checked_tokens(tokens: Any, n_vocab: int) -> list[int]:
-    """Token ids as ints. Raises PromptError unless they are a sequence or array of ids below ``n_vocab``."""
-    found = checks.items(tokens) if isinstance(tokens, (Listed, np.ndarray)) else None
+def check_room(n: float, most: int) -> None:
+    """Raises PromptError if there are more tokens than there is room for."""
+    if n > most:
+        raise PromptError(f"prompt: expected at most {most} tokens for the context, got {n}")
+
+
+def checked_tokens(tokens: Any, n_vocab: int, most: int, *, least: int = 1) -> list[int]:
+    """Token ids as ints.
+
+    Raises PromptError unless they are a sequence or array of ``least`` to ``most`` ids below ``n_vocab``."""
+    found = None
+    if tokens.ndim > 0 if isinstance(tokens, np.ndarray) else isinstance(tokens, Listed):
+        check_room(checks.length(tokens), most)  # before it is listed: a range may be of any length
+        found = checks.items(tokens)
     if found is None:
         raise PromptError(f"prompt: expected text or token ids, got {type(tokens).__name__}")
-    wrong = next((t for t in found if not checks.is_token(t) or t >= n_vocab), None)
-    if wrong is not None:
-        raise PromptError(f"prompt: expected token ids below {n_vocab}, got {wrong!r}")
-    if not found:
+    for token in found:
+        if not checks.is_token(token) or token >= n_vocab:
+            raise PromptError(f"prompt: expected token ids below {n_vocab}, got {checks.shown(token)}")
+    if len(found) < least:
         raise PromptError("prompt: has no tokens")
     return [int(t) for t in found]
 
 
 def listed(values: Iterable[T], name: str = "prompts") -> list[T]:
-    """A list of prompts or texts. Raises ConfigError for one text, which would be a list of its letters."""
+    """A list of prompts, texts or messages. Raises ConfigError for one text, which would be a list of its
+    letters."""
     if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise ConfigError(f"{name}: expected a list of {name}, got {type(values).__name__}")
+    if isinstance(values, Sized) and checks.length(values) > checks.MOST_ITEMS:  # a range
+        raise ConfigError(f"{name}: expected at most {checks.MOST_ITEMS}, got {checks.shown(values)}")
     return list(values)

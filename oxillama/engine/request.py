@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
+from oxillama.engine.faults import fault
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
@@ -84,7 +86,8 @@ class Request:
     reader : its handle; when that is gone, the request ends.
     cancelled : why the request is to end; "" while it goes on. Any thread may set it.
     cause : the error that its reader then gets, unless the reader cancelled it.
-    finish_reason : None until it has ended.
+    finish_reason : None until it has ended. error : what the reader is told of it.
+    is_told : whether there will be no more events.
     """
 
     output = Output.NONE
@@ -115,6 +118,8 @@ class Request:
         self.cancelled = ""
         self.cause: BaseException | None = None
         self.finish_reason: str | None = None
+        self.error: BaseException | None = None
+        self.is_told = False
         # for the scheduler and the metrics
         self.n_cached = 0  # tokens of the prompt that the prefix cache had
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
@@ -151,10 +156,17 @@ class Request:
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """Hands over the rest and the `End`; a second call does nothing. The scheduler frees the pages."""
-        if self.finish_reason is None:
-            self.finish_reason = reason
+        if self.finish_reason is not None:
+            return
+        self.error = error or (self.cause if reason == self.cancelled else None)
+        self.finish_reason = reason
+        try:
             self.flush(error)
-            self.put(End(reason, error or (self.cause if reason == self.cancelled else None)))
+        except Exception as failed:  # the text is not whole
+            self.finish_reason, self.error = "error", fault(failed)
+        with suppress(Exception):  # a reader that is not told looks for itself
+            self.put(End(self.finish_reason, self.error))
+        self.is_told = True
 
     def flush(self, error: BaseException | None) -> None:
         """Hands over what was held back."""

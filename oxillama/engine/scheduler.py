@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import SchedulerConfig
+from oxillama.engine.faults import fault, note
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
@@ -288,6 +289,13 @@ class Scheduler:
 
     def _admit(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
         """Admits a waiting request if there are pages for all of its prompt; whether it was admitted."""
+        try:
+            return self._may_run(request, batch, now)
+        except Exception as error:
+            self.finish(request, "error", fault(error))
+            return False
+
+    def _may_run(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
         sequence = request.sequence
         n_known = self._reuse(request)
         # what those that run will need: the rest of their prompts, a page for each stream to go on with
@@ -336,8 +344,12 @@ class Scheduler:
         if self.prefix is not None and request.key is not None and n:
             slot = sequence.kv.state_after(n) if not whole_pages or n in (sequence.marks or ()) else None
             tokens, kv = sequence.tokens[:n], sequence.kv
-            request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
-            kv.version += 1  # some of its pages may be known ones now
+            kv.version += 1  # some of its pages may be known ones afterwards
+            try:
+                request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
+            except Exception:  # a text does not depend on what is kept for others
+                request.node = None
+                note(log, logging.ERROR, "pages could not be kept for later prompts", exc_info=True)
 
     # --- when pages run out ---------------------------------------------------------------------
 
@@ -362,8 +374,8 @@ class Scheduler:
                 return 0
         try:
             batch.add(request, n)
-        except KvCacheFullError as error:  # the system has no memory, whatever the pool may take
-            self.finish(request, "error", error)
+        except Exception as error:  # the system has no memory, whatever the pool may take
+            self.finish(request, "error", fault(error))
             return 0
         return n
 
@@ -378,7 +390,7 @@ class Scheduler:
         self.running.remove(request)
         self.waiting.append(request)
         self.preemptions += 1
-        log.debug("request %d: gives up its pages and waits for others", request.id)
+        note(log, logging.DEBUG, "request %d: gives up its pages and waits for others", request.id)
 
     def _fail(self, request: Request) -> None:
         pool, states = self.pool, self.pool.recurrent_states

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from oxillama.config import GenerationOptions, SamplerConfig, checks
+from oxillama.engine.faults import fault
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.locks import ForkedOpen, NotCopied
 from oxillama.engine.loop import EngineLoop
-from oxillama.engine.prompts import Prompt
+from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, PromptError
+from oxillama.errors import ConfigError, EngineClosed, OxiLlamaError, PromptError
 from oxillama.gguf.fingerprint import ModelFingerprint
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from oxillama.config import GenerationFields
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class KvSnapshot:
     fingerprint: ModelFingerprint
 
 
-class Session:
+class Session(NotCopied):
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
     Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
@@ -56,7 +60,7 @@ class Session:
     def __init__(self, model: LoadedModel, default_sampler: SamplerConfig) -> None:
         self._model = model
         self._default_sampler = default_sampler
-        self._lock = threading.RLock()  # two threads' tokens would mix
+        self._lock = ForkedOpen()  # two threads' tokens would mix
         self._request: TextRequest | None = None  # that goes on from here
         self._is_closed = False
         self._sequence = sequence = Sequence(model.pool)
@@ -71,6 +75,15 @@ class Session:
     def tokens(self) -> list[int]:
         """Ids of the sequence."""
         return list(self._sequence.tokens)
+
+    def _call(self, job: Callable[[], T]) -> T:
+        """What a job of the engine thread returns, or an error of ours."""
+        try:
+            return self._model.call(job)
+        except OxiLlamaError:
+            raise
+        except Exception as error:
+            raise fault(error) from error
 
     # --- passes -------------------------------------------------------------------------------------
 
@@ -95,7 +108,7 @@ class Session:
 
     def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
         fresh = self._model.prompt_tokens(prompt)
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             n_before = len(sequence.tokens)
             n_after = n_before + len(fresh)
@@ -109,7 +122,7 @@ class Session:
                 sequence.tokens += fresh
                 return self._run_pending(sequence, all_logits)
             except BaseException:
-                self._model.call(lambda: sequence.truncate(n_before))
+                self._call(lambda: sequence.truncate(n_before))
                 raise
 
     def _run_pending(self, sequence: Sequence, all_logits: bool) -> np.ndarray:
@@ -118,7 +131,7 @@ class Session:
         parts: list[np.ndarray] = []
         while sequence.pending:
             part = [(sequence, min(chunk, sequence.pending))]
-            rows = self._model.call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
+            rows = self._call(lambda part=part: runner.forward(part, all_logits))  # type: ignore[misc]
             parts = [*parts, rows] if all_logits else [rows]
         return np.concatenate(parts)
 
@@ -139,7 +152,7 @@ class Session:
         """Ends the request that goes on from here, and takes what it has run."""
         if self._request is not None:
             self._model.thread.cancel(self._request)
-            self._model.call(self._model.scheduler.reap)  # after it, the sequence is this session's
+            self._call(self._model.scheduler.reap)  # after it, the sequence is this session's
         self._request = None
 
     # --- back, aside, and on ------------------------------------------------------------------------
@@ -149,14 +162,14 @@ class Session:
 
         A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
         """
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             n = checks.integer("n_tokens", n_tokens, 0, len(sequence.tokens))
-            self._model.call(lambda: sequence.truncate(n))
+            self._call(lambda: sequence.truncate(n))
 
     def fork(self) -> Session:
         """Another session with the same tokens; pages are shared until one of them writes."""
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             made = Session(self._model, self._default_sampler)
             fork = made._sequence
@@ -165,7 +178,7 @@ class Session:
                 fork.tokens = list(sequence.tokens)
                 fork.take_fork(sequence, sequence.cached_len)
 
-            self._model.call(take)
+            self._call(take)
             return made
 
     def stream(
@@ -201,7 +214,7 @@ class Session:
     ) -> Generation:
         model = self._model
         checked = GenerationOptions.of(options, fields, self._default_sampler)
-        with self._lock:
+        with self._lock.lock:
             sequence = self._idle_sequence()
             if not 0 < len(sequence.tokens) < model.context_size:
                 least = "at least one token" if not sequence.tokens else "room for a token"
@@ -219,7 +232,7 @@ class Session:
 
             self._request = request
             try:
-                model.call(begin)
+                self._call(begin)
             except Exception:
                 self._request = None
                 raise
@@ -232,11 +245,11 @@ class Session:
 
     def kv_snapshot(self) -> KvSnapshot:
         """A copy of the sequence: its tokens, keys, values and recurrent state."""
-        with self._lock:
+        with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
-            data = model.call(lambda: sequence.kv.snapshot(sequence.cached_len))
+            data = self._call(lambda: sequence.kv.snapshot(sequence.cached_len))
             config = model.config
             return KvSnapshot(self.tokens, data, config.kv_type, config.page_size, model.fingerprint)
 
@@ -246,38 +259,44 @@ class Session:
         Raises
         ------
         ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``,
-            ``kv_type`` or ``page_size``.
-        KvCacheFullError : there are no pages for it. The sequence is as it was in both cases.
+            ``kv_type`` or ``page_size``; or it is not as `kv_snapshot` made it.
+        PromptError : its tokens do not fit the context, or are not of the vocabulary.
+        KvCacheFullError : there are no pages for it. The sequence is as it was in all cases.
         """
         checks.instance("snapshot", snapshot, KvSnapshot)
-        with self._lock:
+        with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
             for name in ("kv_type", "page_size"):
                 wanted, found = getattr(model.config, name), getattr(snapshot, name)
                 if found != wanted:
-                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {found}")
+                    got = found if isinstance(found, str) else checks.shown(found)
+                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {got}")
+            checks.instance("snapshot: fingerprint", snapshot.fingerprint, ModelFingerprint)
+            data = checks.instance("snapshot: data", snapshot.data, np.ndarray)
             if snapshot.fingerprint != model.fingerprint:
                 raise ConfigError(
                     f"snapshot: expected one of model {model.fingerprint.display()}, "
                     f"got one of {snapshot.fingerprint.display()}"
                 )
-            n = len(snapshot.tokens)
+            tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
+            n = len(tokens)
 
             def restore() -> None:
-                sequence.kv.restore(snapshot.data, n)
-                sequence.tokens = list(snapshot.tokens)
+                sequence.kv.restore(data, n)
+                sequence.tokens = tokens
                 sequence.cached_len = sequence.scheduled_len = n
 
-            model.call(restore)
+            self._call(restore)
 
     # --- the end ------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Frees its pages; a generation that goes on from here is cancelled."""
-        with self._lock:
-            if not self._is_closed and self._model.thread.is_open:
-                self._end_request()
-                self._model.call(lambda: self._model.loop.release(self._sequence))
+        with self._lock.lock:
+            if not self._is_closed:
+                with suppress(EngineClosed):  # its pages are gone with the engine
+                    self._end_request()
+                    self._call(lambda: self._model.loop.release(self._sequence))
             self._is_closed = True
 
     def __enter__(self) -> Session:

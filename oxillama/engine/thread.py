@@ -19,12 +19,17 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from oxillama._kernels.openmp_thread import may_enter_openmp
+from oxillama.engine.faults import fault
+from oxillama.engine.locks import ForkedOpen
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import Request
 from oxillama.errors import ConfigError, EngineClosed
 
 T = TypeVar("T")
 Command = Callable[[], object]
+
+LONGEST = 1e6
+"""Most seconds to wait for a command at a time."""
 
 FORK_POLL = 0.001
 """Seconds between two looks whether a fork is over."""
@@ -42,7 +47,7 @@ class EngineThread:
         self.loop: EngineLoop | None = None
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._starting = ForkedOpen()  # reentrant: a finalizer may close the thread at any time
         self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
         self._closed: BaseException | None = None
         self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
@@ -60,13 +65,13 @@ class EngineThread:
         EngineClosed : the thread has ended.
         """
         loop = self._need_loop()
-        with self._starting:
+        with self._starting.lock:  # what is put before it is closed is run or ended
             self._check_open()
             if limited:
                 loop.scheduler.check_room(len(self._coming))
             self._coming.add(request)
-        request.submit(loop.scheduler.clock())
-        self._put(partial(self._add, request))
+            request.submit(loop.scheduler.clock())
+            self._put(partial(self._add, request))
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. Also from finalizers: no lock is taken."""
@@ -107,9 +112,14 @@ class EngineThread:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def may_tell(self) -> bool:
+        """Whether it can still end a request that was submitted."""
+        return self._thread is None or self._thread.is_alive()
+
     def close(self, *, finish: bool = False, wait: bool = True) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
-        with self._starting:
+        with self._starting.lock:
             if self._closed is None:
                 self._closed = EngineClosed("engine: is closed")
         if finish:
@@ -128,12 +138,18 @@ class EngineThread:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise EngineClosed(str(self._closed)) from self._closed.__cause__
+            raise self._refusal()
+
+    def _refusal(self) -> EngineClosed:
+        """Why nothing is run any more; a new error each time, for each reader's traceback."""
+        made = EngineClosed(str(self._closed))
+        made.__cause__ = None if self._closed is None else self._closed.__cause__
+        return made
 
     def _put(self, command: Command) -> None:
         self._inbox.put(command)
         if self._thread is None:
-            with self._starting:
+            with self._starting.lock:
                 if self._thread is None:
                     # a daemon, for nobody joins those before the exit handlers run, of which one closes it
                     self._thread = threading.Thread(target=self._run, name="oxillama", daemon=True)
@@ -150,12 +166,10 @@ class EngineThread:
                 except BaseException as error:
                     if self.loop is None:
                         raise
-                    self.loop.end_all("error", error)
+                    self.loop.end_all("error", partial(fault, error))
         except BaseException as error:
             self._closed = EngineClosed(f"engine: its thread has ended ({error!r})")
             self._closed.__cause__ = error
-            if self.loop is not None:
-                self.loop.end_all("error", error)
         self._refuse_rest()
 
     def _turn(self) -> None:
@@ -168,7 +182,7 @@ class EngineThread:
         if is_idle and (self._closed is None or self._has_requests()):
             wait = math.inf if self.loop is None else self.loop.time_to_deadline()
             try:
-                command = self._inbox.get(timeout=None if wait == math.inf else max(0.0, wait))
+                command = self._inbox.get(timeout=None if wait == math.inf else min(max(0.0, wait), LONGEST))
             except Empty:
                 return
             with self._stepping:
@@ -185,19 +199,23 @@ class EngineThread:
         return self.loop is not None and bool(self.loop.scheduler.waiting or self.loop.scheduler.running)
 
     def _add(self, request: Request) -> None:
-        with self._starting:
+        with self._starting.lock:
             self._coming.discard(request)
-        self._need_loop().add(request)
+        loop = self._need_loop()
+        try:
+            loop.add(request)
+        except Exception as error:
+            loop.scheduler.finish(request, "error", fault(error))
 
     def _cancel_all(self) -> None:
         if self.loop is not None:
-            self.loop.end_all("cancelled", self._closed)
+            self.loop.end_all("cancelled", self._refusal)
 
     def _give_up_pass(self) -> None:
         """Has the running pass end before its next layer, if nobody needs it any more."""
         if self.loop is not None:
             for request in [*self.loop.scheduler.running]:
-                request.cause = self._closed
+                request.cause = self._refusal()
                 self.loop.cancel(request)
 
     def _finish_all(self) -> None:
@@ -207,9 +225,11 @@ class EngineThread:
 
     def _refuse_rest(self) -> None:
         """Ends what arrived after the thread was closed: jobs raise, requests end."""
-        self._run_commands()
-        if self.loop is not None:
-            self.loop.end_all("cancelled", self._closed)
+        try:
+            self._run_commands()
+        finally:
+            if self.loop is not None:
+                self.loop.end_all("cancelled", self._refusal)
 
     # --- forks --------------------------------------------------------------------------------------
 
@@ -223,10 +243,17 @@ class EngineThread:
 
     def _after_fork_in_child(self) -> None:
         self._after_fork()
+        coming = list(self._coming)
         self._thread, self._inbox, self._coming = None, SimpleQueue(), weakref.WeakSet()
-        self._starting = threading.Lock()
         if self.loop is not None:
-            self.loop.end_all("error", EngineClosed("request: it runs in the process that was forked"))
+            for request in coming:
+                request.finish("error", in_parent())
+            self.loop.end_all("error", in_parent)
+
+
+def in_parent() -> EngineClosed:
+    """For the reader of a request that does not run in this process."""
+    return EngineClosed("request: it runs in the process that was forked")
 
 
 class _Call(Generic[T]):

@@ -1,1 +1,1 @@
-"""Files: GGUF: a header reader, the mapped file with its tensors, a writer."""
+"""Files: GGUF: a header reader, the file with its tensors, a writer."""

@@ -15,11 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from blake3 import blake3
 
 from oxillama.atomic_file import replaced_file
 from oxillama.errors import ModelFileError
-from oxillama.gguf.model_file import FileIdentity, ModelFile
+from oxillama.gguf.extent import FileIdentity
+from oxillama.gguf.model_file import ModelFile
 
 VERSION = b"oxillama model fingerprint 1"
 """Part of every hash: a new way to hash gives new fingerprints."""
@@ -27,8 +29,8 @@ VERSION = b"oxillama model fingerprint 1"
 LAYOUT_KEYS = ("general.alignment", "split.no", "split.count", "split.tensors.count")
 """Metadata that say how the model lies in files, and nothing about the model."""
 
-PIECE_BYTES = 64 << 20
-"""Bytes hashed between two calls of the progress callback."""
+PIECE_BYTES = 8 << 20
+"""Bytes read and hashed between two calls of the progress callback."""
 
 THREADED_BYTES = 1 << 20
 """Smallest tensor that is hashed with several threads."""
@@ -70,7 +72,8 @@ class ModelFingerprint:
 
         Raises
         ------
-        ModelFileError, GGUFError : as `ModelFile.open`; or an open file is closed.
+        ModelFileError, GGUFError : as `ModelFile.open`; or an open file is closed, cannot be read, or has
+            changed since it was opened.
         """
         chosen = tuple(sorted((name, repr(value)) for name, value in (settings or {}).items()))
         if isinstance(source, ModelFile):
@@ -132,19 +135,17 @@ def _hashed(file: ModelFile, progress: Progress | None) -> bytes:
     """The hash of all metadata and tensors; tensors are read in file order and combined in order of names."""
     tensors = {}
     done, total = 0, sum(info.nbytes for info in file.tensors.values())
+    buffer = np.empty(min(PIECE_BYTES, total), np.uint8)
     for name, info in file.tensors.items():
-        data, hashed = (
-            file.data(name),
-            blake3(max_threads=blake3.AUTO if info.nbytes >= THREADED_BYTES else 1),
-        )
+        extent = file.extent(name)
+        hashed = blake3(max_threads=blake3.AUTO if info.nbytes >= THREADED_BYTES else 1)
         for start in range(0, info.nbytes, PIECE_BYTES):
-            piece = data[start : start + PIECE_BYTES]
+            piece = extent.read(start, min(PIECE_BYTES, info.nbytes - start), buffer)
             hashed.update(piece.data)
             done += len(piece)
             if progress is not None:
                 progress(done, total)
         tensors[name] = hashed.digest()
-        file.release(name)
     combined = blake3(VERSION)
     pairs = file.raw_metadata()
     for key in sorted(pairs.keys() - set(LAYOUT_KEYS)):

@@ -1,8 +1,8 @@
-"""Parses the header of a GGUF file, given as bytes: the metadata and the tensor directory.
+"""Parses the header of a GGUF file: the metadata and the tensor directory.
 
-`_Cursor` checks every count, length and offset against the bytes that remain before it uses them, so that
-neither the time nor the memory for a file exceeds a small multiple of its size. Metadata are copies: they
-outlive the buffer.
+`_Cursor` reads the file in growing pieces. It checks every count, length and offset against the bytes that
+remain before it uses them, so that neither the time nor the memory for a file exceeds a small multiple of its
+size. Metadata are copies: they outlive what was read.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian.
 """
@@ -10,7 +10,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 from __future__ import annotations
 
 import math
-import mmap
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from oxillama.errors import GGUFError
 from oxillama.formats import FORMAT_BY_ID, Format
+from oxillama.gguf.extent import Extent
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -31,6 +31,8 @@ MAX_NAME_BYTES = 64
 MAX_DIMS = 4
 MAX_ARRAY_DEPTH = 4  # arrays of arrays; files in use hold flat ones only
 MAX_INT64 = (1 << 63) - 1
+MAX_HEADER_BYTES = 1 << 30  # headers of files in use have some 10 MB
+FIRST_PIECE_BYTES = 1 << 16  # of the header; every further piece is as large as what has been read
 
 # The fewest bytes an entry takes: bounds for counts.
 MIN_KEY_VALUE_BYTES = 8 + 1 + 4 + 1  # key length, key, type, value
@@ -55,8 +57,6 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
-
-Buffer = mmap.mmap | memoryview
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,11 @@ class Header:
 class _Cursor:
     """A position in the header of one file. Every read is checked against the bytes that remain."""
 
-    def __init__(self, buffer: Buffer, label: str) -> None:
-        self.buffer = buffer
-        self.size = len(buffer)
+    def __init__(self, file: Extent, label: str) -> None:
+        self.file = file
+        self.size = file.nbytes
+        known = file.nbytes if isinstance(file.holder, np.ndarray) else 0
+        self.buffer = file.read(0, known).data  # the beginning of the file
         self.label = label
         self.pos = 0
         self.alignment = DEFAULT_ALIGNMENT
@@ -158,10 +160,27 @@ class _Cursor:
     def fail(self, message: str, key: str | None = None, offset: int | None = None) -> NoReturn:
         raise GGUFError(f"{message}, in {self.label}", key=key, offset=self.pos if offset is None else offset)
 
-    def need(self, n_bytes: int, what: str, key: str | None) -> None:
+    def expect(self, n_bytes: int, what: str, key: str | None) -> None:
         """Fail unless ``n_bytes`` are left."""
         if n_bytes > self.size - self.pos:
             self.fail(f"{what}: expected {n_bytes} bytes, got {self.size - self.pos}", key)
+
+    def need(self, n_bytes: int, what: str, key: str | None) -> None:
+        """Have the next ``n_bytes`` in the buffer. Fail unless they are left."""
+        if n_bytes > len(self.buffer) - self.pos:
+            self.expect(n_bytes, what, key)
+            self.load(self.pos + n_bytes, key)
+
+    def load(self, end: int, key: str | None) -> None:
+        """Read on, at least to ``end``, which is inside the file."""
+        if end > MAX_HEADER_BYTES:
+            self.fail(f"expected a header of at most {MAX_HEADER_BYTES} bytes, got a longer one", key)
+        known = len(self.buffer)
+        end = min(self.size, max(end, 2 * known, FIRST_PIECE_BYTES))
+        buffer = np.empty(end, np.uint8)
+        buffer[:known] = self.buffer
+        self.file.read(known, end - known, buffer[known:])
+        self.buffer = buffer.data
 
     def take(self, n_bytes: int, what: str, key: str | None) -> bytes:
         self.need(n_bytes, what, key)
@@ -176,7 +195,7 @@ class _Cursor:
     def count(self, min_bytes: int, what: str, key: str | None = None) -> int:
         """A 64-bit count of things that take ``min_bytes`` or more each."""
         count = self.integer(U64, f"the number of {what}", key)
-        self.need(count * min_bytes, f"{count} {what}", key)
+        self.expect(count * min_bytes, f"{count} {what}", key)
         return count
 
     def name(self, what: str, limit: int) -> str:
@@ -204,17 +223,23 @@ class _Cursor:
 
     def strings(self, count: int, key: str) -> StringArray:
         start = pos = self.pos
-        buffer, unpack, ends = self.buffer, U64.unpack_from, array("q")
-        try:
-            for _ in range(count):
-                pos += STRING_LENGTH_BYTES + unpack(buffer, pos)[0]
-                ends.append(pos - start)
-        except (struct.error, OverflowError):  # a length, or the end after it, is outside the file
-            pos = self.size + 1
-        if pos > self.size:
+        unpack, ends = U64.unpack_from, array("q")
+        while len(ends) < count:
+            buffer = self.buffer
+            try:
+                for _ in range(count - len(ends)):
+                    pos += STRING_LENGTH_BYTES + unpack(buffer, pos)[0]
+                    ends.append(pos - start)
+            except (struct.error, OverflowError):  # a length, or the end after it, is not in the buffer
+                if pos + STRING_LENGTH_BYTES > self.size:
+                    break
+                self.load(pos + STRING_LENGTH_BYTES, key)
+        if len(ends) < count or pos > self.size:
             self.fail(f"expected {count} strings, got the end of the file", key, start)
+        if pos > len(self.buffer):
+            self.load(pos, key)
         self.pos = pos
-        return StringArray(bytes(buffer[start:pos]), ends)
+        return StringArray(bytes(self.buffer[start:pos]), ends)
 
     def array_value(self, key: str, depth: int) -> Any:
         """An array value; those inside another array come as plain lists."""
@@ -334,16 +359,17 @@ class _Cursor:
                 )
 
 
-def parse_header(buffer: Buffer, label: str, shard: int = 0) -> Header:
-    """Parse the header of the GGUF file that ``buffer`` holds; tensor data are not touched.
+def parse_header(file: Extent, label: str, shard: int = 0) -> Header:
+    """Parse the header of the GGUF file ``file``; tensor data are not read.
 
     ``label`` names the file in errors, ``shard`` becomes `TensorInfo.shard`.
 
     Raises
     ------
     GGUFError : the header is malformed, or tensors do not lie within the file side by side.
+    ModelFileError : the file cannot be read, or has changed since it was opened.
     """
-    cursor = _Cursor(buffer, label)
+    cursor = _Cursor(file, label)
     version = cursor.version()
     n_tensors = cursor.count(MIN_TENSOR_BYTES, "tensors")
     n_keys = cursor.count(MIN_KEY_VALUE_BYTES, "keys")

@@ -1,23 +1,22 @@
 """Opens GGUF model files: metadata and tensor directory at once, tensor bytes on demand.
 
-A file is mapped: opening one reads its header only (`oxillama.gguf.header`), and tensors are views of the
-mapping. Split files follow llama.cpp's gguf-split, which names them
+Opening a file reads its header only (`oxillama.gguf.header`); tensors are read when they are asked for
+(`oxillama.gguf.extent`). Split files follow llama.cpp's gguf-split, which names them
 ``NAME-00001-of-00003.gguf`` and numbers them in ``split.no`` (from 0), ``split.count`` and
 ``split.tensors.count``; all shards open as one.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from oxillama.errors import GGUFError, ModelFileError
-from oxillama.gguf.header import Buffer, StringArray, TensorInfo, parse_header
+from oxillama.gguf.extent import Extent, FileIdentity, OpenFile
+from oxillama.gguf.header import StringArray, TensorInfo, parse_header
 from oxillama.gguf.metadata import REQUIRED, Metadata
 
 __all__ = ["ModelFile", "StringArray", "TensorInfo"]
@@ -29,64 +28,32 @@ MAX_SHARDS = 65535  # split.count is a uint16
 PER_SHARD_KEYS = ("split.no", "general.alignment")
 
 
-class FileIdentity(NamedTuple):
-    """What the system says of a file; a file whose identity is the same has not been changed."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileIdentity:
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
 class _Shard:
-    """One file: its header, and its bytes while it is open. ``identity`` is None for bytes."""
+    """One file: its header, and its bytes while it is open: a file, or uint8 (n,)."""
 
-    def __init__(self, buffer: Buffer, label: str, index: int, identity: FileIdentity | None = None) -> None:
-        self.identity = identity
-        self.header = parse_header(buffer, label, index)
+    def __init__(self, holder: OpenFile | np.ndarray, label: str, index: int) -> None:
+        self.size = holder.size
+        self.header = parse_header(Extent(holder, 0, self.size), label, index)
         self.label = label
-        self.size = len(buffer)
-        self.mapping = buffer if isinstance(buffer, mmap.mmap) else None
-        self.bytes: np.ndarray | None = np.frombuffer(buffer, np.uint8)
+        self.holder: OpenFile | np.ndarray | None = holder
+        self.identity = None if isinstance(holder, np.ndarray) else holder.identity
+
+    def bytes(self, start: int, nbytes: int, name: str) -> Extent:
+        """Some of the bytes, needed for ``name``. Raises ModelFileError if the shard is closed."""
+        if self.holder is None:
+            raise ModelFileError(f"{name}: expected an open file, got {self.label} closed")
+        return Extent(self.holder, start, nbytes)
 
     def close(self) -> None:
-        self.mapping = self.bytes = None  # the memory is unmapped with the last view of it
-
-
-def _map(path: Path) -> tuple[Buffer, FileIdentity]:
-    """Map a regular file for reading; never blocks on a pipe or a device."""
-    try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        try:
-            status = os.fstat(fd)
-            if stat.S_ISDIR(status.st_mode):
-                raise ModelFileError(f"{path}: expected a file, got a directory")
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelFileError(f"{path}: expected a regular file, got a pipe, socket or device")
-            mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if status.st_size else memoryview(b"")
-            return mapped, FileIdentity.of(status)
-        finally:
-            os.close(fd)
-    except ModelFileError:
-        raise
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be opened: {error.strerror or error}") from error
-    except ValueError as error:  # NUL or a lone surrogate in the path
-        raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {str(path)!r}") from error
+        self.holder = None  # the file is closed with the last extent of it
 
 
 def _open_shard(path: Path, index: int) -> _Shard:
-    buffer, identity = _map(path)
+    file = OpenFile(path)
     try:
-        return _Shard(buffer, path.name, index, identity)
+        return _Shard(file, path.name, index)
     except BaseException:
-        if isinstance(buffer, mmap.mmap):
-            buffer.close()  # or the traceback would keep the file mapped
+        file.close()  # or the traceback would keep it open
         raise
 
 
@@ -99,8 +66,8 @@ def _equal(a: Any, b: Any) -> bool:
 class ModelFile:
     """An open GGUF file, or all shards of a split one. Made by `ModelFile.open`.
 
-    The file must not be changed while it is open: it is mapped, and shortening a mapped file makes
-    the operating system end the process that reads it.
+    A file that is changed while it is open can no longer be read: `data` raises ModelFileError. It may be
+    deleted or renamed.
 
     Attributes
     ----------
@@ -137,7 +104,8 @@ class ModelFile:
         """
         if isinstance(source, (bytes, bytearray, memoryview)):
             view = memoryview(source).toreadonly()
-            model = cls(_Shard(view.cast("B") if view.nbytes else memoryview(b""), "<bytes>", 0), None)
+            held = np.frombuffer(view.cast("B"), np.uint8) if view.nbytes else np.empty(0, np.uint8)
+            model = cls(_Shard(held, "<bytes>", 0), None)
         else:
             path = Path(os.fsdecode(source))
             model = cls(_open_shard(path, 0), path)
@@ -179,42 +147,40 @@ class ModelFile:
         return self._typed.get(key, kind, default)
 
     def data(self, name: str) -> np.ndarray:
-        """The raw bytes of a tensor: (nbytes,) uint8, a read-only view of the file.
+        """The raw bytes of a tensor: uint8 (nbytes,), read-only; new memory, or a view of the opened bytes.
 
         Raises
         ------
         GGUFError : there is no such tensor.
-        ModelFileError : the file is closed.
+        ModelFileError : the file is closed, cannot be read, or has changed since it was opened.
         """
-        shard, info = self._locate(name)
-        assert shard.bytes is not None
-        return shard.bytes[info.offset : info.offset + info.nbytes]
+        found = self.extent(name).read()
+        found.flags.writeable = False
+        return found
 
-    def release(self, name: str) -> None:
-        """Tell the system that the pages of a tensor are not needed now; a later access reads them again.
+    def extent(self, name: str) -> Extent:
+        """Where the bytes of a tensor lie. It reads them even when this object is closed.
 
-        Does nothing to bytes, or where the system has no ``madvise``. Raises as `data` does.
+        Raises GGUFError if there is no such tensor, and ModelFileError if the file is closed.
         """
-        shard, info = self._locate(name)
-        if shard.mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-            start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-            shard.mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+        if name not in self.tensors:
+            raise GGUFError(f"expected a tensor of {self._shards[0].label}, got no such name", key=name)
+        info = self.tensors[name]
+        return self._shards[info.shard].bytes(info.offset, info.nbytes, name)
 
     def raw_metadata(self) -> dict[str, np.ndarray]:
-        """The encoded key, type and value of each key, by key: uint8, views of the file.
-
-        Raises ModelFileError if the file is closed.
-        """
+        """The encoded key, type and value of each key, by key: uint8. Raises ModelFileError as `data`."""
         found: dict[str, np.ndarray] = {}
         for shard in self._shards:
-            if shard.bytes is None:
-                raise ModelFileError(f"metadata: expected an open file, got {shard.label} closed")
-            for key, (start, end) in shard.header.spans.items():
-                found.setdefault(key, shard.bytes[start:end])
+            spans = shard.header.spans
+            end = max((end for _, end in spans.values()), default=0)
+            head = shard.bytes(0, end, "metadata").read()
+            for key, (start, end) in spans.items():
+                found.setdefault(key, head[start:end])
         return found
 
     def close(self) -> None:
-        """Close the files. Metadata stay; views of tensors stay valid and keep their file mapped."""
+        """Close the files. Metadata and arrays stay; an `Extent` keeps its file open."""
         for shard in self._shards:
             shard.close()
 
@@ -226,15 +192,6 @@ class ModelFile:
 
     def __repr__(self) -> str:
         return f"<ModelFile {self._shards[0].label}: {len(self.tensors)} tensors, {self.file_size} bytes>"
-
-    def _locate(self, name: str) -> tuple[_Shard, TensorInfo]:
-        if name not in self.tensors:
-            raise GGUFError(f"expected a tensor of {self._shards[0].label}, got no such name", key=name)
-        info = self.tensors[name]
-        shard = self._shards[info.shard]
-        if shard.bytes is None:
-            raise ModelFileError(f"{name}: expected an open file, got {shard.label} closed")
-        return shard, info
 
     def _join_shards(self) -> None:
         """Open the other shards where this is the first of several."""

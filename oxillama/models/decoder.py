@@ -19,7 +19,7 @@ from oxillama.models.classifier import load_classifier
 from oxillama.models.layers.layer import Layer, load_layer
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
-from oxillama.models.rope import log_of
+from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace, merge_widths
@@ -250,4 +250,10 @@ def load_frequencies(spec: Spec, i: int, weights: Weights, context: int) -> np.n
         if not (np.isfinite(values) & (values > 0)).all():
             raise LoadError(f"{other}: expected finite numbers above 0")
     plain = i > 0 and spec.family.local_rope == "plain"
-    return rope.frequencies(context, None if plain else factors.get(name))
+    found = rope.frequencies(context, None if plain else factors.get(name))
+    most = MAX_ANGLE / min(context, MAX_ANGLE)
+    if not (found <= most).all():
+        key = name if name in factors else f"{spec.family.name}.rope.scaling.factor"
+        wanted = f"at most {most:g} radians per position in a context of {context}"
+        raise LoadError(f"{key}: expected {wanted}, got {found.max()}")
+    return found

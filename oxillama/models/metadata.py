@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,6 +68,26 @@ OPTIONS = frozenset(
 )
 
 
+# The least and the largest value of each number that is no size. Files in use are far inside; values outside
+# them come from damaged files and would overflow somewhere, or turn everything into zeros.
+USUAL_RANGE = 1e-6, 1e6
+RANGES: dict[str, tuple[float, float]] = {
+    "attention.layer_norm_epsilon": (1e-30, 1.0),
+    "attention.layer_norm_rms_epsilon": (1e-30, 1.0),
+    "attention.max_alibi_bias": (1e-6, 1e3),
+    "rope.freq_base": (1.0, 1e12),
+    "rope.freq_base_swa": (1.0, 1e12),
+    "rope.scaling.yarn_ext_factor": (1e-6, 1.0),
+    "rope.scaling.yarn_log_multiplier": (1e-6, 1e2),
+}
+
+MAX_HEAD_DIM = 1 << 16
+SIZES = dict.fromkeys(
+    ("attention.key_length", "attention.value_length", "rope.dimension_count"), MAX_HEAD_DIM
+)
+"""The largest value of each size that has another one than 2^31 - 1."""
+
+
 class Reader:
     """Metadata under the prefix of an architecture, without those `OPTIONS` that are not in ``options``.
 
@@ -98,34 +117,34 @@ class Reader:
         return self.file.get(full, kind) if default is None else self.file.get(full, kind, default)
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """An integer from ``least`` to 2^31 - 1."""
-        full = f"{self.prefix}.{key}"
+        """An integer from ``least`` to 2^31 - 1, or to the limit in `SIZES`."""
         value: int = self.get(key, int, default)
-        if not least <= value < 2**31:
-            raise LoadError(f"{full}: expected an integer from {least} to 2^31 - 1, got {value}")
+        most = SIZES.get(key, 2**31 - 1)
+        if not least <= value <= most:
+            words = "2^31 - 1" if most == 2**31 - 1 else str(most)
+            raise LoadError(f"{self.prefix}.{key}: expected an integer from {least} to {words}, got {value}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
-        full = f"{self.prefix}.{key}"
+        """A number in the range that `RANGES` has for the key."""
         value: float = self.get(key, float, default)
-        if not 0 < value < 1e12:
-            raise LoadError(f"{full}: expected a number above 0, got {value}")
+        least, most = RANGES.get(key, USUAL_RANGE)
+        if not least <= value <= most:
+            raise LoadError(f"{self.prefix}.{key}: expected a number from {least:g} to {most:g}, got {value}")
         return value
 
     def amount(self, key: str, default: float = 0.0) -> float:
-        """A number >= 0."""
+        """0, or a number in the range that `RANGES` has for the key."""
         value: float = self.get(key, float, default)
-        if not 0 <= value < 1e12:
-            raise LoadError(f"{self.prefix}.{key}: expected a number >= 0, got {value}")
+        least, most = RANGES.get(key, USUAL_RANGE)
+        if value != 0 and not least <= value <= most:
+            expected = f"expected 0 or a number from {least:g} to {most:g}"
+            raise LoadError(f"{self.prefix}.{key}: {expected}, got {value}")
         return value
 
     def factor(self, key: str, default: float = 1.0) -> float:
-        """A finite number; ``default`` in place of 0."""
-        value: float = self.get(key, float, default)
-        if not math.isfinite(value):
-            raise LoadError(f"{self.prefix}.{key}: expected a finite number, got {value}")
-        return value or default
+        """As `amount`, with ``default`` in place of 0."""
+        return self.amount(key, default) or default
 
     def flag(self, key: str, default: bool) -> bool:
         value: bool = self.get(key, bool, default)

@@ -97,7 +97,7 @@ def preflight(file: ModelFile) -> Preflight:
         tokenizer=tokenizer,
         surplus=tuple(weights.unused()),
         weight_bytes=weights.packed_bytes,
-        table_bytes=sum(table.rows.nbytes for table in tables),
+        table_bytes=sum(table.table.nbytes for table in tables),
         kv_bytes=kv if spec.attending else dict.fromkeys(kv, 0),
         state_bytes=4 * model.state_floats,
     )

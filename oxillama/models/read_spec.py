@@ -10,7 +10,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models.family import Family
 from oxillama.models.metadata import UNSUPPORTED, Reader
 from oxillama.models.registry import ADJUSTMENTS, FAMILIES
-from oxillama.models.rope import Rope, read_rope
+from oxillama.models.rope import Rope, read_rope, refuse_base_1
 from oxillama.models.spec import Experts, LayerSpec, Spec
 
 MAX_EXPERTS = MAX_LABELS = 1024
@@ -155,6 +155,8 @@ def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tupl
         return rope, Rope(n_rot, rope.neox, base)
     if family.local_rope == "unscaled":
         return rope, Rope(n_rot, rope.neox, base, magnitude=read.number("rope.scaling.attn_factor", 1.0))
+    if rope.mix:
+        refuse_base_1(read, "rope.freq_base_swa", base)
     return rope, replace(rope, base=base)
 
 

@@ -15,6 +15,12 @@ import numpy as np
 from oxillama.errors import LoadError
 from oxillama.models.metadata import Reader
 
+MAGNITUDES = 1e-3, 1e3
+"""Of cosines and sines: rotated keys are stored as half floats."""
+
+MAX_ANGLE = 1e6
+"""Radians to which the kernels' sines are exact: a pair of 1 radian per position at the longest context."""
+
 KINDS = ("none", "linear", "yarn", "longrope", "ntk", "dynamic")
 
 
@@ -112,6 +118,12 @@ def log_of(x: float) -> float:
     return float(Decimal(x).ln())
 
 
+def refuse_base_1(read: Reader, key: str, base: float) -> None:
+    """Raises LoadError for a base whose pairs all turn alike, between which YaRN has no ramp."""
+    if base == 1:
+        raise LoadError(f"{read.prefix}.{key}: expected another base than 1 for YaRN, got 1")
+
+
 def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope:
     """The rotation that a file states. Raises LoadError for an unknown scaling or an impossible number."""
     kind = read.text("rope.scaling.type", "linear")
@@ -120,18 +132,23 @@ def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope
     factor = read.amount("rope.scaling.factor", read.amount("rope.scale_linear")) or 1.0
     alpha = read.amount("rope.scaling.alpha")
     base = read.number("rope.freq_base", 10000.0)
-    if base == 1 and kind == "yarn":
-        raise LoadError(f"{read.prefix}.rope.freq_base: expected another base than 1 for YaRN, got 1")
     if alpha > 1 and kind in ("linear", "none") and factor == 1:  # NTK-aware under another name
         kind, factor = "ntk", alpha
     magnitude = read.number("rope.scaling.attn_factor", 1.0)
     mix = 0.0 if kind == "none" else read.amount("rope.scaling.yarn_ext_factor", float(kind == "yarn"))
     if mix:
+        refuse_base_1(read, "rope.freq_base", base)
         m = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
         gain = 1 + 0.1 * log_of(max(1.0, factor))
         magnitude *= gain / (1 + 0.1 * m * log_of(max(1.0, factor)))
     else:
         magnitude *= read.number("rope.scaling.yarn_attn_factor", 1.0)
+    least, most = MAGNITUDES
+    if not least <= magnitude <= most:
+        factors = "rope.scaling.attn_factor, yarn_attn_factor and yarn_log_multiplier"
+        raise LoadError(
+            f"{read.prefix}.{factors}: expected a magnitude from {least:g} to {most:g}, got {magnitude}"
+        )
     return Rope(
         n_rot=n_rot,
         neox=neox,

@@ -18,9 +18,10 @@ from typing import NoReturn
 import numpy as np
 
 from oxillama.atomic_file import replaced_file
-from oxillama.errors import GGUFError, ModelFileError
+from oxillama.errors import GGUFError
 from oxillama.formats import FORMATS
 from oxillama.gguf import writer
+from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.gguf.header import DEFAULT_ALIGNMENT, MAGIC, MAX_NAME_BYTES
 from oxillama.gguf.model_file import ModelFile
 
@@ -82,20 +83,12 @@ class ImportanceMatrix:
         GGUFError : it is malformed, holds no entries, or numbers that are negative or not finite.
         """
         where = Path(os.fsdecode(path))
-        try:
-            with open(where, "rb") as file:
-                is_gguf = file.read(len(MAGIC)) == MAGIC
-                if not is_gguf:
-                    file.seek(0)
-                    found = _parse_dat(file.read(), where.name)
-        except (OSError, ValueError) as error:
-            if isinstance(error, GGUFError):
-                raise
-            raise ModelFileError(
-                f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from error
-        if is_gguf:
+        file = OpenFile(where)
+        data = Extent(file, 0, file.size)
+        if data.read(0, min(len(MAGIC), file.size)).tobytes() == MAGIC:
             found = _read_gguf(where)
+        else:
+            found = _parse_dat(data.read().tobytes(), where.name)
         if not found.entries:
             raise GGUFError(f"{where.name}: expected an importance matrix, got no entries")
         for name, entry in found.entries.items():

@@ -29,6 +29,9 @@ from oxillama.weights.requantize import converted
 QUANTIZATION_VERSION = 2
 """Of the block formats, as ``general.quantization_version`` has it."""
 
+COPIED_BYTES = 1 << 22
+"""Bytes of a tensor that are copied at a time."""
+
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
 Progress = Callable[[str, int], None]
@@ -339,7 +342,6 @@ def _write(
         for tensor, planned in zip(tensors, plan.tensors, strict=True):
             chunks = _chunks(file, planned, imatrix, n_threads)
             writer.write_tensor(out, tensor, chunks, file.alignment)
-            file.release(tensor.name)
             progress(tensor.name, planned.source.nbytes)
 
 
@@ -364,15 +366,18 @@ def _chunks(
     file: ModelFile, planned: Planned, imatrix: ImportanceMatrix | None, n_threads: int
 ) -> Iterator[np.ndarray]:
     """The data of a tensor as the new file has them."""
-    source, data = planned.source, file.data(planned.source.name)
+    source, data = planned.source, file.extent(planned.source.name)
     if not planned.changes:
-        yield data
+        for start in range(0, data.nbytes, COPIED_BYTES):
+            yield data.read(start, min(COPIED_BYTES, data.nbytes - start))
         return
     cols, matrices = entry_shape(source)
     weights = importance_of((cols, matrices), imatrix, source.name) if imatrix and planned.weighted else None
     kernels = _kernels.best()
-    for i, blocks in enumerate(data.reshape(matrices if weights is not None else 1, -1)):
+    parts = matrices if weights is not None else 1
+    for i in range(parts):
         row = None if weights is None else weights[i]
+        blocks = data.part(i * (data.nbytes // parts), data.nbytes // parts)
         yield from converted(
             kernels, source.name, source.format, blocks, cols, planned.format, row, n_threads
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama._kernels.openmp_thread import in_openmp_thread
+from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import SamplingError
 from oxillama.sampling.chain import SamplerChain
@@ -58,17 +59,22 @@ def sample_batch(
         raise SamplingError("samplers: expected different objects, got one twice")
     histories = [None] * len(samplers) if histories is None else histories
     tops = [None] * len(samplers) if tops is None else tops
-    if not len(samplers) == len(logits) == len(histories):
+    if not len(samplers) == len(logits) == len(histories) == len(tops):
         raise SamplingError(
             f"sample_batch: expected one row and history for each of {len(samplers)} samplers, "
-            f"got {len(logits)} rows and {len(histories)} histories"
+            f"got {len(logits)} rows, {len(histories)} histories and {len(tops)} tops"
         )
+    n_threads = checks.integer("n_threads", n_threads, 1)
+    results: list[Any] = [None] * len(samplers)
     try:
-        return _sample(samplers, logits, histories, tops, n_threads)
-    except BaseException:
-        for sampler in samplers:
+        _sample(samplers, logits, histories, tops, n_threads, results)
+    except BaseException:  # the user's Ctrl-C, or no memory: nobody has sampled
+        for sampler, result in zip(samplers, results):
             sampler.abandon()
+            if isinstance(result, (int, SampledToken)):
+                sampler.rollback(1)
         raise
+    return results
 
 
 def _sample(
@@ -77,9 +83,9 @@ def _sample(
     histories: Sequence[History | None],
     tops: Sequence[int | None],
     n_threads: int,
-) -> list[int | SampledToken | Exception]:
+    results: list[Any],
+) -> None:
     """Rows of one vocabulary and target together; chains with stages in Python one after another."""
-    results: list[Any] = [None] * len(samplers)
     groups: dict[tuple[str, int], list[tuple[int, tuple[Any, ...]]]] = {}
     for i, (sampler, row, history, top) in enumerate(zip(samplers, logits, histories, tops, strict=True)):
         try:
@@ -94,11 +100,6 @@ def _sample(
                 groups.setdefault(key, []).append((i, native))
         except Exception as error:  # a stage of the user's own may raise anything
             results[i] = error
-        except BaseException:  # the user's Ctrl-C: nobody has sampled
-            for other, result in zip(samplers, results):
-                if isinstance(result, (int, SampledToken)):
-                    other.rollback(1)
-            raise
     for (_, vocab), members in groups.items():
         kernels = samplers[members[0][0]].chain.kernels
         rooms = workspaces(kernels, vocab, max(1, min(n_threads, len(members))))
@@ -110,4 +111,3 @@ def _sample(
                 results[i] = samplers[i].take(status, token, logprob, vocab)
             except Exception as error:
                 results[i] = error
-    return results

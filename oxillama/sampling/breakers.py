@@ -12,6 +12,9 @@ from oxillama.tokenizer.bridge import TokenizerBridge
 
 MAX_TAIL = 20  # tokens of a breaker after its first, as in llama.cpp
 
+MOST_KNOWN = 32
+"""Tables that are kept for a tokenizer."""
+
 Breaker = str | tuple[int, ...]
 Tables = tuple[np.ndarray, np.ndarray]
 
@@ -28,7 +31,7 @@ def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | N
 
     Raises
     ------
-    ConfigError : a breaker is a text, and there is no tokenizer.
+    ConfigError : a breaker is a text, and there is no tokenizer; or a token that is not in its vocabulary.
     """
     if tokenizer is None:
         texts = [breaker for breaker in breakers if isinstance(breaker, str)]
@@ -36,12 +39,20 @@ def breaker_tables(breakers: tuple[Breaker, ...], tokenizer: TokenizerBridge | N
             raise ConfigError(f"dry_sequence_breakers: {texts[0]!r} expected a tokenizer, got none")
         return _tables([tuple(b) for b in breakers if not isinstance(b, str)])
     cache = _known.setdefault(tokenizer, {})
-    if breakers not in cache:
+    tables = cache.get(breakers)
+    if tables is None:
+        largest = max((token for b in breakers if not isinstance(b, str) for token in b), default=-1)
+        if largest >= tokenizer.n_vocab:
+            raise ConfigError(
+                f"dry_sequence_breakers: expected token ids below {tokenizer.n_vocab}, got {largest}"
+            )
         found: list[tuple[int, ...]] = []
         for breaker in breakers:
             found += sequences(breaker, tokenizer) if isinstance(breaker, str) else [breaker]
-        cache[breakers] = _tables(found)
-    return cache[breakers]
+        if len(cache) >= MOST_KNOWN:
+            cache.clear()
+        tables = cache[breakers] = _tables(found)
+    return tables
 
 
 def sequences(text: str, tokenizer: TokenizerBridge) -> Iterable[tuple[int, ...]]:

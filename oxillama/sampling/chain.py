@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from oxillama._kernels import Kernels, best
+from oxillama.config import checks
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.sampling.breakers import breaker_tables
@@ -28,6 +29,7 @@ class SamplerChain:
     steps : programs of kernels, and `SamplerStage` callables.
     early_steps : what takes their place while fewer than ``config.min_tokens`` tokens were generated.
     window : how many of the latest tokens the stages look at; -1 for all.
+    has_callables : whether a stage is the user's own, which may raise anything and have a state of its own.
     """
 
     def __init__(self, config: SamplerConfig, kernels: Kernels, eog: Collection[int], breakers: Any) -> None:
@@ -43,6 +45,7 @@ class SamplerChain:
         named = [*banned, *config.logit_bias, *(config.allowed_tokens or ())]
         self.largest_token = max(named, default=-1)
         self.window = history_window(config)
+        self.has_callables = any(callable(stage) for stage in config.order)
 
     @classmethod
     def from_config(
@@ -62,18 +65,15 @@ class SamplerChain:
         ------
         ConfigError : an option needs a tokenizer, and there is none.
         """
+        checks.instance("config", config, SamplerConfig)
+        if kernels is not None:
+            checks.instance("kernels", kernels, Kernels)
         breakers = breaker_tables(config.dry_sequence_breakers, tokenizer) if config.dry_multiplier else None
         return cls(config, kernels or best(), tokenizer.eog_ids if tokenizer else (), breakers)
 
     def steps_at(self, n_generated: int) -> list[Any]:
         """The steps for the token after ``n_generated``."""
         return self.early_steps if n_generated < self.config.min_tokens else self.steps
-
-    @property
-    def has_python_stages(self) -> bool:
-        """Whether a stage is the user's own, so that it may have a state of its own."""
-        programs = self.kernels.sampling.Program
-        return not all(isinstance(step, programs) for step in (*self.steps, *self.early_steps))
 
     def check_vocabulary(self, vocab: int) -> None:
         """Raises ConfigError if an option names a token that is not in the vocabulary."""

@@ -42,7 +42,7 @@ class DraftSampler:
         Stages of the user's own may have a state that cannot be set back, so they are not called.
         """
         try:
-            if self.sampler.chain.has_python_stages:
+            if self.sampler.chain.has_callables:
                 return self._certain(int(row.argmax()))
             if self._random is None:
                 return self.sampler.sample(row, history)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
+from oxillama.config import checks
 from oxillama.errors import SamplingError
 from oxillama.sampling.workspaces import GOOD, as_logits, error_of, workspaces
 
@@ -58,8 +59,9 @@ def token_logprobs(
     SamplingError : a logit is NaN or +inf, every one is -inf, or the token is not in the vocabulary.
     """
     logits = as_logits(logits)
-    if not 0 <= token < len(logits):
-        raise SamplingError(f"token: {token} is not in the vocabulary of {len(logits)}")
+    top = checks.integer("top", top, 0)
+    if not checks.is_token(token) or token >= len(logits):
+        raise SamplingError(f"token: {checks.shown(token)} is not in the vocabulary of {len(logits)}")
     (workspace,) = workspaces(kernels or best(), len(logits))
     status = workspace.start(logits)
     if status != GOOD:
@@ -73,5 +75,5 @@ def likeliest(workspace: Any, top: int) -> tuple[tuple[int, float], ...]:
     """(id, logprob) of the likeliest candidates; no others are left in the workspace."""
     if top < 1:
         return ()
-    ids, logprobs = workspace.top(top)
+    ids, logprobs = workspace.top(min(top, checks.INT_MAX))
     return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))

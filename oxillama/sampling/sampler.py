@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.config.checks import is_token
-from oxillama.config.sampler import SamplerConfig
+from oxillama.config import checks
+from oxillama.config.sampler import RANGES, SamplerConfig
 from oxillama.errors import ConfigError, SamplingError
 from oxillama.sampling.chain import SamplerChain
 from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
@@ -73,7 +74,7 @@ class Sampler:
         self.chain = chain
         self.constraint = constraint
         chosen = chain.config.seed if chain.config.seed is not None else seed
-        self.seed = int.from_bytes(os.urandom(8), "little") if chosen is None else chosen
+        self.seed = int.from_bytes(os.urandom(8), "little") if chosen is None else checked_seed(chosen)
         self.random = Xorshift64(self.seed)
         self.mu = 2.0 * chain.config.mirostat_tau
         self._tokens = np.empty(64, np.int32)
@@ -127,6 +128,7 @@ class Sampler:
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None, top: int = 0
     ) -> SampledToken:
         """`sample`, with log-probabilities of the token and of the ``top`` likeliest, raw and processed."""
+        top = checks.integer("top", top, 0)
         token, logprob, workspace = self._choose(logits, history)
         processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
         return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
@@ -261,10 +263,7 @@ class Sampler:
             return NO_HISTORY
         tokens = self.history if history is None else history
         recent = tokens if window < 0 else tokens[max(0, len(tokens) - window) :]
-        try:
-            return np.ascontiguousarray(recent, np.int32)
-        except (OverflowError, ValueError, TypeError) as error:
-            raise SamplingError(f"history: expected token ids: {error}") from error
+        return as_tokens("history", recent)
 
     def _mask(self, vocab: int) -> np.ndarray | None:
         if self.constraint is None:
@@ -280,19 +279,21 @@ class Sampler:
         """Takes a prompt in: tokens that penalties look at, but no grammar. Not after a generated token."""
         if self._before:
             raise SamplingError(f"feed: expected before the first of {self.n_generated} generated tokens")
-        fresh = np.array(list(tokens), np.int32)
+        fresh = as_tokens("feed", list(tokens))
         self._reserve(len(fresh))
         self._tokens[self._n : self._n + len(fresh)] = fresh
         self._n += len(fresh)
 
     def accept(self, token: int) -> None:
         """Takes a token in that was chosen elsewhere: accepted from a draft, or the only one possible."""
+        if not checks.is_token(token):
+            raise SamplingError(f"accept: expected a token id, got {checks.shown(token)}")
         self._append(token, (self.random.state, self.mu))
 
     def rollback(self, n: int) -> None:
         """Takes the last n generated tokens back; random numbers, mu and grammar are then as before them."""
-        if not 0 <= n <= self.n_generated:
-            raise SamplingError(f"rollback: expected 0 to {self.n_generated}, got {n}")
+        if not isinstance(n, Integral) or not 0 <= n <= self.n_generated:
+            raise SamplingError(f"rollback: expected 0 to {self.n_generated}, got {checks.shown(n)}")
         if n == 0:
             return
         if self.constraint is not None:
@@ -303,14 +304,16 @@ class Sampler:
 
     def truncate(self, n_generated: int) -> None:
         """Keeps the first ``n_generated`` generated tokens; see `rollback`."""
-        self.rollback(self.n_generated - n_generated)
+        if not isinstance(n_generated, Integral):
+            raise SamplingError(f"truncate: expected an integer, got {checks.shown(n_generated)}")
+        self.rollback(self.n_generated - int(n_generated))
 
     def fork(self, seed: int | None = None) -> Sampler:
         """An independent copy, which goes on with the same random numbers unless it gets a seed."""
         copy = Sampler.__new__(Sampler)
         copy.chain = self.chain
         copy.constraint = self.constraint.fork() if self.constraint is not None else None
-        copy.seed = self.seed if seed is None else seed
+        copy.seed = self.seed if seed is None else checked_seed(seed)
         copy.random = Xorshift64(copy.seed)
         if seed is None:
             copy.random.state = self.random.state
@@ -363,6 +366,22 @@ class Sampler:
             self._tokens = grown
 
 
+def as_tokens(name: str, tokens: Any) -> np.ndarray:
+    """int32 token ids. Raises SamplingError."""
+    try:
+        found = np.ascontiguousarray(tokens, np.int32)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise SamplingError(f"{name}: expected token ids: {error}") from error
+    if found.ndim != 1:
+        raise SamplingError(f"{name}: expected one row of token ids, got shape {found.shape}")
+    return found
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed as an int. Raises ConfigError."""
+    return checks.integer("seed", seed, *RANGES["seed"])
+
+
 def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, float]]]:
     """The tokens of a `Sampler.state`, and the pairs before the generated ones. Raises SamplingError."""
 
@@ -370,7 +389,8 @@ def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, fl
         return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**64
 
     def is_number(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0
+        is_finite = isinstance(value, (int, float)) and abs(value) < checks.FLOAT_MAX
+        return is_finite and not isinstance(value, bool)
 
     try:
         tokens, before = state["tokens"], [(random, mu) for random, mu in state["before"]]
@@ -378,12 +398,12 @@ def checked_state(state: dict[str, Any]) -> tuple[np.ndarray, list[tuple[int, fl
             isinstance(state["seed"], int)
             and is_random(state["random"])
             and is_number(state["mu"])
-            and all(map(is_token, tokens))
+            and all(map(checks.is_token, tokens))
             and len(before) <= len(tokens)
             and all(is_random(random) and is_number(mu) for random, mu in before)
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise SamplingError(f"state: expected what Sampler.state gave, got {error!r}") from error
     if not good:
         raise SamplingError("state: expected what Sampler.state gave, got other values")
-    return np.array(tokens, np.int32), before
+    return as_tokens("state", list(tokens)), before

@@ -41,7 +41,13 @@ def set_aside() -> Iterator[None]:
 
 def as_logits(logits: np.ndarray) -> np.ndarray:
     """C-contiguous float32 (vocab,). Raises SamplingError unless there is one row of numbers."""
-    logits = np.asarray(logits, np.float32, order="C")
+    try:
+        if getattr(logits, "dtype", None) != np.float32:
+            with np.errstate(over="ignore"):  # inf is refused
+                logits = np.asarray(logits, np.float32)
+        logits = np.asarray(logits, order="C")
+    except (ValueError, OverflowError, TypeError) as error:
+        raise SamplingError(f"logits: expected one row of numbers: {error}") from error
     if logits.ndim != 1 or len(logits) == 0:
         raise SamplingError(f"logits: expected one row of numbers, got shape {logits.shape}")
     return logits

@@ -1,12 +1,17 @@
-"""Embedding tables, which stay in the file."""
+"""Embedding tables, which stay in the file unless they are small."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from oxillama._kernels import Kernels, pack
-from oxillama.formats import Format
+from oxillama.formats import FORMAT_BY_ID, Format
+from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.weights.requantize import check_range, quantized
+
+KEPT_BYTES = 16 << 20
+"""The largest table that is kept in memory from its first use on. Models with such a table are so fast that
+reading rows would take some percent of their time."""
 
 
 class Embedding:
@@ -15,7 +20,7 @@ class Embedding:
     Parameters
     ----------
     name : of the tensor, for errors.
-    rows : uint8 (n_rows, bytes of a row), the table in the file.
+    table : the rows in the file.
     format_id : id of its format.
     cols : elements of a row.
     kernels : the target that quantizes.
@@ -25,14 +30,15 @@ class Embedding:
     def __init__(
         self,
         name: str,
-        rows: np.ndarray,
+        table: Extent,
         format_id: int,
         cols: int,
         kernels: Kernels,
         requantize: Format | None = None,
     ) -> None:
         self.name = name
-        self.rows = rows
+        self.table = table
+        self.row_bytes = FORMAT_BY_ID[format_id].nbytes(cols)
         self.format_id = format_id
         self.cols = cols
         self.kernels = kernels
@@ -41,9 +47,13 @@ class Embedding:
     def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
         """out (n, cols) float32 = the rows of ``ids`` (n,).
 
-        Raises GGUFError if ``requantize`` cannot hold a value of these rows.
+        Raises GGUFError if ``requantize`` cannot hold a value of these rows, and ModelFileError if the file
+        cannot be read or has changed since it was opened.
         """
-        pack.dequantize(self.format_id, self.rows[ids].reshape(-1), out)
+        if isinstance(self.table.holder, OpenFile) and self.table.nbytes <= KEPT_BYTES:
+            self.table = Extent(self.table.read(), 0, self.table.nbytes)
+        rows = self.table.read_rows(ids, self.row_bytes)
+        pack.dequantize(self.format_id, rows.reshape(-1), out)
         if self.requantize is not None and len(ids):
             check_range(self.name, out, self.requantize)
             blocks = quantized(self.kernels, out, self.requantize, None)

@@ -10,6 +10,7 @@ import numpy as np
 from oxillama._kernels import Kernels, pack
 from oxillama.errors import LoadError
 from oxillama.formats import FORMATS, Format
+from oxillama.gguf.extent import Extent
 from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.file_types import FLOATS, fitting, is_quantized
@@ -22,7 +23,7 @@ class Weights:
 
     Parameters
     ----------
-    file : the open model file; it must stay open while embeddings are looked up.
+    file : the open model file. Layers and embeddings read from it later, even when it is closed.
     kernels : the target that multiplies.
     n_threads : threads that pack.
     progress : called for each tensor that comes into memory.
@@ -51,7 +52,7 @@ class Weights:
         self.quantize = quantize
         self.compute = compute
         self.taken: set[str] = set()
-        self.packer = Packer(file, kernels, n_threads, self.progress)
+        self.packer = Packer(kernels, n_threads, self.progress)
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -127,9 +128,8 @@ class Weights:
         for name, rows in names:  # check all shapes before anything is made of them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
             info = self._take(f"{name}.weight", (cols,) if flat else (cols, rows))
-            sources.append(
-                Source(info, self._linear_format(info), self.file.data(info.name), info.nbytes, rows)
-            )
+            blocks = self.file.extent(info.name)
+            sources.append(Source(info, self._linear_format(info), blocks, info.nbytes, rows))
             self._refuse_scale(name)
         bias = None
         biases = biases or names
@@ -157,13 +157,15 @@ class Weights:
             if self.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files: a tensor per expert
                 for expert, found in enumerate(slices):
                     info = self._take(f"{name.removesuffix('_exps')}.{expert}.weight", (cols, rows))
-                    blocks = self.file.data(info.name)
+                    blocks = self.file.extent(info.name)
                     found.append(Source(info, self._linear_format(info), blocks, info.nbytes, rows, expert))
             else:
                 info = self._take(f"{name}.weight", (cols, rows, n_experts))
                 fmt, nbytes = self._linear_format(info), info.nbytes // n_experts
-                for expert, blocks in enumerate(self.file.data(info.name).reshape(n_experts, -1)):
-                    slices[expert].append(Source(info, fmt, blocks, nbytes, rows, expert))
+                whole = self.file.extent(info.name)
+                for expert, found in enumerate(slices):
+                    blocks = whole.part(expert * nbytes, nbytes)
+                    found.append(Source(info, fmt, blocks, nbytes, rows, expert))
             self._refuse_scale(name)
             if self.has(f"{name}.bias"):
                 biases.append(self.matrix(f"{name}.bias", n_experts, rows))
@@ -186,14 +188,14 @@ class Weights:
         stored = np.ascontiguousarray(values, np.float32 if exact else np.float16)
         rows, cols = values.shape
         info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
-        source = Source(info, info.format, stored.reshape(-1).view(np.uint8), 0, rows)
+        blocks = Extent(stored.reshape(-1).view(np.uint8), 0, stored.nbytes)
+        source = Source(info, info.format, blocks, 0, rows)
         return self._linear([source], cols, None)
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:
-        """A table whose rows are looked up in the file: only the pages of those rows are read."""
+        """A table whose rows are read from the file when they are looked up."""
         info = self._take(name, (cols, rows))
         self.progress(name, info.nbytes)
         fmt = self._quantized_format(info)
         requantize = None if fmt is info.format else fmt
-        table = self.file.data(name).reshape(rows, -1)
-        return Embedding(name, table, info.format.id, cols, self.kernels, requantize)
+        return Embedding(name, self.file.extent(name), info.format.id, cols, self.kernels, requantize)

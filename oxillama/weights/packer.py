@@ -10,11 +10,15 @@ import numpy as np
 from oxillama._kernels import Kernels, pack
 from oxillama._kernels.memory import ALIGNMENT, aligned_empty
 from oxillama.formats import Format
-from oxillama.gguf.model_file import ModelFile, TensorInfo
-from oxillama.weights.requantize import converted
+from oxillama.gguf.extent import Extent, OpenFile
+from oxillama.gguf.model_file import TensorInfo
+from oxillama.weights.requantize import converted, row_chunks
 
 ARENA_BYTES = 64 << 20
 """Memory that small matrices share."""
+
+READ_BYTES = 1 << 22
+"""Bytes that are read at a time where `pack.pack_file` cannot read."""
 
 Progress = Callable[[str, int], None]
 """Called with the name of a tensor and its bytes in the file once the tensor is in memory."""
@@ -28,7 +32,7 @@ class Source:
     ----------
     info : the tensor that holds the matrix.
     format : format of the matrix in memory; the file's is ``info.format``.
-    blocks : uint8, the rows as the file holds them.
+    blocks : the rows as the file holds them.
     nbytes : bytes of ``blocks`` to report to the progress callback.
     rows : rows of the matrix.
     expert : index of the matrix in a tensor of several.
@@ -36,7 +40,7 @@ class Source:
 
     info: TensorInfo
     format: Format
-    blocks: np.ndarray
+    blocks: Extent
     nbytes: int
     rows: int
     expert: int = 0
@@ -51,14 +55,12 @@ class Packer:
 
     Parameters
     ----------
-    file : the open model file that holds the matrices.
     kernels : the target that quantizes.
     n_threads : threads that pack.
     progress : called once per packed matrix.
     """
 
-    def __init__(self, file: ModelFile, kernels: Kernels, n_threads: int, progress: Progress) -> None:
-        self.file = file
+    def __init__(self, kernels: Kernels, n_threads: int, progress: Progress) -> None:
         self.kernels = kernels
         self.n_threads = n_threads
         self.progress = progress
@@ -79,14 +81,30 @@ class Packer:
         return memory
 
     def pack(self, source: Source, cols: int, data: np.ndarray) -> None:
-        """Packs a matrix of ``cols`` columns into ``data``; then releases the pages of its file."""
+        """Packs a matrix of ``cols`` columns into ``data``.
+
+        Raises ModelFileError if the file cannot be read or has changed since it was opened, and GGUFError if
+        ``source.format`` cannot hold a value.
+        """
         info = source.info
         if source.format is info.format:
-            pack.pack(info.format.id, source.blocks, source.rows, cols, data, self.n_threads)
+            self._pack_blocks(source, cols, data)
         else:
             self._pack_converted(source, cols, data)
-        self.file.release(info.name)
         self.progress(info.name, source.nbytes)
+
+    def _pack_blocks(self, source: Source, cols: int, data: np.ndarray) -> None:
+        """Packs a matrix as the file holds it, some panels at a time."""
+        fmt, blocks, n, start = source.format, source.blocks, self.n_threads, 0
+        if isinstance(blocks.holder, OpenFile) and pack.pack_file(
+            fmt.id, blocks.holder.fd, blocks.start, source.rows, cols, data, n
+        ):
+            blocks.holder.check()
+            return
+        for chunk, rows in row_chunks(blocks, fmt.nbytes(cols), READ_BYTES):  # raises the error of the file
+            panels = data[start : start + pack.packed_bytes(fmt.id, rows, cols)]
+            pack.pack(fmt.id, chunk, rows, cols, panels, n)
+            start += len(panels)
 
     def _pack_converted(self, source: Source, cols: int, data: np.ndarray) -> None:
         """Converts a matrix to ``source.format`` and packs it, some panels at a time."""

@@ -11,6 +11,7 @@ from oxillama._kernels import Kernels, pack
 from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.errors import GGUFError
 from oxillama.formats import Format
+from oxillama.gguf.extent import Extent
 from oxillama.weights.file_types import UNWEIGHTED
 
 CHUNK_ELEMENTS = 1 << 22
@@ -24,7 +25,7 @@ def converted(
     kernels: Kernels,
     name: str,
     source: Format,
-    blocks: np.ndarray,
+    blocks: Extent,
     cols: int,
     target: Format,
     importance: np.ndarray | None = None,
@@ -35,7 +36,7 @@ def converted(
     Parameters
     ----------
     name : of the tensor, for errors.
-    source, blocks : format and rows of the matrix, uint8 of any shape.
+    source, blocks : format and rows of the matrix.
     target : one of `formats.WRITABLE`; ``cols`` is a multiple of its block length.
     importance : float32 (cols,), above 0: weights of the errors of the columns; None for 1.
 
@@ -46,15 +47,26 @@ def converted(
     Raises
     ------
     GGUFError : a value is NaN, or larger than the target can hold.
+    ModelFileError : the file cannot be read, or has changed since it was opened.
     """
-    rows = blocks.reshape(-1, source.nbytes(cols))
-    step = max(16, CHUNK_ELEMENTS // cols // 16 * 16)
-    for first in range(0, len(rows), step):
-        chunk = np.ascontiguousarray(rows[first : first + step])
-        values = np.empty((len(chunk), cols), np.float32)
-        in_openmp_thread(partial(pack.dequantize, source.id, chunk.reshape(-1), values, n_threads))
+    row_bytes = source.nbytes(cols)
+    for chunk, rows in row_chunks(blocks, row_bytes, CHUNK_ELEMENTS // cols * row_bytes):
+        values = np.empty((rows, cols), np.float32)
+        in_openmp_thread(partial(pack.dequantize, source.id, chunk, values, n_threads))
         check_range(name, values, target)
         yield quantized(kernels, values, target, importance, n_threads)
+
+
+def row_chunks(blocks: Extent, row_bytes: int, n_bytes: int) -> Iterator[tuple[np.ndarray, int]]:
+    """The rows of a matrix, 16 n at a time: their bytes, uint8, which the next ones overwrite, and how many.
+
+    A chunk has at most ``n_bytes``, or 16 rows where these are larger.
+    """
+    step = max(16, n_bytes // row_bytes // 16 * 16) * row_bytes
+    buffer = None if isinstance(blocks.holder, np.ndarray) else np.empty(min(step, blocks.nbytes), np.uint8)
+    for start in range(0, blocks.nbytes, step):
+        chunk = blocks.read(start, min(step, blocks.nbytes - start), buffer)
+        yield chunk, len(chunk) // row_bytes
 
 
 def check_range(name: str, values: np.ndarray, target: Format) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oxillama.chat.template import MAX_SOURCE, ChatTemplate
+from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ChatTemplateError
 
 USER = {"role": "user", "content": "Hi there"}
@@ -122,77 +121,7 @@ def test_environment(source: str, expected: str) -> None:
     assert render(source, enable_thinking=True) == expected
 
 
-# --------------------------------------------------------------------------- limits
-
-DOUBLE = (
-    "{{% set n = namespace(x={start}) %}}{{% for i in range(64) %}}{{% set n.x = {step} %}}{{% endfor %}}"
-)
-NEST = DOUBLE.format(start="[1]", step="[n.x, n.x]")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for i in range(10**9) %}{% endfor %}",
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
-        "{% for i in range(99999) %}{% for j in range(99999) %}" + "x" * 9999 + "{% endfor %}{% endfor %}",
-        "{% set x %}{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}{% endset %}{{ x }}",
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(64) }}",
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{% for x in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
-        "{% block a %}{{ self.a() }}{% endblock %}",
-        "{{ 'a' * 10**9 }}",
-        "{{ [0] * 10**9 }}",
-        "{{ 2 ** (10 ** 9) }}",
-        "{{ 9 ** (9 ** 9) }}",
-        DOUBLE.format(start="'a'", step="n.x + n.x"),
-        DOUBLE.format(start="'a'", step="n.x ~ n.x"),
-        DOUBLE.format(start="[1]", step="n.x + n.x"),
-        DOUBLE.format(start="7", step="n.x * n.x"),
-        DOUBLE.format(start="'a'", step="n.x | replace('', n.x)"),
-        DOUBLE.format(start="'a'", step="n.x.replace('a', n.x + 'a')"),
-        DOUBLE.format(start="'a'", step="[n.x, n.x] | join"),
-        DOUBLE.format(start="'a'", step="''.join([n.x, n.x])"),
-        DOUBLE.format(start="'a'", step="'{}{}'.format(n.x, n.x)"),
-        DOUBLE.format(start="'a'", step="'%s%s' % (n.x, n.x)"),
-        NEST + "{{ n.x }}",
-        NEST + "{{ n.x | tojson }}",
-        NEST + "{{ n.x | string | length }}",
-        NEST + "{{ n.x == [n.x, n.x] }}",
-        NEST + "{{ n.x is eq([n.x, n.x]) }}",
-        NEST + "{{ [n.x] | sort }}",
-        NEST + "{{ [n.x].index([n.x]) }}",
-        "{{ '%1000000000d' % 1 }}",
-        "{{ '%*d' % (1000000000, 1) }}",
-        "{{ '{:1000000000}'.format(1) }}",
-        "{{ '{:{}}'.format(1, 1000000000) }}",
-        "{{ 'x'.ljust(1000000000) }}",
-        "{{ 'x' | center(1000000000) }}",
-        "{{ 'x' | indent(1000000000, true) }}",
-        "{{ [1] | batch(1000000000, 0) | list }}",
-        "{{ [1] | tojson(indent=1000000000) }}",
-        "{{ (1).to_bytes(1000000000, 'big') }}",
-        "{{ strftime_now('%1000000000d') }}",
-        "{{ " + "(" * 9999,
-        "{{ 1" + "+1" * 9999 + " }}",
-        "x" * (MAX_SOURCE + 1),
-    ],
-    ids=lambda source: source[:70],
-)
-def test_greedy_template_is_stopped(source: str) -> None:
-    started = time.monotonic()
-    with pytest.raises(ChatTemplateError):
-        render(source)
-    assert time.monotonic() - started < 5  # the limit is one second; machines are slow
-
-
-def test_time_limit_is_an_option() -> None:
-    template = ChatTemplate(
-        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", seconds=0.05
-    )
-    with pytest.raises(ChatTemplateError, match=r"stopped, it took more than 0.05 seconds"):
-        template.render([USER])
+# --------------------------------------------------------------------------- the sandbox
 
 
 @pytest.mark.parametrize(
@@ -222,11 +151,6 @@ def test_messages_are_not_changed_and_not_shared() -> None:
 
     messages = [{"role": "user", "content": Trap(" a ")}]
     assert render("{{ messages[0].content.strip() }}", messages) == "a"
-
-
-def test_long_conversations_are_within_the_limits() -> None:
-    messages = [{"role": "user", "content": "word " * 40_000}] * 20
-    assert len(render(CHATML, messages)) > 3_900_000
 
 
 # --------------------------------------------------------------------------- bad input

@@ -13,6 +13,8 @@ import pytest
 import oxillama
 from oxillama import EngineConfig, InferenceEngine, LoadError, SamplerConfig
 from oxillama.cli import main
+from oxillama.gguf import writer
+from oxillama.gguf.model_file import ModelFile
 from tests.support.command_line import (
     PROMPT,
     ROOT,
@@ -300,3 +302,30 @@ def test_demo_tells_a_story() -> None:
 
 def test_demo_continues_the_users_words() -> None:
     assert output("demo", "-p", "Once upon a time", "-n", "5").startswith("Once upon a time")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.rope.scaling.factor", 1e-30),
+        ("llama.rope.freq_base", 0.5),
+        ("llama.attention.layer_norm_rms_epsilon", 0.0),
+        ("llama.context_length", 0),
+        ("llama.rope.scaling.attn_factor", 1e5),
+    ],
+)
+def test_info_says_what_loading_says(tmp_path: Path, key: str, value: float) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf")
+    with ModelFile.open(path) as file:
+        pairs = dict(file.raw_metadata()) | {key: writer.pair(key, value)}
+        tensors = [writer.Tensor(t.name, t.format, t.shape) for t in file.tensors.values()]
+        with (tmp_path / "bad.gguf").open("wb") as out:
+            out.write(writer.header(list(pairs.values()), tensors))
+            for tensor in tensors:
+                writer.write_tensor(out, tensor, [file.data(tensor.name)], 32)
+    done = run("info", tmp_path / "bad.gguf")
+    told = done.stderr.decode()
+    assert done.returncode == 1
+    assert told.startswith(f"oxillama: error: {key}: expected ") or "attn_factor, yarn_attn_factor" in told
+    assert told.count("\n") == 1
+    assert error("run", tmp_path / "bad.gguf", "-p", "x") == told

@@ -385,14 +385,14 @@ def test_broken_safetensors(tmp_path: Path) -> None:
         ((1 << 60).to_bytes(8, "little") + whole[8:], "expected a header inside"),
         (whole[:8] + b"x" * length + whole[8 + length :], "expected a JSON header"),
         (whole[:-1], "expected data inside the file"),
-        ((2).to_bytes(8, "little") + b"[]", "expected a JSON object as header"),
+        ((2).to_bytes(8, "little") + b"[]", "expected a JSON header of an object"),
         ((9).to_bytes(8, "little") + b'{"a": {}}', "a: expected a dtype"),
     ):
         path.write_bytes(data)
         with pytest.raises(LoadError, match=finding):
             converted(source)
     path.unlink()
-    with pytest.raises(ModelFileError, match=r"model\.safetensors: cannot be read: No such file"):
+    with pytest.raises(ModelFileError, match=r"model\.safetensors: cannot be opened: No such file"):
         converted(source)
 
 

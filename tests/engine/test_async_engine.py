@@ -19,6 +19,7 @@ from oxillama import (
     GenerationTimeout,
     InferenceEngine,
     QueueFull,
+    RequestFailed,
     SamplerConfig,
     SchedulerConfig,
     demo,
@@ -207,7 +208,8 @@ def test_when_a_step_fails_every_caller_is_told_and_the_engine_serves_on(
                 patch.setattr(EngineLoop, "step", step)
                 tasks = [many.generate(prompt) for prompt in PROMPTS]
                 results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert {type(result) for result in results} == {SystemError}
+            assert {type(result) for result in results} == {RequestFailed}
+            assert {type(result.__cause__) for result in results} == {SystemError}  # type: ignore[union-attr]
             assert await many.generate(PROMPTS[0], max_tokens=2)
 
     run(main)

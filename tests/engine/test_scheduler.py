@@ -11,7 +11,7 @@ import pytest
 from oxillama.config.engine import SchedulerConfig
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
-from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, SamplingError
+from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, RequestFailed, SamplingError
 from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
 
@@ -414,7 +414,8 @@ def test_what_a_sampler_raises_ends_its_request_alone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(requests[1].sampler, "row", interrupted)
     serving.run(*requests)
     assert requests[1].finish_reason == "error"
-    assert isinstance(requests[1].error, SystemExit)
+    assert isinstance(requests[1].error, RequestFailed)
+    assert isinstance(requests[1].error.__cause__, SystemExit)
     for request in requests:
         check_as_alone(serving, request, 6)
     serving.check_empty()

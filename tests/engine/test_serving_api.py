@@ -115,12 +115,11 @@ def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
 
 def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) -> None:
     prompt = "Mia and the little fox went to the sea. They found a boat"
-    for salt in ("a", "b", "a"):
+    hits = [engine.model.prefix_cache.hits]
+    for salt in ("a", "b", "a", "c"):
         engine.generate(prompt, max_tokens=1, salt=salt)
-    assert engine.model.prefix_cache.hits - engine.model.prefix_cache.misses < 1
-    before = engine.model.prefix_cache.hits
-    engine.generate(prompt, max_tokens=1, salt="c")
-    assert engine.model.prefix_cache.hits == before
+        hits.append(engine.model.prefix_cache.hits)
+    assert np.diff(hits).tolist() == [0, 0, 1, 0]
 
 
 def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:

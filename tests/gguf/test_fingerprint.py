@@ -203,7 +203,8 @@ def test_a_file_that_changes_while_it_is_hashed_is_not_cached(
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(WHOLE)
-    ModelFingerprint.compute(path, progress=lambda done, total: os.utime(path, ns=(0, done)))
+    with pytest.raises(ModelFileError, match="changed while it was in use"):
+        ModelFingerprint.compute(path, progress=lambda done, total: os.utime(path, ns=(0, done)))
     assert not own_cache.exists()
     with ModelFile.open(path) as file:
         ModelFingerprint.compute(file, progress=lambda done, total: path.unlink(missing_ok=True))

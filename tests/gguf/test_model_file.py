@@ -1,4 +1,4 @@
-"""Opening model files: paths, mappings, bytes, split files, typed metadata; reference files; speed."""
+"""Opening model files: paths, bytes, split files, typed metadata; reference files; speed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import pytest
 
 from oxillama.errors import GGUFError, ModelFileError
 from oxillama.formats import FORMATS
+from oxillama.gguf import extent, header
+from oxillama.gguf.header import FIRST_PIECE_BYTES
 from oxillama.gguf.model_file import ModelFile, StringArray
 from tests.support.gguf_writer import Tensor, assemble, entry, f32_tensor, vocabulary, write
 from tests.support.paths import SHARED
 
 PARITY = sorted((SHARED / "parity").glob("*.gguf"))
 F32 = FORMATS["F32"].id
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/fd")
 
 
 # Bytes and files
@@ -34,24 +36,23 @@ def test_bytes_are_not_copied(wrap: Callable[[bytes], Any]) -> None:
     assert np.shares_memory(data, np.frombuffer(raw, np.uint8))
     assert not data.flags.writeable
     assert (model.path, model.paths, model.file_size) == (None, (), len(raw))
-    model.release("a")
     assert data[0] == 5
 
 
 @pytest.mark.parametrize("kind", [str, Path])
-def test_a_path_is_mapped(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+def test_a_path_is_read(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(write([("k", "[str]", ["x"])], [f32_tensor(fill=5)]))
     with ModelFile.open(kind(path)) as model:
         assert (model.path, model.paths, model.file_size) == (path, (path,), path.stat().st_size)
         data = model.data("a")
         assert not data.flags.writeable
-        assert not data.flags.owndata
+        assert not np.shares_memory(data, model.data("a"))
         assert "m.gguf" in repr(model)
     model.close()
     assert data.tobytes() == f32_tensor(fill=5).data
     assert list(model.metadata["k"]) == ["x"]
-    for use in (model.data, model.release):
+    for use in (model.data, model.extent):
         with pytest.raises(ModelFileError, match=r"a: expected an open file, got m\.gguf closed"):
             use("a")
 
@@ -61,51 +62,165 @@ def test_an_unknown_tensor_is_an_error() -> None:
         ModelFile.open(write([], [f32_tensor("a")])).data("b")
 
 
-def resident(path: Path) -> int:
-    """Bytes of ``path`` that are in this process's memory."""
-    text = Path("/proc/self/smaps").read_text()
-    found = re.search(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", text)
-    assert found, f"{path} is not mapped"
-    return int(found[1]) * 1024
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of every read of a file."""
+    found: list[int] = []
+    read_at = extent._read_at
+
+    def counted(fd: int, out: memoryview, start: int) -> int:
+        found.append(read_at(fd, out, start))
+        return found[-1]
+
+    monkeypatch.setattr(extent, "_read_at", counted)
+    return found
 
 
-@on_linux
-def test_opening_reads_no_tensor_and_release_lets_go(tmp_path: Path) -> None:
-    path, n_bytes = tmp_path / "big.gguf", 1 << 24
+def test_opening_reads_no_tensor(tmp_path: Path, bytes_read: list[int]) -> None:
+    path, n_bytes = tmp_path / "big.gguf", 1 << 20
     entries = [entry("a", (n_bytes // 4,), F32, 0), entry("b", (n_bytes // 4,), F32, n_bytes)]
     path.write_bytes(assemble([], entries, b"\1" * n_bytes + b"\2" * n_bytes))
     with ModelFile.open(path) as model:
-        assert resident(path) <= n_bytes // 4
-        assert model.data("a").max() == 1
+        assert sum(bytes_read) <= FIRST_PIECE_BYTES
+        bytes_read.clear()
         assert model.data("b").max() == 2
-        assert resident(path) > 2 * n_bytes * 0.9
-        model.release("a")
-        assert n_bytes * 0.75 < resident(path) < n_bytes * 1.25
-        model.release("b")
-        assert resident(path) <= n_bytes // 4
-        assert model.data("a").max() == 1
+        assert sum(bytes_read) == n_bytes
 
 
-def mapped(folder: Path) -> bool:
-    return str(folder) in Path("/proc/self/maps").read_text()
+@pytest.mark.parametrize("first", [1, 16, 100, 1 << 16])
+def test_a_header_is_read_in_growing_pieces(
+    tmp_path: Path, bytes_read: list[int], monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    monkeypatch.setattr(header, "FIRST_PIECE_BYTES", first)
+    values = [("n", "u32", 7), ("words", "[str]", ["x" * n for n in range(60)]), ("ff", "[f32]", [0.5] * 99)]
+    raw = write(values, [f32_tensor("a")])
+    path = tmp_path / "m.gguf"
+    path.write_bytes(raw)
+    with ModelFile.open(path) as model:
+        assert sum(bytes_read) <= len(raw)
+        assert list(model.metadata["words"]) == values[1][2]
+        assert model.get("ff", list[float]) == values[2][2]
+        pairs, whole = model.raw_metadata(), ModelFile.open(raw).raw_metadata()
+        assert {key: pair.tobytes() for key, pair in pairs.items()} == {
+            key: pair.tobytes() for key, pair in whole.items()
+        }
+
+
+def test_a_header_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header, "MAX_HEADER_BYTES", 1 << 20)
+    path = tmp_path / "m.gguf"
+    for values in ([("s", "str", "x" * (1 << 20))], [("s", "[str]", ["x", "y" * (1 << 20)])]):
+        path.write_bytes(write(values, []))
+        with pytest.raises(
+            GGUFError, match="s: expected a header of at most 1048576 bytes, got a longer one"
+        ):
+            ModelFile.open(path)
 
 
 @on_linux
 def test_nothing_stays_open(tmp_path: Path) -> None:
+    def n_open() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
     path = tmp_path / "m.gguf"
     path.write_bytes(write([], [f32_tensor()]))
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     with ModelFile.open(path) as model:
-        data = model.data("a")
-    assert mapped(tmp_path)
-    assert data[-1] == 1
-    del data
-    assert not mapped(tmp_path)
+        part = model.extent("a")
+        assert n_open() == before + 1
+    assert part.read().tobytes() == f32_tensor().data
+    del part
+    assert n_open() == before
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(GGUFError, match="expected 128 bytes of data, got 127") as caught:
         ModelFile.open(path)
-    assert not mapped(tmp_path), caught
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open() == before, caught
+    with pytest.raises(ModelFileError, match="directory") as caught_too:
+        ModelFile.open(tmp_path)
+    assert n_open() == before, caught_too
+
+
+# Files that change while they are open
+
+
+def test_a_deleted_or_replaced_file_is_still_read(tmp_path: Path) -> None:
+    path, other = tmp_path / "m.gguf", tmp_path / "other.gguf"
+    path.write_bytes(write([], [f32_tensor(fill=5)]))
+    other.write_bytes(write([], [f32_tensor(fill=6)]))
+    with ModelFile.open(path) as model:
+        if os.name != "nt":  # which keeps open files from both
+            os.link(path, tmp_path / "second name")
+            other.replace(path)
+            path.unlink()
+        assert model.data("a")[0] == 5
+
+
+@pytest.mark.parametrize("change", ["cut", "empty", "longer", "other bytes"])
+@pytest.mark.parametrize("use", ["data", "extent", "rows", "raw_metadata"])
+def test_a_changed_file_is_an_error(tmp_path: Path, change: str, use: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(write([("k", "u8", 1)], [f32_tensor("a", 64, 5)]))
+    size = path.stat().st_size
+    with ModelFile.open(path) as model:
+        part, rows = model.extent("a"), np.array([0, 3, 1], np.int32)
+        calls: dict[str, Callable[[], Any]] = {
+            "data": lambda: model.data("a"),
+            "extent": lambda: part.read(64, 32),
+            "rows": lambda: part.read_rows(rows, 64),
+            "raw_metadata": model.raw_metadata,
+        }
+        calls[use]()
+        if change == "other bytes":
+            with path.open("r+b") as file:
+                file.seek(size - 8)
+                file.write(b"12345678")
+            os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # the clock of times may be coarse
+        else:
+            os.truncate(path, {"cut": size - 200, "empty": 0, "longer": size + 1}[change])
+        with pytest.raises(ModelFileError, match=f"^{re.escape(str(path))}: changed while it was in use: "):
+            calls[use]()
+
+
+@pytest.mark.parametrize("missing", [(), ("preadv",), ("preadv", "pread")])
+def test_every_way_to_read_at_an_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    for name in missing:
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr(extent, "COPIED_BYTES", 1000)
+    path, data = tmp_path / "m.gguf", np.random.default_rng(0).bytes(1 << 14)
+    path.write_bytes(write([], [Tensor("a", (1 << 12,), F32, data)]))
+    with ModelFile.open(path) as model:
+        assert model.data("a").tobytes() == data
+        os.truncate(path, 8192)
+        with pytest.raises(ModelFileError, match="changed while it was in use: expected 16384 bytes at"):
+            model.data("a")
+
+
+def test_a_disk_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(write([], [f32_tensor("a")]))
+
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    with ModelFile.open(path) as model:
+        monkeypatch.setattr(extent, "_read_at", fail)
+        with pytest.raises(ModelFileError, match=r"m\.gguf: cannot be read: Input/output error"):
+            model.data("a")
+
+
+def test_rows_are_those_of_the_table(tmp_path: Path) -> None:
+    path, table = tmp_path / "m.gguf", np.arange(50 * 8, dtype=np.float32).reshape(50, 8)
+    path.write_bytes(write([], [f32_tensor("z"), Tensor("a", (8, 50), F32, table.tobytes())]))
+    with ModelFile.open(path) as model:
+        for holder in (model, ModelFile.open(path.read_bytes())):
+            for ids in ([], [49], [3, 4, 5], [5, 3], [0, 2, 4, 7], [7, 0, 7, 49, 8, 48], list(range(50))):
+                found = holder.extent("a").read_rows(np.array(ids, np.int32), 32).view(np.float32)
+                assert np.array_equal(found, table[ids])
+        for bad in ([50], [-1], [0, 50], [0, -1]):
+            with pytest.raises(IndexError, match="ids: expected rows below 50"):
+                model.extent("a").read_rows(np.array(bad), 32)
 
 
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
@@ -124,7 +239,7 @@ def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
 def test_a_pipe_or_device_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/null")):
+    for path in (tmp_path / "pipe", Path("/dev/null"), Path("/dev/zero")):
         with pytest.raises(ModelFileError, match="expected a regular file"):
             ModelFile.open(path)
 
@@ -250,7 +365,6 @@ def test_the_first_shard_opens_all(split: Path) -> None:
         assert model.get("late", list[int]) == [5]
         assert model.alignment == 32
         assert "general.alignment" not in model.metadata
-        model.release("c")
     with pytest.raises(ModelFileError, match=r"expected an open file, got m-00003-of-00003\.gguf closed"):
         model.data("c")
 
@@ -275,9 +389,10 @@ def test_a_broken_shard_is_named(split: Path) -> None:
 @on_linux
 def test_no_shard_stays_open_after_an_error(split: Path) -> None:
     shard_path(split, 2).write_bytes(shard(1, 3, [], 3))
+    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(GGUFError, match=r"split\.no: expected 2, got 1") as caught:
         ModelFile.open(shard_path(split, 0))
-    assert not mapped(split), caught
+    assert len(os.listdir("/proc/self/fd")) == before, caught
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
@@ -125,6 +128,30 @@ def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
     pack.pack(fmt.id, rows.reshape(-1), len(rows), cols, out, 4)
     assert np.array_equal(first, out)
     assert first.nbytes == pack.packed_bytes(fmt.id, 37, cols) == 3 * pack.packed_bytes(fmt.id, 16, cols)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there Python reads the file")
+@by_name
+def test_packing_from_a_file_is_packing(fmt: Format, tmp_path: Path) -> None:
+    """Of any number of rows and threads, in one read a thread or several; a short file is told."""
+    path, rng = tmp_path / "blocks", np.random.default_rng(5)
+    for rows, blocks in ((1, 1), (37, 3), (16 * 9, 40), (16, 600)):
+        cols = blocks * (fmt.block_len if fmt.block_len > 1 else 32)
+        data = rng.integers(0, 256, rows * fmt.nbytes(cols), np.uint8)
+        path.write_bytes(bytes(77) + data.tobytes())
+        wanted = np.zeros(pack.packed_bytes(fmt.id, rows, cols), np.uint8)
+        pack.pack(fmt.id, data, rows, cols, wanted)
+        with path.open("rb") as file:
+            for n_threads in (1, 3):
+                out = np.full_like(wanted, 255)
+                assert pack.pack_file(fmt.id, file.fileno(), 77, rows, cols, out, n_threads) is True
+                assert np.array_equal(out, wanted)
+                assert pack.pack_file(fmt.id, file.fileno(), 78, rows, cols, out, n_threads) is False
+            with pytest.raises(ValueError, match="out: expected"):
+                pack.pack_file(fmt.id, file.fileno(), 77, rows, cols, out[:-1])
+            with pytest.raises(ValueError, match="shape: expected rows of blocks"):
+                pack.pack_file(fmt.id, file.fileno(), 77, 0, cols, out)
+        assert pack.pack_file(fmt.id, -1, 77, rows, cols, out) is False
 
 
 WIDER = {

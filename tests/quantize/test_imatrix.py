@@ -149,8 +149,13 @@ def test_files_that_are_none_are_refused(data: bytes, message: str, tmp_path: Pa
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "no", tmp_path, "a\0b"):
-        with pytest.raises(ModelFileError, match="cannot be read"):
+    for path, words in (
+        (tmp_path / "no", "cannot be opened"),
+        (tmp_path, "directory|cannot be opened"),
+        ("a\0b", "path: expected no NUL"),
+        ("/dev/zero", "expected a regular file|cannot be opened"),
+    ):
+        with pytest.raises(ModelFileError, match=words):
             ImportanceMatrix.read(path)
 
 

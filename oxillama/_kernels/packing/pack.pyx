@@ -1,6 +1,6 @@
-"""From the blocks of a GGUF file to floats (`dequantize`) and to packed panels (`pack`).
+"""From the blocks of a GGUF file to floats (`dequantize`) and to packed panels (`pack`, `pack_file`).
 
-`unpack.pxd` describes the blocks, `layouts.pxd` the panels. Both functions only move bits and multiply floats one
+`unpack.pxd` describes the blocks, `layouts.pxd` the panels. The functions only move bits and multiply floats one
 by one, so this module is compiled once and not per target.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 cimport numpy as cnp
-from cython.parallel cimport prange
+from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy, memset
 
@@ -22,6 +22,29 @@ from oxillama._kernels.packing.unpack cimport GRID_3XXS, GRID_WORDS, GRIDS
 from oxillama.formats import FORMAT_BY_ID, LAYOUTS
 
 cnp.import_array()
+
+cdef extern from *:
+    """
+    #ifdef _WIN32
+    static int read_at(int fd, void* out, Py_ssize_t n, long long start) { return 0; }
+    #else
+    #include <unistd.h>
+    /* Whether n bytes at an offset of a file were read. */
+    static int read_at(int fd, void* out, Py_ssize_t n, long long start) {
+        while (n > 0) {
+            ssize_t done = pread(fd, out, (size_t)n, (off_t)start);
+            if (done <= 0) return 0;
+            out = (char*)out + done;
+            n -= done;
+            start += done;
+        }
+        return 1;
+    }
+    #endif
+    """
+    int read_at(int fd, void* out, Py_ssize_t n, long long start) nogil
+
+cdef Py_ssize_t READ_BYTES = 1 << 18  # of a file at a time: they stay in the cache of the core that packs them
 
 cdef struct Codec:
     int format, layout
@@ -97,11 +120,58 @@ def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cn
     zeros = bytes(row_bytes)
     cdef const uint8_t* zero = zeros
     for p in prange(n_panels, nogil=True, schedule="dynamic", num_threads=n_threads):
-        pack_panel(&c, bp, zero, row_bytes, rows, cols, p, op + p * stride)
+        pack_panel(&c, bp + 16 * p * row_bytes, zero, row_bytes, rows - 16 * p, cols, op + p * stride)
+
+
+def pack_file(int format_id, int fd, long long start, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray out,
+              int n_threads=1):
+    """`pack` of blocks in an open file; each thread reads what it packs.
+
+    Parameters
+    ----------
+    fd : descriptor of the file
+    start : offset of the first block
+
+    Returns
+    -------
+    bool : False where not all bytes could be read, or the system cannot read at an offset
+    """
+    cdef Codec c = codec_of(format_id)
+    if rows < 1 or cols < 1 or cols % c.block_len:
+        raise ValueError(f"shape: expected rows of blocks of {c.block_len}, got {rows} x {cols}")
+    cdef Py_ssize_t row_bytes = cols // c.block_len * c.block_bytes
+    cdef Py_ssize_t stride = panel_bytes(c.layout, cols), n_panels = (rows + 15) // 16, i
+    cdef Py_ssize_t panels = max(1, READ_BYTES // (16 * row_bytes)), n_reads = (n_panels + panels - 1) // panels
+    cdef Py_ssize_t own = min(16 * panels, rows) * row_bytes
+    cdef int used = min(n_threads, n_reads)
+    buffers, missed = np.empty(used * own, np.uint8), np.zeros(used, np.uint8)
+    cdef uint8_t* op = u8_data(out, n_panels * stride, "out")
+    cdef uint8_t* buffer = u8_data(buffers, used * own, "buffers")
+    cdef uint8_t* miss = u8_data(missed, used, "missed")
+    zeros = bytes(row_bytes)
+    cdef const uint8_t* zero = zeros
+    for i in prange(n_reads, nogil=True, schedule="dynamic", num_threads=used):
+        if not read_panels(&c, fd, start, zero, row_bytes, rows, cols, i * panels, min(panels, n_panels - i * panels),
+                           buffer + threadid() * own, op, stride):
+            miss[threadid()] = 1
+    return not missed.any()
+
+
+cdef int read_panels(const Codec* c, int fd, long long start, const uint8_t* zero, Py_ssize_t row_bytes,
+                     Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t first, Py_ssize_t n, uint8_t* buffer,
+                     uint8_t* out, Py_ssize_t stride) noexcept nogil:
+    """Reads and packs ``n`` panels of a file; whether they could be read."""
+    cdef Py_ssize_t left = rows - 16 * first, p
+    if not read_at(fd, buffer, min(16 * n, left) * row_bytes, start + 16 * first * row_bytes):
+        return 0
+    for p in range(n):
+        pack_panel(c, buffer + 16 * p * row_bytes, zero, row_bytes, left - 16 * p, cols, out + (first + p) * stride)
+    return 1
 
 
 cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero, Py_ssize_t row_bytes,
-                     Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t p, uint8_t* out) noexcept nogil:
+                     Py_ssize_t rows, Py_ssize_t cols, uint8_t* out) noexcept nogil:
+    """Packs the first 16 rows of ``blocks``, or all that there are."""
     cdef const uint8_t* row[16]
     cdef Py_ssize_t last
     cdef int r
@@ -110,5 +180,5 @@ cdef void pack_panel(const Codec* c, const uint8_t* blocks, const uint8_t* zero,
         last -= last % group_blocks(c.layout)
         memset(out + header_at(c.layout, last), 0, group_blocks(c.layout) * header_bytes(c.layout))
     for r in range(16):
-        row[r] = blocks + (16 * p + r) * row_bytes if 16 * p + r < rows else zero
+        row[r] = blocks + r * row_bytes if r < rows else zero
     pack_rows(c.format, row, cols, out)

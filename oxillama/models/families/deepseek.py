@@ -54,11 +54,14 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     """
     spec = latent_sizes(spec, read)
     rope = spec.ropes[0]
-    stretch = log_of(rope.factor) if rope.factor > 0 else 0.0
+    stretch = log_of(rope.factor)
     plain = read.number("rope.scaling.attn_factor", 1.0)
     k = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
     magnitude = plain if rope.mix and k else rope.magnitude
     gain = plain * (1 + k * stretch) * (1.0 if rope.mix and k else 1 + 0.1 * stretch)
+    if not gain > 0:
+        key = f"{read.prefix}.rope.scaling.factor"
+        raise LoadError(f"{key}: expected a factor with a score scale above 0, got {rope.factor}")
     rate = read.amount("attention.temperature_scale")
     if rate:
         length = read.size("attention.temperature_length")

@@ -1,0 +1,42 @@
+"""Locks that a forked child finds open, and objects that are not copied."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import NoReturn
+
+
+class ForkedOpen:
+    """A lock that a forked child finds open, unless the thread that forked holds it: no other is there.
+
+    Attributes
+    ----------
+    lock : reentrant. To be used as ``with it.lock``: in an ``__enter__`` of our own, a Ctrl-C could leave it
+        locked.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        _locks.add(self)
+
+
+_locks: weakref.WeakSet[ForkedOpen] = weakref.WeakSet()
+
+
+def _open_all() -> None:
+    for holder in list(_locks):
+        if not holder.lock._is_owned():  # type: ignore[attr-defined]
+            holder.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_all)
+
+
+class NotCopied:
+    """A base of what belongs to one engine in one process."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"{type(self).__name__}: cannot be copied or pickled")
