@@ -84,19 +84,25 @@ def test_more_beams_find_likelier_texts(engine: InferenceEngine) -> None:
     assert best[0].logprob_sum < best[2].logprob_sum
 
 
-def test_a_search_ends_when_no_beam_can_be_better(engine: InferenceEngine) -> None:
+def test_a_search_ends_when_no_beam_can_be_better(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (end,) = list(engine.tokenizer.eog_ids)[:1]
+    forward, passes = engine.model.runner.forward, []
+    monkeypatch.setattr(engine.model.runner, "forward", lambda parts: passes.append(1) or forward(parts))
 
-    def steps(early_stopping: bool) -> tuple[int, list[BeamHypothesis]]:
-        before = engine.model.runner_passes if hasattr(engine.model, "runner_passes") else 0
+    def search(early_stopping: bool) -> tuple[int, list[BeamHypothesis]]:
+        passes.clear()
         config = BeamSearchConfig(
             beam_width=4, max_new_tokens=60, length_penalty=0.0, early_stopping=early_stopping
         )
-        return before, engine.beam_search(PROMPT, config, logit_bias={end: 14.0})
+        found = engine.beam_search(PROMPT, config, logit_bias={end: 8.0})
+        return len(passes), found
 
-    (_, early), (_, late) = steps(True), steps(False)
+    (n_early, early), (n_late, late) = search(True), search(False)
     assert early[0] == late[0]
-    assert len(early) < len(late) == 4
+    assert early[0].finished
+    assert n_early < n_late
 
 
 def test_beams_obey_a_grammar(engine: InferenceEngine) -> None:
