@@ -331,6 +331,16 @@ def test_of_equal_merges_the_first_counts() -> None:
     assert found == [tokenizer.token_id("ae"), tokenizer.token_id("r")]
 
 
+def test_a_score_of_minus_infinity_is_the_worst_that_joins() -> None:
+    values = vocabularies.sentence_piece()
+    tokens, scores = values[P + "tokens"], values[P + "scores"].copy()
+    scores[tokens.index("ab")] = -np.inf
+    tokenizer = TokenizerBridge.from_metadata(values | {P + "scores": scores})
+    for text, pieces in (("ab", ["▁", "ab"]), ("cab", ["▁", "c", "ab"])):
+        ids = tokenizer.encode(text, add_special=False)
+        assert [tokenizer.token_text(id) for id in ids] == pieces
+
+
 def test_leading_space() -> None:
     tokenizer = make("sentence_piece")
     ids = tokenizer.encode("hello")
