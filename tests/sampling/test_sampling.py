@@ -295,6 +295,7 @@ def test_options_that_cannot_be_honoured_together_are_refused(options: dict[str,
 def test_what_is_left_out_without_being_asked_for_is_no_fault() -> None:
     SamplerConfig(order=("temperature",))
     SamplerConfig(order=("top_k", "temperature"), top_p=1.0, min_p=0.0)
+    SamplerConfig(order=("top_p", "min_p"), top_k=0, temperature=1.0)
     assert SamplerConfig(mirostat=2) == SamplerConfig.mirostat_v2(temperature=0.8)
     config = SamplerConfig.mirostat_v2(tau=4, eta=0.2, seed=3)
     assert (config.mirostat, config.temperature, config.mirostat_tau, config.mirostat_eta) == (2, 1, 4, 0.2)
