@@ -8,7 +8,7 @@ list is ``tools/mutants/*.toml``, whose entries are tables ``[[mutant]]``:
 name : unique; says the fault.
 file : the source, from the checkout's root.
 old, new : the text that is replaced, which must occur exactly once, and what takes its place.
-tests : arguments for pytest; these tests should fail.
+tests : the files or tests, as pytest takes them, that should fail; they run in the order of their names.
 rebuild : true for a source of the kernels: they are compiled again, for `target` only, and the tests run
     without the other targets, whose results would give any difference away.
 target : "portable" if not given.
@@ -79,7 +79,7 @@ def read_list(folder: Path, names: Sequence[str] = ()) -> list[Mutant]:
     for path in sorted(folder.glob("*.toml")):
         for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", []):
             try:
-                found.append(Mutant(**{**entry, "tests": tuple(entry["tests"])}, group=path.stem))
+                found.append(Mutant(**{**entry, "tests": tuple(sorted(entry["tests"]))}, group=path.stem))
             except (TypeError, KeyError) as error:
                 raise StaleList(f"{path.name}: {entry.get('name')}: {error}") from None
     twice = [name for name, n in Counter(mutant.name for mutant in found).items() if n > 1]
@@ -135,7 +135,7 @@ class Checkout:
 
     def check_tests(self, mutants: Iterable[Mutant]) -> None:
         """Raises StaleList if their tests fail without any fault."""
-        code, output = self.test(dict.fromkeys(test for mutant in mutants for test in mutant.tests), None)
+        code, output = self.test(sorted({test for mutant in mutants for test in mutant.tests}), None)
         if code:
             raise StaleList(f"tests: expected them to pass without a fault, got\n{output[-3000:]}")
 
