@@ -13,6 +13,7 @@ from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
+from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
@@ -343,6 +344,37 @@ def test_earlier_states_of_a_sequence_make_room_for_its_next() -> None:
     while own.pending:
         serving.runner.forward([(own, 1)])
         assert len(own.kv.slots) <= 4
+    own.release()
+    serving.check_empty()
+
+
+def run_in_steps(serving: Serving, n: int, step: int) -> Running:
+    """A sequence of ``n`` tokens that is run ``step`` tokens at a time."""
+    own = Running(serving.pool, tokens_of(n, n_vocab_of(serving.name)))
+    while own.pending:
+        serving.runner.forward([(own, step)])
+    return own
+
+
+def test_checkpoints_are_the_further_apart_the_further_back() -> None:
+    own = run_in_steps(Serving("mamba"), 150, 1)
+    ends = [n for n, _ in own.kv.checkpoints]  # type: ignore[attr-defined]
+    assert len(ends) == CHECKPOINTS + 1
+    assert ends[-2:] == [149, 150]
+    assert ends[0] <= 75
+    gaps = np.diff(ends)
+    assert (gaps[:-1] >= gaps[1:]).all()
+
+
+@pytest.mark.parametrize(("n", "kept"), [(40, 40), (39, 30), (30, 30), (29, 20), (10, 10), (9, 0)])
+def test_forks_and_cuts_go_back_to_the_checkpoint_within(n: int, kept: int) -> None:
+    serving = Serving("mamba")
+    own = run_in_steps(serving, 40, 10)
+    fork, length = own.kv.fork(n)
+    assert length == kept
+    fork.release()
+    own.truncate(n)
+    assert (own.cached_len, own.total_len) == (kept, n)
     own.release()
     serving.check_empty()
 

@@ -115,12 +115,12 @@ def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
 
 def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) -> None:
     prompt = "Mia and the little fox went to the sea. They found a boat"
-    for salt in ("a", "b", "a"):
+    cache, known = engine.model.prefix_cache, []
+    for salt in ("a", "b", "a", "c", "b"):
+        before = cache.hits, cache.misses
         engine.generate(prompt, max_tokens=1, salt=salt)
-    assert engine.model.prefix_cache.hits - engine.model.prefix_cache.misses < 1
-    before = engine.model.prefix_cache.hits
-    engine.generate(prompt, max_tokens=1, salt="c")
-    assert engine.model.prefix_cache.hits == before
+        known.append((cache.hits - before[0], cache.misses - before[1]))
+    assert known == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0)]
 
 
 def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
