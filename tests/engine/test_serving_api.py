@@ -21,7 +21,7 @@ from oxillama import (
     demo,
 )
 from tests.support.kernels import same_bits
-from tests.support.waiting import until
+from tests.support.waiting import stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -268,9 +268,10 @@ def test_a_full_queue_is_said_to_threads_too() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
     streams = [engine.stream(PROMPTS[0], max_tokens=400, window=1)]
     next(streams[0])
-    streams.append(engine.stream(PROMPTS[0]))
-    with pytest.raises(QueueFull):
-        engine.generate(PROMPTS[1])
+    with stopped(engine):
+        streams.append(engine.stream(PROMPTS[0]))
+        with pytest.raises(QueueFull):
+            engine.generate(PROMPTS[1])
     for stream in streams:
         stream.close()
     assert engine.generate(PROMPTS[1], max_tokens=2)
