@@ -157,9 +157,11 @@ def test_a_timeout_comes_though_nothing_runs(which: str, monkeypatch: pytest.Mon
 def test_closing_finishes_those_that_wait_too() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=SchedulerConfig(max_sequences=1))
     expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=20)
-    streams = engine.stream_batch([PROMPT] * 3, sampler=GREEDY, max_tokens=20, window=2)
     closing = threading.Thread(target=lambda: engine.close(finish=True), daemon=True)
-    closing.start()
+    with stopped(engine):
+        streams = engine.stream_batch([PROMPT] * 3, sampler=GREEDY, max_tokens=20, window=2)
+        closing.start()
+        until(lambda: not engine.model.thread.is_open)
     closing.join(20)
     assert not closing.is_alive()
     assert ["".join(stream) for stream in streams] == [expected] * 3
