@@ -44,7 +44,8 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
-        self._closed: BaseException | None = None
+        self._closed: BaseException | None = None  # nothing more is taken
+        self._is_ending = False  # what was taken before has been
         self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
         self._is_forking = False
         _threads.add(self)
@@ -144,7 +145,7 @@ class EngineThread:
     def _run(self) -> None:
         may_enter_openmp()
         try:
-            while self._closed is None or self._has_requests():
+            while not self._is_ending or self._has_requests():
                 try:
                     self._turn()
                 except BaseException as error:
@@ -165,7 +166,7 @@ class EngineThread:
         with self._stepping:
             self._run_commands()
             is_idle = self.loop is None or not self.loop.step()
-        if is_idle and (self._closed is None or self._has_requests()):
+        if is_idle and (not self._is_ending or self._has_requests()):
             wait = math.inf if self.loop is None else self.loop.time_to_deadline()
             try:
                 command = self._inbox.get(timeout=None if wait == math.inf else max(0.0, wait))
@@ -190,6 +191,7 @@ class EngineThread:
         self._need_loop().add(request)
 
     def _cancel_all(self) -> None:
+        self._is_ending = True
         if self.loop is not None:
             self.loop.end_all("cancelled", self._closed)
 
@@ -201,6 +203,7 @@ class EngineThread:
                 self.loop.cancel(request)
 
     def _finish_all(self) -> None:
+        self._is_ending = True
         if self.loop is not None:  # they must end, read or not
             for request in (*self.loop.scheduler.waiting, *self.loop.scheduler.running):
                 request.window = math.inf
