@@ -61,13 +61,14 @@ class EngineThread:
         EngineClosed : the thread has ended.
         """
         loop = self._need_loop()
-        with self._starting:
+        with self._starting:  # what is taken comes before the command that closes
             self._check_open()
             if limited:
                 loop.scheduler.check_room(len(self._coming))
             self._coming.add(request)
-        request.submit(loop.scheduler.clock())
-        self._put(partial(self._add, request))
+            request.submit(loop.scheduler.clock())
+            self._inbox.put(partial(self._add, request))
+        self._start()
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. Also from finalizers: no lock is taken."""
@@ -90,7 +91,8 @@ class EngineThread:
         self.check_outside()
         self._check_open()
         call = _Call(job)
-        self._put(call)
+        self._inbox.put(call)
+        self._start()
         return call.result(self)
 
     def check_outside(self) -> None:
@@ -131,8 +133,8 @@ class EngineThread:
         if self._closed is not None:
             raise EngineClosed(str(self._closed)) from self._closed.__cause__
 
-    def _put(self, command: Command) -> None:
-        self._inbox.put(command)
+    def _start(self) -> None:
+        """Starts the thread if there is none."""
         if self._thread is None:
             with self._starting:
                 if self._thread is None:

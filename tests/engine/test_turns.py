@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, Generation, InferenceEngine, QueueFull, SamplerConfig, SchedulerConfig, demo
+from oxillama import (
+    ConfigError,
+    EngineClosed,
+    Generation,
+    InferenceEngine,
+    QueueFull,
+    SamplerConfig,
+    SchedulerConfig,
+    demo,
+)
 from oxillama.engine.thread import EngineThread
 from tests.support.waiting import stopped, until
 
@@ -210,6 +219,24 @@ def test_threads_that_submit_together_do_not_overfill_the_queue(monkeypatch: pyt
     assert len(taken) == 3
     assert sum(isinstance(error, QueueFull) for error in found) == 5
     assert all(stream.result().finish_reason == "length" for stream in taken)
+
+
+def test_what_is_taken_while_the_engine_closes_is_cancelled_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    closing, real = threading.Thread(target=engine.close), engine.model.scheduler.clock
+
+    def clock() -> float:
+        if threading.current_thread() is threading.main_thread() and closing.ident is None:
+            closing.start()
+            let_others_run()
+        return real()
+
+    monkeypatch.setattr(engine.model.scheduler, "clock", clock)
+    stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=400, window=None)
+    with pytest.raises(EngineClosed):
+        list(stream)
+    closing.join(20)
+    assert not closing.is_alive()
 
 
 def test_threads_that_call_first_together_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
