@@ -13,7 +13,6 @@ from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
-from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
@@ -354,16 +353,6 @@ def run_in_steps(serving: Serving, n: int, step: int) -> Running:
     while own.pending:
         serving.runner.forward([(own, step)])
     return own
-
-
-def test_checkpoints_are_the_further_apart_the_further_back() -> None:
-    own = run_in_steps(Serving("mamba"), 150, 1)
-    ends = [n for n, _ in own.kv.checkpoints]  # type: ignore[attr-defined]
-    assert len(ends) == CHECKPOINTS + 1
-    assert ends[-2:] == [149, 150]
-    assert ends[0] <= 75
-    gaps = np.diff(ends)
-    assert (gaps[:-1] >= gaps[1:]).all()
 
 
 @pytest.mark.parametrize(("n", "kept"), [(40, 40), (39, 30), (30, 30), (29, 20), (10, 10), (9, 0)])
