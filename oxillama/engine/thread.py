@@ -49,7 +49,8 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._starting = ForkedOpen()  # reentrant: a finalizer may close the thread at any time
         self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
-        self._closed: BaseException | None = None
+        self._closed: BaseException | None = None  # nothing more is taken
+        self._is_ending = False  # what was taken before has been
         self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
         self._is_forking = False
         _threads.add(self)
@@ -65,13 +66,14 @@ class EngineThread:
         EngineClosed : the thread has ended.
         """
         loop = self._need_loop()
-        with self._starting.lock:  # what is put before it is closed is run or ended
+        with self._starting.lock:  # what is taken comes before the command that closes
             self._check_open()
             if limited:
                 loop.scheduler.check_room(len(self._coming))
             self._coming.add(request)
             request.submit(loop.scheduler.clock())
-            self._put(partial(self._add, request))
+            self._inbox.put(partial(self._add, request))
+        self._start()
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. Also from finalizers: no lock is taken."""
@@ -94,7 +96,8 @@ class EngineThread:
         self.check_outside()
         self._check_open()
         call = _Call(job)
-        self._put(call)
+        self._inbox.put(call)
+        self._start()
         return call.result(self)
 
     def check_outside(self) -> None:
@@ -146,8 +149,8 @@ class EngineThread:
         made.__cause__ = None if self._closed is None else self._closed.__cause__
         return made
 
-    def _put(self, command: Command) -> None:
-        self._inbox.put(command)
+    def _start(self) -> None:
+        """Starts the thread if there is none."""
         if self._thread is None:
             with self._starting.lock:
                 if self._thread is None:
@@ -160,7 +163,7 @@ class EngineThread:
     def _run(self) -> None:
         may_enter_openmp()
         try:
-            while self._closed is None or self._has_requests():
+            while not self._is_ending or self._has_requests():
                 try:
                     self._turn()
                 except BaseException as error:
@@ -179,7 +182,7 @@ class EngineThread:
         with self._stepping:
             self._run_commands()
             is_idle = self.loop is None or not self.loop.step()
-        if is_idle and (self._closed is None or self._has_requests()):
+        if is_idle and (not self._is_ending or self._has_requests()):
             wait = math.inf if self.loop is None else self.loop.time_to_deadline()
             try:
                 command = self._inbox.get(timeout=None if wait == math.inf else min(max(0.0, wait), LONGEST))
@@ -208,6 +211,7 @@ class EngineThread:
             loop.scheduler.finish(request, "error", fault(error))
 
     def _cancel_all(self) -> None:
+        self._is_ending = True
         if self.loop is not None:
             self.loop.end_all("cancelled", self._refusal)
 
@@ -219,6 +223,7 @@ class EngineThread:
                 self.loop.cancel(request)
 
     def _finish_all(self) -> None:
+        self._is_ending = True
         if self.loop is not None:  # they must end, read or not
             for request in (*self.loop.scheduler.waiting, *self.loop.scheduler.running):
                 request.window = math.inf

@@ -31,7 +31,7 @@ class GrammarState:
         The grammar names a token that the vocabulary does not have.
     """
 
-    __slots__ = ("_constraint", "_known", "_states", "_tables", "_tokens", "_left", "grammar", "vocabulary")
+    __slots__ = ("_constraint", "_known", "_left", "_states", "_tables", "_tokens", "grammar", "vocabulary")
 
     def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         self.grammar, self.vocabulary = grammar, vocabulary

@@ -161,6 +161,18 @@ def test_a_snapshot_is_put_back() -> None:
     serving.pool.check_integrity([kv.pages, other.pages])
 
 
+def test_a_snapshot_without_room_changes_nothing() -> None:
+    serving = Serving(kv_type="f32", max_pages=3)
+    kv, x = PagedKvCache(serving.pool), normal(20, 64)
+    store(serving, kv, 0, x)
+    data, pages = kv.snapshot(20), list(kv.pages)
+    with pytest.raises(KvCacheFullError):
+        kv.restore(data, 20)
+    assert kv.pages == pages
+    np.testing.assert_array_equal(np.array(list(kv.keys(0, 20))).reshape(20, -1), x[:, :32])
+    serving.pool.check_integrity([kv.pages])
+
+
 def test_a_contiguous_cache_is_one_page() -> None:
     serving = Serving(kv_type="f32", page_size=64)
     kv, x = KvCache(serving.pool), normal(64, 64)
@@ -173,6 +185,12 @@ def test_a_contiguous_cache_is_one_page() -> None:
     np.testing.assert_array_equal(np.array(list(kv.values(0, 64))).reshape(64, -1), x[:, 32:])
     with pytest.raises(ConfigError, match="end: expected at most 64 tokens, got 65"):
         kv.reserve(64, 65)
+
+
+def test_no_page_is_beyond_the_limit() -> None:
+    pool = Serving().pool
+    for extra, n in ((-1, 2), (0, 3), (1, 3), (pool.stride - 1, 3)):
+        assert KvCachePool(pool.shape, pool.layout, 16, 3 * pool.stride + extra).max_pages == n
 
 
 def test_a_limit_below_one_page_is_refused() -> None:

@@ -148,6 +148,33 @@ def test_a_penalty_counts_a_token_once_and_only_in_its_window() -> None:
     assert Sampler(config, KERNELS).sample(logits, [0, 1]) == 0
 
 
+@pytest.mark.parametrize(("penalties", "dry"), [(2, 20), (20, 2), (-1, 2), (2, -1), (3, 0), (0, 3)])
+def test_each_penalty_looks_at_its_own_window(penalties: int, dry: int) -> None:
+    config = SamplerConfig(
+        **PLAIN,
+        repetition_penalty=1.7,
+        repetition_window=penalties,
+        dry_multiplier=1.5,
+        dry_allowed_length=1,
+        dry_range=dry,
+        dry_sequence_breakers=(),
+    )
+    logits, history = normal(20, seed=4, std=2), [5, 7, 1, 2, 9, 5, 7, 3, 8, 1, 2, 5, 7]
+    ids, p = Sampler(config, KERNELS).distribution(logits, history)
+    assert np.allclose(p, distribution(logits, config, history)[ids], atol=1e-6)
+
+
+def test_a_bias_does_not_undo_a_ban() -> None:
+    config = SamplerConfig(logit_bias={3: 1000.0, 4: 100.0}, banned_tokens=(3,))
+    assert {Sampler(config, KERNELS, seed).sample(normal(20)) for seed in range(20)} == {4}
+
+
+def test_greedy_takes_the_highest_of_those_that_are_typical() -> None:
+    logits = np.log(np.float32([0.4, *[0.06] * 10]))  # the first is too likely to be typical
+    config = SamplerConfig(**PLAIN | {"temperature": 0.0, "typical_p": 0.3})
+    assert Sampler(config, KERNELS).sample(logits) == 1
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_seed_gives_the_same_tokens_on_every_target(name: str) -> None:
     rows = normal(60, 500, seed=8, std=3)
@@ -278,6 +305,10 @@ def test_an_unknown_option_is_an_error() -> None:
         (
             {"order": ("dry",), "presence_penalty": 1},
             "presence_penalty: expected the stage penalties in order",
+        ),
+        (
+            {"order": ("top_k",), "dynatemp_range": 0.5},
+            "dynatemp_range: expected the stage temperature in order",
         ),
         ({"mirostat": 2, "top_k": 10}, "mirostat: cannot be combined with top_k 10"),
         ({"mirostat": 1, "typical_p": 0.5}, "mirostat: cannot be combined with typical_p"),
