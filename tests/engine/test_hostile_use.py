@@ -30,7 +30,6 @@ from oxillama import (
 )
 from oxillama.engine.locks import ForkedOpen
 from oxillama.engine.request import Piece
-from oxillama.engine.thread import EngineThread
 from oxillama.sampling import breakers
 from tests.support.waiting import until
 
