@@ -203,6 +203,7 @@ cdef inline void divide(Candidates* c, double temperature) noexcept nogil:
         keep(c, c.x, c.top, 1)
         return
     top = f32_set1(c.top)
+    temperature = temperature if temperature < FLT_MAX else FLT_MAX
     t = f32_set1(<float>temperature if temperature > least else least)
     for k in range(0, padded(c.n), 16):
         f32_store(c.x + k, f32_div(f32_sub(f32_load(c.x + k), top), t))
