@@ -2,8 +2,8 @@
 
 Usage: ``python tools/sanitize.py [--folder FOLDER] [--targets TARGETS] [TESTS OR PYTEST OPTIONS...]``.
 
-The checkout is copied into a folder of its own, so that its kernels stay as they are. A second run builds only
-what has changed. The first report of a sanitizer ends the process, and so the run.
+The checkout is copied into a folder of its own, so that its kernels stay as they are. A second run builds
+only what has changed. The first report of a sanitizer ends the process, and so the run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def environment() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "oxillama-sanitize"))
     parser.add_argument("--targets", default="avx2 portable", help="see setup.py; default: %(default)s")
     parser.add_argument("--build-only", action="store_true")

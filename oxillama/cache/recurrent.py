@@ -110,7 +110,7 @@ class RecurrentCache(PagedKvCache):
         self._next = fresh
 
     def begin(self, start: int) -> tuple[np.ndarray | None, np.ndarray]:
-        """The states, float32 (floats,), that a pass from position ``start`` reads (None for zeros) and writes.
+        """The states, float32 (floats,), that a pass from ``start`` on reads (None for zeros) and writes.
 
         One array for both means an update in place: the sequence has no state until `end`.
         """

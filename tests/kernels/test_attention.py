@@ -9,7 +9,6 @@ import pytest
 
 from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
-from oxillama._kernels.memory import aligned_empty
 from oxillama.formats import KV_TYPES, LAYOUTS
 from tests.references import attention as twin
 from tests.support.kernels import PRESENT, normal, same_bits
@@ -340,8 +339,14 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
         ((0, qkv, 4, 0.25, out[:2], scratch, 2), "out: expected"),
         ((0, qkv, 4, 0.25, out, scratch[:-1], 2), "scratch: expected"),
         ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: expected an integer from 1 to 1024, got 0"),
-        ((0, qkv, 4, 0.25, out, scratch, 2, -1), "expected window and chunk from 0 to 2147483647, got -1 and 0"),
-        ((0, qkv, 4, 0.25, out, scratch, 2, 0, -3), "expected window and chunk from 0 to 2147483647, got 0 and -3"),
+        (
+            (0, qkv, 4, 0.25, out, scratch, 2, -1),
+            "expected window and chunk from 0 to 2147483647, got -1 and 0",
+        ),
+        (
+            (0, qkv, 4, 0.25, out, scratch, 2, 0, -3),
+            "expected window and chunk from 0 to 2147483647, got 0 and -3",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             batch.attend(*wrong)

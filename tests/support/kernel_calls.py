@@ -1,8 +1,8 @@
 """A valid call of everything that the compiled modules offer, and what can be wrong with each argument.
 
 ``python -m tests.support.kernel_calls TARGET`` makes every call once as it should be and then with one wrong
-argument after the other. It writes each case before it runs, so that a crash has a name, and at the end what was
-taken and should not have been.
+argument after the other. It writes each case before it runs, so that a crash has a name, and at the end what
+was taken and should not have been.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from oxillama._kernels.grammar.loops import Loops
+from oxillama._kernels.grammar.mask_cache import MaskCache
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
-from oxillama._kernels.grammar.loops import Loops
-from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 from oxillama.formats import FORMATS
 from oxillama.grammar.grammar import Grammar
-from oxillama.targets import PER_TARGET, TARGETS
+from oxillama.targets import TARGETS
 from tests.support.kernels import linear, matrix, normal, packed
 
 KERNELS = Path(_kernels.__file__).parent
@@ -108,13 +108,22 @@ def of_vector(k: Kernels) -> dict[str, Maker]:
         "activate": lambda: Call(
             v.activate, "out", sizes="x", x=normal(3, 20), name="silu", out=zeros(3, 20), n_threads=1
         ),
-        "gate": lambda: Call(v.gate, "out", sizes="out:0", gate_up=normal(3, 40), name="silu", out=zeros(3, 20), n_threads=1),
+        "gate": lambda: Call(
+            v.gate, "out", sizes="out:0", gate_up=normal(3, 40), name="silu", out=zeros(3, 20), n_threads=1
+        ),
         "soft_cap": lambda: Call(v.soft_cap, "x", sizes="x", x=normal(3, 20), cap=30.0, n_threads=1),
         "add_scaled": lambda: Call(
             v.add_scaled, "x", sizes="y:0", x=normal(3, 20), y=normal(3, 20), factor=0.5, n_threads=1
         ),
         "add_rows": lambda: Call(
-            v.add_rows, "x", sizes="y:0", x=normal(4, 20), rows=i32(3, 0, 3), factors=normal(3), y=normal(3, 20), n_threads=1
+            v.add_rows,
+            "x",
+            sizes="y:0",
+            x=normal(4, 20),
+            rows=i32(3, 0, 3),
+            factors=normal(3),
+            y=normal(3, 20),
+            n_threads=1,
         ),
         "rope_table": lambda: Call(
             v.rope_table,
@@ -439,7 +448,10 @@ def of_sampling(k: Kernels) -> dict[str, Maker]:
         "Workspace.logprob": lambda: Call(ready().logprob, token=69),
         "sample_rows": lambda: Call(
             s.sample_rows,
-            rows=[(program, normal(70), history, mask, 0.5, 3.0, 0.5), (cut, normal(70), history, None, 0, 0, 0.9)],
+            rows=[
+                (program, normal(70), history, mask, 0.5, 3.0, 0.5),
+                (cut, normal(70), history, None, 0, 0, 0.9),
+            ],
             workspaces=[ready(), ready()],
         ),
         "log": lambda: Call(s.log, x=2.0),
@@ -529,7 +541,9 @@ def of_parser_states() -> dict[str, Maker]:
         return ParserStates(PROGRAM, 1 << 20, 1 << 20)
 
     return {
-        "ParserStates": lambda: Call(ParserStates, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99),
+        "ParserStates": lambda: Call(
+            ParserStates, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99
+        ),
         "ParserStates.start": lambda: Call(states().start),
         "ParserStates.accepts": lambda: Call(states().accepts, state=0),
         "ParserStates.advance": lambda: Call(states().advance, state=0, text=b"ab"),
@@ -603,7 +617,9 @@ def offered(module: str, built: ModuleType) -> set[str]:
 
 def wrong_arrays(a: np.ndarray, written: bool) -> Iterator[tuple[str, Any, int | None]]:
     """(what is wrong, the array, the axis of another size or None)."""
-    other = {"f": np.float64 if a.dtype.itemsize == 4 else np.float32, "i": np.int64, "u": np.int8}[a.dtype.kind]
+    other = {"f": np.float64 if a.dtype.itemsize == 4 else np.float32, "i": np.int64, "u": np.int8}[
+        a.dtype.kind
+    ]
     yield "another dtype", a.astype(other), None
     yield "a list", a.tolist(), None
     yield "another object", object(), None
@@ -622,14 +638,18 @@ def wrong_arrays(a: np.ndarray, written: bool) -> Iterator[tuple[str, Any, int |
         yield "read-only", fixed, None
     for axis in range(a.ndim):
         yield f"shorter in axis {axis}", np.ascontiguousarray(np.delete(a, -1, axis)), axis
-        yield f"empty in axis {axis}", np.empty([0 if i == axis else n for i, n in enumerate(a.shape)], a.dtype), axis
+        yield (
+            f"empty in axis {axis}",
+            np.empty([0 if i == axis else n for i, n in enumerate(a.shape)], a.dtype),
+            axis,
+        )
         huge = [0 if i == axis else 2**40 if i == (axis == 0) else n for i, n in enumerate(a.shape)]
         yield f"empty in axis {axis} and huge", np.empty(huge, a.dtype), axis
     yield "a scalar array", np.zeros((), a.dtype), 0
 
 
 def more_dimensions(a: np.ndarray) -> Iterator[tuple[str, Any]]:
-    """Arrays that hold the right numbers in another number of dimensions: refused, or taken as what they hold."""
+    """Arrays of the right numbers in another number of dimensions: refused, or taken as what they hold."""
     yield "one dimension more", a[None]
     if a.ndim > 1:
         yield "one dimension", a.reshape(-1)
@@ -736,7 +756,9 @@ def run_class(label: str, call: Call) -> list[str]:
         except TypeError:
             pass
     made = cls(**call.arguments)
-    numbers = {n: getattr(made, n) for n, v in inspect.getmembers(cls) if inspect.isdatadescriptor(v) and n[0] != "_"}
+    numbers = {
+        n: getattr(made, n) for n, v in inspect.getmembers(cls) if inspect.isdatadescriptor(v) and n[0] != "_"
+    }
     for _ in range(3):
         try:
             made.__init__(**call.arguments)

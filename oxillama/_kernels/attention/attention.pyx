@@ -34,7 +34,8 @@ cdef enum:
     PARTITION = 1024    # positions
     SHARE = 4           # tasks there should be to a thread
     MOST = 1 << 24      # layers, heads, their width, tokens of a page: so that no product overflows
-    MOST_NUMBERS = 1 << 34  # of a token
+
+cdef Py_ssize_t MOST_NUMBERS = <Py_ssize_t>1 << 34  # of a token
 
 
 cdef class KvShape:

@@ -135,7 +135,8 @@ cdef class ParserStates:
         if edges.shape[1] != 3:
             raise ValueError(f"program.{name}: expected rows of 3, got {edges.shape[1]}")
         if len(edges) and not ((edges[:, 0] <= most).all() and (edges[:, 2] < self.n_states).all()):
-            raise ValueError(f"program.{name}: expected numbers up to {most} and states below {self.n_states}, got others")
+            raise ValueError(f"program.{name}: expected numbers up to {most} and states below {self.n_states}, "
+                             "got others")
         if owned[0] != 0 or owned[self.n_states] != len(edges) or (np.diff(owned) < 0).any():
             raise ValueError(f"program.{first}: expected ascending numbers from 0 to {len(edges)}, got others")
         starts[0] = <int32_t*>cnp.PyArray_DATA(owned)

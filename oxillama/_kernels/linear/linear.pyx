@@ -17,7 +17,7 @@ from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.arrays cimport (
-    PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_out, f32_rows, f32_rows_out, fits, i32_data,
+    PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
     u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.tiles cimport Job, Tile

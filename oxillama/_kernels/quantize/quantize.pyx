@@ -463,4 +463,4 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     for r in prange(rows, nogil=True, schedule="dynamic", num_threads=n_threads if rows > 1 else 1):
         bad += 0 if quantize_row(format_id, xp + r * cols, wp, cols, op + r * row_bytes) else 1
     if bad:
-        raise ValueError("importance: expected numbers whose products with the squared values are finite, got larger ones")
+        raise ValueError("importance: expected numbers whose products with squared values are finite, got larger ones")

@@ -79,14 +79,14 @@ cdef class StateBatch:
             self.before[s] = NULL if first[s] is None else f32_data(first[s], floats, "before")
             self.after[s] = f32_out(last[s], floats, "after")
         self.n_rows = self.row_start[n]
-        self.check_apart()
+        self.check_owners()
 
     def __dealloc__(self):
         free(self.before)
         free(self.after)
         free(self.row_start)
 
-    cdef int check_apart(self) except -1:
+    cdef int check_owners(self) except -1:
         """That no state which is written is another's, too."""
         cdef Py_ssize_t i, size = self.floats * <Py_ssize_t>sizeof(float)
         written = sorted([<uintptr_t>self.after[i] for i in range(self.n_sequences)])
@@ -99,13 +99,14 @@ cdef class StateBatch:
             at = bisect_left(written, <uintptr_t>self.before[i])
             if (at < len(written) and written[at] - <uintptr_t>self.before[i] < size
                     or at and <uintptr_t>self.before[i] - written[at - 1] < size):
-                raise ValueError(f"before: expected a state for sequence {i} that no pass writes, got one that overlaps")
+                raise ValueError(f"before: expected a state for sequence {i} that no other pass writes, got others")
         return 0
 
     cdef int check(self, Py_ssize_t offset, Py_ssize_t count, Py_ssize_t size) except -1:
         """That ``count`` pieces of ``size`` floats from ``offset`` on lie within a state."""
         if offset < 0 or not fits(count, size, self.floats - offset):
-            raise ValueError(f"offset: expected {count} x {size} floats within the {self.floats} of a state, got {offset}")
+            raise ValueError(f"offset: expected {count} x {size} floats within the {self.floats} of a state, "
+                             f"got {offset}")
         return 0
 
     cdef float* take(self, Py_ssize_t s, Py_ssize_t at, Py_ssize_t n) noexcept nogil:

@@ -423,7 +423,8 @@ def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table
     check_dimensions(table, 3, "table")
     m = table.shape[2]
     if table.shape[0] < n or table.shape[1] != 2:
-        raise ValueError(f"table: expected at least {n} rows of 2 x {m}, got {table.shape[0]} of {table.shape[1]} x {m}")
+        raise ValueError(f"table: expected at least {n} rows of 2 x {m}, "
+                         f"got {table.shape[0]} of {table.shape[1]} x {m}")
     if (heads < 1 or 2 * m > head_dim or not 0 <= column <= width - 2 * m
             or not fits(heads - 1, head_dim, width - 2 * m - column)):
         raise ValueError(f"rope: expected heads within rows of {width}, got {heads} of {head_dim} with {m} pairs")
