@@ -51,6 +51,7 @@ UNIX_SANITIZE_FLAGS = [
     "-g1",
     "-UNDEBUG",
     "-fno-omit-frame-pointer",
+    "-fno-wrapv",  # Python's own flags make overflow defined, and so unseen
     "-fsanitize=address,undefined,float-cast-overflow",
     "-fno-sanitize-recover=all",
 ]

@@ -11,9 +11,9 @@ Nothing here is thread-safe by itself: every method runs under the interpreter l
 """
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.item_sets cimport (
@@ -47,6 +47,8 @@ cdef enum:
     LOOK_BACK = 8         # items that one is compared with to see whether they subsume it
     MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
 
+cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
+
 
 cdef class ParserStates:
     """All parser states of a program that have been met.
@@ -54,7 +56,7 @@ cdef class ParserStates:
     Parameters
     ----------
     program : oxillama.grammar.program.Program; its arrays are checked and copied
-    limit : bytes of memory beyond which GrammarError is raised
+    limit : bytes of memory beyond which GrammarError is raised, at most 2**32
     budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
         an edge followed, a trie node visited, or 64 words of a mask added to another.
     """
@@ -62,6 +64,8 @@ cdef class ParserStates:
     def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
         self.program = program
         self.arrays = []
+        if not 0 <= limit <= MOST_BYTES:
+            raise ValueError(f"limit: expected 0 to {MOST_BYTES} bytes, got {limit}")
         self.limit = limit
         self.allow(budget)
         self.budget = budget
@@ -325,6 +329,9 @@ cdef class ParserStates:
         self.n_made = 0
         self.n_queue = 0
         self.made_flags = 0
+        if self.generation == INT32_MAX:  # before the marks of an earlier round count again
+            memset(self.mark, 0, 4 * <size_t>self.n_heads)
+            self.generation = 0
         self.generation += 1
         return 0
 

@@ -13,7 +13,7 @@ scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept a
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.math cimport NAN
-from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from oxillama._kernels.arrays cimport (
@@ -138,6 +138,11 @@ cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
     return 0
 
 
+cdef inline int32_t pair(int32_t low, int32_t high) noexcept nogil:
+    """Two integers of 16 bits in one of 32."""
+    return <int32_t>((<uint32_t>low & 0xFFFF) | (<uint32_t>high << 16))
+
+
 cdef void quantize_token(int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile, int T,
                          int t) noexcept nogil:
     """Quantizes columns ``first`` to ``last`` (whole blocks) of token ``t`` of a tile of ``T``."""
@@ -166,9 +171,9 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t first, Py_ssize_t 
             if form == A_32:
                 (<int32_t*>tile.nsum)[i * T + t] = -whole
             else:
-                (<int32_t*>tile.sums16)[i * T + t] = (half[0] & 0xFFFF) | (half[1] << 16)
+                (<int32_t*>tile.sums16)[i * T + t] = pair(half[0], half[1])
                 if i & 1:
-                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = (other & 0xFFFF) | (whole << 16)
+                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = pair(other, whole)
                 other = whole
         (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
