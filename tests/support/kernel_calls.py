@@ -542,7 +542,7 @@ def of_parser_states() -> dict[str, Maker]:
 
     return {
         "ParserStates": lambda: Call(
-            ParserStates, sizes="budget", program=PROGRAM, limit=1 << 20, budget=99
+            ParserStates, sizes="limit budget", program=PROGRAM, limit=1 << 20, budget=99
         ),
         "ParserStates.start": lambda: Call(states().start),
         "ParserStates.accepts": lambda: Call(states().accepts, state=0),
