@@ -46,7 +46,7 @@ class EngineThread:
     def __init__(self) -> None:
         self.loop: EngineLoop | None = None
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._no_thread()
         self._starting = ForkedOpen()  # reentrant: a finalizer may close the thread at any time
         self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
         self._closed: BaseException | None = None  # nothing more is taken
@@ -56,6 +56,12 @@ class EngineThread:
         _threads.add(self)
 
     # --- for callers --------------------------------------------------------------------------------
+
+    def _no_thread(self) -> None:
+        """There is no thread yet."""
+        self._thread: threading.Thread | None = None  # set by itself
+        self._first = threading.Lock()  # held by the thread
+        self._started, self._ended = threading.Event(), threading.Event()
 
     def submit(self, request: Request, *, limited: bool = True) -> None:
         """Queues a request.
@@ -111,14 +117,9 @@ class EngineThread:
         return self._closed is None
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def may_tell(self) -> bool:
-        """Whether it can still end a request that was submitted."""
-        return self._thread is None or self._thread.is_alive()
+    def has_ended(self) -> bool:
+        """Whether the thread has ended, so that it can tell nobody anything more."""
+        return self._ended.is_set()
 
     def close(self, *, finish: bool = False, wait: bool = True) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
@@ -132,6 +133,7 @@ class EngineThread:
             self._inbox.put(self._cancel_all)
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
+            self._ended.wait()  # after a Ctrl-C in `Thread.join` Python may take the thread for ended
             thread.join()
 
     def _need_loop(self) -> EngineLoop:
@@ -155,12 +157,16 @@ class EngineThread:
             with self._starting.lock:
                 if self._thread is None:
                     # a daemon, for nobody joins those before the exit handlers run, of which one closes it
-                    self._thread = threading.Thread(target=self._run, name="oxillama", daemon=True)
-                    self._thread.start()
+                    threading.Thread(target=self._run, name="oxillama", daemon=True).start()
+                    self._started.wait()
 
     # --- the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if not self._first.acquire(blocking=False):
+            return  # a Ctrl-C kept the caller from seeing that the thread was started
+        self._thread = threading.current_thread()
+        self._started.set()
         may_enter_openmp()
         try:
             while not self._is_ending or self._has_requests():
@@ -173,7 +179,10 @@ class EngineThread:
         except BaseException as error:
             self._closed = EngineClosed(f"engine: its thread has ended ({error!r})")
             self._closed.__cause__ = error
-        self._refuse_rest()
+        try:
+            self._refuse_rest()
+        finally:
+            self._ended.set()
 
     def _turn(self) -> None:
         """Runs the commands that are there and one step, or waits for a command."""
@@ -249,7 +258,8 @@ class EngineThread:
     def _after_fork_in_child(self) -> None:
         self._after_fork()
         coming = list(self._coming)
-        self._thread, self._inbox, self._coming = None, SimpleQueue(), weakref.WeakSet()
+        self._inbox, self._coming = SimpleQueue(), weakref.WeakSet()
+        self._no_thread()
         if self.loop is not None:
             for request in coming:
                 request.finish("error", in_parent())
@@ -280,7 +290,7 @@ class _Call(Generic[T]):
             try:
                 value, error = self._done.get(timeout=1.0)
             except Empty:
-                if thread.is_alive:
+                if not thread.has_ended:
                     continue
                 thread._check_open()
                 raise EngineClosed("engine: its thread has ended") from None
