@@ -6,7 +6,8 @@ not know, or OpenMP (then the kernels run on one thread). `portable` is always b
 ``OXILLAMA_TARGETS`` says which targets are built: names, ``all``, or ``native``, which is the best one that
 this CPU runs, and `portable`. In place (and for an editable install) the default is ``all``, since tests
 compare the targets; otherwise it is ``native``.
-``OXILLAMA_DEBUG=1`` builds with bounds checks, assertions and debugging symbols.
+``OXILLAMA_DEBUG=1`` builds with bounds checks, assertions and debugging symbols; ``OXILLAMA_DEBUG=sanitize``
+also with gcc's address and undefined-behaviour sanitizers (``tools/sanitize.py`` builds and runs that).
 ``OXILLAMA_MACHINE`` names another machine than this one, for a cross compiler.
 """
 
@@ -30,6 +31,7 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("oxillama", "_kernels")
 DEBUG = os.environ.get("OXILLAMA_DEBUG", "") not in ("", "0")
+SANITIZE = os.environ.get("OXILLAMA_DEBUG") == "sanitize"
 
 # No -g: the names of variables in inlined bodies took longer than compiling them.
 UNIX_FLAGS = [
@@ -43,6 +45,16 @@ UNIX_FLAGS = [
     "-Wno-unknown-pragmas",
 ]
 UNIX_DEBUG_FLAGS = ["-O1", "-g", "-UNDEBUG", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"]
+UNIX_SANITIZE_LINK_FLAGS = ["-fsanitize=address,undefined"]
+UNIX_SANITIZE_FLAGS = [
+    "-O1",
+    "-g1",
+    "-UNDEBUG",
+    "-fno-omit-frame-pointer",
+    "-fno-wrapv",  # Python's own flags make overflow defined, and so unseen
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-sanitize-recover=all",
+]
 UNIX_EXTRA = {
     # gcc 12 vectorizes the plain loops over quantize.pyx's small structs with aligned 32-byte stores to a
     # stack slot that it aligns to 16: a crash. The work is in the seam's vectors, which this leaves alone;
@@ -119,8 +131,8 @@ class BuildKernels(build_ext):
 
     def build_extensions(self) -> None:
         self.msvc = self.compiler.compiler_type == "msvc"
-        flags = MSVC_FLAGS if self.msvc else UNIX_FLAGS + (UNIX_DEBUG_FLAGS if DEBUG else [])
-        common = [f for f in flags if self.compiles([f])]
+        debug = UNIX_SANITIZE_FLAGS if SANITIZE else UNIX_DEBUG_FLAGS if DEBUG else []
+        common = [f for f in (MSVC_FLAGS if self.msvc else UNIX_FLAGS + debug) if self.compiles([f])]
         omp_compile, omp_link = self.find_openmp(MSVC_OPENMP if self.msvc else UNIX_OPENMP)
         flags_of = {target.name: self.flags_of(target) for target in self.wanted()}
         self.extensions[:] = [
@@ -133,7 +145,7 @@ class BuildKernels(build_ext):
                 extra = UNIX_EXTRA.get(ext.module.rpartition(".")[2], [])
                 mine = mine + [f for f in extra if self.compiles([f])]
             ext.extra_compile_args = common + mine + omp_compile
-            ext.extra_link_args = list(omp_link)
+            ext.extra_link_args = omp_link + (UNIX_SANITIZE_LINK_FLAGS if SANITIZE else [])
             ext.depends = [str(path) for path in KERNELS.rglob("*.h")]
             ext.sources = [str(self.specialize(ext, c_files[ext.module]))]
         super().build_extensions()
@@ -189,10 +201,11 @@ class BuildKernels(build_ext):
 
         Tile bodies take the layout and the number of tokens as constants, which they become once inlined: so
         inline functions of `ALWAYS_INLINE` are, but not those that Cython adds, which would double the time.
+        With sanitizers speed does not count, and nothing is forced.
         """
         name, short = ext.module.rpartition(".")[2], ext.name.rpartition(".")[2]
         always = "__forceinline" if self.msvc else "inline __attribute__((always_inline))"
-        inlined = name in ALWAYS_INLINE and short != f"{name}_portable"
+        inlined = name in ALWAYS_INLINE and short != f"{name}_portable" and not SANITIZE
         lines = [
             f"/* {' '.join(ext.extra_compile_args)} */",
             f"#define OX_BODY {always if inlined else 'inline'}",

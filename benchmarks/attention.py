@@ -18,6 +18,7 @@ from benchmarks import runs
 from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
+from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
@@ -96,7 +97,8 @@ class Pages:
         n_pages = -(-length // page_size)
         page_bytes = -(-self.kv_shape.page_bytes // 64) * 64
         self.memory = aligned_empty(-(-n_pages * page_bytes // 256) * 256)
-        self.addresses = self.memory.ctypes.data + page_bytes * np.arange(n_pages, dtype=np.int64)
+        self.pages = PageTable(self.kv_shape.page_bytes)
+        self.pages.put(0, self.memory[: n_pages * page_bytes].reshape(n_pages, page_bytes))
         self.tables = np.arange(n_pages, dtype=np.int32)[None]
         kv = np.random.default_rng(0).standard_normal((length, 2 * kv_heads * dim)).astype(np.float32)
         whole = self.rows(length)
@@ -106,7 +108,7 @@ class Pages:
     def rows(self, n: int) -> Any:
         """`PagedBatch` of the last n positions."""
         spans, first = np.array([0, n], np.int32), np.array([self.length - n], np.int32)
-        return self.attention.PagedBatch(self.kv_shape, self.addresses, self.tables, spans, first)
+        return self.attention.PagedBatch(self.kv_shape, self.pages, self.tables, spans, first)
 
     def attending(self, n: int, threads: int) -> Callable[[], None]:
         """A function that lets the last n positions attend, in every layer."""

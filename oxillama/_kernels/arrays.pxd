@@ -1,18 +1,30 @@
 """Checks at the kernels' door: NumPy arrays in, raw pointers below.
 
-A kernel takes plain arrays and checks each once (type, C order, size); everything under it works
-on pointers without the GIL.
+A kernel takes plain arrays and checks each once; everything under it works on pointers without the GIL. So what
+a caller passes, whatever it is, ends in an exception and never in memory that is not its own: None, another type
+or number of dimensions, strides, foreign byte order, too few elements, memory that may not be written.
 """
 
 cimport numpy as cnp
 
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef inline void* checked(cnp.ndarray a, int type_num, Py_ssize_t n, str name) except? NULL:
-    """The data of ``a``, which must be C-contiguous, of that dtype, and hold at least ``n`` elements."""
-    if cnp.PyArray_TYPE(a) != type_num or not cnp.PyArray_IS_C_CONTIGUOUS(a):
-        raise TypeError(f"{name}: expected a C-contiguous array of dtype number {type_num}, got {a.dtype}")
+cdef enum:
+    MAX_THREADS = 1024  # OpenMP ends the process when the system refuses it a thread
+
+
+cdef inline void* checked(cnp.ndarray a, int type_num, Py_ssize_t n, str name, bint written=False) except? NULL:
+    """The data of ``a``: of that dtype, C-contiguous, aligned, at least ``n`` elements, writeable if ``written``."""
+    if a is None:
+        raise TypeError(f"{name}: expected an array, got None")
+    if cnp.PyArray_TYPE(a) != type_num or not cnp.PyArray_ISCARRAY_RO(a):
+        raise TypeError(f"{name}: expected a C-contiguous, aligned array of "
+                        f"{cnp.PyArray_DescrFromType(type_num)}, got {a.dtype} of strides {(<object>a).strides}")
     if cnp.PyArray_SIZE(a) < n:
         raise ValueError(f"{name}: expected at least {n} elements, got {cnp.PyArray_SIZE(a)}")
+    if written and not cnp.PyArray_ISWRITEABLE(a):
+        raise ValueError(f"{name}: expected an array that can be written, got one that is read-only")
     return cnp.PyArray_DATA(a)
 
 
@@ -20,9 +32,81 @@ cdef inline float* f32_data(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
     return <float*>checked(a, cnp.NPY_FLOAT32, n, name)
 
 
+cdef inline float* f32_out(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
+    return <float*>checked(a, cnp.NPY_FLOAT32, n, name, True)
+
+
 cdef inline unsigned char* u8_data(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
     return <unsigned char*>checked(a, cnp.NPY_UINT8, n, name)
 
 
+cdef inline unsigned char* u8_out(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
+    return <unsigned char*>checked(a, cnp.NPY_UINT8, n, name, True)
+
+
 cdef inline int* i32_data(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
     return <int*>checked(a, cnp.NPY_INT32, n, name)
+
+
+cdef inline int* i32_out(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
+    return <int*>checked(a, cnp.NPY_INT32, n, name, True)
+
+
+cdef inline int check_dimensions(cnp.ndarray a, int n, str name) except -1:
+    """Before ``a.shape[n - 1]`` is read."""
+    if a is None:
+        raise TypeError(f"{name}: expected an array, got None")
+    if a.ndim != n:
+        raise ValueError(f"{name}: expected {n} dimensions, got {a.ndim}")
+    return 0
+
+
+cdef inline Py_ssize_t rows_of(cnp.ndarray a, str name) except -1:
+    """Rows of a matrix; none where they are empty, so that loops over rows end."""
+    check_dimensions(a, 2, name)
+    return a.shape[0] if a.shape[1] else 0
+
+
+cdef inline int check_shape(cnp.ndarray a, Py_ssize_t rows, Py_ssize_t cols, str name) except -1:
+    """At least so many rows of just so many columns."""
+    check_dimensions(a, 2, name)
+    if a.shape[0] < rows or a.shape[1] != cols:
+        raise ValueError(f"{name}: expected at least {rows} rows of {cols}, got {a.shape[0]} of {a.shape[1]}")
+    return 0
+
+
+cdef inline float* f32_rows(cnp.ndarray a, Py_ssize_t rows, Py_ssize_t cols, str name) except? NULL:
+    check_shape(a, rows, cols, name)
+    return f32_data(a, 0, name)
+
+
+cdef inline float* f32_rows_out(cnp.ndarray a, Py_ssize_t rows, Py_ssize_t cols, str name) except? NULL:
+    check_shape(a, rows, cols, name)
+    return f32_out(a, 0, name)
+
+
+cdef inline int check_apart(cnp.ndarray a, cnp.ndarray b, str names) except -1:
+    """That two contiguous arrays share no memory."""
+    cdef const char* p = <const char*>cnp.PyArray_DATA(a)
+    cdef const char* q = <const char*>cnp.PyArray_DATA(b)
+    if p < q + cnp.PyArray_NBYTES(b) and q < p + cnp.PyArray_NBYTES(a):
+        raise ValueError(f"{names}: expected arrays apart in memory, got arrays that overlap")
+    return 0
+
+
+cdef inline int check_same_or_apart(cnp.ndarray a, cnp.ndarray b, str names) except -1:
+    """That two contiguous arrays begin at one address or share no memory."""
+    if cnp.PyArray_DATA(a) != cnp.PyArray_DATA(b):
+        check_apart(a, b, names)
+    return 0
+
+
+cdef inline int check_threads(int n_threads) except -1:
+    if not 1 <= n_threads <= MAX_THREADS:
+        raise ValueError(f"n_threads: expected an integer from 1 to {MAX_THREADS}, got {n_threads}")
+    return 0
+
+
+cdef inline bint fits(Py_ssize_t count, Py_ssize_t size, Py_ssize_t room) noexcept nogil:
+    """Whether ``count`` pieces of ``size`` take at most ``room``; none is negative, and the product cannot overflow."""
+    return count >= 0 and size >= 0 and room >= 0 and (size == 0 or count <= room // size)

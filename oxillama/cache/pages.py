@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import KvCacheFullError
@@ -28,7 +29,7 @@ class _Slab:
 
     first: int
     n: int
-    memory: np.ndarray | None
+    memory: np.ndarray | None  # uint8 (n, stride)
 
 
 class PagePool:
@@ -42,7 +43,7 @@ class PagePool:
 
     Attributes
     ----------
-    addresses : int64 (page numbers,), address of each page; 0 for a page without memory.
+    table : where the pages lie, for the kernels.
     recurrent_states : slots of a recurrent model; None for other models.
     """
 
@@ -52,7 +53,7 @@ class PagePool:
         self.max_pages = max_pages
         self.page_bytes: int = shape.page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
-        self.addresses = np.empty(0, np.int64)
+        self.table = PageTable(self.page_bytes)
         self._reclaim: Callable[[], Callable[[int], object] | None] = lambda: None
         self.recurrent_states: RecurrentStatePool | None = None
         self._slabs: list[_Slab] = []
@@ -145,8 +146,8 @@ class PagePool:
         """uint8 (page_bytes,): the memory of a page in use, all layers."""
         slab = self._slab_of(number)
         assert slab.memory is not None
-        start = (number - slab.first) * self.stride
-        return slab.memory[start : start + self.page_bytes]
+        page: np.ndarray = slab.memory[number - slab.first, : self.page_bytes]
+        return page
 
     def copy(self, page: int) -> int:
         """A new page with the bytes of another. Raises KvCacheFullError."""
@@ -166,7 +167,7 @@ class PagePool:
                 given.append(slab)
         for slab in given:
             free.difference_update(self._numbers(slab))
-            self.addresses[slab.first : slab.first + slab.n] = 0
+            self.table.remove(slab.first)
         if self.recurrent_states is not None:
             self.recurrent_states.shrink_to_fit()
         if given:
@@ -193,7 +194,8 @@ class PagePool:
         unused = {p for p, n in enumerate(self._references) if n == 0}
         assert unused == set(self._free) | bare, "a page is lost"
         assert not bare & set(self._free), "a page without memory is free"
-        assert len(self.addresses) == len(self._references) == self._live + len(bare)
+        assert len(self._references) == self._live + len(bare)
+        assert all(self.table.has(page) == (page not in bare) for page in range(len(self._references)))
         assert self.memory_bytes <= self.max_pages * self.stride
         if self.recurrent_states is not None:
             self.recurrent_states.check_integrity()
@@ -214,12 +216,11 @@ class PagePool:
         slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
         self.make_room(slab.n)
         try:
-            memory = aligned_empty(slab.n * self.stride)
-            fresh = memory.ctypes.data + self.stride * np.arange(slab.n, dtype=np.int64)
+            memory = aligned_empty(slab.n * self.stride).reshape(slab.n, self.stride)
+            self.table.put(slab.first, memory)
         except MemoryError as error:
             message = f"kv cache: expected memory for {slab.n} pages of {self.page_bytes} bytes, got none"
             raise KvCacheFullError(message) from error
-        self.addresses[slab.first : slab.first + slab.n] = fresh
         slab.memory = memory
         self._live += slab.n
         self._free += reversed(self._numbers(slab))
@@ -230,8 +231,6 @@ class PagePool:
         # one page to a slab for recurrent models, so that a slot can always take the memory of free pages
         most = 1 if self.recurrent_states is not None else max(1, SLAB_BYTES // self.stride)
         slab = _Slab(first, min(most, self.max_pages - first), None)
-        addresses = np.concatenate([self.addresses, np.zeros(slab.n, np.int64)])
-        self._slabs.append(slab)  # now that there is memory for its addresses
+        self._slabs.append(slab)
         self._references += [0] * slab.n
-        self.addresses = addresses
         return slab

@@ -119,19 +119,19 @@ class RecurrentCache(PagedKvCache):
         while len(self.checkpoints) > 1:
             self._drop()
 
-    def begin(self, start: int) -> tuple[int, int]:
-        """Addresses of the slots that a pass from position ``start`` reads (0 for zeros) and writes.
+    def begin(self, start: int) -> tuple[np.ndarray | None, np.ndarray]:
+        """The states, float32 (floats,), that a pass from ``start`` on reads (None for zeros) and writes.
 
-        Equal addresses mean an update in place: the sequence has no state until `end`.
+        One array for both means an update in place: the sequence has no state until `end`.
         """
         assert start == self.length, "a pass begins at the end of the state"
         if self._next is None:
             assert self._in_place, "a pass needs a slot in reserve"
             self._next = self.checkpoints.pop()[1]
-            address = self.states.slot(self._next).ctypes.data
-            return address, address
-        before = self.states.slot(self.checkpoints[-1][1]).ctypes.data if self.checkpoints else 0
-        return before, self.states.slot(self._next).ctypes.data
+            state = self.states.slot(self._next)
+            return state, state
+        before = self.states.slot(self.checkpoints[-1][1]) if self.checkpoints else None
+        return before, self.states.slot(self._next)
 
     def end(self, n_tokens: int) -> None:
         """Ends a pass; the state is now that after ``n_tokens`` tokens."""

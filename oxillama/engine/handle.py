@@ -104,7 +104,7 @@ class Handle(NotCopied):
 
     def _is_told(self) -> bool:
         """Whether there will be no more events than there are."""
-        if not self._request.is_told and not self._thread.may_tell:
+        if not self._request.is_told and self._thread.has_ended:
             self._request.finish("error", EngineClosed("engine: its thread has ended"))
         return self._request.is_told
 

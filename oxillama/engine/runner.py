@@ -124,7 +124,7 @@ class Runner:
         wanted = [_wanted(*part) for part in zip(outputs, starts, starts[1:], drafts)]
         batch = self._batch(sequences, np.array(starts, np.int32), wanted)
         kv = self.model.kernels.attention.PagedBatch(
-            self.pool.shape, self.pool.addresses, batch.tables, batch.row_start, batch.starts
+            self.pool.shape, self.pool.table, batch.tables, batch.row_start, batch.starts
         )
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled)
         for sequence in sequences:
@@ -181,11 +181,9 @@ def _wanted(output: Output, start: int, end: int, n_drafts: int) -> range:
     return range(end if output is Output.NONE else start if output.is_all else end - 1 - n_drafts, end)
 
 
-def _states(sequences: Listed[Sequence]) -> np.ndarray:
-    """int64 (2, sequences): addresses of the states that they begin with, and of those they leave."""
-    found = [s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache)]
-    addresses: np.ndarray = np.array(found, np.int64).T.copy()
-    return addresses
+def _states(sequences: Listed[Sequence]) -> list[tuple[np.ndarray | None, np.ndarray]]:
+    """For each sequence the state that it begins with, None for zeros, and the one it leaves."""
+    return [s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache)]
 
 
 def schedule(parts: Listed[tuple[Sequence, int]]) -> None:

@@ -46,15 +46,22 @@ class EngineThread:
     def __init__(self) -> None:
         self.loop: EngineLoop | None = None
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._no_thread()
         self._starting = ForkedOpen()  # reentrant: a finalizer may close the thread at any time
         self._coming: weakref.WeakSet[Request] = weakref.WeakSet()  # those in the inbox
-        self._closed: BaseException | None = None
+        self._closed: BaseException | None = None  # nothing more is taken
+        self._is_ending = False  # what was taken before has been
         self._stepping = threading.RLock()  # a fork waits for it, to find everything in order
         self._is_forking = False
         _threads.add(self)
 
     # --- for callers --------------------------------------------------------------------------------
+
+    def _no_thread(self) -> None:
+        """There is no thread yet."""
+        self._thread: threading.Thread | None = None  # set by itself
+        self._first = threading.Lock()  # held by the thread
+        self._started, self._ended = threading.Event(), threading.Event()
 
     def submit(self, request: Request, *, limited: bool = True) -> None:
         """Queues a request.
@@ -65,13 +72,14 @@ class EngineThread:
         EngineClosed : the thread has ended.
         """
         loop = self._need_loop()
-        with self._starting.lock:  # what is put before it is closed is run or ended
+        with self._starting.lock:  # what is taken comes before the command that closes
             self._check_open()
             if limited:
                 loop.scheduler.check_room(len(self._coming))
             self._coming.add(request)
             request.submit(loop.scheduler.clock())
-            self._put(partial(self._add, request))
+            self._inbox.put(partial(self._add, request))
+        self._start()
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. Also from finalizers: no lock is taken."""
@@ -94,7 +102,8 @@ class EngineThread:
         self.check_outside()
         self._check_open()
         call = _Call(job)
-        self._put(call)
+        self._inbox.put(call)
+        self._start()
         return call.result(self)
 
     def check_outside(self) -> None:
@@ -108,14 +117,9 @@ class EngineThread:
         return self._closed is None
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def may_tell(self) -> bool:
-        """Whether it can still end a request that was submitted."""
-        return self._thread is None or self._thread.is_alive()
+    def has_ended(self) -> bool:
+        """Whether the thread has ended, so that it can tell nobody anything more."""
+        return self._ended.is_set()
 
     def close(self, *, finish: bool = False, wait: bool = True) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
@@ -129,6 +133,7 @@ class EngineThread:
             self._inbox.put(self._cancel_all)
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
+            self._ended.wait()  # after a Ctrl-C in `Thread.join` Python may take the thread for ended
             thread.join()
 
     def _need_loop(self) -> EngineLoop:
@@ -146,21 +151,25 @@ class EngineThread:
         made.__cause__ = None if self._closed is None else self._closed.__cause__
         return made
 
-    def _put(self, command: Command) -> None:
-        self._inbox.put(command)
+    def _start(self) -> None:
+        """Starts the thread if there is none."""
         if self._thread is None:
             with self._starting.lock:
                 if self._thread is None:
                     # a daemon, for nobody joins those before the exit handlers run, of which one closes it
-                    self._thread = threading.Thread(target=self._run, name="oxillama", daemon=True)
-                    self._thread.start()
+                    threading.Thread(target=self._run, name="oxillama", daemon=True).start()
+                    self._started.wait()
 
     # --- the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        if not self._first.acquire(blocking=False):
+            return  # a Ctrl-C kept the caller from seeing that the thread was started
+        self._thread = threading.current_thread()
+        self._started.set()
         may_enter_openmp()
         try:
-            while self._closed is None or self._has_requests():
+            while not self._is_ending or self._has_requests():
                 try:
                     self._turn()
                 except BaseException as error:
@@ -170,7 +179,10 @@ class EngineThread:
         except BaseException as error:
             self._closed = EngineClosed(f"engine: its thread has ended ({error!r})")
             self._closed.__cause__ = error
-        self._refuse_rest()
+        try:
+            self._refuse_rest()
+        finally:
+            self._ended.set()
 
     def _turn(self) -> None:
         """Runs the commands that are there and one step, or waits for a command."""
@@ -179,7 +191,7 @@ class EngineThread:
         with self._stepping:
             self._run_commands()
             is_idle = self.loop is None or not self.loop.step()
-        if is_idle and (self._closed is None or self._has_requests()):
+        if is_idle and (not self._is_ending or self._has_requests()):
             wait = math.inf if self.loop is None else self.loop.time_to_deadline()
             try:
                 command = self._inbox.get(timeout=None if wait == math.inf else min(max(0.0, wait), LONGEST))
@@ -208,6 +220,7 @@ class EngineThread:
             loop.scheduler.finish(request, "error", fault(error))
 
     def _cancel_all(self) -> None:
+        self._is_ending = True
         if self.loop is not None:
             self.loop.end_all("cancelled", self._refusal)
 
@@ -219,6 +232,7 @@ class EngineThread:
                 self.loop.cancel(request)
 
     def _finish_all(self) -> None:
+        self._is_ending = True
         if self.loop is not None:  # they must end, read or not
             for request in (*self.loop.scheduler.waiting, *self.loop.scheduler.running):
                 request.window = math.inf
@@ -244,7 +258,8 @@ class EngineThread:
     def _after_fork_in_child(self) -> None:
         self._after_fork()
         coming = list(self._coming)
-        self._thread, self._inbox, self._coming = None, SimpleQueue(), weakref.WeakSet()
+        self._inbox, self._coming = SimpleQueue(), weakref.WeakSet()
+        self._no_thread()
         if self.loop is not None:
             for request in coming:
                 request.finish("error", in_parent())
@@ -275,7 +290,7 @@ class _Call(Generic[T]):
             try:
                 value, error = self._done.get(timeout=1.0)
             except Empty:
-                if thread.is_alive:
+                if not thread.has_ended:
                     continue
                 thread._check_open()
                 raise EngineClosed("engine: its thread has ended") from None

@@ -20,8 +20,8 @@ class Batch:
     row_start : int32 (sequences + 1,), the rows of each sequence.
     tables : int32 (sequences, width), page numbers of each sequence in order of position.
     wanted : int64 (logits,), the rows whose logits are wanted, ascending.
-    recurrent_states : int64 (2, sequences), addresses of the states that the pass reads (0 for zeros), and
-        of those that it writes; None for a model without recurrent layers.
+    recurrent_states : for each sequence the state that the pass reads (None for zeros), and the one that it
+        writes, float32 (floats,) each; None for a model without recurrent layers.
     """
 
     tokens: np.ndarray
@@ -29,7 +29,7 @@ class Batch:
     row_start: np.ndarray
     tables: np.ndarray
     wanted: np.ndarray
-    recurrent_states: np.ndarray | None = None
+    recurrent_states: list[tuple[np.ndarray | None, np.ndarray]] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)

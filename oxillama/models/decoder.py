@@ -121,7 +121,7 @@ class Decoder:
         tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
         step = Step(batch, kv, work, tuner.n_threads, tables, self._temperatures(batch.positions))
         if batch.recurrent_states is not None:
-            before, after = batch.recurrent_states
+            before, after = zip(*batch.recurrent_states)
             args = before, after, batch.row_start, self.state_floats
             step.recurrent = self.kernels.recurrent.StateBatch(*args)
         x = work.rows("x", n, spec.n_embd)

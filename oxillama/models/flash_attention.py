@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import best
+from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama._kernels.openmp_thread import in_openmp_thread
 from oxillama.config.engine import available_cpus
@@ -120,13 +121,14 @@ def batched_flash_attention(
     attention = best().attention
     shape = attention.KvShape(1, kv_heads, head_dim, value_dim, KV_TYPES["f32"], PAGE)
     tables = _tables([len(x) for x in keys])
-    memory = aligned_empty((int(tables.max()) + 1) * shape.page_bytes)
-    addresses = memory.ctypes.data + shape.page_bytes * np.arange(tables.max() + 1, dtype=np.int64)
+    n_pages = int(tables.max()) + 1
+    pages = PageTable(shape.page_bytes)
+    pages.put(0, aligned_empty(n_pages * shape.page_bytes).reshape(n_pages, -1))
 
     def batch(of: list[Run]) -> Any:
         row_start = np.cumsum([0, *(run.rows for run in of)], dtype=np.int32)
         first = np.array([run.first for run in of], np.int32)
-        return attention.PagedBatch(shape, addresses, tables[[run.sequence for run in of]], row_start, first)
+        return attention.PagedBatch(shape, pages, tables[[run.sequence for run in of]], row_start, first)
 
     kv = np.concatenate([np.concatenate(keys), np.concatenate(values)], axis=1)
     stored = batch([Run(i, 0, len(x)) for i, x in enumerate(keys)])

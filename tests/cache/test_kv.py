@@ -19,7 +19,7 @@ def store(serving: Serving, kv: PagedKvCache, start: int, x: np.ndarray) -> None
     kv.reserve(start, start + len(x))
     batch = serving.kernels.attention.PagedBatch(
         serving.pool.shape,
-        serving.pool.addresses,
+        serving.pool.table,
         np.array([kv.pages], np.int32),
         np.array([0, len(x)], np.int32),
         np.array([start], np.int32),
@@ -83,7 +83,7 @@ def test_memory_grows_and_shrinks_with_the_tokens() -> None:
     assert serving.pool.memory_bytes == 0
     kv.reserve(0, 40)  # the same numbers, new memory
     serving.pool.page(kv.pages[0])[:] = 1
-    assert serving.pool.page(kv.pages[-1]).ctypes.data == serving.pool.addresses[kv.pages[-1]]
+    serving.pool.check_integrity([kv.pages])
 
 
 def test_a_pool_that_shrinks_keeps_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +100,13 @@ def test_a_pool_that_shrinks_keeps_what_is_in_use(monkeypatch: pytest.MonkeyPatc
     assert pool.n_pages == 12
     pool.shrink_to_fit()
     assert pool.n_pages == 6  # the slabs of the three that are left
-    assert (pool.addresses == 0).sum() == 6
+    assert sum(not pool.table.has(page) for page in range(12)) == 6
     pool.check_integrity([pages[7:]])
     assert all((pool.page(page) == page).all() for page in pages[7:])
     more = pool.allocate(9)
     assert not set(more) & set(pages[7:])
     assert pool.n_pages == 12
-    assert (pool.addresses[more] != 0).all()
+    assert all(map(pool.table.has, more))
     pool.check_integrity([pages[7:], more])
 
 
@@ -161,6 +161,18 @@ def test_a_snapshot_is_put_back() -> None:
     serving.pool.check_integrity([kv.pages, other.pages])
 
 
+def test_a_snapshot_without_room_changes_nothing() -> None:
+    serving = Serving(kv_type="f32", max_pages=3)
+    kv, x = PagedKvCache(serving.pool), normal(20, 64)
+    store(serving, kv, 0, x)
+    data, pages = kv.snapshot(20), list(kv.pages)
+    with pytest.raises(KvCacheFullError):
+        kv.restore(data, 20)
+    assert kv.pages == pages
+    np.testing.assert_array_equal(np.array(list(kv.keys(0, 20))).reshape(20, -1), x[:, :32])
+    serving.pool.check_integrity([kv.pages])
+
+
 def test_a_contiguous_cache_is_one_page() -> None:
     serving = Serving(kv_type="f32", page_size=64)
     kv, x = KvCache(serving.pool), normal(64, 64)
@@ -173,6 +185,12 @@ def test_a_contiguous_cache_is_one_page() -> None:
     np.testing.assert_array_equal(np.array(list(kv.values(0, 64))).reshape(64, -1), x[:, 32:])
     with pytest.raises(ConfigError, match="end: expected at most 64 tokens, got 65"):
         kv.reserve(64, 65)
+
+
+def test_no_page_is_beyond_the_limit() -> None:
+    pool = Serving().pool
+    for extra, n in ((-1, 2), (0, 3), (1, 3), (pool.stride - 1, 3)):
+        assert KvCachePool(pool.shape, pool.layout, 16, 3 * pool.stride + extra).max_pages == n
 
 
 def test_a_limit_below_one_page_is_refused() -> None:

@@ -70,7 +70,7 @@ def test_random_histories_keep_the_pool_sound(max_pages: int, history: list[tupl
 def test_pages_are_apart_aligned_and_inside_the_memory() -> None:
     pool = pool_of(50, page_bytes=100)
     pages = pool.allocate(50)
-    places = np.sort(pool.addresses[pages])
+    places = np.sort([pool.page(page).ctypes.data for page in pages])
     assert (np.diff(places) >= 100).all()
     assert (places % 64 == 0).all()
     assert pool.memory_bytes == 50 * 128
@@ -112,6 +112,29 @@ def test_exhaustion_takes_nothing() -> None:
         pool.allocate(1)
     pool.release(first[:1])
     assert pool.allocate(1) == first[:1]
+
+
+def test_others_are_asked_for_what_is_short_and_no_more() -> None:
+    class Spare:
+        """Holds pages that it can do without."""
+
+        def __init__(self, pool: PagePool, n: int) -> None:
+            self.pool, self.pages, self.asked = pool, pool.allocate(n), list[int]()
+
+        def reclaim(self, n: int) -> None:
+            self.asked.append(n)
+            self.pool.release([self.pages.pop() for _ in range(n)])
+
+    pool = pool_of(10)
+    spare = Spare(pool, 6)
+    pool.reclaim_from(spare.reclaim)
+    pool.allocate(4)
+    assert spare.asked == []
+    pool.release(pool.allocate(2))
+    assert pool.can_allocate(3)
+    assert pool.allocate(3)
+    assert spare.asked == [2, 1]
+    pool.check_integrity()
 
 
 def test_releasing_or_sharing_a_free_page_is_a_mistake_of_ours() -> None:

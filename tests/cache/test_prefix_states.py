@@ -347,6 +347,27 @@ def test_earlier_states_of_a_sequence_make_room_for_its_next() -> None:
     serving.check_empty()
 
 
+def run_in_steps(serving: Serving, n: int, step: int) -> Running:
+    """A sequence of ``n`` tokens that is run ``step`` tokens at a time."""
+    own = Running(serving.pool, tokens_of(n, n_vocab_of(serving.name)))
+    while own.pending:
+        serving.runner.forward([(own, step)])
+    return own
+
+
+@pytest.mark.parametrize(("n", "kept"), [(40, 40), (39, 30), (30, 30), (29, 20), (10, 10), (9, 0)])
+def test_forks_and_cuts_go_back_to_the_checkpoint_within(n: int, kept: int) -> None:
+    serving = Serving("mamba")
+    own = run_in_steps(serving, 40, 10)
+    fork, length = own.kv.fork(n)
+    assert length == kept
+    fork.release()
+    own.truncate(n)
+    assert (own.cached_len, own.total_len) == (kept, n)
+    own.release()
+    serving.check_empty()
+
+
 def test_a_pass_that_finds_no_pages_gives_its_slot_back() -> None:
     serving, n_vocab = Serving("mamba", page_size=1, max_pages=1, states=2), n_vocab_of("mamba")
     own = Running(serving.pool, tokens_of(100, n_vocab))

@@ -158,6 +158,19 @@ def test_warnings_are_one_line(model: Path) -> None:
     assert len(rest) == 1
 
 
+def test_sizes_are_in_units_that_leave_one_or_more() -> None:
+    for n, text in (
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536 << 10, "1.5 MiB"),
+        (1 << 30, "1.0 GiB"),
+    ):
+        assert console.human_bytes(n) == text
+    assert console.human_bytes(3 << 50) == "3072.0 TiB"
+    assert [console.human_count(n) for n in (999, 1000, 1_100_000_000)] == ["999", "1.00 K", "1.10 B"]
+
+
 def test_bar_is_shown_when_asked_for(model: Path) -> None:
     assert b"loading:" in run("run", model, "-p", PROMPT, "-n", "1", "--progress").stderr
     assert b"loading" not in run("run", model, "-p", PROMPT, "-n", "1").stderr

@@ -126,6 +126,8 @@ def test_lines_that_continue_and_blocks(model: Path, engine: InferenceEngine) ->
         assert output(*flags, stdin=stdin) == expected[0] + "\n"
     (block,) = answers(engine, None, "/reset\nends \\")
     assert output(*flags, stdin=b'"""\n/reset\nends \\\n"""') == block + "\n"
+    (lines,) = answers(engine, None, "hello\nthere\n\nfox")
+    assert output(*flags, stdin=b"hello\\\nthere\\\n\\\nfox\n") == lines + "\n"
     assert output(*flags, stdin=b'"""hello\nthere') == expected[0] + "\n"  # the input ends before the block
     assert output(*flags, stdin=b"hello\nthere\\") == "".join(
         f"{answer}\n" for answer in answers(engine, None, "hello", "there\n")

@@ -181,6 +181,16 @@ def test_greedy_and_what_undoes_it_are_refused() -> None:
         options.sampler_config(args)
 
 
+def test_a_format_stands_behind_the_last_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, found in (("attn=Q2_K", ("attn", "Q2_K")), ("(?=ffn).*=q5_k", ("(?=ffn).*", "q5_k"))):
+        args = build_parser().parse_args(["quantize", "a", "b", "Q4_K", "--tensor-type", text])
+        assert args.tensor_type == [found]
+    for text in ("attn", "=Q4_K", "attn="):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["quantize", "a", "b", "Q4_K", "--tensor-type", text])
+        assert f"expected NAME=FORMAT, got {text!r}" in capsys.readouterr().err
+
+
 def test_types_that_make_options() -> None:
     assert options.argument_kind(int | None) == {"type": int}
     assert options.argument_kind(str | os.PathLike[str] | None) == {"type": str}

@@ -14,6 +14,7 @@ import pytest
 
 from oxillama import InferenceEngine
 from oxillama.convert import convert
+from oxillama.convert.vocabulary import sentence_piece
 from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -212,6 +213,17 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
 
 
 # --- vocabularies -----------------------------------------------------------------------------------
+
+
+def test_of_several_merges_that_make_a_token_the_first_gives_its_score() -> None:
+    tokens = [*(f"<0x{byte:02X}>" for byte in range(256)), *"abc", "ab", "bc", "abc"]
+    document = {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "model": {"merges": ["a b", "ab c", "b c", "a bc"]},
+    }
+    found = sentence_piece(document, tokens, [1] * len(tokens))
+    assert found["scores"][-3:] == [0, -2, -1]
+    assert found["add_space_prefix"] is False
 
 
 @pytest.mark.parametrize(

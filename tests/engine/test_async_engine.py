@@ -26,7 +26,7 @@ from oxillama import (
 )
 from oxillama.engine.loop import EngineLoop
 from oxillama.sampling.sampler import Sampler
-from tests.support.waiting import until
+from tests.support.waiting import stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox", "One day", "A boat"]
@@ -39,9 +39,10 @@ def engine() -> InferenceEngine:
 
 @pytest.fixture(autouse=True)
 def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
-    """After every test no page is held but by the prefix cache, and only this engine's thread is left."""
+    """After every test no page is held but by the prefix cache, and no thread is left that was not there."""
+    before = threading.enumerate()
     yield
-    until(lambda: len([t for t in threading.enumerate() if t.name == "oxillama"]) <= 1)
+    until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama" and t not in before])
     engine.check_integrity()
     assert not engine.model.scheduler.running
     engine.model.prefix_cache.clear()
@@ -151,7 +152,7 @@ def test_running_streams_go_on_with_the_model_they_began_with() -> None:
     run(main)
 
 
-def test_a_full_queue_is_said(engine: InferenceEngine) -> None:
+def test_a_full_queue_is_said() -> None:
     config = SchedulerConfig(max_sequences=1, max_waiting=2)
     small = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
 
@@ -159,11 +160,10 @@ def test_a_full_queue_is_said(engine: InferenceEngine) -> None:
         async with AsyncEngine(small) as many:
             first = many.stream(PROMPTS[0], max_tokens=300)
             await first.__anext__()
-            others = [many.stream(p, max_tokens=2) for p in PROMPTS[1:3]]
-            while small.model.scheduler.running == [] or len(small.model.scheduler.waiting) < 2:
-                await asyncio.sleep(0.001)
-            with pytest.raises(QueueFull, match="2 requests may wait"):
-                many.stream(PROMPTS[3])
+            with stopped(small):
+                others = [many.stream(p, max_tokens=2) for p in PROMPTS[1:3]]
+                with pytest.raises(QueueFull, match="2 requests may wait"):
+                    many.stream(PROMPTS[3])
             await first.aclose()
             for other in others:
                 await other
@@ -249,6 +249,20 @@ def test_a_text_that_is_cut_is_no_success(engine: InferenceEngine) -> None:
         await many.aclose()
         with pytest.raises(EngineClosed):
             await task
+
+    run(main)
+
+
+def test_a_request_that_ends_without_having_run_wakes_its_reader(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.model.scheduler, "_admit", lambda *args: False)
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            for _ in range(2):
+                waiting = many.stream(PROMPTS[0], max_tokens=5, timeout=0.1)
+                assert (await asyncio.wait_for(waiting._result(), 20)).finish_reason == "timeout"
 
     run(main)
 

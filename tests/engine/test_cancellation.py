@@ -9,6 +9,7 @@ import pytest
 
 from oxillama import EngineClosed, InferenceEngine, SamplerConfig, demo
 from oxillama.models.layers.layer import Layer
+from tests.support.kernels import same_bits
 from tests.support.waiting import until
 
 GREEDY = SamplerConfig.greedy()
@@ -69,6 +70,22 @@ def test_closing_the_engine_gives_up_the_pass(monkeypatch: pytest.MonkeyPatch) -
     assert gate.n_run == 2
     with pytest.raises(EngineClosed):
         list(stream)
+
+
+def test_a_session_goes_on_after_a_pass_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    whole = engine.logits([5, 6, 7, 8])
+    with engine.session() as session:
+        session.prefill([5, 6, 7])
+        gate = Gate(engine, monkeypatch, at=1)
+        stream = session.stream(sampler=GREEDY, max_tokens=5)
+        assert gate.reached.wait(20)
+        stream.cancel()
+        gate.opened.set()
+        assert list(stream) == []
+        assert session.tokens == [5, 6, 7]
+        assert same_bits(session.forward(8), whole[-1])
+        engine.check_integrity()
 
 
 def test_a_small_part_of_a_pass_is_told_at_once_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

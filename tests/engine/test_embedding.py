@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, PoolingMode, PromptError
+from oxillama.engine import loading
 from oxillama.engine.embedding import pool_hidden_states
 from oxillama.errors import LoadError
 from tests.support.kernels import normal, same_bits
+from tests.support.serving import Letters
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VOCAB
@@ -104,6 +106,25 @@ def test_an_encoder_sees_what_comes_later_and_has_no_logits(name: str) -> None:
     assert (np.abs(first[0] - second[0]) > 0).any()
     with pytest.raises(ConfigError, match=f"{name} is an encoder"):
         running.logits(tokens)
+
+
+class Few(Letters):
+    """Tokens for models without a vocabulary."""
+
+    n_vocab = 1
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoders_beginnings_are_not_reused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have seen what came later in another text."""
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
+    tokens = tokens_of(40, VOCAB)
+    found = []
+    for texts in ([tokens], [[*tokens[:32], *tokens[:5]], tokens]):
+        engine = InferenceEngine()
+        engine.load_model_from_bytes(MODELS[name].file())
+        found.append([engine.embed(text, pooling="last") for text in texts][-1])
+    assert same_bits(*found)
 
 
 def test_what_the_file_says_of_pooling(tmp_path: Path) -> None:

@@ -311,8 +311,8 @@ def test_matrices_are_packed_when_they_are_first_used(
     from oxillama import _kernels
 
     calls: list[int] = []
-    real = _kernels.pack.pack
-    monkeypatch.setattr(_kernels.pack, "pack", lambda *args: (calls.append(1), real(*args))[1])
+    real = _kernels.pack.pack_file
+    monkeypatch.setattr(_kernels.pack, "pack_file", lambda *args: (calls.append(1), real(*args))[1])
     other = InferenceEngine.from_gguf(demo.STORY)
     assert not calls
     assert np.array_equal(other.logits(PROMPT), engine.logits(PROMPT))

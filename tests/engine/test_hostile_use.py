@@ -30,7 +30,6 @@ from oxillama import (
 )
 from oxillama.engine.locks import ForkedOpen
 from oxillama.engine.request import Piece
-from oxillama.engine.thread import EngineThread
 from oxillama.sampling import breakers
 from tests.support.waiting import until
 
@@ -221,35 +220,6 @@ def test_an_end_that_was_not_delivered_is_found(
         assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=5) == expected
         with pytest.raises(OxiLlamaError):
             engine.generate(PROMPT, max_tokens=5, regex="Z", banned_tokens=tuple(range(1000)))
-
-
-def test_a_request_beside_a_closing_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine closes between the check of a request and its way into the inbox."""
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    engine.generate(PROMPT, max_tokens=1)
-    real = EngineThread._put
-
-    def put(self: EngineThread, command: Any) -> None:
-        closing = threading.Thread(target=engine.close)
-        closing.start()
-        closing.join(0.2)  # as far as it gets
-        real(self, command)
-
-    monkeypatch.setattr(EngineThread, "_put", put)
-    stream = engine.stream(PROMPT, max_tokens=400, ignore_eos=True)
-    found: list[BaseException] = []
-
-    def read() -> None:
-        try:
-            stream.result()
-        except BaseException as error:
-            found.append(error)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(20)
-    assert not reader.is_alive()
-    assert [type(error) for error in found] == [EngineClosed]
 
 
 def test_a_finalizer_may_close_a_thread_that_takes_a_request(engine: InferenceEngine) -> None:

@@ -137,6 +137,37 @@ def test_the_context_is_used_up_where_there_is_no_limit() -> None:
     assert generation.finish_reason == "length"
 
 
+def test_a_prompt_leaves_room_for_a_token() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, context_size=20)
+    generation = engine.stream([5] * 19, sampler=GREEDY, ignore_eos=True).result()
+    assert (len(generation.tokens), generation.finish_reason) == (1, "length")
+    for n in (20, 21):
+        with pytest.raises(PromptError, match=f"expected at most 19 tokens for the context, got {n}"):
+            engine.stream([5] * n)
+    assert len(engine.hidden_states([5] * 20)) == 20
+
+
+def test_token_ids_end_with_the_vocabulary(engine: InferenceEngine) -> None:
+    n = engine.spec.n_vocab
+    assert len(engine.logits([n - 1])) == 1
+    for wrong in (n, n + 1, -1):
+        with pytest.raises(PromptError, match=f"expected token ids below {n}, got {wrong}"):
+            engine.logits([5, wrong])
+
+
+def test_only_false_from_a_callback_cancels(engine: InferenceEngine) -> None:
+    for value in (None, 0, "", True):
+        seen: list[str] = []
+
+        def callback(piece: str, value: object = value, seen: list[str] = seen) -> object:
+            seen.append(piece)
+            return value
+
+        generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=6, callback=callback)
+        assert generation.result().finish_reason == "length"
+        assert "".join(seen) == generation.text
+
+
 def test_an_engine_is_made_of_a_path() -> None:
     assert InferenceEngine(demo.STORY).generate(PROMPT, sampler=GREEDY, max_tokens=2)
     assert InferenceEngine(str(demo.STORY)).is_loaded

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from oxillama.config.engine import SchedulerConfig
+from oxillama.engine.request import EmbeddingRequest
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, RequestFailed, SamplingError
+from tests.support.kernels import same_bits
 from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
 
@@ -229,6 +231,78 @@ def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
     assert serving.scheduler.preemptions == 0
 
 
+def test_a_stream_that_goes_on_has_a_page_promised() -> None:
+    serving = Serving(max_pages=4, cached_pages=0)
+    first = serving.submit(prompt(30), max_tokens=20)
+    serving.step()
+    second = serving.submit(prompt(30, seed=1), max_tokens=3)
+    serving.step()
+    assert second.sequence.state is SeqState.WAITING
+    serving.run(first, second)
+    assert serving.scheduler.preemptions == 0
+
+
+def test_no_more_are_preempted_than_must_be() -> None:
+    serving = Serving(max_pages=5, cached_pages=0)
+    low = [serving.submit(prompt(20, seed=i), max_tokens=10) for i in range(2)]
+    serving.step()
+    high = serving.submit(prompt(20, seed=2), max_tokens=3, priority=1)
+    serving.run(high)
+    assert serving.scheduler.preemptions == 1
+    assert [request.sequence.state for request in low] == [SeqState.DECODING, SeqState.PREEMPTED]
+    serving.run(*low)
+    serving.check_empty()
+
+
+def test_nobody_overtakes_one_for_whom_there_is_no_room_yet() -> None:
+    serving = Serving(max_pages=8, cached_pages=0)
+    first = serving.submit(prompt(60), max_tokens=LONG, priority=1)
+    serving.step()
+    big = serving.submit(prompt(90, seed=1), max_tokens=2, priority=1)
+    small = serving.submit(prompt(10, seed=2), max_tokens=2)
+    while first.finish_reason is None:
+        serving.step()
+        assert big.sequence.state is SeqState.WAITING or first.finish_reason
+        assert not small.tokens
+    serving.run(big, small)
+
+
+def test_a_reader_that_pauses_takes_nobodys_place() -> None:
+    serving = Serving(max_sequences=1)
+    paused = serving.submit(prompt(10), max_tokens=LONG, window=1)
+    while not paused.pieces:
+        serving.step()
+    other = serving.submit(prompt(10, seed=1), max_tokens=5)
+    serving.run(other)
+    assert len(other.tokens) == 5
+    assert paused.finish_reason is None
+
+
+def test_a_preempted_request_is_counted_once_and_its_work_is_kept() -> None:
+    serving = Serving(max_pages=6)
+    low = serving.submit(prompt(40), max_tokens=30)
+    while len(low.tokens) < 3:
+        serving.step()
+    high = serving.submit(prompt(40, seed=1), max_tokens=3, priority=1)
+    seen = batches(serving)
+    serving.run(high, low)
+    assert serving.scheduler.preemptions == 1
+    assert (serving.prefix.hits, serving.prefix.misses) == (0, 2)
+    assert serving.prefix.looked_up_tokens == 80
+    assert low.n_cached == 0
+    assert sum(batch.n_prefill for batch in seen) <= 40 + 2  # of the high one, and the last ones again
+    check_as_alone(serving, low, 30)
+
+
+def test_the_same_prompt_under_another_key_is_not_waited_for() -> None:
+    serving = Serving(chunk=100)
+    seen = batches(serving)
+    requests = [serving.submit(prompt(40), max_tokens=2, key=key) for key in (b"a", b"b", b"a")]
+    serving.step()
+    assert seen[0].requests == requests[:2]
+    serving.run(*requests)
+
+
 def test_free_memory_is_given_back_when_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from oxillama.engine import loop
 
@@ -295,6 +369,33 @@ def test_nothing_is_shown_behind_a_stop_string(monkeypatch: pytest.MonkeyPatch) 
     assert "".join(other.pieces) == text + "?"
 
 
+def test_logits_that_are_kept_hold_no_others() -> None:
+    serving = Serving()
+    requests = [serving.submit(prompt(10, seed=i), max_tokens=3) for i in range(3)]
+    serving.run(*requests)
+    for row in (row for request in requests for row in request.logits):
+        assert row.base is None or row.base.nbytes == row.nbytes
+
+
+def test_what_was_held_back_is_not_shown_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving()
+    whole = serving.submit(prompt(10), max_tokens=6)
+    serving.run(whole)
+    text = "".join(whole.pieces)
+    request = serving.submit(prompt(10), max_tokens=6, stop=(text[2] + "\0",))
+    while len(request.sequence.tokens) < 13:
+        serving.step()
+
+    def fail(*args: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(request.sampler, "row", fail)
+    serving.run(request)
+    assert isinstance(request.error, RequestFailed)
+    assert isinstance(request.error.__cause__, ZeroDivisionError)
+    assert "".join(request.pieces) == text[:2]
+
+
 def test_deadlines() -> None:
     serving = Serving()
     waits, runs = serving.submit(prompt(10), timeout=5.0, window=0), serving.submit(prompt(10), timeout=100)
@@ -304,6 +405,46 @@ def test_deadlines() -> None:
     assert waits.finish_reason == "timeout"
     serving.run(runs)
     check_as_alone(serving, runs, 8)
+
+
+def test_the_next_deadline_is_that_of_any_request() -> None:
+    serving = Serving(max_sequences=1)
+    assert serving.scheduler.next_deadline() == math.inf
+    requests = [serving.submit(prompt(10, seed=i), timeout=t) for i, t in enumerate((9.0, 5.0, 7.0))]
+    serving.step()
+    assert [request.sequence.state for request in requests[1:]] == [SeqState.WAITING] * 2
+    assert serving.scheduler.next_deadline() == requests[1].deadline
+
+
+def test_what_ends_in_a_pass_ends_the_pass_when_it_is_most_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = Serving(chunk=64)
+    small, half, late = (
+        serving.submit(prompt(n, seed=n), max_tokens=2, timeout=timeout)
+        for n, timeout in ((5, 100), (24, 100), (29, 10))
+    )
+    real, answers = serving.runner.run, list[bool]()
+
+    def run(sequences: list[Sequence], outputs: Any, cancelled: Any) -> list[np.ndarray | None]:
+        assert sum(s.scheduled_len for s in sequences) == 58
+        for event in (
+            lambda: None,
+            lambda: serving.loop.cancel(small),
+            lambda: serving.loop.cancel(half),  # with the first exactly half of the rows
+        ):
+            event()
+            answers.append(cancelled())
+        rows = real(sequences, outputs, cancelled)
+        serving.clock.now += 11
+        cancelled()
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(serving.runner, "run", run)
+        serving.step()
+    assert answers == [False, False, False]
+    reasons = [request.finish_reason for request in (small, half, late)]
+    assert reasons == ["cancelled", "cancelled", "timeout"]
+    serving.check_empty()
 
 
 def test_the_queue_has_an_end() -> None:
@@ -376,6 +517,36 @@ def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest
     serving.run(good, bad)
     assert isinstance(bad.error, SamplingError)
     check_as_alone(serving, good, 6)
+
+
+def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recurrent state is lost with its pass: all tokens run again, perhaps in chunks of other sizes."""
+    serving, n_vocab = Serving("mamba", chunk=20), n_vocab_of("mamba")
+    tokens = tokens_of(40, n_vocab)
+    alone = Sequence(serving.pool, tokens, checkpoints=0)
+    expected = serving.runner.forward([(alone, 40)], all_logits=True, states=True).copy()
+    alone.release()
+    bad = serving.submit(tokens_of(5, n_vocab, seed=1), max_tokens=LONG)
+    serving.step()
+    wanted = EmbeddingRequest(Sequence(serving.pool, tokens, checkpoints=0), np.array)
+    serving.loop.add(wanted)
+    serving.scheduler._row_seconds = 1e-9  # a chunk is full but for the stream's row
+    serving.step()
+    assert wanted.sequence.cached_len == 19
+    real = serving.runner.run
+
+    def run(sequences: list[Sequence], *args: Any) -> list[np.ndarray | None]:
+        rows = real(sequences, *args)
+        if bad.sequence in sequences:
+            raise MemoryError("too much")
+        return [None if row is None else row.copy() for row in rows]
+
+    monkeypatch.setattr(serving.runner, "run", run)
+    while wanted.finish_reason is None:
+        serving.step()
+    assert isinstance(bad.error, MemoryError)
+    assert same_bits(wanted.events.get_nowait(), expected)
+    serving.check_empty()
 
 
 @pytest.mark.parametrize("where", ["run", "schedule"])

@@ -21,7 +21,7 @@ from oxillama import (
     demo,
 )
 from tests.support.kernels import same_bits
-from tests.support.waiting import until
+from tests.support.waiting import stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -45,7 +45,7 @@ def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -
     alone = [engine.generate(p, sampler=GREEDY, max_tokens=30) for p in PROMPTS]
     before = engine.metrics_snapshot().steps
     assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=30) == alone
-    assert engine.metrics_snapshot().steps - before < 40
+    assert engine.metrics_snapshot().steps - before < 100  # alone they would be four times thirty
     assert engine.generate_batch([]) == []
 
 
@@ -115,11 +115,12 @@ def test_a_primed_prefix_is_kept(engine: InferenceEngine) -> None:
 
 def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) -> None:
     prompt = "Mia and the little fox went to the sea. They found a boat"
-    hits = [engine.model.prefix_cache.hits]
-    for salt in ("a", "b", "a", "c"):
+    cache, known = engine.model.prefix_cache, []
+    for salt in ("a", "b", "a", "c", "b"):
+        before = cache.hits, cache.misses
         engine.generate(prompt, max_tokens=1, salt=salt)
-        hits.append(engine.model.prefix_cache.hits)
-    assert np.diff(hits).tolist() == [0, 0, 1, 0]
+        known.append((cache.hits - before[0], cache.misses - before[1]))
+    assert known == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0)]
 
 
 def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
@@ -267,9 +268,10 @@ def test_a_full_queue_is_said_to_threads_too() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
     streams = [engine.stream(PROMPTS[0], max_tokens=400, window=1)]
     next(streams[0])
-    streams.append(engine.stream(PROMPTS[0]))
-    with pytest.raises(QueueFull):
-        engine.generate(PROMPTS[1])
+    with stopped(engine):
+        streams.append(engine.stream(PROMPTS[0]))
+        with pytest.raises(QueueFull):
+            engine.generate(PROMPTS[1])
     for stream in streams:
         stream.close()
     assert engine.generate(PROMPTS[1], max_tokens=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, product
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,3 +30,18 @@ def test_pieces_add_up_to_the_text_before_the_first_stop(pieces: list[str], stop
     ends = [whole.find(s) for s in stops if s in whole]
     assert found == bool(ends)
     assert shown == (whole[: min(ends)] if ends else whole)
+
+
+def test_a_stop_string_is_found_wherever_its_text_is_cut() -> None:
+    text = "aabaabbc"
+    stops = {text[i:j] for i in range(len(text)) for j in range(i + 1, len(text) + 1)}
+    for stop, cuts in product(stops, product([False, True], repeat=len(text) - 1)):
+        stopper, shown = StopStrings([stop]), ""
+        places = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), len(text)]
+        for a, b in pairwise(places):
+            piece, found = stopper.push(text[a:b])
+            shown += piece
+            if found:
+                break
+        assert found
+        assert shown == text[: text.index(stop)]

@@ -5,12 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from oxillama import ConfigError, GrammarError, InferenceEngine, SamplerConfig, demo
-from tests.support.waiting import until
+from oxillama import (
+    ConfigError,
+    EngineClosed,
+    Generation,
+    GrammarError,
+    InferenceEngine,
+    QueueFull,
+    SamplerConfig,
+    SchedulerConfig,
+    demo,
+)
+from oxillama.engine.thread import EngineThread
+from tests.support.waiting import stopped, until
 
 GREEDY = SamplerConfig(temperature=0, ignore_eos=True)
 PROMPT = "Once upon a time"
@@ -139,3 +152,139 @@ def test_a_grammar_beyond_its_budget_ends_its_request_alone() -> None:
         with pytest.raises(GrammarError, match="units of work for a mask"):
             engine.generate("Once upon a time", grammar=stalling, max_tokens=4)
         assert other.result().text == alone
+
+
+@pytest.mark.parametrize("which", ["waits", "pauses"])
+def test_a_timeout_comes_though_nothing_runs(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request waits for pages, or for its reader; the engine has nothing to do but to end it in time."""
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    timeout = None if which == "waits" else 0.2
+    paused = engine.stream(PROMPT, sampler=GREEDY, max_tokens=400, window=1, timeout=timeout)
+    until(lambda: not paused._request.wanted or paused._request.finish_reason is not None)
+    if which == "pauses":
+        until(lambda: paused._request.finish_reason is not None)
+        assert paused._request.finish_reason == "timeout"
+        return
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model.scheduler, "_admit", lambda *args: False)
+        waiting = engine.stream("The old toad", sampler=GREEDY, max_tokens=5, timeout=0.2)
+        until(lambda: waiting._request.finish_reason is not None)
+    assert waiting.finish_reason is None
+    assert list(waiting) == []
+    assert waiting.finish_reason == "timeout"
+    paused.close()
+
+
+def test_closing_finishes_those_that_wait_too() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=SchedulerConfig(max_sequences=1))
+    expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=20)
+    closing = threading.Thread(target=lambda: engine.close(finish=True), daemon=True)
+    with stopped(engine):
+        streams = engine.stream_batch([PROMPT] * 3, sampler=GREEDY, max_tokens=20, window=2)
+        closing.start()
+        until(lambda: not engine.model.thread.is_open)
+    closing.join(20)
+    assert not closing.is_alive()
+    assert ["".join(stream) for stream in streams] == [expected] * 3
+
+
+def together(n: int, work: Callable[[], object]) -> list[object]:
+    """What ``work`` returns or raises in n threads that begin together."""
+    barrier, found = threading.Barrier(n), list[object]()
+
+    def run() -> None:
+        barrier.wait(20)
+        try:
+            found.append(work())
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == n
+    return found
+
+
+def let_others_run() -> None:
+    for _ in range(100):
+        time.sleep(0)
+
+
+def test_threads_that_submit_together_do_not_overfill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = InferenceEngine.from_gguf(
+        demo.STORY, num_threads=1, scheduler=SchedulerConfig(max_sequences=1, max_waiting=3)
+    )
+    scheduler = engine.model.scheduler
+    real = scheduler.check_room
+
+    def check_room(n_more: int) -> None:
+        real(n_more)
+        let_others_run()
+
+    monkeypatch.setattr(scheduler, "check_room", check_room)
+    with stopped(engine):
+        found = together(8, lambda: engine.stream(PROMPT, sampler=GREEDY, max_tokens=2))
+    taken = [stream for stream in found if isinstance(stream, Generation)]
+    assert len(taken) == 3
+    assert sum(isinstance(error, QueueFull) for error in found) == 5
+    assert all(stream.result().finish_reason == "length" for stream in taken)
+
+
+def test_what_is_taken_while_the_engine_closes_is_cancelled_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    closing, real = threading.Thread(target=engine.close), engine.model.scheduler.clock
+
+    def clock() -> float:
+        if threading.current_thread() is threading.main_thread() and closing.ident is None:
+            closing.start()
+            let_others_run()
+        return real()
+
+    monkeypatch.setattr(engine.model.scheduler, "clock", clock)
+    stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=400, window=None)
+    with pytest.raises(EngineClosed):
+        list(stream)
+    closing.join(20)
+    assert not closing.is_alive()
+
+
+def test_threads_that_call_first_together_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[threading.Thread] = []
+    real = threading.Thread.__init__
+
+    def init(thread: threading.Thread, *args: Any, **kwargs: Any) -> None:
+        real(thread, *args, **kwargs)
+        if thread.name == "oxillama":
+            made.append(thread)
+            let_others_run()
+
+    monkeypatch.setattr(threading.Thread, "__init__", init)
+    thread = EngineThread()
+    assert set(together(6, lambda: thread.call(threading.get_ident))) == {made[0].ident}
+    assert len(made) == 1
+    thread.close()
+
+
+def test_threads_that_prefill_a_session_together_take_turns(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = engine.model.call
+
+    def call(job: Callable[[], Any]) -> Any:
+        found = real(job)
+        let_others_run()
+        return found
+
+    engine.model.config = replace(engine.model.config, prefill_chunk_size=1)
+    monkeypatch.setattr(engine.model, "call", call)
+    numbers = iter(range(5, 9))
+    with engine.session() as session:
+        assert not [
+            e for e in together(4, lambda: session.prefill([next(numbers)] * 6)) if isinstance(e, Exception)
+        ]
+        runs = [session.tokens[i : i + 6] for i in range(0, 24, 6)]
+        assert all(len(set(run)) == 1 for run in runs)
+        assert len({run[0] for run in runs}) == 4

@@ -127,6 +127,13 @@ def test_schemas_without_a_draft_understand_the_older_words() -> None:
     check({"$schema": DRAFTS[2020], "format": "date"}, [], ["x"], formats=True)
 
 
+def test_not_exactly_one() -> None:
+    alternatives = [{"minimum": 5}, {"maximum": 10}, {"multipleOf": 7, "minimum": 20}]
+    check({"type": "number", "oneOf": alternatives}, [2, 4, 11, 22], [5, 7, 10, 21, 28])
+    check({"type": "number", "not": {"oneOf": alternatives}}, [5, 7, 10, 21, 28], [2, 4, 11, 22])
+    check({"type": "number", "not": {"oneOf": alternatives[2:]}}, [2, 14, 20], [21, 28])
+
+
 # --------------------------------------------------------------------------- objects
 
 SMALL = {"properties": {"a": {"type": "integer"}, "b": {}, "c": {}}, "required": ["a", "c"]}
@@ -185,6 +192,13 @@ def test_numbers_of_properties() -> None:
         two = {**closed, "minProperties": 2, "maxProperties": 3}
         values = [dict.fromkeys("abcd"[:n]) for n in range(5)]
         check(two, values[2:4], [values[0], values[1], values[4]], any_order=any_order)
+    names = [f"n{i}" for i in range(8)]
+    ordered = {"type": "object", "properties": dict.fromkeys(names, True), "required": names[2:4]}
+    check(
+        {**ordered, "maxProperties": 3},
+        [dict.fromkeys(names[2:5]), dict.fromkeys(names[1:4])],
+        [dict.fromkeys(names[3:5]), dict.fromkeys(names[4:6]), {"n2": 1}, dict.fromkeys(names[1:5])],
+    )
     check({"maxProperties": 2}, [{}, {"x": 1, "y": 1}], [{"x": 1, "y": 1, "z": 1}])
     check({"minProperties": 1}, [{"x": 1}, 3], [{}])
     with pytest.raises(GrammarError, match="names that are not known and could be equal"):
@@ -215,10 +229,18 @@ def test_patterns_see_characters_not_their_spelling() -> None:
     for text in ('"\\"\\\\"', '"é\\n"', '"\\u00e9\\u000a"', '"\\ud83d\\ude00/"'):
         assert made.matches(text), text
     assert not made.matches('"\\""') and not made.matches('"éa"')
+    made = grammar({"type": "string", "pattern": "^[\\u{10001}-\\u{107fe}]$"})
+    for point in (0x10000, 0x10001, 0x103FF, 0x10400, 0x107FE, 0x107FF):
+        for ascii_only in (True, False):
+            text = json.dumps(chr(point), ensure_ascii=ascii_only)
+            assert made.matches(text) == (0x10001 <= point <= 0x107FE), text
 
 
 def test_literals_are_spelled_as_json_dumps_does() -> None:
     check({"const": 'a"\\/é\n😀\x7f'}, ['a"\\/é\n😀\x7f'], ["a"])
+    controls = "".join(map(chr, range(32)))
+    check({"const": controls}, [controls], ["", controls[:-1]])
+    check({"type": "string", "maxLength": 32}, [controls], [controls + "a"])
     check({"properties": {'é"': {"const": 1}}, "additionalProperties": False}, [{'é"': 1}], [{'é"': 2}])
     check({"enum": [f"v{i}é" for i in range(40)]}, ["v0é", "v39é"], ["v40é", "v", ""])
 
@@ -230,6 +252,8 @@ def test_patterns_lengths_and_exclusions_together() -> None:
         ["a", "b" * 40_000],
         ["", "b" * 40_001, "A"],
     )
+    check({"type": "string", "pattern": "^ab*$", "maxLength": 3}, ["a", "abb"], ["", "abbb", "b"])
+    check({"type": "string", "not": {"maxLength": 2}}, ["abc"], ["", "ab"])
     check(
         {"type": "string", "pattern": "[0-9]", "minLength": 3, "maxLength": 5},
         ["a1b", "12345"],
@@ -245,6 +269,7 @@ def test_patterns_lengths_and_exclusions_together() -> None:
 @pytest.mark.parametrize(
     ("name", "valid", "invalid"),
     [
+        ("date", ["2000-02-29", "2024-02-29"], ["1900-02-29", "2023-02-29", "2024-02-30", "2024-04-31"]),
         ("date-time", ["2024-02-29T23:59:59.5Z", "1998-12-31T23:59:60Z"], ["2023-02-29T00:00:00Z", "x"]),
         ("time", ["08:30:06+00:20"], ["08:30:06", "24:00:00Z"]),
         ("duration", ["P4DT12H30M5S", "P4W"], ["P", "PT", "P1D2H"]),
@@ -356,6 +381,13 @@ def test_integers_and_multiples() -> None:
     check({"enum": [1, 2.5, 1e20]}, [1, 1.0, 2.5, 1e20, 10**20], [2, 1e21, True])
 
 
+def test_of_equal_bounds_the_open_one_counts() -> None:
+    for end, beyond, outside in (("minimum", 5.5, 4), ("maximum", 4.5, 6)):
+        closed, opened = {end: 5}, {f"exclusive{end.capitalize()}": 5}
+        for schema in (closed | opened, opened | closed, {"allOf": [opened, closed]}):
+            check({"type": "number", **schema}, [beyond], [5, 5.0, outside])
+
+
 # --------------------------------------------------------------------------- arrays
 
 
@@ -370,6 +402,10 @@ def test_arrays_that_count() -> None:
     )
     check({"items": {"type": "integer"}, "maxItems": 900}, [[1] * 900, []], [[1] * 901, ["a"]])
     check({"items": False, "prefixItems": [True]}, [[], [1]], [[1, 2]])
+    pair = {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}
+    values: list[object] = [[], [1], [1, "a"], [1, "a", None], [1, "a", None, 0]]
+    for least in range(5):
+        check({**pair, "minItems": least}, values[least:], [*values[:least], ["a", "a", 0, 0]])
     check(
         {"type": "array", "items": {"enum": [1, "a", None]}, "uniqueItems": True},
         [[], ["a", 1, None]],
@@ -380,6 +416,26 @@ def test_arrays_that_count() -> None:
         [["a", None]],
         [["a", "a"]],
     )
+    places = {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, 3]}], "items": {"enum": [3, 4]}}
+    check(
+        {"type": "array", "uniqueItems": True, **places},
+        [[], [1, 2, 3], [2, 3, 4], [1, 3, 4]],
+        [[2, 2], [3], [1, 4], [1, 2, 3, 3]],
+    )
+    check(
+        {"type": "array", "contains": {"const": 1}, "minItems": 3},
+        [[0, 0, 1], [1, 0, 0, 0]],
+        [[1, 1], [1, 0], [0, 0, 0]],
+    )
+    check(
+        {"type": "array", "contains": {"const": 1}, "minContains": 0, "maxContains": 1},
+        [[], [0], [0, 1]],
+        [[1, 1], [1, 0, 1]],
+    )
+    beyond = {"prefixItems": [True], "items": {"type": "integer"}}
+    check({"type": "array", "not": beyond}, [[1, "a"], ["a", 1, "b"]], [[], ["a"], ["a", 1]])
+    counted = {"allOf": [{"prefixItems": [True, True]}], "prefixItems": [True], "unevaluatedItems": False}
+    check({"type": "array", **counted}, [[], [1, 2]], [[1, 2, 3]])
 
 
 # --------------------------------------------------------------------------- references
@@ -394,6 +450,13 @@ def test_references_into_a_registry() -> None:
     check({"$ref": "http://x/list"}, [[1]], [["a"], 1], registry=registry.get)
     with pytest.raises(GrammarError, match="'http://y' is neither in the schema nor in the registry"):
         grammar({"$ref": "http://y"}, registry=registry)
+
+
+def test_pointers_are_unescaped() -> None:
+    names = {"a~1b": {"type": "null"}, "a/b": {"type": "string"}, "a b%": {"type": "integer"}}
+    for pointer, value in (("a~01b", None), ("a~1b", "s"), ("a%20b%25", 1)):
+        others = [one for one in (None, "s", 1) if one is not value]
+        check({"$defs": names, "$ref": f"#/$defs/{pointer}"}, [value], others)
 
 
 def test_recursion_and_equal_parts() -> None:
@@ -694,7 +757,7 @@ class HasModel:
 
 
 def test_models_give_their_own_schema() -> None:
-    check(Model, [{"item": {"n": 1}}], [{"item": {}}])
+    check(Model, [{"item": {"n": 1}}], [{"item": {}}, {"other": 1}, {"item": {"n": 1, "m": 1}}])
     check(HasModel, [{"model": {"item": {"n": 1}}}], [{"model": {"item": {}}}])
 
 

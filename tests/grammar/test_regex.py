@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar
-from oxillama.grammar.codepoints import category, complement, difference, intersection, union
+from oxillama.grammar.codepoints import category, complement, contains, difference, intersection, union
 from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Dfa
@@ -56,6 +56,8 @@ PATTERNS = [
     r"^[\w]+$",
     "(a|)b|c(^|a)$",
     "^(a|b$)c?",
+    "^(^a)?b",
+    "(^a)?b(c$)?",
     "a^b",
     "a$b",
     "(a|b|)*$",
@@ -117,6 +119,11 @@ def test_finite_sets_and_their_complements(texts: set[str]) -> None:
         assert accepts(only(sorted(texts)), text) == (text in texts) != accepts(all_but(sorted(texts)), text)
 
 
+def test_counts_beyond_the_rounds_of_merging_are_exact() -> None:
+    counted = determinise([language(parse_regex("a*", search=False))], all, least=90, most=100)
+    assert [n for n in range(120) if accepts(counted, "a" * n)] == [*range(90, 101)]
+
+
 RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)).map(lambda p: (p[0], p[0] + p[1])))
 
 
@@ -143,6 +150,9 @@ def test_classes_and_categories() -> None:
         for point in [*range(0, 0x3000), 0x1F600, 0x3FFFE, 0x50000, 0xE0001, 0xE0FFF, 0xF0000, 0x10FFFE]:
             inside = any(first <= point <= last for first, last in ranges)
             assert inside == unicodedata.category(chr(point)).startswith(short), (name, hex(point))
+    cased = category("Cased_Letter")
+    assert cased is not None and cased == union(*(category(name) or () for name in ("Lu", "Ll", "Lt")))
+    assert contains(cased, 0x1C5), "title case"
     assert category("Greek") is None
     grammar = Grammar.from_regex(r"\p{Lu}\P{L}[\p{Nd}_][^\p{L}]")
     assert grammar.matches("Ä-٣!") and not grammar.matches("ä-٣!") and not grammar.matches("Äx3!")
@@ -151,7 +161,14 @@ def test_classes_and_categories() -> None:
 def test_escapes() -> None:
     for pattern, text in ((r"\cJ\0\b"[:-2], "\n\0"), (r"\t\n\v\f\r", "\t\n\v\f\r"), (r"\/\.\-\_", "/.-_")):
         assert Grammar.from_regex(pattern).matches(text)
+    assert Grammar.from_regex(r"\ca\cA\cz\cZ").matches("\x01\x01\x1a\x1a")
     assert Grammar.from_regex(r"[\b\-\]]+").matches("\b-]")
+    for pattern in ("[ab-]", "[-ab]", "[a-b-]", "[+--ab]"):
+        found = Grammar.from_regex(pattern)
+        assert [char for char in "+-.]abc" if found.matches(char)] == [
+            *("+" if "+" in pattern else ""),
+            *"-ab",
+        ]
     assert Grammar.from_regex(r"\ud83d\ude00|\u{1f601}").matches("😀")
     assert Grammar.from_regex(r"[\w-.]+").matches("a-.") and Grammar.from_regex("a{,2}]").matches("a{,2}]")
     spaces = Grammar.from_regex(r"\s")

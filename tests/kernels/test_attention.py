@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oxillama._kernels import load
-from oxillama._kernels.memory import aligned_empty
+from oxillama._kernels.attention.page_table import PageTable
 from oxillama.formats import KV_TYPES, LAYOUTS
 from tests.references import attention as twin
 from tests.support.kernels import PRESENT, normal, same_bits
@@ -268,8 +268,8 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
         ((1, 1, 16, 0, 0, 16), "expected sizes >= 1"),
         ((1, 1, 16, 16, LAYOUTS["c4"].id, 16), "kv_type: expected"),
         ((1, 1, 16, 16, -1, 16), "kv_type: expected"),
-        ((1, 1, 16, 16, 0, -8), "page_size: expected a power of two, got -8"),
-        ((1, 1, 16, 16, 0, 48), "page_size: expected a power of two, got 48"),
+        ((1, 1, 16, 16, 0, -8), "page_size: expected a power of two up to 16777216, got -8"),
+        ((1, 1, 16, 16, 0, 48), "page_size: expected a power of two up to 16777216, got 48"),
         ((1, 1, 16, 16, 0, 0), "page_size"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -280,10 +280,10 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
 def test_a_batch_that_does_not_fit_its_pages_is_refused(target: str) -> None:
     attention = load(target).attention
     shape = attention.KvShape(1, 1, 16, 16, 0, 16)
-    memory = [aligned_empty(shape.page_bytes) for _ in range(3)]
-    addresses = np.array([page.ctypes.data for page in memory], np.int64)
+    pages = PageTable(shape.page_bytes)
+    pages.put(0, np.zeros((3, shape.page_bytes), np.uint8))
 
-    def make(tables: Any, row_start: Any, position: Any, where: np.ndarray = addresses) -> Any:
+    def make(tables: Any, row_start: Any, position: Any, where: Any = pages) -> Any:
         i32 = np.int32
         return attention.PagedBatch(
             shape, where, np.array(tables, i32), np.array(row_start, i32), np.array(position, i32)
@@ -307,8 +307,10 @@ def test_a_batch_that_does_not_fit_its_pages_is_refused(target: str) -> None:
     ):
         with pytest.raises(ValueError, match=text):
             make(*arguments)
-    with pytest.raises(TypeError, match="addresses: expected"):
-        make([[0]], [0, 1], [0], addresses.astype(np.int32))
+    with pytest.raises(TypeError, match="pages"):
+        make([[0]], [0, 1], [0], np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="pages: expected pages of 2048 bytes, got 2047"):
+        make([[0]], [0, 1], [0], PageTable(shape.page_bytes - 1))
     make([[0, -1, -1]], [0, 16], [0])  # only pages that are needed have to exist
 
 
@@ -336,9 +338,15 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
         ((0, qkv[:2], 4, 0.25, out, scratch, 2), "q: expected"),
         ((0, qkv, 4, 0.25, out[:2], scratch, 2), "out: expected"),
         ((0, qkv, 4, 0.25, out, scratch[:-1], 2), "scratch: expected"),
-        ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: expected an integer >= 1, got 0"),
-        ((0, qkv, 4, 0.25, out, scratch, 2, -1), "expected window and chunk >= 0, got -1 and 0"),
-        ((0, qkv, 4, 0.25, out, scratch, 2, 0, -3), "expected window and chunk >= 0, got 0 and -3"),
+        ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: expected an integer from 1 to 1024, got 0"),
+        (
+            (0, qkv, 4, 0.25, out, scratch, 2, -1),
+            "expected window and chunk from 0 to 2147483647, got -1 and 0",
+        ),
+        (
+            (0, qkv, 4, 0.25, out, scratch, 2, 0, -3),
+            "expected window and chunk from 0 to 2147483647, got 0 and -3",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             batch.attend(*wrong)

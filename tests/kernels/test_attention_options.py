@@ -70,7 +70,7 @@ def test_partitions_on_threads_change_no_bit(target: str, options: dict[str, Any
     full.run([(0, qkv[:2590]), (1, qkv[:1025])], heads, scale, 3, **options)
     for n_threads in (1, 2, 7):
         cache = Cache(target, shape, kv_type, 8, n_pages=500)
-        cache.memory, cache.addresses = full.memory, full.addresses
+        cache.memory, cache.table = full.memory, full.table
         cache.pages, cache.free, cache.lengths = dict(full.pages), list(full.free), dict(full.lengths)
         found = cache.run([(0, qkv[2590:2591])], heads, scale, n_threads, **options)
         found += cache.run([(0, qkv[2591:2597])], heads, scale, n_threads, **options)

@@ -113,7 +113,7 @@ def test_bad_calls_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             route(PRESENT[0], logits, k, **options)  # type: ignore[arg-type]
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="gating: expected one of softmax, sigmoid, chosen, got 'tanh'"):
         route(PRESENT[0], logits, 2, "tanh")
     with pytest.raises(ValueError, match="at most 1024 experts, got 2 of 1025"):
         route(PRESENT[0], normal(1, 1025), 2)

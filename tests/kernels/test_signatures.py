@@ -88,7 +88,7 @@ def from_text(arguments: str) -> list[Argument]:
     """Cython's arguments."""
     found = []
     for part in arguments.split(", ") if arguments else []:
-        left, _, default = part.partition("=")
+        left, _, default = part.removesuffix(" not None").partition("=")
         kind, _, name = left.rpartition(" ")
         if name not in ("self", "*") and (kind, name) != ("", "self"):
             found.append((name, default or None, kind))

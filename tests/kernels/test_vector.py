@@ -435,12 +435,16 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
         (
             lambda: vector.rms_norm(x, normal(8), 1e-5, x[:2].copy(), 1),
             ValueError,
-            "out: expected .* 24",
+            "out: expected .* 3 rows of 8",
         ),
         (lambda: vector.rms_norm(x.astype(float), normal(8), 1e-5, x, 1), TypeError, "x: expected"),
         (lambda: vector.rms_norm(x[:, ::2], normal(4), 1e-5, x, 1), TypeError, "x: expected a C-contiguous"),
-        (lambda: vector.gate(x, "silu", normal(3, 5), 1), ValueError, "gate_up: expected at least 30"),
-        (lambda: vector.gate(x, "swish", normal(3, 4), 1), KeyError, "swish"),
+        (
+            lambda: vector.gate(x, "silu", normal(3, 5), 1),
+            ValueError,
+            "gate_up: expected at least 3 rows of 10, got 3 of 8",
+        ),
+        (lambda: vector.gate(x, "swish", normal(3, 4), 1), ValueError, "name: expected one of silu"),
         (lambda: vector.layer_norm(x, None, 1e-5, x, 1, normal(7)), ValueError, "bias: expected at least 8"),
         (lambda: vector.head_norm(x, 2, 4, normal(4), 1e-5, 1), ValueError, "weight: expected at least 8"),
         (
@@ -455,7 +459,11 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
         ),
         (lambda: vector.softmax(normal(4), normal(3)), ValueError, "out: expected at least 4"),
         (lambda: vector.softmax(np.zeros(4), normal(4)), TypeError, "x: expected"),
-        (lambda: vector.rope(x, 1, 8, table[:2], False, 1), ValueError, "table: expected at least 24"),
+        (
+            lambda: vector.rope(x, 1, 8, table[:2], False, 1),
+            ValueError,
+            "table: expected at least 3 rows of 2 x 4",
+        ),
         (
             lambda: vector.rope(x, 2, 8, table, False, 1),
             ValueError,
@@ -475,7 +483,7 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
         (
             lambda: vector.rope_table(np.arange(4, dtype=np.int32), np.ones(4), 1.0, table),
             ValueError,
-            "out: expected at least 32",
+            "out: expected at least 4 rows of 2 x 4",
         ),
     ):
         with pytest.raises(error, match=text):

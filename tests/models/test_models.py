@@ -210,11 +210,24 @@ def test_sizes_of_experts_may_be_stated_for_each_layer() -> None:
     keys = {"expert_feed_forward_length": ("[u32]", [24, 24]), "expert_used_count": ("[u32]", [2, 2])}
     found = Running(replace(model, keys=keys).file()).logits(tokens)  # type: ignore[arg-type]
     assert same_bits(found, Running(model.file()).logits(tokens))
+    sparse = MODELS["deepseek"]  # whose first layer is dense
+    some = sparse.keys | {"expert_feed_forward_length": ("[u32]", [0, 24])}
+    found = Running(replace(sparse, keys=some).file()).logits(tokens)
+    assert same_bits(found, Running(sparse.file()).logits(tokens))
     keys["expert_used_count"] = ("[u32]", [2, 1])
     with pytest.raises(
         LoadError, match=r"expert_used_count: expected one number for all layers, got \[1, 2\]"
     ):
         Running(replace(model, keys=keys).file())  # type: ignore[arg-type]
+
+
+def test_a_rank_of_queries_that_are_not_compressed_is_ignored() -> None:
+    model = Model("deepseek2", key_dim=20, value_dim=12, q_rank=0)
+    stated, unstated = (
+        replace(model, keys={"attention.q_lora_rank": value}) for value in (("u32", 20), None)
+    )
+    tokens = tokens_of(20, VOCAB)
+    assert same_bits(Running(stated.file()).logits(tokens), Running(unstated.file()).logits(tokens))
 
 
 def test_a_decoder_that_looks_ahead_embeds_and_has_no_logits() -> None:

@@ -97,6 +97,14 @@ def facts(model: Model) -> tuple[Any, ...]:
     return replace(spec, unread=()), spec.unread
 
 
+def test_queries_of_llama_4_are_scaled_by_whole_chunks() -> None:
+    """By 1 + 0.1 ln(floor((position + 1) / 8192) + 1): from the last position of a chunk on."""
+    positions = np.array([0, 8190, 8191, 16382, 16383], np.int32)
+    found = load_model(MODELS["llama4"].file())._temperatures(positions)
+    assert found is not None
+    assert found[:, 0] == pytest.approx(1 + 0.1 * np.log([1, 1, 2, 2, 3]))
+
+
 def test_options_are_known() -> None:
     assert {option for family in FAMILIES.values() for option in family.options} == OPTIONS
     assert set(VALUES) == OPTIONS

@@ -22,6 +22,7 @@ KINDS: dict[str, Rope] = {
     "yarn, other betas": Rope(128, False, 1e6, "yarn", 32.0, 4096, mix=1.0, beta_fast=20.0, beta_slow=2.0),
     "half of yarn": Rope(64, True, 10000.0, "yarn", 4.0, 4096, mix=0.5),
     "yarn over a short context": Rope(16, True, 10000.0, "yarn", 4.0, 16, mix=1.0),
+    "yarn, all pairs turn often": Rope(16, True, 8.0, "yarn", 4.0, 460, mix=1.0),
     "ntk": Rope(64, True, 10000.0, "ntk", 4.0),
     "dynamic": Rope(64, True, 10000.0, "dynamic", 2.0, 4096),
     "sections": Rope(64, True, 1e6, sections=(8, 12, 8, 4)),

@@ -202,6 +202,29 @@ def test_options_that_cannot_be_honoured_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "expected"),
+    [
+        (("u32", 8), ("u32", 2), "Q4_K"),
+        (("u32", 6), ("u32", 2), "Q3_K"),
+        (("u32", 8), ("[u32]", [0, 2]), "Q4_K"),  # the first layer has no keys
+        (("[u32]", [2, 8]), ("u32", 2), "Q4_K"),
+        (("[u32]", [8, 8]), ("[u32]", [1, 4]), "Q3_K"),
+        (("u32", 8), None, "Q3_K"),
+    ],
+)
+def test_the_largest_number_of_heads_of_a_layer_counts(
+    heads: tuple[str, object], kv_heads: tuple[str, object] | None, expected: str, tmp_path: Path
+) -> None:
+    """Q2_K gives attention values that four heads or more share a better format."""
+    pairs = [("general.architecture", "str", "llama"), ("llama.attention.head_count", *heads)]
+    pairs += [("llama.attention.head_count_kv", *kv_heads)] if kv_heads else []
+    values = ggufwriter.Tensor("blk.0.attn_v.weight", (256, 4), 0, bytes(4096))
+    (tmp_path / "in.gguf").write_bytes(ggufwriter.write(pairs, [values]))
+    (tensor,) = quantize_model(tmp_path / "in.gguf", None, "Q2_K").tensors
+    assert tensor.format.name == expected
+
+
 def test_a_file_without_what_is_asked_for_is_refused(tmp_path: Path) -> None:
     path = matrix_file(tmp_path / "in.gguf", normal(4, 256))
     for options, message in (

@@ -164,6 +164,19 @@ def test_a_fork_goes_its_own_way(options: dict[str, Any]) -> None:
         assert [other.sample(row) for row in logits] != [sampler.sample(row) for row in logits]
 
 
+def test_a_fork_and_its_origin_take_in_different_tokens() -> None:
+    sampler = sampler_of({}, constraint=Even())
+    sampler.feed([1, 2])
+    sampler.accept(4)
+    fork = sampler.fork()
+    fork.accept(7)
+    sampler.accept(9)
+    fork.accept(8)
+    assert fork.history.tolist() == [1, 2, 4, 7, 8]
+    assert sampler.history.tolist() == [1, 2, 4, 9]
+    assert (fork.n_generated, sampler.n_generated) == (3, 2)
+
+
 @pytest.mark.parametrize("options", CONFIGS)
 def test_a_snapshot_goes_on_elsewhere(options: dict[str, Any]) -> None:
     sampler = sampler_of(options, constraint=Even())
@@ -221,6 +234,24 @@ def test_an_error_leaves_the_state_as_it_was(options: dict[str, Any], bad: float
         with pytest.raises(SamplingError, match=r"logits: (hold a NaN|every token is masked)"):
             call(logits)
     assert sampler.state() == state
+
+
+@pytest.mark.parametrize("options", CONFIGS)
+def test_a_token_that_the_grammar_refuses_leaves_the_state_as_it_was(options: dict[str, Any]) -> None:
+    class Refusing(Even):
+        def advance(self, token: int) -> None:
+            if self.taken:
+                raise SamplingError("grammar: refuses")
+            super().advance(token)
+
+    sampler = sampler_of(options, constraint=Refusing())
+    logits = rows(1)[0]
+    sampler.sample(logits)
+    state = sampler.state()
+    for call in (sampler.sample, sampler.sample_with_logprobs):
+        with pytest.raises(SamplingError, match="refuses"):
+            call(logits)
+        assert sampler.state() == state
 
 
 def test_a_mask_bans_and_biases_can_leave_nothing() -> None:
@@ -380,6 +411,13 @@ def test_a_stage_of_the_users_own_stands_in_its_place() -> None:
     assert np.allclose(p, twin.softmax(logits[five].astype(np.float64) / 2), atol=1e-6)
     counts = np.bincount([sampler.sample(logits) for _ in range(4000)], minlength=VOCAB)
     assert np.abs(counts[five] / 4000 - p).max() < 0.03 and counts.sum() == counts[five].sum()
+
+
+def test_stages_before_and_after_one_of_the_users_own_act_once() -> None:
+    config = PLAIN | {"temperature": 2.0, "top_k": 3, "order": ("temperature", lambda i, x, h: None, "top_k")}
+    logits = rows(1)[0]
+    ids, p = sampler_of(config).distribution(logits)
+    assert np.allclose(p, twin.softmax(logits[ids].astype(np.float64) / 2), atol=1e-6)
 
 
 def test_the_documented_stage_works() -> None:

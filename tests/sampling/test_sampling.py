@@ -148,6 +148,33 @@ def test_a_penalty_counts_a_token_once_and_only_in_its_window() -> None:
     assert Sampler(config, KERNELS).sample(logits, [0, 1]) == 0
 
 
+@pytest.mark.parametrize(("penalties", "dry"), [(2, 20), (20, 2), (-1, 2), (2, -1), (3, 0), (0, 3)])
+def test_each_penalty_looks_at_its_own_window(penalties: int, dry: int) -> None:
+    config = SamplerConfig(
+        **PLAIN,
+        repetition_penalty=1.7,
+        repetition_window=penalties,
+        dry_multiplier=1.5,
+        dry_allowed_length=1,
+        dry_range=dry,
+        dry_sequence_breakers=(),
+    )
+    logits, history = normal(20, seed=4, std=2), [5, 7, 1, 2, 9, 5, 7, 3, 8, 1, 2, 5, 7]
+    ids, p = Sampler(config, KERNELS).distribution(logits, history)
+    assert np.allclose(p, distribution(logits, config, history)[ids], atol=1e-6)
+
+
+def test_a_bias_does_not_undo_a_ban() -> None:
+    config = SamplerConfig(logit_bias={3: 1000.0, 4: 100.0}, banned_tokens=(3,))
+    assert {Sampler(config, KERNELS, seed).sample(normal(20)) for seed in range(20)} == {4}
+
+
+def test_greedy_takes_the_highest_of_those_that_are_typical() -> None:
+    logits = np.log(np.float32([0.4, *[0.06] * 10]))  # the first is too likely to be typical
+    config = SamplerConfig(**PLAIN | {"temperature": 0.0, "typical_p": 0.3})
+    assert Sampler(config, KERNELS).sample(logits) == 1
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_seed_gives_the_same_tokens_on_every_target(name: str) -> None:
     rows = normal(60, 500, seed=8, std=3)
@@ -279,6 +306,10 @@ def test_an_unknown_option_is_an_error() -> None:
             {"order": ("dry",), "presence_penalty": 1},
             "presence_penalty: expected the stage penalties in order",
         ),
+        (
+            {"order": ("top_k",), "dynatemp_range": 0.5},
+            "dynatemp_range: expected the stage temperature in order",
+        ),
         ({"mirostat": 2, "top_k": 10}, "mirostat: cannot be combined with top_k 10"),
         ({"mirostat": 1, "typical_p": 0.5}, "mirostat: cannot be combined with typical_p"),
         ({"mirostat": 2, "xtc_probability": 0.5}, "mirostat: cannot be combined with xtc_probability"),
@@ -295,6 +326,7 @@ def test_options_that_cannot_be_honoured_together_are_refused(options: dict[str,
 def test_what_is_left_out_without_being_asked_for_is_no_fault() -> None:
     SamplerConfig(order=("temperature",))
     SamplerConfig(order=("top_k", "temperature"), top_p=1.0, min_p=0.0)
+    SamplerConfig(order=("top_p", "min_p"), top_k=0, temperature=1.0)
     assert SamplerConfig(mirostat=2) == SamplerConfig.mirostat_v2(temperature=0.8)
     config = SamplerConfig.mirostat_v2(tau=4, eta=0.2, seed=3)
     assert (config.mirostat, config.temperature, config.mirostat_tau, config.mirostat_eta) == (2, 1, 4, 0.2)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
+from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
 from oxillama.formats import KV_TYPES
 from tests.references import attention as reference
@@ -33,10 +34,11 @@ class Cache:
         self.attention = load(self.target).attention
         layout = KV_TYPES[self.kv_type]
         self.kv_shape = self.attention.KvShape(*self.shape, layout, self.page_size)
+        self.table = PageTable(self.kv_shape.page_bytes)
         self.memory = [aligned_empty(self.kv_shape.page_bytes) for _ in range(self.n_pages)]
-        for page in self.memory:
+        for i, page in enumerate(self.memory):
             page[:] = self.fill
-        self.addresses = np.array([page.ctypes.data for page in self.memory], np.int64)
+            self.table.put(i, page[None])
         self.free = np.random.default_rng(7).permutation(self.n_pages).tolist()
         self.pages: dict[int, list[int]] = {}
 
@@ -55,7 +57,7 @@ class Cache:
         first = np.array([self.lengths.get(sequence, 0) for sequence, _ in parts], np.int32)
         for sequence, rows in parts:
             self.lengths[sequence] = self.lengths.get(sequence, 0) + rows
-        return self.attention.PagedBatch(self.kv_shape, self.addresses, tables, row_start, first)
+        return self.attention.PagedBatch(self.kv_shape, self.table, tables, row_start, first)
 
     def run(
         self,

@@ -238,6 +238,21 @@ def test_longer_special_tokens_win_over_earlier_ones() -> None:
     assert [tokenizer.token_text(id) for id in tokenizer.encode("bbbbbYccccc")] == [*"bbbb", "bYccccc"]
 
 
+def test_bytes_say_which_special_token_is_longer() -> None:
+    values = vocabularies.rwkv()
+    with_tokens(values, ["abcd", "dé中"], USER_DEFINED)
+    tokenizer = TokenizerBridge.from_metadata(values)
+    assert [tokenizer.token_text(id) for id in tokenizer.encode("abcdé中")] == [*"abc", "dé中"]
+
+
+def test_spaces_of_another_special_token_are_not_swallowed() -> None:
+    values = vocabularies.byte_pair("jina-v2-code")
+    with_tokens(values, ["<mask>", "\n       "], USER_DEFINED)
+    tokenizer = TokenizerBridge.from_metadata(values)
+    ids = tokenizer.encode("a \n         <mask>", add_special=False)
+    assert [tokenizer.token_text(id) for id in ids] == ["a", "Ġ", "\n       ", "<mask>"]
+
+
 def test_tokens_that_swallow_spaces() -> None:
     values = vocabularies.byte_pair("gpt-2") | {"general.name": "Phi-3 mini"}
     tokenizer = TokenizerBridge.from_metadata(values)
@@ -294,6 +309,38 @@ def test_token_facts() -> None:
                 act(id)
 
 
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        *(([f"fim_{part}_token_id"], f"fim_{part}") for part in ("pre", "suf", "mid", "pad", "rep", "sep")),
+        (["prefix_token_id"], "fim_pre"),
+        (["suffix_token_id"], "fim_suf"),
+        (["middle_token_id"], "fim_mid"),
+        (["fim_pre_token_id", "prefix_token_id"], "fim_pre"),  # the last one counts
+    ],
+)
+def test_tokens_of_infilling_are_read(keys: list[str], name: str) -> None:
+    tokenizer = make("byte_pair", pre="gpt-2", **{key: 5 + i for i, key in enumerate(keys)})
+    assert tokenizer.vocab.special[name] == 4 + len(keys)
+
+
+def test_of_equal_merges_the_first_counts() -> None:
+    tokenizer = make("byte_pair", pre="gpt-2")
+    values = vocabularies.byte_pair("gpt-2") | {P + "merges": ["a e", "e r", "a e"]}
+    found = TokenizerBridge.from_metadata(values).encode("aer", add_special=False)
+    assert found == [tokenizer.token_id("ae"), tokenizer.token_id("r")]
+
+
+def test_a_score_of_minus_infinity_is_the_worst_that_joins() -> None:
+    values = vocabularies.sentence_piece()
+    tokens, scores = values[P + "tokens"], values[P + "scores"].copy()
+    scores[tokens.index("ab")] = -np.inf
+    tokenizer = TokenizerBridge.from_metadata(values | {P + "scores": scores})
+    for text, pieces in (("ab", ["▁", "ab"]), ("cab", ["▁", "c", "ab"])):
+        ids = tokenizer.encode(text, add_special=False)
+        assert [tokenizer.token_text(id) for id in ids] == pieces
+
+
 def test_leading_space() -> None:
     tokenizer = make("sentence_piece")
     ids = tokenizer.encode("hello")
@@ -310,6 +357,36 @@ def test_clean_spaces() -> None:
     assert tokenizer.decode(ids) == "t , t ' s 's ."
     assert tokenizer.decode(ids, clean_spaces=True) == "t, t's's."
     assert make("byte_pair", pre="qwen2").decode(ids, clean_spaces=True) == "t , t ' s 's ."
+
+
+def test_accents_go_with_the_capitals_unless_the_file_says_otherwise() -> None:
+    lower, strip = "normalizer.lowercase", "normalizer.strip_accents"
+    for keys, found in (({}, "▁e"), ({lower: False}, "[UNK]"), ({lower: False, strip: True}, "▁e")):
+        tokenizer = make("word_piece", **keys)
+        assert [tokenizer.token_text(id) for id in tokenizer.encode("é", add_special=False)] == [found]
+
+
+def test_spaces_alone_get_no_space_before_them() -> None:
+    tokenizer = make("unigram", remove_extra_whitespaces=False)
+    space, a = tokenizer.token_id("▁"), tokenizer.token_id("a")
+    for text, ids in (("a", [space, a]), (" ", [space]), ("  ", [space] * 2), (" a", [space, space, a])):
+        assert tokenizer.encode(text, add_special=False) == ids
+
+
+def test_what_stands_before_a_number_is_cut_with_its_first_digits() -> None:
+    for digits in ("123", "123456", "1234"):
+        groups = ["123", "456"][: len(digits) // 3] if len(digits) % 3 == 0 else ["1", "234"]
+        assert PRE_TOKENIZERS["tiny_aya"].split("a  " + digits) == ["a", " ", " ", *groups]
+
+
+def test_pairs_of_texts() -> None:
+    def texts(tokenizer: TokenizerBridge) -> list[str]:
+        return [tokenizer.token_text(id) for id in tokenizer.encode_pair("a", "a")]
+
+    assert texts(make("word_piece")) == ["[CLS]", "▁a", "[SEP]", "▁a", "[SEP]"]
+    added = {"add_bos_token": True, "add_eos_token": True, "seperator_token_id": 5}
+    tokenizer = make("byte_pair", pre="roberta-bpe", **added)
+    assert texts(tokenizer) == ["<s>", "a", "</s>", tokenizer.token_text(5), "a", "</s>"]
 
 
 def test_empty_text() -> None:

@@ -24,6 +24,15 @@ def test_equals_a_file_of_floats(compute: str, tmp_path: Path) -> None:
         assert (found == expected).all()
 
 
+@pytest.mark.parametrize("name", ["F16", "BF16"])
+def test_matrices_of_floats_stay(name: str, tmp_path: Path) -> None:
+    floats = tmp_path / "floats.gguf"
+    quantize_model(demo.DRAFT, floats, name, allow_requantize=True)
+    expected = InferenceEngine.from_gguf(floats).logits(TOKENS)
+    for compute in ("bf16", "f32"):
+        assert (InferenceEngine.from_gguf(floats, compute=compute).logits(TOKENS) == expected).all()
+
+
 def test_int8_is_near_the_reference_and_not_it() -> None:
     exact = InferenceEngine.from_gguf(demo.DRAFT, compute="f32").logits(TOKENS)
     fast = InferenceEngine.from_gguf(demo.DRAFT).logits(TOKENS)

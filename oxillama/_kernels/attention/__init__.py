@@ -9,6 +9,8 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from oxillama._kernels.attention.page_table import PageTable
+
 
 class KvShape(Protocol):
     """How a page is laid out."""
@@ -26,7 +28,7 @@ class PagedBatch(Protocol):
     def __init__(
         self,
         shape: KvShape,
-        addresses: np.ndarray,
+        pages: PageTable,
         tables: np.ndarray,
         row_start: np.ndarray,
         position: np.ndarray,

@@ -13,12 +13,16 @@ bits depend on its own position and on what it sees, and on nothing else.
 
 cimport numpy as cnp
 from cython.parallel cimport prange, threadid
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, uint8_t, uintptr_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from oxillama._kernels.arrays cimport checked, f32_data, i32_data, u8_data
+from oxillama._kernels.arrays cimport (
+    check_apart, check_dimensions, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data, u8_out)
 from oxillama._kernels.attention.kvpage cimport (
     LANES, Pages, gather, keys_at, page_layout, put_key, put_value, values_at)
+from oxillama._kernels.attention.page_table cimport PageTable
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.attention.onlinesoftmax cimport *
 from oxillama._kernels.simd.simd cimport *
@@ -29,6 +33,9 @@ cdef enum:
     MAX_ROWS = 64       # (token, head) pairs that one unit carries through the positions
     PARTITION = 1024    # positions
     SHARE = 4           # tasks there should be to a thread
+    MOST = 1 << 24      # layers, heads, their width, tokens of a page: so that no product overflows
+
+cdef Py_ssize_t MOST_NUMBERS = <Py_ssize_t>1 << 34  # of a token
 
 
 cdef class KvShape:
@@ -44,13 +51,17 @@ cdef class KvShape:
 
     cdef Pages c
 
-    def __init__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
-                 int kv_type, Py_ssize_t page_size):
+    def __cinit__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
+                  int kv_type, Py_ssize_t page_size):
         if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 1:
             raise ValueError("KvShape: expected sizes >= 1, got "
                              f"{(n_layers, n_heads, key_dim, value_dim)}")
-        if page_size < 1 or page_size & (page_size - 1):
-            raise ValueError(f"page_size: expected a power of two, got {page_size}")
+        if max(n_layers, n_heads, key_dim, value_dim) > MOST or (
+                not fits(n_layers * n_heads, max(key_dim, value_dim) + 32, MOST_NUMBERS)):
+            raise ValueError(f"KvShape: expected sizes of at most {MOST} and 2**34 numbers to a token, got "
+                             f"{(n_layers, n_heads, key_dim, value_dim)}")
+        if not 1 <= page_size <= MOST or page_size & (page_size - 1):
+            raise ValueError(f"page_size: expected a power of two up to {MOST}, got {page_size}")
         if kv_type not in (L_F32, L_F16, L_BF16, L_C8):
             raise ValueError(f"kv_type: expected the layout id of f32, f16, bf16 or c8, got {kv_type}")
         self.c = page_layout(n_layers, n_heads, key_dim, value_dim, kv_type, page_size)
@@ -76,7 +87,7 @@ cdef struct Call:
 
 
 cdef struct Unit:
-    const int* table
+    uint8_t* const* table               # pages
     Py_ssize_t first_row, n_tokens      # rows of the batch
     Py_ssize_t key_head, first_head, n_heads
     Py_ssize_t position                 # of the first token
@@ -90,47 +101,68 @@ cdef class PagedBatch:
     Parameters
     ----------
     shape : the pages' layout
-    addresses : int64 (pages,), the address of each page
+    pages : where they lie; the batch goes on with what it finds there, whatever becomes of the table
     tables : int32 (sequences, width), page numbers of each sequence, in order of position
     row_start : int32 (sequences + 1,), the batch rows of each sequence
     position : int32 (sequences,), position of each sequence's first row
     """
 
     cdef Pages shape
-    cdef cnp.ndarray addresses_, tables_, row_start_, position_
-    cdef const int64_t* addresses
-    cdef const int* tables
-    cdef const int* row_start
-    cdef const int* position
+    cdef dict owners            # of the pages' memory
+    cdef uint8_t** tables       # (sequences, width)
+    cdef int* row_start
+    cdef int* position
     cdef Py_ssize_t n_sequences, width, n_rows, longest, most_rows
 
-    def __init__(self, KvShape shape, cnp.ndarray addresses, cnp.ndarray tables, cnp.ndarray row_start,
-                 cnp.ndarray position):
-        cdef Py_ssize_t s, i, end, n_pages = cnp.PyArray_SIZE(addresses)
-        self.shape = shape.c
-        self.n_sequences, self.width = tables.shape[0], tables.shape[1]
-        self.addresses = <const int64_t*>checked(addresses, cnp.NPY_INT64, n_pages, "addresses")
-        self.tables = i32_data(tables, self.n_sequences * self.width, "tables")
-        self.row_start = i32_data(row_start, self.n_sequences + 1, "row_start")
-        self.position = i32_data(position, self.n_sequences, "position")
-        self.addresses_, self.tables_, self.row_start_, self.position_ = addresses, tables, row_start, position
+    def __cinit__(self, KvShape shape not None, PageTable pages not None, cnp.ndarray tables, cnp.ndarray row_start,
+                  cnp.ndarray position):
+        check_dimensions(tables, 2, "tables")
+        cdef Py_ssize_t s, i, n = tables.shape[0], width = tables.shape[1], end
+        cdef const int* numbers = i32_data(tables, 0, "tables")
+        cdef const int* starts = i32_data(row_start, n + 1, "row_start")
+        cdef const int* positions = i32_data(position, n, "position")
+        if pages.page_bytes < shape.c.n_layers * shape.c.layer_bytes:
+            raise ValueError(f"pages: expected pages of {shape.page_bytes} bytes, got {pages.page_bytes}")
+        self.shape, self.owners, self.n_sequences, self.width = shape.c, pages.owners, n, width
+        self.tables = <uint8_t**>malloc((n * width + 1) * sizeof(uint8_t*))
+        self.row_start = <int*>malloc((n + 1) * sizeof(int))
+        self.position = <int*>malloc((n + 1) * sizeof(int))
+        if self.tables == NULL or self.row_start == NULL or self.position == NULL:
+            raise MemoryError
+        memcpy(self.row_start, starts, (n + 1) * sizeof(int))
+        memcpy(self.position, positions, n * sizeof(int))
         if self.row_start[0] != 0:
             raise ValueError(f"row_start: expected 0 first, got {self.row_start[0]}")
-        for s in range(self.n_sequences):
+        for s in range(n):
             end = <Py_ssize_t>self.position[s] + self.row_start[s + 1] - self.row_start[s]
             if self.position[s] < 0 or self.row_start[s + 1] < self.row_start[s]:
                 raise ValueError(f"sequence {s}: expected a position and a row count >= 0, got "
-                                 f"{self.position[s]} and {self.row_start[s + 1] - self.row_start[s]}")
-            if end > self.width * shape.c.page_size:
-                raise ValueError(f"sequence {s}: expected at most {self.width * shape.c.page_size} positions, "
-                                 f"got {end}")
-            for i in range((end + shape.c.page_size - 1) // shape.c.page_size):
-                if not 0 <= self.tables[s * self.width + i] < n_pages:
-                    raise ValueError(f"sequence {s}: expected pages below {n_pages}, "
-                                     f"got {self.tables[s * self.width + i]}")
+                                 f"{self.position[s]} and {<Py_ssize_t>self.row_start[s + 1] - self.row_start[s]}")
+            if end > width * shape.c.page_size:
+                raise ValueError(f"sequence {s}: expected at most {width * shape.c.page_size} positions, got {end}")
+            i = (end + shape.c.page_size - 1) // shape.c.page_size
+            self.find_pages(pages.addresses, numbers + s * width, i, s)
             self.longest = max(self.longest, end)
-            self.most_rows = max(self.most_rows, <Py_ssize_t>(self.row_start[s + 1] - self.row_start[s]))
-        self.n_rows = self.row_start[self.n_sequences]
+            self.most_rows = max(self.most_rows, <Py_ssize_t>self.row_start[s + 1] - self.row_start[s])
+        self.n_rows = self.row_start[n]
+
+    def __dealloc__(self):
+        free(self.tables)
+        free(self.row_start)
+        free(self.position)
+
+    cdef int find_pages(self, cnp.ndarray addresses, const int* numbers, Py_ssize_t n, Py_ssize_t s) except -1:
+        """Where the first n pages of a sequence lie."""
+        cdef const uintptr_t* known = <const uintptr_t*>cnp.PyArray_DATA(addresses)
+        cdef Py_ssize_t size = cnp.PyArray_SIZE(addresses), i
+        cdef uint8_t** found = self.tables + s * self.width
+        for i in range(n):
+            if not 0 <= numbers[i] < size:
+                raise ValueError(f"sequence {s}: expected pages below {size}, got {numbers[i]}")
+            found[i] = <uint8_t*>known[numbers[i]]
+            if found[i] == NULL:
+                raise ValueError(f"sequence {s}: expected pages with memory, got {numbers[i]}")
+        return 0
 
     def store(self, Py_ssize_t layer, cnp.ndarray x, Py_ssize_t key_column, Py_ssize_t value_column,
               int n_threads):
@@ -140,11 +172,13 @@ cdef class PagedBatch:
         ``value_column``.
         """
         cdef Pages shape = self.shape
+        check_dimensions(x, 2, "x")
         cdef Py_ssize_t width = x.shape[1], s, r
-        cdef const float* xp = f32_data(x, self.n_rows * width, "x")
+        cdef const float* xp = f32_rows(x, self.n_rows, width, "x")
         self.check_layer(layer)
-        if (key_column + shape.n_heads * shape.key_dim > width or value_column + shape.n_heads * shape.value_dim > width
-                or key_column < 0 or value_column < 0):
+        check_threads(n_threads)
+        if (not 0 <= key_column <= width - shape.n_heads * shape.key_dim
+                or not 0 <= value_column <= width - shape.n_heads * shape.value_dim):
             raise ValueError(f"store: expected keys and values within rows of {width}, "
                              f"got columns {key_column} and {value_column}")
         for s in range(self.n_sequences):
@@ -157,7 +191,8 @@ cdef class PagedBatch:
         cdef Pages* c = &self.shape
         cdef Py_ssize_t position = self.position[s] + r - self.row_start[s]
         cdef Py_ssize_t slot = position & (c.page_size - 1), lane = slot & (c.lanes - 1), h
-        cdef uint8_t* page = <uint8_t*>self.addresses[self.tables[s * self.width + position // c.page_size]]
+        cdef uint8_t* page = self.tables[s * self.width + position // c.page_size]
+        ensure(0 <= position // c.page_size < self.width)
         for h in range(c.n_heads):
             put_key(c, keys_at(c, page, layer, h, slot), lane, k + h * c.key_dim)
             put_value(c, values_at(c, page, layer, h, slot), lane, v + h * c.value_dim)
@@ -169,8 +204,7 @@ cdef class PagedBatch:
 
     def scratch_bytes(self, int n_threads):
         """Bytes of scratch that `attend` needs, whatever the length of the sequences."""
-        if n_threads < 1:
-            raise ValueError(f"n_threads: expected an integer >= 1, got {n_threads}")
+        check_threads(n_threads)
         return n_threads * sizeof(float) * (thread_floats(&self.shape)
                                             + 2 * SHARE * state_floats(MAX_ROWS, self.shape.value_pad)) + 64
 
@@ -194,19 +228,25 @@ cdef class PagedBatch:
         """
         cdef Pages* shape = &self.shape
         cdef Py_ssize_t group = n_heads // shape.n_heads, n_units = 0, s, rows
-        cdef uint8_t* free = u8_data(scratch, self.scratch_bytes(n_threads), "scratch")
+        cdef uint8_t* memory = u8_out(scratch, self.scratch_bytes(n_threads), "scratch")
         cdef Call c
         self.check_layer(layer)
-        if n_heads < 1 or n_heads % shape.n_heads or n_heads * shape.key_dim > q.shape[1]:
+        check_dimensions(q, 2, "q")
+        if n_heads < 1 or n_heads % shape.n_heads or not fits(n_heads, shape.key_dim, q.shape[1]):
             raise ValueError(f"n_heads: expected a multiple of {shape.n_heads} that fits rows of {q.shape[1]}, "
                              f"got {n_heads}")
-        if window < 0 or chunk < 0:
-            raise ValueError(f"attend: expected window and chunk >= 0, got {window} and {chunk}")
+        if not (0 <= window <= INT32_MAX and 0 <= chunk <= INT32_MAX):
+            raise ValueError(f"attend: expected window and chunk from 0 to {INT32_MAX}, got {window} and {chunk}")
         if not 0 <= softcap < 1e30:
             raise ValueError(f"softcap: expected a finite number >= 0, got {softcap}")
         c.layer, c.n_heads, c.ld, c.scale, c.softcap = layer, n_heads, q.shape[1], scale, softcap
-        c.q = f32_data(q, self.n_rows * c.ld, "q")
-        c.out = f32_data(out, self.n_rows * n_heads * shape.value_dim, "out")
+        c.q = f32_rows(q, self.n_rows, c.ld, "q")
+        if not fits(n_heads, shape.value_dim, MOST_NUMBERS):
+            raise ValueError(f"n_heads: expected at most 2**34 numbers to a row, got {n_heads} heads")
+        c.out = f32_rows_out(out, self.n_rows, n_heads * shape.value_dim, "out")
+        check_apart(q, out, "q, out")
+        check_apart(q, scratch, "q, scratch")
+        check_apart(out, scratch, "out, scratch")
         c.sinks = NULL if sinks is None else f32_data(sinks, n_heads, "sinks")
         c.slopes = NULL if slopes is None else f32_data(slopes, n_heads, "slopes")
         c.window, c.chunk, c.causal = window, chunk, causal
@@ -219,7 +259,7 @@ cdef class PagedBatch:
         if self.n_rows * n_heads * self.longest * shape.key_dim < 500000:
             n_threads = 1
         with nogil:
-            self.share_out(&c, n_units, <float*>((<int64_t>free + 63) & ~<int64_t>63), n_threads)
+            self.share_out(&c, n_units, <float*>((<uintptr_t>memory + 63) & ~<uintptr_t>63), n_threads)
 
     cdef Py_ssize_t tiles_of(self, const Call* c, Py_ssize_t s) noexcept nogil:
         """Tiles of tokens into which the rows of a sequence are cut."""
@@ -242,6 +282,7 @@ cdef class PagedBatch:
         n = unit // self.shape.n_heads * c.heads
         u.first_head = u.key_head * group + n
         u.n_heads = min(c.heads, group - n)
+        ensure(s < self.n_sequences and u.n_tokens >= 1 and u.n_heads >= 1 and u.n_tokens * u.n_heads <= MAX_ROWS)
         u.view.causal, u.view.window, u.view.chunk = c.causal, c.window, c.chunk
         u.view.end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
         u.first_part = first_seen(&u.view, u.position) // PARTITION
@@ -266,6 +307,7 @@ cdef class PagedBatch:
         cdef float* parts = totals + n_units * state
         cdef Py_ssize_t room = 2 * SHARE * n_threads * state_floats(MAX_ROWS, self.shape.value_pad) // state - n_units
         cdef Unit u
+        ensure(room >= 1)
         for i in range(n_units):
             u = self.find(c, i)
             n_tasks = n_tasks + u.end_part - u.first_part
@@ -377,7 +419,8 @@ cdef class PagedBatch:
             if shape.lanes < LANES:
                 found.keys[p], found.values[p] = panels, panels + LANES * shape.key_bytes
             while True:
-                page = <uint8_t*>self.addresses[u.table[at // shape.page_size]]
+                ensure(0 <= at // shape.page_size < self.width)
+                page = u.table[at // shape.page_size]
                 slot = at & (shape.page_size - 1)
                 if shape.lanes == LANES:
                     found.keys[p] = keys_at(shape, page, c.layer, u.key_head, slot)

@@ -20,7 +20,7 @@ cdef class Loops:
     min_loop : characters of a loop that is worth a slice
     """
 
-    def __cinit__(self, ParserStates states):
+    def __cinit__(self, ParserStates states not None):
         self.states = states
         self.min_loop = 16
 

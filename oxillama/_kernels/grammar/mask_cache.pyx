@@ -24,8 +24,10 @@ cdef class MaskCache:
     n_words : length of a mask
     """
 
-    def __cinit__(self, ParserStates states, int32_t n_words):
+    def __cinit__(self, ParserStates states not None, int32_t n_words):
         cdef int32_t i
+        if n_words < 1:
+            raise ValueError(f"n_words: expected an integer >= 1, got {n_words}")
         self.states = states
         self.n_words = n_words
         self.table_size = 256

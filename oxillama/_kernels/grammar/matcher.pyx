@@ -17,6 +17,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from oxillama._kernels.arrays cimport checked
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache
@@ -56,7 +58,7 @@ cdef class Matcher:
     max_dependents : dependents of a cache entry; an item with more is walked with its real stack each time
     """
 
-    cdef public int large, sliced, max_dependents
+    cdef int large_, sliced_, max_dependents_
     cdef readonly Trie trie
     cdef readonly ParserStates states
     cdef MaskCache cache
@@ -67,13 +69,13 @@ cdef class Matcher:
     cdef uint32_t* scratch   # (words)
     cdef uint8_t* text       # (depths): the bytes along a walk after a run
 
-    def __cinit__(self, Trie trie, ParserStates states):
+    def __cinit__(self, Trie trie not None, ParserStates states not None):
         self.trie = trie
         self.states = states
         self.cache = MaskCache(states, trie.n_words)
         self.loops = Loops(states)
         self.slices = []
-        self.large, self.sliced, self.max_dependents = 256, 4096, 4096
+        self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
         self.path_length = trie.max_depth + 1
         self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
         self.scratch = <uint32_t*>malloc(4 * trie.n_words)
@@ -92,7 +94,31 @@ cdef class Matcher:
 
     @min_loop.setter
     def min_loop(self, int32_t n):
-        self.loops.min_loop = n
+        self.loops.min_loop = at_least_one("min_loop", n)
+
+    @property
+    def large(self):
+        return self.large_
+
+    @large.setter
+    def large(self, int32_t n):
+        self.large_ = at_least_one("large", n)
+
+    @property
+    def sliced(self):
+        return self.sliced_
+
+    @sliced.setter
+    def sliced(self, int32_t n):
+        self.sliced_ = at_least_one("sliced", n)
+
+    @property
+    def max_dependents(self):
+        return self.max_dependents_
+
+    @max_dependents.setter
+    def max_dependents(self, int32_t n):
+        self.max_dependents_ = at_least_one("max_dependents", n)
 
     # ------------------------------------------------------------------ for Python
 
@@ -119,7 +145,7 @@ cdef class Matcher:
         cdef Found out
         memset(&out, 0, sizeof(Found))
         self.states.checked_state(state)
-        out.bits = mask_data(mask, self.trie.n_vocab)
+        out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
         self.states.allow(self.states.budget)
         self.visit(state, -1, 0, &out)
 
@@ -221,7 +247,7 @@ cdef class Matcher:
             self.add_dependent(Dependent(nodes, node, -1, NULL), out)
         if nodes.skip[node] == node + 1 or out.overflow:
             return 0
-        if nodes.skip[node] - node > self.large and level < MAX_LEVEL:
+        if nodes.skip[node] - node > self.large_ and level < MAX_LEVEL:
             return self.visit(state, node, level + 1, out)
         return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
 
@@ -256,7 +282,7 @@ cdef class Matcher:
         """Keep a place at which the open stack was reached, if tokens go on from there."""
         if not dependent.loop and dependent.nodes.skip[dependent.node] == dependent.node + 1:
             return 0
-        if out.n_dependents == self.max_dependents:
+        if out.n_dependents >= self.max_dependents_:
             out.overflow = True
             return 0
         if out.n_dependents == out.room:
@@ -309,7 +335,7 @@ cdef class Matcher:
         cdef int32_t number
         cdef Loop* loop
         cdef Slice part
-        if end - i > self.sliced:
+        if end - i > self.sliced_:
             loop = self.loops.of(state)
             if loop.found:
                 number = self.slice(node, loop)
@@ -353,6 +379,7 @@ cdef class Matcher:
         cdef int32_t to, token, d, k
         cdef bint whole = nodes == &self.trie.nodes and level < MAX_LEVEL
         cdef Py_ssize_t visits = 0
+        ensure(0 <= level <= MAX_LEVEL + 1 and 0 <= depth < self.path_length and end <= nodes.n)
         path[depth] = state
         while i < end:
             visits += 1
@@ -367,7 +394,7 @@ cdef class Matcher:
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 token = nodes.order[k]
                 out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
-            if whole and nodes.skip[i] - i > self.large:
+            if whole and nodes.skip[i] - i > self.large_:
                 self.follow(to, i, level, out)
                 if out.overflow:
                     break
@@ -397,7 +424,7 @@ cdef class Matcher:
         cdef Loop* loop
         cdef Slice part
         cdef const uint32_t* bits
-        if end - node <= self.sliced or self.trie.max_depth > 254:
+        if end - node <= self.sliced_ or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
         if not (loop.found and loop.covers and loop.same and self.loops.ends_run(loop, &item)):
@@ -504,9 +531,7 @@ cdef class Matcher:
 
 # --------------------------------------------------------------------------- plain C
 
-cdef uint32_t* mask_data(cnp.ndarray mask, Py_ssize_t n_vocab) except NULL:
-    if cnp.PyArray_TYPE(mask) != cnp.NPY_UINT32 or not cnp.PyArray_IS_C_CONTIGUOUS(mask):
-        raise TypeError(f"mask: needs a C-contiguous array of uint32, got {mask.dtype}")
-    if 32 * cnp.PyArray_SIZE(mask) < n_vocab:
-        raise ValueError(f"mask: needs {n_vocab} bits, has {32 * cnp.PyArray_SIZE(mask)}")
-    return <uint32_t*>cnp.PyArray_DATA(mask)
+cdef int at_least_one(str name, int32_t n) except -1:
+    if n < 1:
+        raise ValueError(f"{name}: expected an integer >= 1, got {n}")
+    return n

@@ -1,6 +1,7 @@
 """Parser states of a grammar, as other kernels see them."""
 
-from libc.stdint cimport int32_t, uint8_t
+cimport numpy as cnp
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from oxillama._kernels.grammar.item_sets cimport Item, Pool
 
@@ -40,6 +41,10 @@ cdef class ParserStates:
     cdef int32_t* epsilon_edges
     cdef int32_t* epsilon_first
     cdef object program
+    cdef list arrays         # that the pointers above point into
+    cdef int32_t start_state
+    cdef Py_ssize_t n_token_sets
+    cdef bint accepts_empty
     # the parser state being made
     cdef Item* made
     cdef int32_t* chain      # the next item of the same hash
@@ -57,6 +62,11 @@ cdef class ParserStates:
     cdef Py_ssize_t allowed, left  # work of the operation under way
     cdef Py_ssize_t done           # work of the operations before
 
+    cdef int read_program(self, object program) except -1
+    cdef cnp.ndarray own(self, str name, object values, object dtype, int dimensions, int64_t low, int64_t high,
+                         Py_ssize_t length=*)
+    cdef int32_t* column(self, object program, str name, int64_t low, int64_t high) except NULL
+    cdef int32_t* edges(self, object program, str name, str first, int64_t most, int32_t** starts) except NULL
     cdef int step(self, int32_t state, int byte_class) except -1
     cdef int begin(self) except -1
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1

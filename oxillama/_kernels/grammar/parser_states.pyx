@@ -11,14 +11,17 @@ Nothing here is thread-safe by itself: every method runs under the interpreter l
 """
 
 cimport numpy as cnp
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.item_sets cimport (
     Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
+
+import numpy as np
 
 from oxillama.errors import GrammarError
 
@@ -44,38 +47,32 @@ cdef enum:
     LOOK_BACK = 8         # items that one is compared with to see whether they subsume it
     MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
 
+cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
+
 
 cdef class ParserStates:
     """All parser states of a program that have been met.
 
     Parameters
     ----------
-    program : oxillama.grammar.program.Program
-    limit : bytes of memory beyond which GrammarError is raised
+    program : oxillama.grammar.program.Program; its arrays are checked and copied
+    limit : bytes of memory beyond which GrammarError is raised, at most 2**32
     budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
         an edge followed, a trie node visited, or 64 words of a mask added to another.
     """
 
     def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
         self.program = program
+        self.arrays = []
+        if not 0 <= limit <= MOST_BYTES:
+            raise ValueError(f"limit: expected 0 to {MOST_BYTES} bytes, got {limit}")
         self.limit = limit
         self.allow(budget)
         self.budget = budget
-        self.n_states = len(program.flags)
-        self.n_classes = program.labels.shape[1]
-        self.flags = ints(program.flags)
-        self.least = ints(program.least)
-        self.most = ints(program.most)
-        self.byte_edges = ints(program.byte_edges)
-        self.byte_first = ints(program.byte_first)
-        self.token_edges = ints(program.token_edges)
-        self.token_first = ints(program.token_first)
-        self.calls = ints(program.calls)
-        self.calls_first = ints(program.calls_first)
-        self.epsilon_edges = ints(program.epsilon)
-        self.epsilon_first = ints(program.epsilon_first)
-        self.labels = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.labels)
-        self.class_of = <uint8_t*>cnp.PyArray_DATA(<cnp.ndarray>program.class_of)
+        try:
+            self.read_program(program)
+        except AttributeError as error:
+            raise TypeError(f"program: expected a Program, got {type(program)}") from error
         self.n_heads = MAX_WIDTH
         while self.n_heads < self.n_states:
             self.n_heads *= 2
@@ -90,6 +87,64 @@ cdef class ParserStates:
         self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
         self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
         self.intern(&self.states, NULL, 0, 0)  # DEAD
+
+    cdef int read_program(self, object program) except -1:
+        """Copies the arrays, of which no index leads outside."""
+        self.n_token_sets = len(program.token_sets)
+        self.accepts_empty = program.accepts_empty
+        cdef cnp.ndarray labels = self.own("labels", program.labels, np.uint8, 2, 0, 1)
+        cdef Py_ssize_t n = len(program.flags)
+        if not 0 < n < ABOVE or not 0 < labels.shape[1] <= 256:
+            raise ValueError(f"program: expected 1 to 2**30 states and 1 to 256 classes, got {n} and {labels.shape[1]}")
+        self.n_states = <int>n
+        self.n_classes = <int>labels.shape[1]
+        self.labels = <uint8_t*>cnp.PyArray_DATA(labels)
+        self.class_of = <uint8_t*>cnp.PyArray_DATA(
+            self.own("class_of", program.class_of, np.uint8, 1, 0, self.n_classes - 1, 256))
+        self.flags = self.column(program, "flags", 0, (1 << 30) - 1)
+        self.least = self.column(program, "least", 0, ABOVE - 1)
+        self.most = self.column(program, "most", -1, ABOVE - 1)
+        self.byte_edges = self.edges(program, "byte_edges", "byte_first", labels.shape[0] - 1, &self.byte_first)
+        self.token_edges = self.edges(program, "token_edges", "token_first", self.n_token_sets - 1, &self.token_first)
+        self.calls = self.edges(program, "calls", "calls_first", n - 1, &self.calls_first)
+        self.epsilon_edges = self.edges(program, "epsilon", "epsilon_first", ABOVE, &self.epsilon_first)
+        if not 0 <= program.start < n:
+            raise ValueError(f"program: expected a start below {n}, got {program.start}")
+        self.start_state = program.start
+        return 0
+
+    cdef cnp.ndarray own(self, str name, object values, object dtype, int dimensions, int64_t low, int64_t high,
+                         Py_ssize_t length=-1):
+        """A copy that lives as long as this object."""
+        if not isinstance(values, np.ndarray) or values.dtype != dtype or values.ndim != dimensions:
+            raise TypeError(f"program.{name}: expected an array of {np.dtype(dtype)} in {dimensions} dimensions, "
+                            f"got {getattr(values, 'dtype', type(values))}")
+        if length >= 0 and len(values) != length:
+            raise ValueError(f"program.{name}: expected {length} rows, got {len(values)}")
+        if values.size and not (low <= values.min() and values.max() <= high):
+            raise ValueError(f"program.{name}: expected {low} to {high}, got {values.min()} to {values.max()}")
+        owned = np.array(values, order="C")
+        self.arrays.append(owned)
+        return owned
+
+    cdef int32_t* column(self, object program, str name, int64_t low, int64_t high) except NULL:
+        """A number for each state."""
+        cdef cnp.ndarray owned = self.own(name, getattr(program, name), np.int32, 1, low, high, self.n_states)
+        return <int32_t*>cnp.PyArray_DATA(owned)
+
+    cdef int32_t* edges(self, object program, str name, str first, int64_t most, int32_t** starts) except NULL:
+        """Edges (what, op, target), of which ``what`` is at most ``most``; ``starts`` is where each state's begin."""
+        cdef cnp.ndarray edges = self.own(name, getattr(program, name), np.int32, 2, 0, ABOVE)
+        cdef cnp.ndarray owned = self.own(first, getattr(program, first), np.int32, 1, 0, len(edges), self.n_states + 1)
+        if edges.shape[1] != 3:
+            raise ValueError(f"program.{name}: expected rows of 3, got {edges.shape[1]}")
+        if len(edges) and not ((edges[:, 0] <= most).all() and (edges[:, 2] < self.n_states).all()):
+            raise ValueError(f"program.{name}: expected numbers up to {most} and states below {self.n_states}, "
+                             "got others")
+        if owned[0] != 0 or owned[self.n_states] != len(edges) or (np.diff(owned) < 0).any():
+            raise ValueError(f"program.{first}: expected ascending numbers from 0 to {len(edges)}, got others")
+        starts[0] = <int32_t*>cnp.PyArray_DATA(owned)
+        return <int32_t*>cnp.PyArray_DATA(edges)
 
     def __dealloc__(self):
         pool_free(&self.stacks)
@@ -109,9 +164,9 @@ cdef class ParserStates:
         """The parser state before the first byte."""
         self.allow(self.budget)
         self.begin()
-        if self.program.accepts_empty:
+        if self.accepts_empty:
             self.made_flags = ACCEPTS
-        self.add(self.program.start, 0, BOTTOM)
+        self.add(self.start_state, 0, BOTTOM)
         return self.finish()
 
     @property
@@ -123,7 +178,7 @@ cdef class ParserStates:
         """Whether the text may end here."""
         return (self.states.flags[self.checked_state(state)] & ACCEPTS) != 0
 
-    def advance(self, int32_t state, const uint8_t[::1] text):
+    def advance(self, int32_t state, const uint8_t[::1] text not None):
         """The parser state after these bytes; 0 where they cannot follow."""
         cdef Py_ssize_t i
         self.checked_state(state)
@@ -134,7 +189,7 @@ cdef class ParserStates:
                 break
         return state
 
-    def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits):
+    def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits not None):
         """The parser state after a token.
 
         Parameters
@@ -145,8 +200,8 @@ cdef class ParserStates:
         """
         self.checked_state(state)
         self.checked_state(after_bytes)
-        if hits.shape[0] != len(self.program.token_sets):
-            raise ValueError(f"hits: expected {len(self.program.token_sets)} flags, got {hits.shape[0]}")
+        if hits.shape[0] != self.n_token_sets:
+            raise ValueError(f"hits: expected {self.n_token_sets} flags, got {hits.shape[0]}")
         self.allow(self.budget)
         return self.token_step(state, after_bytes, &hits[0]) if hits.shape[0] else after_bytes
 
@@ -162,7 +217,7 @@ cdef class ParserStates:
                     found.add(self.token_edges[3 * e])
         return sorted(found)
 
-    def carry(self, int32_t state, ParserStates other):
+    def carry(self, int32_t state, ParserStates other not None):
         """The number in ``other``, of the same program, of a parser state of this one."""
         cdef int32_t i, p, first = self.states.first[self.checked_state(state)]
         cdef int32_t last = self.states.first[state + 1], m
@@ -205,6 +260,7 @@ cdef class ParserStates:
     cdef int run(self, int32_t state, const uint8_t* text, Py_ssize_t n) except -1:
         cdef Py_ssize_t i
         cdef int32_t next
+        ensure(0 <= state < self.states.n)
         for i in range(n):
             next = self.rows[<Py_ssize_t>state * self.n_classes + self.class_of[text[i]]]
             state = next if next >= 0 else self.step(state, self.class_of[text[i]])
@@ -278,12 +334,16 @@ cdef class ParserStates:
         self.n_made = 0
         self.n_queue = 0
         self.made_flags = 0
+        if self.generation == INT32_MAX:  # before the marks of an earlier round count again
+            memset(self.mark, 0, 4 * <size_t>self.n_heads)
+            self.generation = 0
         self.generation += 1
         return 0
 
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1:
         """Put an item in, or unite its stack with that of its like."""
         cdef int32_t i = -1, united, slot = <int32_t>((<uint32_t>q + <uint32_t>n * 2654435761U) & (self.n_heads - 1))
+        ensure(0 <= q < self.n_states and 0 <= p < self.stacks.n)
         if self.mark[slot] == self.generation:
             i = self.head[slot]
             while i >= 0 and (self.made[i].q != q or self.made[i].n != n):
@@ -525,7 +585,7 @@ cdef class ParserStates:
         while pool.table[slot] >= 0:
             i = pool.table[slot]
             if (pool.flags[i] == flags and pool.first[i + 1] - pool.first[i] == n
-                    and memcmp(pool.items + pool.first[i], items, n * sizeof(Item)) == 0):
+                    and (n == 0 or memcmp(pool.items + pool.first[i], items, n * sizeof(Item)) == 0)):
                 return i
             slot = (slot + 1) & (pool.table_size - 1)
         i = pool.n
@@ -541,7 +601,8 @@ cdef class ParserStates:
         if pool == &self.states and i >= self.rows_room:
             self.rows_room = max(64, 2 * self.rows_room)
             self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.n_classes * 4)
-        memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
+        if n > 0:  # ``items`` may be NULL
+            memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
         pool.first[i + 1] = end
         pool.flags[i] = flags
         pool.table[slot] = i
@@ -554,12 +615,6 @@ cdef class ParserStates:
 
 
 # --------------------------------------------------------------------------- plain C
-
-cdef inline int32_t* ints(cnp.ndarray a) except? NULL:
-    if cnp.PyArray_TYPE(a) != cnp.NPY_INT32 or not cnp.PyArray_IS_C_CONTIGUOUS(a):
-        raise TypeError("program: expected contiguous arrays of int32")
-    return <int32_t*>cnp.PyArray_DATA(a)
-
 
 cdef inline void put_pair(Pair* pairs, int32_t size, Pair pair) noexcept:
     cdef uint64_t slot = mixed(<uint64_t>pair.a << 32 | <uint32_t>pair.b) & (size - 1)

@@ -36,9 +36,13 @@ cdef class Trie:
     inside : bytes of the same length: 1 where the token belongs in the trie
     """
 
-    def __cinit__(self, list strings, bytes inside):
-        cdef Py_ssize_t i, n = len(strings), k = 0
-        cdef bytes joined = b"".join(strings)
+    def __cinit__(self, list strings not None, bytes inside not None):
+        cdef tuple texts = tuple(strings)
+        cdef Py_ssize_t i, n = len(texts), k = 0
+        for text in texts:
+            if type(text) is not bytes:
+                raise TypeError(f"strings: expected bytes, got {type(text)}")
+        cdef bytes joined = b"".join(texts)
         cdef const uint8_t* flags = inside
         cdef Key* keys
         if n != len(inside):
@@ -58,7 +62,7 @@ cdef class Trie:
                 raise MemoryError()
             self.first[0] = 0
             for i in range(n):
-                self.first[i + 1] = self.first[i] + <int32_t>len(<bytes>strings[i])
+                self.first[i + 1] = self.first[i] + <int32_t>len(<bytes>texts[i])
                 self.inside[i] = flags[i] and self.first[i + 1] > self.first[i]
                 if self.inside[i]:
                     keys[k] = key_of(self.data + self.first[i], self.first[i + 1] - self.first[i], <int32_t>i, 0)

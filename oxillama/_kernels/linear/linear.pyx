@@ -13,10 +13,13 @@ scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept a
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.math cimport NAN
-from libc.stdint cimport int8_t, int32_t, uint8_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
-from oxillama._kernels.arrays cimport f32_data, i32_data, u8_data
+from oxillama._kernels.arrays cimport (
+    PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
+    u8_data, u8_out)
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.linear.tiles cimport Job, Tile
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
@@ -135,6 +138,11 @@ cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
     return 0
 
 
+cdef inline int32_t pair(int32_t low, int32_t high) noexcept nogil:
+    """Two integers of 16 bits in one of 32."""
+    return <int32_t>((<uint32_t>low & 0xFFFF) | (<uint32_t>high << 16))
+
+
 cdef void quantize_token(int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile, int T,
                          int t) noexcept nogil:
     """Quantizes columns ``first`` to ``last`` (whole blocks) of token ``t`` of a tile of ``T``."""
@@ -163,9 +171,9 @@ cdef void quantize_token(int form, const float* x, Py_ssize_t first, Py_ssize_t 
             if form == A_32:
                 (<int32_t*>tile.nsum)[i * T + t] = -whole
             else:
-                (<int32_t*>tile.sums16)[i * T + t] = (half[0] & 0xFFFF) | (half[1] << 16)
+                (<int32_t*>tile.sums16)[i * T + t] = pair(half[0], half[1])
                 if i & 1:
-                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = (other & 0xFFFF) | (whole << 16)
+                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = pair(other, whole)
                 other = whole
         (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
 
@@ -189,6 +197,7 @@ cdef void fill_tile(int form, const Group* group, const Call* call, Py_ssize_t f
     v = <float*>tile.values
     for t in range(T):
         row = group.start + t0 + t
+        ensure(t0 + t < group.count and (call.rows == NULL or call.rows[row] >= 0))
         x = call.x + (row if call.rows == NULL else call.rows[row]) * call.cols
         if form != A_F32:
             quantize_token(form, x, first, last, &tile, T, t)
@@ -205,6 +214,7 @@ cdef void panels(const Part* w, Py_ssize_t p0, Py_ssize_t p1, const Group* group
     cdef Py_ssize_t t0 = 0
     cdef Job job
     cdef int T
+    ensure(0 <= p0 < p1 <= (w.rows + 15) // 16)
     job.data, job.stride, job.rows, job.cols = w.data, w.stride, w.rows, call.cols
     job.first, job.last, job.ld, job.accumulate = p0, p1, group.stack.rows, call.accumulate
     job.bias = <const float*>NULL if group.stack.bias == NULL else group.stack.bias + w.first_row
@@ -223,6 +233,7 @@ cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
     cdef int form, T
     while unit < group.first_fill:
         group -= 1
+    ensure(group >= call.groups)
     unit -= group.first_fill
     end = min(group.count, (unit // pieces + 1) * FILL_ROWS)
     first = unit % pieces * FILL_COLS
@@ -306,23 +317,26 @@ cdef class Linear:
     cdef readonly Py_ssize_t rows, cols
     cdef Stack stack
     cdef Py_ssize_t token_bytes  # of scratch
-    cdef object owners
+    cdef list owners
 
-    def __init__(self, matrices, Py_ssize_t cols, bias=None):
+    def __cinit__(self, matrices, Py_ssize_t cols, bias=None):
         cdef Stack* stack = &self.stack
         cdef Part* part
         cdef Form f
-        cdef int form
+        cdef int form, layout
+        cdef Py_ssize_t rows
         cdef cnp.ndarray data
-        self.owners = [bias, *(data for _, _, data in matrices)]
+        self.owners = [bias]
         self.cols = cols
-        if not 0 < len(matrices) <= MAX_PARTS:
-            raise ValueError(f"matrices: expected 1 to {MAX_PARTS}, got {len(matrices)}")
         for layout, rows, data in matrices:
+            if stack.n_parts == MAX_PARTS:
+                raise ValueError(f"matrices: expected 1 to {MAX_PARTS}, got more")
             if not 0 <= layout < N_LAYOUTS:
                 raise ValueError(f"layout: expected an id of 0 to {N_LAYOUTS - 1}, got {layout}")
             if rows < 1 or cols < 1 or cols % block_cols(layout):
                 raise ValueError(f"shape: expected rows of blocks of {block_cols(layout)}, got {rows} x {cols}")
+            if not fits(cols, 128, PY_SSIZE_T_MAX // 2) or not fits(rows // 16 + 1, 128 * cols, PY_SSIZE_T_MAX // 2):
+                raise ValueError(f"shape: expected a matrix that fits the memory, got {rows} x {cols}")
             part = &stack.parts[stack.n_parts]
             part.layout = layout
             part.form = form_number(layout)
@@ -338,6 +352,9 @@ cdef class Linear:
             stack.rows += rows
             stack.takes[part.form] = True
             stack.n_parts += 1
+            self.owners.append(data)
+        if stack.n_parts == 0:
+            raise ValueError(f"matrices: expected 1 to {MAX_PARTS}, got 0")
         self.rows = stack.rows
         for form in range(3):
             if stack.takes[form]:
@@ -347,6 +364,8 @@ cdef class Linear:
 
     def scratch_bytes(self, Py_ssize_t n):
         """Bytes of scratch that ``n`` tokens need, in one group or in many (`apply_groups`)."""
+        if not fits(n, self.token_bytes, PY_SSIZE_T_MAX - 64):
+            raise ValueError(f"n: expected an integer >= 0 whose scratch fits the memory, got {n}")
         return n * self.token_bytes + 64
 
     def apply(self, cnp.ndarray x, cnp.ndarray out, cnp.ndarray scratch, int n_threads, bint accumulate=False):
@@ -359,22 +378,24 @@ cdef class Linear:
         scratch : uint8, at least ``scratch_bytes(n)``
         n_threads : threads to use, at least 1
         """
-        cdef Py_ssize_t n = x.shape[0]
-        cdef char* free = <char*>u8_data(scratch, self.scratch_bytes(n), "scratch")
         cdef Group group
         cdef Call call
+        call.x, call.rows, call.cols = f32_rows(x, 0, self.cols, "x"), NULL, self.cols
+        cdef Py_ssize_t n = x.shape[0]
+        cdef char* free = <char*>u8_out(scratch, self.scratch_bytes(n), "scratch")
         group.stack, group.count = &self.stack, n
-        call.x, call.rows, call.cols = f32_data(x, n * self.cols, "x"), NULL, self.cols
-        call.out, call.accumulate = f32_data(out, n * self.rows, "out"), accumulate
-        if n_threads < 1:
-            raise ValueError(f"n_threads: expected an integer >= 1, got {n_threads}")
+        call.out, call.accumulate = f32_rows_out(out, n, self.rows, "out"), accumulate
+        check_threads(n_threads)
+        check_apart(x, out, "x, out")
+        check_apart(x, scratch, "x, scratch")
+        check_apart(out, scratch, "out, scratch")
         if n:
             with nogil:
                 multiply(&call, &group, 1, free, n_threads)
 
 
-def apply_groups(list linears, cnp.ndarray counts, cnp.ndarray x, rows, cnp.ndarray out, cnp.ndarray scratch,
-                 int n_threads):
+def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.ndarray rows, cnp.ndarray out,
+                 cnp.ndarray scratch, int n_threads):
     """out[i] = x[rows[i]] W^T (+ bias), where W is another matrix for each group of neighbouring i.
 
     One call for all groups keeps every thread busy though each matrix may be small; each row comes out as
@@ -395,19 +416,28 @@ def apply_groups(list linears, cnp.ndarray counts, cnp.ndarray x, rows, cnp.ndar
     ValueError
         Shapes that do not agree, or more than 512 groups.
     """
-    cdef Py_ssize_t n = x.shape[0], m = n if rows is None else len(rows), n_groups = len(linears)
-    cdef Py_ssize_t left = m, needed = 64, i
+    cdef tuple held = tuple(linears)  # what the groups point into, whatever becomes of the list
+    cdef Py_ssize_t n, m, n_groups = len(held)
+    cdef Py_ssize_t left, needed = 64, i
     cdef Group groups[MAX_GROUPS]
     cdef Call call
     cdef Linear first, linear
     cdef const int* cp = i32_data(counts, n_groups, "counts")
     cdef char* free
-    if n_threads < 1 or not 1 <= n_groups <= MAX_GROUPS:
-        raise ValueError(f"apply_groups: expected 1 to {MAX_GROUPS} groups and threads >= 1, "
-                         f"got {n_groups} and {n_threads}")
-    first = linears[0]
+    check_threads(n_threads)
+    if not 1 <= n_groups <= MAX_GROUPS:
+        raise ValueError(f"linears: expected 1 to {MAX_GROUPS} groups, got {n_groups}")
     for i in range(n_groups):
-        linear = linears[i]
+        if not isinstance(held[i], Linear):
+            raise TypeError(f"linears: expected objects of Linear, got {type(held[i])}")
+    first = held[0]
+    call.x, call.rows, call.cols = f32_rows(x, 0, first.cols, "x"), NULL, first.cols
+    n = x.shape[0]
+    if rows is not None:
+        call.rows = i32_data(rows, 0, "rows")
+    m = left = n if rows is None else cnp.PyArray_SIZE(rows)
+    for i in range(n_groups):
+        linear = held[i]
         if (linear.rows, linear.cols, linear.stack.n_panels) != (first.rows, first.cols, first.stack.n_panels):
             raise ValueError(f"linears: expected shapes of {first.rows} x {first.cols}, "
                              f"got {linear.rows} x {linear.cols}")
@@ -415,17 +445,18 @@ def apply_groups(list linears, cnp.ndarray counts, cnp.ndarray x, rows, cnp.ndar
             raise ValueError(f"counts: expected 1 to {left} rows for group {i}, got {cp[i]}")
         groups[i].stack, groups[i].count = &linear.stack, cp[i]
         left -= cp[i]
-        needed += cp[i] * linear.token_bytes
+        needed += linear.scratch_bytes(cp[i]) - 64
     if left:
         raise ValueError(f"counts: expected {m} rows in all, got {m - left}")
-    call.x, call.rows, call.cols = f32_data(x, n * first.cols, "x"), NULL, first.cols
-    call.out, call.accumulate = f32_data(out, m * first.rows, "out"), False
+    call.out, call.accumulate = f32_rows_out(out, m, first.rows, "out"), False
     if rows is not None:
-        call.rows = i32_data(rows, m, "rows")
         for i in range(m):
             if not 0 <= call.rows[i] < n:
                 raise ValueError(f"rows: expected 0 to {n - 1}, got {call.rows[i]}")
-    free = <char*>u8_data(scratch, needed, "scratch")
+    free = <char*>u8_out(scratch, needed, "scratch")
+    check_apart(x, out, "x, out")
+    check_apart(x, scratch, "x, scratch")
+    check_apart(out, scratch, "out, scratch")
     with nogil:
         multiply(&call, groups, n_groups, free, n_threads)
 

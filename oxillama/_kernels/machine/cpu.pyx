@@ -6,7 +6,7 @@ cdef extern from "cpu.h":
     int ox_openmp_threads()
 
 
-def has(str feature):
+def has(str feature not None):
     """Whether the CPU and the system offer ``feature``, spelled as in targets.py."""
     return bool(ox_cpu_has(feature.encode()))
 

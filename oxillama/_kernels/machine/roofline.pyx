@@ -9,7 +9,7 @@ cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.stdint cimport uint8_t
 
-from oxillama._kernels.arrays cimport u8_data
+from oxillama._kernels.arrays cimport check_threads, u8_data
 from oxillama._kernels.simd.simd cimport *
 
 cnp.import_array()
@@ -17,12 +17,13 @@ cnp.import_array()
 cdef enum:
     SUMS = 12            # independent sums
     CHUNK = 1 << 16      # bytes that a thread reads at a time
+    MAX_ROUNDS = 1 << 30
 
 
 def read_bytes(cnp.ndarray data, int n_threads):
     """Reads all of ``data`` (uint8, a multiple of 256 bytes) once. Returns a number that depends on it."""
-    cdef Py_ssize_t n = data.nbytes, i
-    cdef const uint8_t* p = u8_data(data, n, "data")
+    cdef const uint8_t* p = u8_data(data, 0, "data")
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(data), i
     cdef float total = 0
     if n % 256:
         raise ValueError(f"data: expected a multiple of 256 bytes, got {n}")
@@ -37,6 +38,7 @@ def integer_products(Py_ssize_t rounds, int n_threads):
     cdef Py_ssize_t _i
     cdef float total = 0
     check_threads(n_threads)
+    check_rounds(rounds)
     for _i in prange(n_threads, nogil=True, schedule="static", num_threads=n_threads):
         total += integer_rounds(rounds)
     return rounds * SUMS * 64 * n_threads if total == total else 0
@@ -47,14 +49,15 @@ def float_products(Py_ssize_t rounds, int n_threads):
     cdef Py_ssize_t _i
     cdef float total = 0
     check_threads(n_threads)
+    check_rounds(rounds)
     for _i in prange(n_threads, nogil=True, schedule="static", num_threads=n_threads):
         total += float_rounds(rounds)
     return rounds * SUMS * 16 * n_threads if total == total else 0
 
 
-cdef int check_threads(int n_threads) except -1:
-    if n_threads < 1:
-        raise ValueError(f"n_threads: expected an integer >= 1, got {n_threads}")
+cdef int check_rounds(Py_ssize_t rounds) except -1:
+    if not 0 <= rounds <= MAX_ROUNDS:
+        raise ValueError(f"rounds: expected 0 to {MAX_ROUNDS}, got {rounds}")
     return 0
 
 

@@ -13,7 +13,7 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.arrays cimport f32_data, u8_data
+from oxillama._kernels.arrays cimport PY_SSIZE_T_MAX, check_apart, check_threads, f32_out, fits, u8_data, u8_out
 from oxillama._kernels.packing.dispatch cimport dequantize_blocks, pack_rows
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport *
@@ -72,6 +72,15 @@ cdef Codec codec_of(int format_id) except *:
     return Codec(format_id, LAYOUTS[fmt.layout].id, fmt.block_len, fmt.block_bytes)
 
 
+cdef int check_matrix(const Codec* c, Py_ssize_t rows, Py_ssize_t cols) except -1:
+    """That a matrix is whole blocks, and so few that its bytes are a number."""
+    if rows < 1 or cols < 1 or cols % c.block_len or not fits(cols, 128, PY_SSIZE_T_MAX // 2):
+        raise ValueError(f"shape: expected rows of blocks of {c.block_len}, got {rows} x {cols}")
+    if not fits(rows // 16 + 1, 128 * cols, PY_SSIZE_T_MAX // 2):
+        raise ValueError(f"shape: expected a matrix that fits the memory, got {rows} x {cols}")
+    return 0
+
+
 def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads=1):
     """Turns whole blocks into floats, bit-equal to `gguf.quants.dequantize`.
 
@@ -82,12 +91,14 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
     out : float32, its size a multiple of the block length
     """
     cdef Codec c = codec_of(format_id)
+    cdef float* op = f32_out(out, 0, "out")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(out)
     cdef Py_ssize_t n_blocks = n // c.block_len
+    check_threads(n_threads)
     if n % c.block_len:
         raise ValueError(f"out: expected whole blocks of {c.block_len} elements, got {n}")
-    cdef float* op = f32_data(out, n, "out")
     cdef const uint8_t* bp = u8_data(blocks, n_blocks * c.block_bytes, "blocks")
+    check_apart(blocks, out, "blocks, out")
     cdef Py_ssize_t step = max(1, 65536 // c.block_len), i
     cdef Py_ssize_t steps = (n_blocks + step - 1) // step
     for i in prange(steps, nogil=True, schedule="dynamic", num_threads=n_threads if steps > 1 else 1):
@@ -98,6 +109,7 @@ def dequantize(int format_id, cnp.ndarray blocks, cnp.ndarray out, int n_threads
 def packed_bytes(int format_id, Py_ssize_t rows, Py_ssize_t cols):
     """Bytes of the packed panels of a (rows, cols) matrix."""
     cdef Codec c = codec_of(format_id)
+    check_matrix(&c, rows, cols)
     return (rows + 15) // 16 * panel_bytes(c.layout, cols)
 
 
@@ -111,12 +123,13 @@ def pack(int format_id, cnp.ndarray blocks, Py_ssize_t rows, Py_ssize_t cols, cn
     out : uint8, ``packed_bytes(format_id, rows, cols)`` long
     """
     cdef Codec c = codec_of(format_id)
-    if rows < 1 or cols < 1 or cols % c.block_len:
-        raise ValueError(f"shape: expected rows of blocks of {c.block_len}, got {rows} x {cols}")
+    check_matrix(&c, rows, cols)
+    check_threads(n_threads)
     cdef Py_ssize_t row_bytes = cols // c.block_len * c.block_bytes
     cdef Py_ssize_t stride = panel_bytes(c.layout, cols), n_panels = (rows + 15) // 16, p
     cdef const uint8_t* bp = u8_data(blocks, rows * row_bytes, "blocks")
-    cdef uint8_t* op = u8_data(out, n_panels * stride, "out")
+    cdef uint8_t* op = u8_out(out, n_panels * stride, "out")
+    check_apart(blocks, out, "blocks, out")
     zeros = bytes(row_bytes)
     cdef const uint8_t* zero = zeros
     for p in prange(n_panels, nogil=True, schedule="dynamic", num_threads=n_threads):

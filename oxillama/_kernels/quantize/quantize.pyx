@@ -14,18 +14,19 @@ nothing but itself and the importance: not on threads, nor on the target.
 
 cimport numpy as cnp
 from cython.parallel cimport prange
+from libc.float cimport FLT_MAX
 from libc.math cimport floorf
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.arrays cimport f32_data, u8_data
+from oxillama._kernels.arrays cimport PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, fits, u8_out
 from oxillama._kernels.packing.formats cimport (
     BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, format_block_bytes, format_block_len)
 from oxillama._kernels.quantize.blocks cimport *
 from oxillama._kernels.quantize.fit cimport (
     Found, Sums, add_codes, error_of, fit_affine, fit_scale, inverse, nearest, sums_of)
 from oxillama._kernels.simd.simd cimport (
-    f32x16, f32_add, f32_load, f32_mul, f32_select_lt, f32_set1, f32_store, f32_sub, f32_zero,
+    f32x16, f32_add, f32_load, f32_mask_lt, f32_mul, f32_select_lt, f32_set1, f32_store, f32_sub, f32_zero,
     ox_bf16_from_f32, ox_f16_from_f32, ox_f32_from_f16)
 
 cnp.import_array()
@@ -110,6 +111,11 @@ cdef void fill(Lanes* a, const float* x, const float* importance, Py_ssize_t lef
             a.w[16 * i + lane] = importance[n * lane + i] if importance != NULL and n * lane < left else 1
 
 
+cdef inline bint all_below(f32x16 v, float most) noexcept nogil:
+    """Whether every lane is a number below ``most``."""
+    return f32_mask_lt(v, f32_set1(most)) == 0xFFFF
+
+
 cdef void find_codes(Lanes* a, f32x16 scale, f32x16 start, float low, float high) noexcept nogil:
     cdef f32x16 inv = inverse(scale)
     cdef int i
@@ -117,11 +123,12 @@ cdef void find_codes(Lanes* a, f32x16 scale, f32x16 start, float low, float high
         f32_store(a.q + 16 * i, nearest(f32_mul(f32_sub(f32_load(a.x + 16 * i), start), inv), low, high))
 
 
-cdef void weighted_nibbles(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
+cdef bint weighted_nibbles(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
                            uint8_t* out) noexcept nogil:
-    """A row of Q4_0 to Q5_1, by least squares."""
+    """A row of Q4_0 to Q5_1, by least squares; whether its errors are numbers."""
     cdef Lanes a
     cdef Found found
+    cdef bint good = True
     cdef float scale[16]
     cdef float start[16]
     cdef uint8_t codes[32]
@@ -135,6 +142,7 @@ cdef void weighted_nibbles(const int format_id, const float* x, const float* imp
             found = fit_affine(a.x, a.w, 32, <float>top, False, 20)
         else:
             found = fit_scale(a.x, a.w, 32, <float>((top + 1) // 2), 12)
+        good = good and all_below(found.error, 3e38)
         f32_store(scale, found.scale)
         f32_store(start, found.start)
         for lane in range(16):
@@ -146,6 +154,7 @@ cdef void weighted_nibbles(const int format_id, const float* x, const float* imp
                     codes[i] = <uint8_t>(<int>a.q[16 * i + lane] - low)
                 put_nibble_block(format_id, codes, scale[lane], start[lane],
                                  out + (b // 32 + lane) * format_block_bytes(format_id))
+    return good
 
 
 # --- superblocks of 256 ---------------------------------------------------------------------------
@@ -299,8 +308,8 @@ cdef inline void keep_better(const Fields* f, const float* error, int per, Field
                 best.d[lane], best.dmin[lane], best.error[lane] = f.d[lane], f.dmin[lane], <float>total
 
 
-cdef void fit_super(const int format_id, const Lanes* a, Fields* best) noexcept nogil:
-    """Fields of the superblocks in 16 lanes."""
+cdef bint fit_super(const int format_id, const Lanes* a, Fields* best) noexcept nogil:
+    """Fields of the superblocks in 16 lanes; whether all have some, which they have if errors are numbers."""
     cdef int per = 256 // sub_len(format_id), at, start_at, turn, lane
     cdef Found found
     cdef Fields f
@@ -314,6 +323,7 @@ cdef void fit_super(const int format_id, const Lanes* a, Fields* best) noexcept 
         found = fit_scale(a.x, a.w, a.n, top_code(format_id), 12)
     f32_store(scale, found.scale)
     f32_store(start, found.start)
+    memset(best, 0, sizeof(Fields))
     for lane in range(16):
         best.error[lane] = 3e38
     for start_at in range(STARTS):
@@ -328,11 +338,13 @@ cdef void fit_super(const int format_id, const Lanes* a, Fields* best) noexcept 
             solve_halves(format_id, a, per, &f)
         improve_integers(format_id, a, &f, reach(format_id, False), error)
         keep_better(&f, error, per, best)
+    return all_below(f32_load(best.error), 3e38)
 
 
-cdef void super_row(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
+cdef bint super_row(const int format_id, const float* x, const float* importance, Py_ssize_t cols,
                     uint8_t* out) noexcept nogil:
-    """A row of a K-quant."""
+    """A row of a K-quant; whether its errors are numbers."""
+    cdef bint good = True
     cdef Lanes a
     cdef Fields f
     cdef uint8_t codes[256]
@@ -345,7 +357,7 @@ cdef void super_row(const int format_id, const float* x, const float* importance
     for group in range((cols + 16 * n - 1) // (16 * n)):
         b = 16 * n * group
         fill(&a, x + b, importance + b if importance != NULL else NULL, cols - b, n)
-        fit_super(format_id, &a, &f)
+        good = fit_super(format_id, &a, &f) and good
         start = f32_sub(f32_zero(), f32_mul(f32_load(f.dmin), f32_load(f.minimum)))
         if not has_minima(format_id):
             start = f32_zero()
@@ -360,6 +372,7 @@ cdef void super_row(const int format_id, const float* x, const float* importance
                         codes[n * lane + i] = <uint8_t>(<int>(a.q[16 * i + first + lane] - low))
                 put_fields(format_id, f.scale + first, f.minimum + first, f.d[first], f.dmin[first], block)
                 put_codes(format_id, codes, block)
+    return good
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -381,29 +394,38 @@ cdef inline void plain_row(const int format_id, const float* x, Py_ssize_t cols,
             plain_nibbles(format_id, x + 32 * i, out + format_block_bytes(format_id) * i)
 
 
-cdef void quantize_row(int format_id, const float* x, const float* importance, Py_ssize_t cols,
+cdef bint quantize_row(int format_id, const float* x, const float* importance, Py_ssize_t cols,
                        uint8_t* out) noexcept nogil:
-    """One row. Each branch gives the body its format as a constant."""
+    """One row; whether its errors are numbers. Each branch gives the body its format as a constant."""
     if format_id == Q2_K:
-        super_row(Q2_K, x, importance, cols, out)
+        return super_row(Q2_K, x, importance, cols, out)
     elif format_id == Q3_K:
-        super_row(Q3_K, x, importance, cols, out)
+        return super_row(Q3_K, x, importance, cols, out)
     elif format_id == Q4_K:
-        super_row(Q4_K, x, importance, cols, out)
+        return super_row(Q4_K, x, importance, cols, out)
     elif format_id == Q5_K:
-        super_row(Q5_K, x, importance, cols, out)
+        return super_row(Q5_K, x, importance, cols, out)
     elif format_id == Q6_K:
-        super_row(Q6_K, x, importance, cols, out)
+        return super_row(Q6_K, x, importance, cols, out)
     elif importance != NULL and format_id == Q4_0:
-        weighted_nibbles(Q4_0, x, importance, cols, out)
+        return weighted_nibbles(Q4_0, x, importance, cols, out)
     elif importance != NULL and format_id == Q4_1:
-        weighted_nibbles(Q4_1, x, importance, cols, out)
+        return weighted_nibbles(Q4_1, x, importance, cols, out)
     elif importance != NULL and format_id == Q5_0:
-        weighted_nibbles(Q5_0, x, importance, cols, out)
+        return weighted_nibbles(Q5_0, x, importance, cols, out)
     elif importance != NULL and format_id == Q5_1:
-        weighted_nibbles(Q5_1, x, importance, cols, out)
-    else:
-        plain_row(format_id, x, cols, out)
+        return weighted_nibbles(Q5_1, x, importance, cols, out)
+    plain_row(format_id, x, cols, out)
+    return True
+
+
+cdef bint all_within(const float* x, Py_ssize_t n, float least, float most) noexcept nogil:
+    """Whether no element is NaN or outside of the bounds."""
+    cdef Py_ssize_t i
+    cdef bint good = True
+    for i in range(n):
+        good = good & (x[i] >= least) & (x[i] <= most)
+    return good
 
 
 def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp.ndarray importance,
@@ -413,18 +435,32 @@ def quantize(int format_id, cnp.ndarray x, Py_ssize_t rows, Py_ssize_t cols, cnp
     Parameters
     ----------
     format_id : the GGUF type number: F32, F16, BF16, Q4_0 to Q8_0 or Q2_K to Q6_K
-    x : float32 (rows, cols), finite
+    x : float32 (rows, cols); from -65504 to 65504 where there are scales, which are half floats. F32, F16 and BF16
+        take any number: what F16 cannot hold becomes an infinity
     importance : float32 (cols,), finite and above 0, or None; Q8_0 and the floats do not look at it
     out : uint8, the rows as a file holds them
+
+    Raises
+    ------
+    ValueError : a value or an importance is out of these bounds, or errors weighted by it overflow.
     """
     cdef int block_len = format_block_len(format_id)
     if format_id not in (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K):
         raise ValueError(f"format_id: expected a format that can be written, got {format_id}")
-    if rows < 1 or cols < 1 or cols % block_len:
+    if rows < 1 or cols < 1 or cols % block_len or not fits(rows, cols, PY_SSIZE_T_MAX // 8):
         raise ValueError(f"shape: expected rows of blocks of {block_len}, got {rows} x {cols}")
     cdef Py_ssize_t row_bytes = cols // block_len * format_block_bytes(format_id), r
     cdef const float* xp = f32_data(x, rows * cols, "x")
     cdef const float* wp = f32_data(importance, cols, "importance") if importance is not None else NULL
-    cdef uint8_t* op = u8_data(out, rows * row_bytes, "out")
+    cdef uint8_t* op = u8_out(out, rows * row_bytes, "out")
+    cdef int bad = 0
+    check_apart(x, out, "x, out")
+    check_threads(n_threads)
+    if block_len > 1 and not all_within(xp, rows * cols, -65504, 65504):
+        raise ValueError("x: expected values from -65504 to 65504, got others")
+    if wp != NULL and not all_within(wp, cols, <float>1e-45, FLT_MAX):
+        raise ValueError("importance: expected finite numbers above 0, got others")
     for r in prange(rows, nogil=True, schedule="dynamic", num_threads=n_threads if rows > 1 else 1):
-        quantize_row(format_id, xp + r * cols, wp, cols, op + r * row_bytes)
+        bad += 0 if quantize_row(format_id, xp + r * cols, wp, cols, op + r * row_bytes) else 1
+    if bad:
+        raise ValueError("importance: expected numbers whose products with squared values are finite, got larger ones")

@@ -5,6 +5,7 @@ The signatures of what is compiled here, for type checkers; a test compares them
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -13,7 +14,13 @@ import numpy as np
 class StateBatch(Protocol):
     """Where the rows of a batch stand, and where the states of their sequences are."""
 
-    def __init__(self, before: np.ndarray, after: np.ndarray, row_start: np.ndarray, floats: int) -> None: ...
+    def __init__(
+        self,
+        before: Sequence[np.ndarray | None],
+        after: Sequence[np.ndarray],
+        row_start: np.ndarray,
+        floats: int,
+    ) -> None: ...
     def conv(
         self,
         offset: int,

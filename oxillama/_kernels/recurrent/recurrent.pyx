@@ -11,10 +11,15 @@ Memories are stored in blocks (rows, 16): 16 channels side by side, padded where
 cimport numpy as cnp
 from cython.parallel cimport prange
 from libc.math cimport sqrt
-from libc.stdint cimport int64_t
+from libc.stdint cimport uintptr_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from oxillama._kernels.arrays cimport checked, f32_data, i32_data
+from bisect import bisect_left
+
+from oxillama._kernels.arrays cimport (
+    PY_SSIZE_T_MAX, check_apart, check_dimensions, f32_data, f32_out, f32_rows, f32_rows_out, fits, i32_data, rows_of)
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.recurrent.scans cimport Scan, Wkv, scan_channels, scan_head, wkv6_block, wkv7_block
 from oxillama._kernels.simd.mathfun cimport exp16, over_logistic16, softplus16
 from oxillama._kernels.simd.rows cimport load_part, store_part, threads_for
@@ -35,48 +40,83 @@ cdef class StateBatch:
 
     Parameters
     ----------
-    before : int64 (sequences,), address of the state that each pass begins with, 0 for zeros
-    after : int64 (sequences,), address of the float32 (floats,) that it leaves; may be the same
+    before : float32 (floats,) for each sequence, the state that each pass begins with; None for zeros
+    after : float32 (floats,) for each sequence, the state that it leaves; the array in ``before`` or one of its own
     row_start : int32 (sequences + 1,), the batch rows of each sequence
     floats : of a state
     """
 
-    cdef cnp.ndarray before_, after_, row_start_
-    cdef const int64_t* before
-    cdef const int64_t* after
-    cdef const int* row_start
+    cdef tuple owners
+    cdef const float** before
+    cdef float** after
+    cdef int* row_start
     cdef Py_ssize_t n_sequences, n_rows, floats
 
-    def __init__(self, cnp.ndarray before, cnp.ndarray after, cnp.ndarray row_start, Py_ssize_t floats):
-        cdef Py_ssize_t s
-        self.n_sequences = cnp.PyArray_SIZE(before)
-        self.before = <const int64_t*>checked(before, cnp.NPY_INT64, self.n_sequences, "before")
-        self.after = <const int64_t*>checked(after, cnp.NPY_INT64, self.n_sequences, "after")
-        self.row_start = i32_data(row_start, self.n_sequences + 1, "row_start")
-        self.before_, self.after_, self.row_start_ = before, after, row_start
+    def __cinit__(self, before, after, cnp.ndarray row_start, Py_ssize_t floats):
+        cdef Py_ssize_t s, n
+        cdef const int* starts
+        self.owners = tuple(before), tuple(after)
+        first, last = self.owners
+        self.n_sequences = n = len(last)
         self.floats = floats
+        if len(first) != n:
+            raise ValueError(f"before: expected {n} states, got {len(first)}")
+        if floats < 0:
+            raise ValueError(f"floats: expected an integer >= 0, got {floats}")
+        starts = i32_data(row_start, n + 1, "row_start")
+        self.before = <const float**>calloc(n + 1, sizeof(float*))
+        self.after = <float**>calloc(n + 1, sizeof(float*))
+        self.row_start = <int*>calloc(n + 1, sizeof(int))
+        if self.before == NULL or self.after == NULL or self.row_start == NULL:
+            raise MemoryError
+        memcpy(self.row_start, starts, (n + 1) * sizeof(int))
         if self.row_start[0] != 0:
             raise ValueError(f"row_start: expected 0 first, got {self.row_start[0]}")
-        for s in range(self.n_sequences):
+        for s in range(n):
             if self.row_start[s + 1] < self.row_start[s]:
                 raise ValueError(f"sequence {s}: expected a row count >= 0, "
-                                 f"got {self.row_start[s + 1] - self.row_start[s]}")
-            if self.after[s] == 0:
-                raise ValueError(f"after: expected the address of a state for sequence {s}, got 0")
-        self.n_rows = self.row_start[self.n_sequences]
+                                 f"got {<Py_ssize_t>self.row_start[s + 1] - self.row_start[s]}")
+            self.before[s] = NULL if first[s] is None else f32_data(first[s], floats, "before")
+            self.after[s] = f32_out(last[s], floats, "after")
+        self.n_rows = self.row_start[n]
+        self.check_owners()
 
-    cdef int check(self, Py_ssize_t offset, Py_ssize_t n) except -1:
-        if offset < 0 or offset + n > self.floats:
-            raise ValueError(f"offset: expected {n} floats within the {self.floats} of a state, got {offset}")
+    def __dealloc__(self):
+        free(self.before)
+        free(self.after)
+        free(self.row_start)
+
+    cdef int check_owners(self) except -1:
+        """That no state which is written is another's, too."""
+        cdef Py_ssize_t i, size = self.floats * <Py_ssize_t>sizeof(float)
+        written = sorted([<uintptr_t>self.after[i] for i in range(self.n_sequences)])
+        for i in range(self.n_sequences - 1):
+            if written[i + 1] - written[i] < size:
+                raise ValueError("after: expected a state of its own for each sequence, got states that overlap")
+        for i in range(self.n_sequences):
+            if self.before[i] == NULL or self.before[i] == self.after[i]:
+                continue
+            at = bisect_left(written, <uintptr_t>self.before[i])
+            if (at < len(written) and written[at] - <uintptr_t>self.before[i] < size
+                    or at and <uintptr_t>self.before[i] - written[at - 1] < size):
+                raise ValueError(f"before: expected a state for sequence {i} that no other pass writes, got others")
+        return 0
+
+    cdef int check(self, Py_ssize_t offset, Py_ssize_t count, Py_ssize_t size) except -1:
+        """That ``count`` pieces of ``size`` floats from ``offset`` on lie within a state."""
+        if offset < 0 or not fits(count, size, self.floats - offset):
+            raise ValueError(f"offset: expected {count} x {size} floats within the {self.floats} of a state, "
+                             f"got {offset}")
         return 0
 
     cdef float* take(self, Py_ssize_t s, Py_ssize_t at, Py_ssize_t n) noexcept nogil:
         """A part of the state of sequence ``s``, where the pass leaves it."""
-        cdef float* memory = <float*>self.after[s] + at
-        if self.before[s] == 0:
+        cdef float* memory = self.after[s] + at
+        ensure(0 <= s < self.n_sequences and 0 <= at <= self.floats - n)
+        if self.before[s] == NULL:
             memset(memory, 0, n * sizeof(float))
         elif self.before[s] != self.after[s]:
-            memcpy(memory, <const float*>self.before[s] + at, n * sizeof(float))
+            memcpy(memory, self.before[s] + at, n * sizeof(float))
         return memory
 
     # --- convolution and shift --------------------------------------------------------------------
@@ -93,15 +133,18 @@ cdef class StateBatch:
         bias : float32 (channels,) or None
         out : float32 (rows, channels), another array than x
         """
+        check_dimensions(weight, 2, "weight")
+        check_dimensions(x, 2, "x")
         cdef Py_ssize_t taps = weight.shape[0], d = weight.shape[1], width = x.shape[1], task
         cdef Py_ssize_t per = blocks(d)
-        cdef const float* xp = f32_data(x, self.n_rows * width, "x")
-        cdef const float* wp = f32_data(weight, taps * d, "weight")
+        cdef const float* xp = f32_rows(x, self.n_rows, width, "x")
+        cdef const float* wp = f32_data(weight, 0, "weight")
         cdef const float* bp = NULL if bias is None else f32_data(bias, d, "bias")
-        cdef float* op = f32_data(out, self.n_rows * d, "out")
+        cdef float* op = f32_rows_out(out, self.n_rows, d, "out")
         cdef int threads = threads_for(self.n_rows * d * taps, n_threads)
-        self.check(offset, (taps - 1) * d)
-        if column < 0 or column + d > width or taps < 1:
+        check_apart(x, out, "x, out")
+        self.check(offset, taps - 1, d)
+        if not 0 <= column <= width - d:
             raise ValueError(f"conv: expected {d} channels within rows of {width}, got column {column}")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=4, num_threads=threads):
             self.conv_block(task // per, offset, task % per * 16, xp + column, width, wp, bp, taps, d, silu, op)
@@ -110,8 +153,8 @@ cdef class StateBatch:
                          const float* weight, const float* bias, Py_ssize_t taps, Py_ssize_t d, bint silu,
                          float* out) noexcept nogil:
         cdef Py_ssize_t first = self.row_start[s], n = self.row_start[s + 1] - first, r, t, left = d - c
-        cdef const float* old = <const float*>self.before[s]
-        cdef float* new = <float*>self.after[s] + offset + c
+        cdef const float* old = self.before[s]
+        cdef float* new = self.after[s] + offset + c
         cdef f32x16 y, v
         for r in range(n):
             y = f32_zero() if bias == NULL else load_part(bias + c, left, 0.0)
@@ -137,11 +180,13 @@ cdef class StateBatch:
     def shift(self, Py_ssize_t offset, cnp.ndarray x, cnp.ndarray out):
         """out (rows, d) = the row before each row of x (rows, d) in its sequence; the state's (d,) floats at
         ``offset`` hold the last."""
+        check_dimensions(x, 2, "x")
         cdef Py_ssize_t d = x.shape[1], s, first, end
-        cdef const float* xp = f32_data(x, self.n_rows * d, "x")
-        cdef float* op = f32_data(out, self.n_rows * d, "out")
+        cdef const float* xp = f32_rows(x, self.n_rows, d, "x")
+        cdef float* op = f32_rows_out(out, self.n_rows, d, "out")
         cdef float* last
-        self.check(offset, d)
+        check_apart(x, out, "x, out")
+        self.check(offset, 1, d)
         for s in range(self.n_sequences):
             first, end = self.row_start[s], self.row_start[s + 1]
             last = self.take(s, offset, d)
@@ -166,24 +211,30 @@ cdef class StateBatch:
         bc : float32 (rows, width), B (n,) at ``b_column`` and C at ``c_column``
         z : float32 (rows, width), the gate at ``z_column``
         """
+        for name, array, dimensions in (("x", x, 2), ("a", a, 3), ("bc", bc, 2), ("z", z, 2)):
+            check_dimensions(array, dimensions, name)
         cdef Py_ssize_t channels = x.shape[1], n = a.shape[1], per = blocks(channels), task
         cdef Py_ssize_t width = bc.shape[1]
+        if a.shape[0] != per or a.shape[2] != 16:
+            raise ValueError(f"a: expected {per} blocks of (n, 16), got {a.shape[0]} of ({n}, {a.shape[2]})")
+        if (not 0 <= b_column <= width - n or not 0 <= c_column <= width - n
+                or not 0 <= z_column <= z.shape[1] - channels):
+            raise ValueError(f"selective_scan: expected columns within rows of {width} and {z.shape[1]}, "
+                             f"got {b_column}, {c_column} and {z_column}")
         cdef Scan c
         c.n, c.x_step, c.dt_step, c.out_step, c.b_step, c.z_step = n, channels, channels, channels, width, z.shape[1]
-        c.x = f32_data(x, self.n_rows * channels, "x")
-        c.dt = f32_data(dt, self.n_rows * channels, "dt")
-        c.a = f32_data(a, per * n * 16, "a")
+        c.x = f32_rows(x, self.n_rows, channels, "x")
+        c.dt = f32_rows(dt, self.n_rows, channels, "dt")
+        c.a = f32_data(a, 0, "a")
         c.d = f32_data(d, channels, "d")
-        c.b = f32_data(bc, self.n_rows * width, "bc") + b_column
+        c.b = f32_rows(bc, self.n_rows, width, "bc") + b_column
         c.c = c.b - b_column + c_column
-        c.z = f32_data(z, self.n_rows * c.z_step, "z") + z_column
-        c.out = f32_data(out, self.n_rows * channels, "out")
+        c.z = f32_rows(z, self.n_rows, c.z_step, "z") + z_column
+        c.out = f32_rows_out(out, self.n_rows, channels, "out")
+        self.check(offset, per * n, 16)
         cdef int threads = threads_for(4 * self.n_rows * channels * n, n_threads)
-        self.check(offset, per * n * 16)
-        if (min(b_column, c_column, z_column) < 0 or max(b_column, c_column) + n > width
-                or z_column + channels > c.z_step):
-            raise ValueError(f"selective_scan: expected columns within rows of {width} and {c.z_step}, "
-                             f"got {b_column}, {c_column} and {z_column}")
+        for name, array in (("x", x), ("dt", dt), ("bc", bc), ("z", z)):
+            check_apart(array, out, f"{name}, out")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.channel_task(c, task // per, task % per, channels, offset)
 
@@ -216,24 +267,32 @@ cdef class StateBatch:
         z : float32 (rows, width), the gate at ``z_column``
         out : float32 (rows, heads * dim)
         """
-        cdef Py_ssize_t inner = out.shape[1], dim = inner // heads, width = inner + 2 * groups * n, task
-        cdef Py_ssize_t per = heads * blocks(dim)
+        for name, array in (("out", out), ("xbc", xbc), ("z", z)):
+            check_dimensions(array, 2, name)
+        cdef Py_ssize_t inner = out.shape[1], width = xbc.shape[1], task
+        if heads < 1 or groups < 1 or inner % heads or heads % groups or not 0 <= z_column <= z.shape[1] - inner:
+            raise ValueError(f"head_scan: expected {inner} channels in whole heads and groups, and z within its rows, "
+                             f"got {heads} heads, {groups} groups, column {z_column}")
+        if n < 1 or not fits(groups, n, width // 2) or inner + 2 * groups * n != width:
+            raise ValueError(f"n: expected {inner} channels and 2 x {groups} x n within rows of {width}, got {n}")
+        cdef Py_ssize_t dim = inner // heads, per = heads * blocks(dim)
         cdef Scan c
         c.n, c.x_step, c.dt_step, c.b_step, c.z_step, c.out_step = n, width, heads, width, z.shape[1], inner
         c.a = NULL
-        c.x = f32_data(xbc, self.n_rows * width, "xbc")
+        c.x = f32_rows(xbc, self.n_rows, width, "xbc")
         c.b = c.x + inner
         c.c = c.b + groups * n
-        c.dt = f32_data(dt, self.n_rows * heads, "dt")
-        c.decay = f32_data(decay, self.n_rows * heads, "decay")
+        c.dt = f32_rows(dt, self.n_rows, heads, "dt")
+        c.decay = f32_rows(decay, self.n_rows, heads, "decay")
         c.d = f32_data(d, heads, "d")
-        c.z = f32_data(z, self.n_rows * c.z_step, "z") + z_column
-        c.out = f32_data(out, self.n_rows * inner, "out")
+        c.z = f32_rows(z, self.n_rows, c.z_step, "z") + z_column
+        c.out = f32_rows_out(out, self.n_rows, inner, "out")
+        if not fits(n, 16, PY_SSIZE_T_MAX):
+            raise ValueError(f"n: expected a memory that fits a state, got {n}")
+        self.check(offset, per, 16 * n)
         cdef int threads = threads_for(self.n_rows * inner * n, n_threads)
-        self.check(offset, per * n * 16)
-        if heads * dim != inner or heads % groups or z_column < 0 or z_column + inner > c.z_step:
-            raise ValueError(f"head_scan: expected {inner} channels in whole heads and groups, and z within its rows, "
-                             f"got {heads} heads, {groups} groups, column {z_column}")
+        for name, array in (("xbc", xbc), ("dt", dt), ("decay", decay), ("z", z)):
+            check_apart(array, out, f"{name}, out")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.head_task(c, task // per, task % per, heads, groups, dim, offset)
 
@@ -263,22 +322,29 @@ cdef class StateBatch:
         r, w, k, v, a, b, out : float32 (rows, heads * dim); w are decays
         u : float32 (heads * dim,)
         """
-        cdef Py_ssize_t d = r.shape[1], dim = d // heads, per = heads * blocks(dim), task, n = self.n_rows * d
+        check_dimensions(r, 2, "r")
+        cdef Py_ssize_t d = r.shape[1], task
+        if heads < 1 or d % heads:
+            raise ValueError(f"wkv: expected {d} channels in whole heads, got {heads} heads")
+        cdef Py_ssize_t dim = d // heads, per = heads * blocks(dim), n = self.n_rows
         cdef Wkv c
         cdef bint seventh = u is None
         c.n, c.step = dim, d
-        c.r = f32_data(r, n, "r")
-        c.w = f32_data(w, n, "w")
-        c.k = f32_data(k, n, "k")
-        c.v = f32_data(v, n, "v")
-        c.out = f32_data(out, n, "out")
+        c.r = f32_rows(r, n, d, "r")
+        c.w = f32_rows(w, n, d, "w")
+        c.k = f32_rows(k, n, d, "k")
+        c.v = f32_rows(v, n, d, "v")
+        c.out = f32_rows_out(out, n, d, "out")
         c.u = NULL if seventh else f32_data(u, d, "u")
-        c.a = f32_data(a, n, "a") if seventh else NULL
-        c.b = f32_data(b, n, "b") if seventh else NULL
-        cdef int threads = threads_for(n * dim, n_threads)
-        self.check(offset, per * dim * 16)
-        if heads * dim != d:
-            raise ValueError(f"wkv: expected {d} channels in whole heads, got {heads} heads")
+        c.a = f32_rows(a, n, d, "a") if seventh else NULL
+        c.b = f32_rows(b, n, d, "b") if seventh else NULL
+        if not fits(dim, 16, PY_SSIZE_T_MAX):
+            raise ValueError(f"wkv: expected heads that fit a state, got {dim} channels")
+        self.check(offset, per, 16 * dim)
+        cdef int threads = threads_for(n * d * dim, n_threads)
+        for name, array in (("r", r), ("w", w), ("k", k), ("v", v), ("a", a), ("b", b)):
+            if array is not None:
+                check_apart(array, out, f"{name}, out")
         for task in prange(self.n_sequences * per, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
             self.wkv_task(c, task // per, task % per, dim, offset, seventh)
 
@@ -314,14 +380,18 @@ def head_steps(cnp.ndarray x, Py_ssize_t column, cnp.ndarray bias, cnp.ndarray a
     bias, a : float32 (heads,)
     dt, decay : float32 (rows, heads)
     """
-    cdef Py_ssize_t n = x.shape[0], width = x.shape[1], heads = cnp.PyArray_SIZE(bias), i, k
-    cdef const float* xp = f32_data(x, n * width, "x")
-    cdef const float* bp = f32_data(bias, heads, "bias")
+    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], heads, i, k
+    cdef const float* xp = f32_data(x, 0, "x")
+    cdef const float* bp = f32_data(bias, 0, "bias")
+    heads = cnp.PyArray_SIZE(bias)
     cdef const float* ap = f32_data(a, heads, "a")
-    cdef float* dp = f32_data(dt, n * heads, "dt")
-    cdef float* ep = f32_data(decay, n * heads, "decay")
+    cdef float* dp = f32_rows_out(dt, n, heads, "dt")
+    cdef float* ep = f32_rows_out(decay, n, heads, "decay")
     cdef f32x16 v
-    if column < 0 or column + heads > width:
+    check_apart(dt, decay, "dt, decay")
+    check_apart(x, dt, "x, dt")
+    check_apart(x, decay, "x, decay")
+    if not 0 <= column <= width - heads:
         raise ValueError(f"head_steps: expected {heads} heads within rows of {width}, got column {column}")
     with nogil:
         for i in range(n):
@@ -334,9 +404,12 @@ def head_steps(cnp.ndarray x, Py_ssize_t column, cnp.ndarray bias, cnp.ndarray a
 
 def unit_heads(cnp.ndarray x, Py_ssize_t heads, float least):
     """Divides each head of x float32 (rows, heads * dim) by its length, or by ``least`` if that is longer."""
-    cdef Py_ssize_t n = x.shape[0] * heads, dim = x.shape[1] // heads, i, k
-    cdef float* xp = f32_data(x, x.shape[0] * x.shape[1], "x")
+    cdef Py_ssize_t n = rows_of(x, "x"), dim, i, k
+    cdef float* xp = f32_out(x, 0, "x")
     cdef f32x16 sums, v
+    if heads < 1 or x.shape[1] % heads:
+        raise ValueError(f"heads: expected {x.shape[1]} channels in whole heads, got {heads} heads")
+    n, dim = n * heads, x.shape[1] // heads
     with nogil:
         for i in range(n):
             sums = f32_zero()
@@ -350,13 +423,18 @@ def unit_heads(cnp.ndarray x, Py_ssize_t heads, float least):
 
 def add_bonus(cnp.ndarray r, cnp.ndarray k, cnp.ndarray weight, cnp.ndarray v, Py_ssize_t heads, cnp.ndarray out):
     """out += (sum over a head of r k weight) v; float32 (rows, heads * dim), weight (heads * dim,)."""
-    cdef Py_ssize_t d = r.shape[1], n = r.shape[0] * heads, dim = d // heads, i, j, at, part
-    cdef const float* rp = f32_data(r, r.shape[0] * d, "r")
-    cdef const float* kp = f32_data(k, r.shape[0] * d, "k")
+    cdef Py_ssize_t n = rows_of(r, "r"), d = r.shape[1], dim, i, j, at, part
+    cdef const float* rp = f32_data(r, 0, "r")
+    cdef const float* kp = f32_rows(k, n, d, "k")
     cdef const float* wp = f32_data(weight, d, "weight")
-    cdef const float* vp = f32_data(v, r.shape[0] * d, "v")
-    cdef float* op = f32_data(out, r.shape[0] * d, "out")
+    cdef const float* vp = f32_rows(v, n, d, "v")
+    cdef float* op = f32_rows_out(out, n, d, "out")
     cdef f32x16 sums, y
+    if heads < 1 or d % heads:
+        raise ValueError(f"heads: expected {d} channels in whole heads, got {heads} heads")
+    for name, array in (("r", r), ("k", k), ("v", v)):
+        check_apart(array, out, f"{name}, out")
+    n, dim = n * heads, d // heads
     with nogil:
         for i in range(n):
             sums = f32_zero()

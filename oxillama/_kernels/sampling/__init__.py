@@ -15,7 +15,6 @@ class Program(Protocol):
     """Stages in order, checked and with their arrays."""
 
     n: int
-    arrays: list[Sequence[np.ndarray]]
 
     def __init__(self, stages: Sequence[tuple[str, Sequence[float], Sequence[np.ndarray]]]) -> None: ...
 

@@ -11,6 +11,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.simd.mathfun cimport exp16, log64
 from oxillama._kernels.simd.simd cimport *
 
@@ -132,6 +133,7 @@ cdef inline f32x16 ids_at(const Candidates* c, Py_ssize_t k) noexcept nogil:
 
 cdef inline void shrink(Candidates* c, Py_ssize_t n) noexcept nogil:
     """Leaves the first n, whose ids are set."""
+    ensure(0 <= n <= c.vocab)
     c.n = n
     c.listed = True
     c.weighed = False

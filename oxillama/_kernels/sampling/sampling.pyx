@@ -9,13 +9,13 @@ cimport numpy as cnp
 from cython.parallel cimport prange, threadid
 from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 
 import numpy as np
 
-from oxillama._kernels.arrays cimport checked, f32_data, i32_data
+from oxillama._kernels.arrays cimport MAX_THREADS, checked, f32_data, i32_data
 from oxillama._kernels.sampling.candidates cimport *
 from oxillama._kernels.simd.mathfun cimport exp64, log64
 from oxillama._kernels.sampling.penalties cimport Dry, Penalties, dry_penalize, penalize
@@ -141,8 +141,20 @@ cdef void sample_row(Row* row, Candidates* c, int* z) noexcept nogil:
         row.status = choose(c, row.u, &row.token, &row.logprob)
 
 
+NUMBERS = {
+    "penalties": 4, "dry": 4, "xtc": 2, "temperature": 3, "allow": 0, "ban": 0, "bias": 0, "mask": 0, "mirostat": 0,
+    "mirostat_v2": 0,
+}
+"""How many numbers a kind takes; the others take 1."""
+
+ARRAYS = {"allow": 1, "ban": 2, "bias": 2, "dry": 2}
+"""How many arrays a kind takes; the others take none."""
+
+
 cdef class Program:
     """Stages in order, checked and with their arrays.
+
+    Biases and bans come first, then the allowed tokens: they find a candidate by its id.
 
     Parameters
     ----------
@@ -155,36 +167,119 @@ cdef class Program:
 
     cdef Stage* stages
     cdef readonly Py_ssize_t n
-    cdef readonly list arrays
+    cdef Py_ssize_t n_ids  # above each id of the arrays
+    cdef bint by_id  # whether it begins with stages that find a candidate by its id
+    cdef list owners
 
     def __cinit__(self, stages):
-        cdef Stage* s
-        self.stages = <Stage*>calloc(max(1, len(stages)), sizeof(Stage))
+        cdef tuple given = tuple(stages)
+        self.stages = <Stage*>calloc(max(1, len(given)), sizeof(Stage))
         if self.stages == NULL:
             raise MemoryError
-        self.arrays = []
-        for name, numbers, arrays in stages:
-            s = self.stages + self.n
-            s.kind = KINDS[name]
-            self.arrays.append(arrays)
-            if name == "penalties":
-                s.penalties.repetition, s.penalties.frequency, s.penalties.presence, s.penalties.window = numbers
-            elif name == "dry":
-                s.dry.multiplier, s.dry.base, s.dry.allowed, s.dry.range = numbers
-                s.dry.n_kinds = len(arrays[0])
-                s.dry.kinds = <const uint8_t*>checked(arrays[0], cnp.NPY_UINT8, 0, "kinds")
-                s.dry.n_breakers = len(arrays[1])
-                s.dry.breakers = i32_data(arrays[1], 0, "breakers")
-            elif len(arrays) > 0:
-                s.n = len(arrays[0])
-                s.ids = i32_data(arrays[0], s.n, "ids")
-                s.values = f32_data(arrays[1], s.n, "values") if len(arrays) > 1 else NULL
-            else:
-                s.a, s.b, s.c = (*numbers, 0.0, 0.0, 0.0)[:3]
-            self.n += 1
+        self.owners = []
+        last = ALLOW
+        for name, numbers, arrays in given:
+            if name not in KINDS:
+                raise ValueError(f"stages: expected names of {', '.join(KINDS)}, got {name!r}")
+            kind = KINDS[name]
+            if kind in (BAN, BIAS) and self.n and last not in (BAN, BIAS) or kind == ALLOW and self.n and last not in (
+                    BAN, BIAS):
+                raise ValueError(f"stages: expected ids to be banned, biased and then allowed first, got {name} later")
+            self.by_id = self.by_id or kind in (ALLOW, BAN, BIAS)
+            last = kind
+            self.add(name, kind, [float(x) for x in numbers], tuple(arrays))
+
+    cdef int add(self, str name, int kind, list numbers, tuple arrays) except -1:
+        """Appends a stage."""
+        cdef Stage* s = self.stages + self.n
+        cdef cnp.ndarray first, second
+        if len(numbers) != NUMBERS.get(name, 1) or len(arrays) != ARRAYS.get(name, 0):
+            raise ValueError(f"{name}: expected {NUMBERS.get(name, 1)} numbers and {ARRAYS.get(name, 0)} arrays, "
+                             f"got {len(numbers)} and {len(arrays)}")
+        for number in numbers:
+            if not -FLT_MAX <= number <= FLT_MAX:
+                raise ValueError(f"{name}: expected finite numbers of float32, got {number}")
+        s.kind = <Kind>kind
+        if arrays:
+            first = owned(arrays[0])
+            self.owners.append(first)
+        if len(arrays) > 1:
+            second = owned(arrays[1])
+            self.owners.append(second)
+        if kind == PENALTIES:
+            if not numbers[0] > 0:
+                raise ValueError(f"penalties: expected a repetition penalty above 0, got {numbers[0]}")
+            s.penalties.repetition, s.penalties.frequency, s.penalties.presence = numbers[:3]
+            s.penalties.window = whole(name, numbers[3], -1)
+        elif kind == DRY:
+            s.dry.multiplier, s.dry.base = numbers[:2]
+            s.dry.allowed, s.dry.range = whole(name, numbers[2], 0), whole(name, numbers[3], -1)
+            s.dry.kinds = <const uint8_t*>checked(first, cnp.NPY_UINT8, 0, "kinds")
+            s.dry.n_kinds = cnp.PyArray_SIZE(first)
+            s.dry.breakers = i32_data(second, 0, "breakers")
+            s.dry.n_breakers = cnp.PyArray_SIZE(second)
+            check_breakers(&s.dry)
+        elif kind in (ALLOW, BAN, BIAS):
+            s.ids = i32_data(first, 0, "ids")
+            s.n = cnp.PyArray_SIZE(first)
+            self.n_ids = max(self.n_ids, check_ids(s.ids, s.n, kind == ALLOW))
+            if kind != ALLOW:
+                s.values = f32_data(second, s.n, "values")
+                if np.isnan(second).any():
+                    raise ValueError(f"{name}: expected numbers to add, got NaN")
+                np.minimum(second, <float>FLT_MAX, out=second)  # -inf + inf would be NaN
+        elif kind == TOP_K:
+            s.a = whole(name, numbers[0], 1)
+        else:
+            s.a, s.b, s.c = (*numbers, 0.0, 0.0, 0.0)[:3]
+        self.n += 1
+        return 0
+
+    cdef int check(self, const Candidates* c) except -1:
+        """That its ids are of the vocabulary, and that candidates can be found by their ids where they have to be."""
+        if self.n_ids > c.vocab:
+            raise ValueError(f"ids: expected 0 to {c.vocab - 1}, got {self.n_ids - 1}")
+        if self.by_id and c.listed:
+            raise ValueError("stages: expected bans, biases and allowed tokens before all other stages")
+        return 0
 
     def __dealloc__(self):
         free(self.stages)
+
+
+cdef cnp.ndarray owned(array):
+    """A copy that nobody else can change."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"stages: expected arrays, got {type(array)}")
+    return array.copy()
+
+
+cdef Py_ssize_t whole(str name, double number, Py_ssize_t least) except? -2:
+    if not least <= number <= INT32_MAX or number != <Py_ssize_t>number:
+        raise ValueError(f"{name}: expected an integer from {least} to {INT32_MAX}, got {number}")
+    return <Py_ssize_t>number
+
+
+cdef Py_ssize_t check_ids(const int* ids, Py_ssize_t n, bint ascending) except -1:
+    """The least size of a vocabulary that has these ids."""
+    cdef Py_ssize_t i, most = 0
+    for i in range(n):
+        if ids[i] < 0:
+            raise ValueError(f"ids: expected numbers >= 0, got {ids[i]}")
+        if ascending and i and ids[i] <= ids[i - 1]:
+            raise ValueError(f"ids: expected ascending numbers, got {ids[i]} after {ids[i - 1]}")
+        most = max(most, <Py_ssize_t>ids[i] + 1)
+    return most
+
+
+cdef int check_breakers(const Dry* dry) except -1:
+    """That sequences of at least one token, each after its length, fill the array."""
+    cdef Py_ssize_t at = 0
+    while at < dry.n_breakers:
+        if not 1 <= dry.breakers[at] < dry.n_breakers - at:
+            raise ValueError(f"breakers: expected a length of 1 to {dry.n_breakers - at - 1}, got {dry.breakers[at]}")
+        at = at + 1 + dry.breakers[at]
+    return 0
 
 
 cdef class Workspace:
@@ -196,10 +291,12 @@ cdef class Workspace:
     cdef Py_ssize_t z_room
 
     def __cinit__(self, Py_ssize_t vocab):
-        cdef Py_ssize_t n = padded(vocab) + BLOCK, sorted = min(n, <Py_ssize_t>SORT_ROOM)
+        cdef Py_ssize_t n, sorted
         cdef char* p
         if not 0 < vocab < 2**31 - 2 * BLOCK:
             raise ValueError(f"vocab: expected 1 to 2^31, got {vocab}")
+        n = padded(vocab) + BLOCK
+        sorted = min(n, <Py_ssize_t>SORT_ROOM)
         self.memory = calloc(9 * n * 4 + 2 * sorted * 8 + 64, 1)
         if self.memory == NULL:
             raise MemoryError
@@ -240,10 +337,15 @@ cdef class Workspace:
 
     def start(self, cnp.ndarray logits):
         """Takes float32 (vocab,) logits, which are copied; the status."""
-        return GOOD if start(&self.c, f32_data(logits, self.c.vocab, "logits")) else BAD_LOGIT
+        if start(&self.c, f32_data(logits, self.c.vocab, "logits")):
+            return GOOD
+        shrink(&self.c, 0)  # no stage may meet a NaN
+        return BAD_LOGIT
 
-    def apply(self, Program program, history, mask, double chance, double mu):
+    def apply(self, Program program not None, cnp.ndarray history, cnp.ndarray mask, double chance, double mu):
         """Applies a program; the status.
+
+        ValueError where it begins with ids, and other stages have come since `start`.
 
         Parameters
         ----------
@@ -253,6 +355,7 @@ cdef class Workspace:
         mu : of mirostat
         """
         cdef Inputs inputs
+        program.check(&self.c)
         self.reserve(read_inputs(&inputs, self.c.vocab, history, mask, chance, mu))
         return run(program.stages, program.n, &self.c, &inputs, self.z)
 
@@ -278,8 +381,8 @@ cdef class Workspace:
 
     def replace(self, cnp.ndarray ids, cnp.ndarray logits):
         """Takes other logits for the ids that `candidates` gave; the status."""
+        cdef const int* ip = i32_data(ids, 0, "ids")
         cdef Py_ssize_t n = cnp.PyArray_SIZE(ids), i
-        cdef const int* ip = i32_data(ids, n, "ids")
         cdef const float* xp = f32_data(logits, n, "logits")
         if n > self.c.vocab:
             raise ValueError(f"ids: expected at most {self.c.vocab}, got {n}")
@@ -287,6 +390,7 @@ cdef class Workspace:
             if not 0 <= ip[i] < self.c.vocab:
                 raise ValueError(f"ids: expected 0 to {self.c.vocab - 1}, got {ip[i]}")
             if not xp[i] < INFINITY:
+                shrink(&self.c, 0)
                 return BAD_LOGIT
         memcpy(self.c.ids, ip, n * sizeof(int))
         memcpy(self.c.x, xp, n * sizeof(float))
@@ -317,6 +421,8 @@ cdef class Workspace:
         """int32 ids and float64 log-probabilities of the k likeliest candidates; no others are left then."""
         cdef double ln_total
         cdef float top
+        if k < 0:
+            raise ValueError(f"k: expected an integer >= 0, got {k}")
         weigh(&self.c)
         ln_total = log64(self.c.total)
         top = self.c.top
@@ -329,15 +435,19 @@ cdef class Workspace:
         """Log-probability of a token right after `start`."""
         if not 0 <= token < self.c.vocab:
             raise ValueError(f"token: expected 0 to {self.c.vocab - 1}, got {token}")
+        if self.c.listed or self.c.n == 0:
+            raise ValueError("logprob: expected candidates as `start` leaves them, got others")
         weigh(&self.c)
         return (<double>self.c.x[token] - self.c.top) - log64(self.c.total)
 
 
-cdef Py_ssize_t read_inputs(Inputs* inputs, Py_ssize_t vocab, cnp.ndarray history, mask, double chance,
+cdef Py_ssize_t read_inputs(Inputs* inputs, Py_ssize_t vocab, cnp.ndarray history, cnp.ndarray mask, double chance,
                             double mu) except -1:
     """Fills in what stages need besides their own numbers; the length of the history."""
+    inputs.history = i32_data(history, 0, "history")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(history)
-    inputs.history = i32_data(history, n, "history")
+    if n >= INT32_MAX:
+        raise ValueError(f"history: expected fewer than 2^31 tokens, got {n}")
     inputs.n_history = n
     inputs.mask = NULL
     if mask is not None:
@@ -347,7 +457,7 @@ cdef Py_ssize_t read_inputs(Inputs* inputs, Py_ssize_t vocab, cnp.ndarray histor
     return n
 
 
-def sample_rows(list rows, list workspaces):
+def sample_rows(list rows not None, list workspaces not None):
     """Samples for many sequences, as many at a time as there are workspaces.
 
     Parameters
@@ -359,11 +469,18 @@ def sample_rows(list rows, list workspaces):
     -------
     list of (status, token, log-probability), which do not depend on the other rows or the number of workspaces
     """
-    cdef Py_ssize_t n = len(rows), i, n_history, longest = 0
-    cdef int n_threads = min(<Py_ssize_t>len(workspaces), max(1, n)), t
+    cdef list held = [tuple(row) for row in rows]  # what is pointed into, whatever becomes of the lists
+    cdef tuple rooms = tuple(workspaces)
+    cdef Py_ssize_t n = len(held), i, n_history, longest = 0
+    cdef int n_threads = min(<Py_ssize_t>len(rooms), max(1, n)), t
     cdef Program program
     cdef Workspace workspace
-    cdef Py_ssize_t vocab = workspaces[0].vocab
+    for room in rooms:
+        if not isinstance(room, Workspace):
+            raise TypeError(f"workspaces: expected objects of Workspace, got {type(room)}")
+    if not 1 <= len({id(room) for room in rooms}) == len(rooms) <= MAX_THREADS:
+        raise ValueError(f"workspaces: expected 1 to {MAX_THREADS}, each once, got {len(rooms)}")
+    cdef Py_ssize_t vocab = rooms[0].vocab
     cdef Row* r = <Row*>calloc(max(1, n), sizeof(Row))
     cdef Candidates** c = <Candidates**>malloc(n_threads * sizeof(Candidates*))
     cdef int** z = <int**>malloc(n_threads * sizeof(int*))
@@ -371,7 +488,11 @@ def sample_rows(list rows, list workspaces):
         if r == NULL or c == NULL or z == NULL:
             raise MemoryError
         for i in range(n):
-            program, logits, history, mask, chance, mu, u = rows[i]
+            if len(held[i]) != 7 or not isinstance(held[i][0], Program):
+                raise TypeError("rows: expected a program, logits, history, mask, chance, mu and u, got others")
+            program, logits, history, mask, chance, mu, u = held[i]
+            if program.n_ids > vocab:
+                raise ValueError(f"ids: expected 0 to {vocab - 1}, got {program.n_ids - 1}")
             r[i].stages = program.stages
             r[i].n_stages = program.n
             r[i].logits = f32_data(logits, vocab, "logits")
@@ -379,7 +500,7 @@ def sample_rows(list rows, list workspaces):
             longest = max(longest, n_history)
             r[i].u = u
         for t in range(n_threads):
-            workspace = workspaces[t]
+            workspace = rooms[t]
             if workspace.c.vocab != vocab:
                 raise ValueError(f"workspaces: expected one vocabulary, got {vocab} and {workspace.c.vocab}")
             workspace.reserve(longest)

@@ -8,6 +8,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.sampling.candidates cimport *
 from oxillama._kernels.simd.simd cimport *
 
@@ -81,6 +82,7 @@ cdef inline void install(Candidates* c, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i, at
     for i in range(n):
         at = index_of(c.order[i])
+        ensure(at < c.n)
         c.spare_ids[i] = c.ids[at] if c.listed else <int>at
     for i in range(n):
         c.x[i] = key_of(c.order[i])
@@ -142,6 +144,7 @@ cdef inline Py_ssize_t find_highest(Candidates* c, Py_ssize_t k) noexcept nogil:
         for i in range(b * BLOCK, (b + 1) * BLOCK):
             if c.x[i] > bound or (c.x[i] == bound and ties > 0):
                 ties -= c.x[i] == bound
+                ensure(m < SORT_ROOM)
                 c.order[m] = rank_of(c.x[i], i)
                 m += 1
     sort_ranks(c.order, c.order_spare, m)

@@ -46,7 +46,8 @@ cdef inline void keep_masked(Candidates* c, const uint32_t* mask) noexcept nogil
                 bits |= <int>(mask[c.ids[i] >> 5] >> (c.ids[i] & 31) & 1) << (i - k)
         else:
             bits = <int>(mask[k >> 5] >> (k & 31)) & 0xFFFF if k < c.n else 0
-            bits &= 0xFFFF >> (k + 16 - c.n) if k + 16 > c.n else 0xFFFF
+            if k < c.n < k + 16:
+                bits &= 0xFFFF >> (k + 16 - c.n)
         if bits:
             f32_compress(<float*>c.ids + m, ids_at(c, k), bits)
             m += f32_compress(c.x + m, f32_load(c.x + k), bits)
@@ -203,6 +204,7 @@ cdef inline void divide(Candidates* c, double temperature) noexcept nogil:
         keep(c, c.x, c.top, 1)
         return
     top = f32_set1(c.top)
+    temperature = temperature if temperature < FLT_MAX else FLT_MAX
     t = f32_set1(<float>temperature if temperature > least else least)
     for k in range(0, padded(c.n), 16):
         f32_store(c.x + k, f32_div(f32_sub(f32_load(c.x + k), top), t))

@@ -2,6 +2,7 @@
 
 from libc.string cimport memcpy
 
+from oxillama._kernels.arrays cimport check_threads
 from oxillama._kernels.simd.mathfun cimport exp16
 from oxillama._kernels.simd.simd cimport *
 
@@ -10,7 +11,8 @@ cdef enum:
     PARALLEL_FROM = 1 << 16  # elements; below it starting threads costs more than it saves
 
 
-cdef inline int threads_for(Py_ssize_t elements, int n_threads) noexcept nogil:
+cdef inline int threads_for(Py_ssize_t elements, int n_threads) except -1:
+    check_threads(n_threads)
     return n_threads if elements >= PARALLEL_FROM else 1
 
 

@@ -2,7 +2,8 @@
 
 cimport numpy as cnp
 
-from oxillama._kernels.arrays cimport f32_data, i32_data
+from oxillama._kernels.arrays cimport (
+    check_apart, check_dimensions, check_shape, f32_data, f32_out, f32_rows, f32_rows_out, i32_data, i32_out, rows_of)
 from oxillama._kernels.simd.mathfun cimport over_logistic16
 from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part
 from oxillama._kernels.simd.simd cimport *
@@ -109,17 +110,30 @@ def route(cnp.ndarray logits, bias, str gating, Py_ssize_t groups, Py_ssize_t ke
     chosen : int32 (n, k), ascending in each row
     weights : float32 (n, k)
     """
-    cdef Py_ssize_t n = logits.shape[0], experts = logits.shape[1], k = chosen.shape[1], i
-    cdef const float* lp = f32_data(logits, n * experts, "logits")
+    cdef const float* lp = f32_data(logits, 0, "logits")
+    cdef Py_ssize_t n = rows_of(logits, "logits"), experts = logits.shape[1], k, i
     cdef const float* bp = NULL if bias is None else f32_data(bias, experts, "bias")
-    cdef int* cp = i32_data(chosen, n * k, "chosen")
-    cdef float* wp = f32_data(weights, n * k, "weights")
-    cdef int kind = GATINGS[gating]
+    cdef int* cp = i32_out(chosen, 0, "chosen")
+    cdef float* wp
+    cdef int kind
+    check_dimensions(chosen, 2, "chosen")
+    k = chosen.shape[1]
+    check_shape(chosen, n, k, "chosen")
+    wp = f32_rows_out(weights, n, k, "weights")
+    check_apart(chosen, weights, "chosen, weights")
+    check_apart(logits, chosen, "logits, chosen")
+    check_apart(logits, weights, "logits, weights")
+    if gating not in GATINGS:
+        raise ValueError(f"gating: expected one of {', '.join(GATINGS)}, got {gating!r}")
+    kind = GATINGS[gating]
     if not 1 <= k <= experts <= MAX_EXPERTS:
         raise ValueError(f"route: expected 1 to all of at most {MAX_EXPERTS} experts, got {k} of {experts}")
     if kind == BY_CHOSEN and (bias is not None or groups > 1):
         raise ValueError("route: expected neither bias nor groups with a softmax over the chosen, got them")
-    if groups > 1 and not (experts % groups == 0 and 1 <= kept <= groups and k <= kept * (experts // groups)):
+    if groups < 1:
+        raise ValueError(f"route: expected at least 1 group, got {groups}")
+    if groups > 1 and not (experts % groups == 0 and 1 <= kept <= groups <= experts
+                           and k <= kept * (experts // groups)):
         raise ValueError(f"route: expected equal groups with enough experts, "
                          f"got {k} of {experts} in {kept} of {groups}")
     with nogil:
@@ -138,13 +152,20 @@ def group(cnp.ndarray chosen, cnp.ndarray weights, cnp.ndarray counts, cnp.ndarr
     rows : int32 (n k,), those of the first expert, then of the second, and so on
     factors : float32 (n k,), the weights of these
     """
-    cdef Py_ssize_t experts = counts.shape[0], n = chosen.shape[0], k = chosen.shape[1], i, at = 0
-    cdef const int* cp = i32_data(chosen, n * k, "chosen")
-    cdef const float* wp = f32_data(weights, n * k, "weights")
-    cdef int* count = i32_data(counts, experts, "counts")
-    cdef int* rp = i32_data(rows, n * k, "rows")
-    cdef float* fp = f32_data(factors, n * k, "factors")
+    cdef const int* cp = i32_data(chosen, 0, "chosen")
+    cdef Py_ssize_t n = rows_of(chosen, "chosen"), k = chosen.shape[1], i, at = 0
+    cdef const float* wp = f32_rows(weights, n, k, "weights")
+    cdef int* count = i32_out(counts, 0, "counts")
+    cdef Py_ssize_t experts = cnp.PyArray_SIZE(counts)
+    cdef int* rp = i32_out(rows, n * k, "rows")
+    cdef float* fp = f32_out(factors, n * k, "factors")
     cdef Py_ssize_t next[MAX_EXPERTS]
+    for name, a in (("chosen", chosen), ("weights", weights)):
+        for other, b in (("counts", counts), ("rows", rows), ("factors", factors)):
+            check_apart(a, b, f"{name}, {other}")
+    check_apart(counts, rows, "counts, rows")
+    check_apart(counts, factors, "counts, factors")
+    check_apart(rows, factors, "rows, factors")
     if experts > MAX_EXPERTS:
         raise ValueError(f"group: expected at most {MAX_EXPERTS} experts, got {experts}")
     for i in range(n * k):

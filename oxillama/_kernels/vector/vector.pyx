@@ -6,10 +6,12 @@ elements i, i + 16, ...), then in the fixed tree of `f32_sum`.
 
 cimport numpy as cnp
 from cython.parallel cimport prange
-from libc.math cimport sqrt
-from libc.stdint cimport uint32_t
+from libc.math cimport NAN, sqrt
+from libc.stdint cimport int64_t, uint32_t
 
-from oxillama._kernels.arrays cimport f32_data, i32_data, checked
+from oxillama._kernels.arrays cimport (
+    check_apart, check_dimensions, check_same_or_apart, checked, f32_data, f32_out, f32_rows, f32_rows_out, fits,
+    i32_data, rows_of)
 from oxillama._kernels.simd.mathfun cimport erfc16, exp16, over_logistic16, softplus16, tanh16
 from oxillama._kernels.simd.rows cimport load_part, softmax_row, store_part, threads_for
 from oxillama._kernels.simd.simd cimport *
@@ -55,12 +57,13 @@ cdef void norm_row(const float* x, const float* weight, const float* bias, Py_ss
 
 cdef void norm_rows(cnp.ndarray x, weight, bias, float eps, bint centred, cnp.ndarray out, int n_threads,
                     bint accumulate) except *:
-    cdef Py_ssize_t n = x.shape[0], d = x.shape[1], i
-    cdef const float* xp = f32_data(x, n * d, "x")
+    cdef Py_ssize_t n = rows_of(x, "x"), d = x.shape[1], i
+    cdef const float* xp = f32_data(x, 0, "x")
     cdef const float* wp = NULL if weight is None else f32_data(weight, d, "weight")
     cdef const float* bp = NULL if bias is None else f32_data(bias, d, "bias")
-    cdef float* op = f32_data(out, n * d, "out")
+    cdef float* op = f32_rows_out(out, n, d, "out")
     cdef int threads = threads_for(n * d, n_threads)
+    check_same_or_apart(x, out, "x, out")
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         norm_row(xp + i * d, wp, bp, d, eps, centred, accumulate, op + i * d)
 
@@ -93,14 +96,16 @@ def head_norm(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, weight, floa
     x : float32 (n, width); its ``heads * head_dim`` columns from ``column`` on are normalized
     weight, bias : float32 (heads, head_dim), or None
     """
-    cdef Py_ssize_t n = x.shape[0], width = x.shape[1], i, part
-    cdef float* xp = f32_data(x, n * width, "x")
-    cdef const float* wp = NULL if weight is None else f32_data(weight, heads * head_dim, "weight")
-    cdef const float* bp = NULL if bias is None else f32_data(bias, heads * head_dim, "bias")
+    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], i, part
+    cdef float* xp = f32_out(x, 0, "x")
+    cdef const float* wp
+    cdef const float* bp
     cdef float* row
-    cdef int threads = threads_for(n * heads * head_dim, n_threads)
-    if heads < 0 or head_dim < 1 or column < 0 or column + heads * head_dim > width:
+    if head_dim < 1 or not 0 <= column <= width or not fits(heads, head_dim, width - column):
         raise ValueError(f"head_norm: expected heads within rows of {width}, got {heads} of {head_dim} at {column}")
+    wp = NULL if weight is None else f32_data(weight, heads * head_dim, "weight")
+    bp = NULL if bias is None else f32_data(bias, heads * head_dim, "bias")
+    cdef int threads = threads_for(n * heads * head_dim, n_threads)
     for i in prange(n * heads, nogil=True, schedule="dynamic", chunksize=64, num_threads=threads):
         part = i % heads * head_dim
         row = xp + i // heads * width + column + part
@@ -210,6 +215,12 @@ cdef void run_row(int kind, const float* x, const float* up, Py_ssize_t d, float
         run_kind(SILU_CLAMPED, x, up, d, out)
 
 
+cdef int kind_of(str name) except -1:
+    if name not in ACTIVATIONS:
+        raise ValueError(f"name: expected one of {', '.join(ACTIVATIONS)}, got {name!r}")
+    return ACTIVATIONS[name]
+
+
 def activate(cnp.ndarray x, str name, cnp.ndarray out, int n_threads):
     """out = activation(x), element by element.
 
@@ -218,11 +229,12 @@ def activate(cnp.ndarray x, str name, cnp.ndarray out, int n_threads):
     x, out : float32 (n, d), or any other shape as one row; they may be one array
     name : one of `ACTIVATIONS`
     """
-    cdef int kind = ACTIVATIONS[name]
-    cdef Py_ssize_t size = cnp.PyArray_SIZE(x), n = x.shape[0] if x.ndim > 1 else 1, d = size // max(n, 1), i
-    cdef const float* xp = f32_data(x, size, "x")
-    cdef float* op = f32_data(out, size, "out")
+    cdef int kind = kind_of(name)
+    cdef const float* xp = f32_data(x, 0, "x")
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(x), n = x.shape[0] if x.ndim > 1 and size else 1, d = size // n, i
+    cdef float* op = f32_out(out, size, "out")
     cdef int threads = threads_for(size, n_threads)
+    check_same_or_apart(x, out, "x, out")
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         run_row(kind, xp + i * d, NULL, d, op + i * d)
 
@@ -236,11 +248,12 @@ def gate(cnp.ndarray gate_up, str name, cnp.ndarray out, int n_threads):
     name : one of `ACTIVATIONS`
     out : float32 (n, d)
     """
-    cdef int kind = ACTIVATIONS[name]
-    cdef Py_ssize_t n = out.shape[0], d = out.shape[1], i
-    cdef const float* gp = f32_data(gate_up, 2 * n * d, "gate_up")
-    cdef float* op = f32_data(out, n * d, "out")
+    cdef int kind = kind_of(name)
+    cdef Py_ssize_t n = rows_of(out, "out"), d = out.shape[1], i
+    cdef float* op = f32_out(out, 0, "out")
+    cdef const float* gp = f32_rows(gate_up, n, 2 * d, "gate_up")
     cdef int threads = threads_for(n * d, n_threads)
+    check_apart(gate_up, out, "gate_up, out")
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         run_row(kind, gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
 
@@ -257,8 +270,8 @@ cdef void cap_part(float* x, Py_ssize_t d, float cap) noexcept nogil:
 
 def soft_cap(cnp.ndarray x, float cap, int n_threads):
     """x = cap tanh(x / cap), in place; float32 of any shape (Bello et al., 2016)."""
+    cdef float* xp = f32_out(x, 0, "x")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(x), i
-    cdef float* xp = f32_data(x, n, "x")
     cdef int threads = threads_for(n, n_threads)
     for i in prange((n + 4095) // 4096, nogil=True, schedule="dynamic", num_threads=threads):
         cap_part(xp + 4096 * i, min(<Py_ssize_t>4096, n - 4096 * i), cap)
@@ -273,10 +286,11 @@ cdef void add_row(float* x, const float* y, float factor, Py_ssize_t d) noexcept
 
 def add_scaled(cnp.ndarray x, cnp.ndarray y, float factor, int n_threads):
     """x += factor * y, rounded once; both float32 (n, d)."""
-    cdef Py_ssize_t n = y.shape[0], d = y.shape[1], i
-    cdef float* xp = f32_data(x, n * d, "x")
-    cdef const float* yp = f32_data(y, n * d, "y")
+    cdef Py_ssize_t n = rows_of(y, "y"), d = y.shape[1], i
+    cdef const float* yp = f32_data(y, 0, "y")
+    cdef float* xp = f32_rows_out(x, n, d, "x")
     cdef int threads = threads_for(n * d, n_threads)
+    check_same_or_apart(x, y, "x, y")
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
         add_row(xp + i * d, yp + i * d, factor, d)
 
@@ -298,12 +312,15 @@ def add_rows(cnp.ndarray x, cnp.ndarray rows, cnp.ndarray factors, cnp.ndarray y
     factors : float32 (m,)
     y : float32 (m, d)
     """
-    cdef Py_ssize_t m = y.shape[0], d = y.shape[1], n = x.shape[0], i
-    cdef float* xp = f32_data(x, n * d, "x")
+    cdef Py_ssize_t m = rows_of(y, "y"), d = y.shape[1], i
+    cdef const float* yp = f32_data(y, 0, "y")
+    cdef float* xp = f32_rows_out(x, 0, d, "x")
+    cdef Py_ssize_t n = x.shape[0]
     cdef const int* rp = i32_data(rows, m, "rows")
     cdef const float* fp = f32_data(factors, m, "factors")
-    cdef const float* yp = f32_data(y, m * d, "y")
     cdef int threads = threads_for(m * d, n_threads)
+    check_apart(x, y, "x, y")
+    check_apart(x, rows, "x, rows")
     for i in range(m):
         if not 0 <= rp[i] < n:
             raise ValueError(f"rows: expected 0 to {n - 1}, got {rp[i]}")
@@ -322,7 +339,10 @@ cdef double PIO2_3 = 2.02226624879595063154e-21
 
 
 cdef inline void sincos64(double a, double* s, double* c) noexcept nogil:
-    """sin and cos in plain double arithmetic, error below 1e-11 for 0 <= a <= 1e6."""
+    """sin and cos in plain double arithmetic, error below 1e-11 for 0 <= a <= 1e6; NaN beyond 1e15 either way."""
+    if not -1e15 <= a <= 1e15:
+        s[0] = c[0] = NAN
+        return
     cdef double k = (a * 0.63661977236758134308 + 6755399441055744.0) - 6755399441055744.0
     cdef double r = ((a - k * PIO2_1) - k * PIO2_2) - k * PIO2_3
     cdef double z = r * r
@@ -330,7 +350,7 @@ cdef inline void sincos64(double a, double* s, double* c) noexcept nogil:
     cdef double cosine = -1.0 / 3628800 + z / 479001600
     sine = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * sine)))
     cosine = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * cosine))))
-    cdef int quadrant = <int>(<long long>k & 3)
+    cdef int quadrant = <int>(<int64_t>k & 3)
     if quadrant == 0:
         s[0] = sine
         c[0] = cosine
@@ -351,14 +371,18 @@ def rope_table(cnp.ndarray positions, cnp.ndarray frequencies, float magnitude, 
     Parameters
     ----------
     positions : int32 (n,), below 10^6
-    frequencies : float64 (m,), radians per position
+    frequencies : float64 (m,), radians per position; an angle beyond 1e15 gives NaN
     out : float32 (n, 2, m), cosines then sines
     """
-    cdef Py_ssize_t n = positions.shape[0], m = frequencies.shape[0], i, j
-    cdef const int* pp = i32_data(positions, n, "positions")
-    cdef const double* fp = <const double*>checked(frequencies, cnp.NPY_FLOAT64, m, "frequencies")
-    cdef float* op = f32_data(out, 2 * n * m, "out")
+    cdef const int* pp = i32_data(positions, 0, "positions")
+    cdef const double* fp = <const double*>checked(frequencies, cnp.NPY_FLOAT64, 0, "frequencies")
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(positions), m = cnp.PyArray_SIZE(frequencies), i, j
+    cdef float* op = f32_out(out, 0, "out")
     cdef double s, c
+    check_dimensions(out, 3, "out")
+    if out.shape[0] < n or out.shape[1] != 2 or out.shape[2] != m:
+        raise ValueError(f"out: expected at least {n} rows of 2 x {m}, "
+                         f"got {out.shape[0]} of {out.shape[1]} x {out.shape[2]}")
     with nogil:
         for i in range(n):
             for j in range(m):
@@ -393,10 +417,16 @@ def rope(cnp.ndarray x, Py_ssize_t heads, Py_ssize_t head_dim, cnp.ndarray table
     table : float32 (n, 2, m) from `rope_table`
     neox : pairs are (i, i + m) if true, (2 i, 2 i + 1) if not
     """
-    cdef Py_ssize_t n = x.shape[0], width = x.shape[1], m = table.shape[2], i
-    cdef float* xp = f32_data(x, n * width, "x")
-    cdef const float* tp = f32_data(table, 2 * n * m, "table")
-    if heads < 1 or column < 0 or column + (heads - 1) * head_dim + 2 * m > width or 2 * m > head_dim:
+    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], m, i
+    cdef float* xp = f32_out(x, 0, "x")
+    cdef const float* tp = f32_data(table, 0, "table")
+    check_dimensions(table, 3, "table")
+    m = table.shape[2]
+    if table.shape[0] < n or table.shape[1] != 2:
+        raise ValueError(f"table: expected at least {n} rows of 2 x {m}, "
+                         f"got {table.shape[0]} of {table.shape[1]} x {m}")
+    if (heads < 1 or 2 * m > head_dim or not 0 <= column <= width - 2 * m
+            or not fits(heads - 1, head_dim, width - 2 * m - column)):
         raise ValueError(f"rope: expected heads within rows of {width}, got {heads} of {head_dim} with {m} pairs")
     cdef int threads = threads_for(n * heads * m, n_threads)
     for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
@@ -414,10 +444,11 @@ def softmax(cnp.ndarray x, cnp.ndarray out):
     ----------
     x, out : float32 (d,)
     """
+    cdef const float* xp = f32_data(x, 0, "x")
     cdef Py_ssize_t d = cnp.PyArray_SIZE(x)
-    cdef const float* xp = f32_data(x, d, "x")
-    cdef float* op = f32_data(out, d, "out")
+    cdef float* op = f32_out(out, d, "out")
     cdef float total
+    check_same_or_apart(x, out, "x, out")
     with nogil:
         total = softmax_row(xp, d, op)
     return total >= 1.0 and total - total == 0.0
@@ -431,8 +462,8 @@ def apply_mask(cnp.ndarray logits, cnp.ndarray mask):
     logits : float32 (n,)
     mask : uint32 (at least n / 32,); bit t % 32 of word t / 32 stands for logit t
     """
+    cdef float* x = f32_out(logits, 0, "logits")
     cdef Py_ssize_t n = cnp.PyArray_SIZE(logits), words = n >> 5, i
-    cdef float* x = f32_data(logits, n, "logits")
     cdef const uint32_t* bits = <const uint32_t*>checked(mask, cnp.NPY_UINT32, (n + 31) // 32, "mask")
     cdef float minus = -float("inf")
     cdef uint32_t word

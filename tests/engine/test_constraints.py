@@ -1,0 +1,85 @@
+"""The grammars of an engine: which are compiled, which are kept, and that threads may ask together."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from oxillama import SamplerConfig, demo
+from oxillama.engine import constraints as module
+from oxillama.engine.constraints import MOST_GRAMMARS, Constraints
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> TokenizerBridge:
+    return TokenizerBridge.from_gguf(demo.STORY)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[SamplerConfig]:
+    """What is compiled, in order."""
+    seen: list[SamplerConfig] = []
+    real = module.compiled
+
+    def compile_and_note(config: SamplerConfig, tokenizer: TokenizerBridge) -> object:
+        seen.append(config)
+        for _ in range(50):
+            time.sleep(0)  # lets other threads run
+        return real(config, tokenizer)
+
+    monkeypatch.setattr(module, "compiled", compile_and_note)
+    return seen
+
+
+def choice(i: int) -> SamplerConfig:
+    return SamplerConfig(choices=(f"answer {i}",))
+
+
+def test_the_least_recently_used_grammar_is_forgotten(
+    tokenizer: TokenizerBridge, compiled: list[SamplerConfig]
+) -> None:
+    constraints = Constraints(tokenizer)
+    for i in range(MOST_GRAMMARS):
+        constraints.of(choice(i))
+    constraints.of(choice(0))
+    assert len(compiled) == MOST_GRAMMARS
+    constraints.of(choice(MOST_GRAMMARS))  # in the place of 1
+    del compiled[:]
+    for i in (MOST_GRAMMARS, 0, *range(2, MOST_GRAMMARS)):
+        constraints.of(choice(i))
+    assert compiled == []
+    constraints.of(choice(1))
+    assert compiled == [choice(1)]
+
+
+@pytest.mark.parametrize("names", [("regex", "json_schema"), ("json_schema", "regex")])
+def test_the_same_text_in_another_field_is_another_grammar(
+    tokenizer: TokenizerBridge, names: tuple[str, str]
+) -> None:
+    """As an expression "true" is a word, as a schema it is all of JSON."""
+    constraints = Constraints(tokenizer)
+    masks = {name: constraints.of(SamplerConfig(**{name: "true"})).mask() for name in names}  # type: ignore
+    n_allowed = {name: np.unpackbits(mask.view(np.uint8)).sum() for name, mask in masks.items()}
+    assert 0 < n_allowed["regex"] < n_allowed["json_schema"]
+
+
+def test_threads_that_ask_together_compile_once(
+    tokenizer: TokenizerBridge, compiled: list[SamplerConfig]
+) -> None:
+    constraints, n_threads = Constraints(tokenizer), 6
+    barrier = threading.Barrier(n_threads)
+
+    def ask() -> None:
+        barrier.wait(20)
+        constraints.of(choice(0))
+
+    threads = [threading.Thread(target=ask) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(compiled) == 1

@@ -1,0 +1,90 @@
+"""The tool that puts faults in: it tells which of them tests do not notice, and when its list is stale."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[1] / "tools" / "mutants.py"
+pytestmark = pytest.mark.skipif(not TOOL.exists(), reason="an installed package has no tools")
+SOURCE = "def clamp(x, low, high):\n    return max(low, min(x, high))\n"
+TEST = "from limits import clamp\n\ndef test_high():\n    assert clamp(5, 0, 3) == 3\n"
+
+
+@pytest.fixture(scope="module")
+def mutants():
+    spec = importlib.util.spec_from_file_location("mutants_tool", TOOL)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def entry(name, old, new, extra=""):
+    tests = 'tests = ["test_limits.py"]'
+    return (
+        f'[[mutant]]\nname = "{name}"\nfile = "limits.py"\nold = "{old}"\nnew = "{new}"\n{tests}\n{extra}\n'
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "limits.py").write_text(SOURCE)
+    (tmp_path / "test_limits.py").write_text(TEST)
+    (tmp_path / "tools" / "mutants").mkdir(parents=True)
+    return tmp_path
+
+
+def run(mutants, checkout, entries, *arguments):
+    (checkout / "tools" / "mutants" / "limits.toml").write_text("".join(entries))
+    return mutants.main(list(arguments), checkout)
+
+
+def test_killed_and_survivors(mutants, checkout, capsys):
+    entries = [
+        entry("no-high", "min(x, high)", "x"),
+        entry("no-low", "max(low, min(x, high))", "min(x, high)"),
+        entry("same", "max(low, ", "max(low, low, ", 'equivalent = "the maximum is the same"'),
+    ]
+    assert run(mutants, checkout, entries) == 1
+    lines = capsys.readouterr().out.splitlines()
+    verdicts = [(line.split()[0], line.split()[-1]) for line in lines[:2]]
+    assert verdicts == [("killed", "no-high"), ("SURVIVED", "no-low")]
+    assert lines[2:] == ["1 of 2 killed, 1 equivalent", "  survived: no-low"]
+    assert (checkout / "limits.py").read_text() == SOURCE
+
+
+def test_a_hang_is_noticed(mutants, checkout, capsys):
+    entries = [
+        entry("hangs", "return max", "while True: pass\\n    return max"),
+        entry("no-low", "max", "min"),
+    ]
+    assert run(mutants, checkout, entries, "--timeout", "1", "ha*") == 0
+    assert "1 of 1 killed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "entries, message",
+    [
+        ([entry("gone", "sum(x)", "x")], "gone: expected its text once"),
+        ([entry("twice", "high", "low")], "got it 2 times"),
+        ([entry("nothing", "max", "max")], "and another one"),
+        ([entry("a", "max", "min"), entry("a", "min(", "max(")], "got a"),
+        ([entry("a", "max", "min", "colour = 3")], "colour"),
+    ],
+)
+def test_stale_list(mutants, checkout, capsys, entries, message):
+    assert run(mutants, checkout, entries, "--list") == 1
+    assert message in capsys.readouterr().err
+
+
+def test_tests_must_pass_without_a_fault(mutants, checkout, capsys):
+    (checkout / "test_limits.py").write_text(TEST + "    assert clamp(5, 0, 3) == 4\n")
+    assert run(mutants, checkout, [entry("no-high", "min(x, high)", "x")]) == 1
+    assert "without a fault" in capsys.readouterr().err
+
+
+def test_unknown_name(mutants, checkout, capsys):
+    assert run(mutants, checkout, [entry("no-high", "min(x, high)", "x")], "no-hihg") == 1
+    assert "no-hihg" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""Builds the kernels with gcc's address and undefined-behaviour sanitizers and runs tests under them.
+
+Usage: ``python tools/sanitize.py [--folder FOLDER] [--targets TARGETS] [TESTS OR PYTEST OPTIONS...]``.
+
+The checkout is copied into a folder of its own, so that its kernels stay as they are. A second run builds
+only what has changed. The first report of a sanitizer ends the process, and so the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+LEFT_OUT = shutil.ignore_patterns(".git", "build", "*.so", "*.c", "__pycache__", ".*_cache", "*.egg-info")
+TESTS = ["tests/kernels", "tests/cache", "tests/sampling", "tests/grammar", "tests/engine"]
+
+
+def copy(folder: Path) -> None:
+    """Brings the sources in ``folder`` up to date; what was built there stays."""
+    for part in ("tests", "benchmarks"):  # a test that is gone must not run
+        shutil.rmtree(folder / part, ignore_errors=True)
+    shutil.copytree(CHECKOUT, folder, ignore=LEFT_OUT, dirs_exist_ok=True, copy_function=copy_changed)
+
+
+def copy_changed(source: str, target: str) -> None:
+    if not os.path.exists(target) or os.stat(source).st_mtime != os.stat(target).st_mtime:
+        shutil.copy2(source, target)
+
+
+def environment() -> dict[str, str]:
+    """What makes Python load the sanitizers before anything else, and allocate where they see it."""
+    compiler = os.environ.get("CC", "gcc").split()[-1]
+    library = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not os.path.isabs(library):
+        raise SystemExit(f"CC: expected a gcc with libasan, got {compiler}")
+    return {
+        **os.environ,
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2"),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "oxillama-sanitize"))
+    parser.add_argument("--targets", default="avx2 portable", help="see setup.py; default: %(default)s")
+    parser.add_argument("--build-only", action="store_true")
+    arguments, rest = parser.parse_known_args()
+    copy(arguments.folder)
+    build = {**os.environ, "OXILLAMA_DEBUG": "sanitize", "OXILLAMA_TARGETS": arguments.targets}
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=arguments.folder, env=build, check=True)
+    if arguments.build_only:
+        return 0
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--capture=sys", *(rest or TESTS)]
+    return subprocess.run(command, cwd=arguments.folder, env=environment()).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
