@@ -49,11 +49,12 @@ def walk(grammar: Grammar, seed: int) -> str | None:
         assert ids.size, f"nothing is allowed after {state.tokens}"
         can_end = [id for id in ids.tolist() if id in ends]
         assert bool(can_end) == state.is_complete, f"ends are {'' if can_end else 'not '}allowed, wrongly"
-        if can_end and (rng.random() < 0.3 or step == STEPS - 1):
+        others = [id for id in ids.tolist() if id not in ends]
+        if can_end and (not others or rng.random() < 0.3 or step == STEPS - 1):
             state.advance(can_end[0])
             assert state.has_ended
             break
-        token = rng.choice(ids.tolist())
+        token = rng.choice(others)
         assert state.allows_token(token), f"the mask allows {token}, the state does not"
         other = rng.randrange(vocabulary().n_vocab)
         assert state.allows_token(other) == (other in ids), f"mask and state differ on {other}"

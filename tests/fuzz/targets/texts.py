@@ -231,7 +231,7 @@ class VocabularyTarget(Target):
             vocabularies.plain_byte_pair(), vocabularies.word_piece(), vocabularies.rwkv(), vocabularies.plamo2(),
             vocabularies.whitespace(), vocabularies.unigram(precompiled_charsmap=np.zeros(0, np.uint8)),
         ]  # fmt: skip
-        hybrid = small_bpe("qwen2", model="hybriddna")
+        hybrid = small_bpe("qwen2") | {"tokenizer.ggml.model": "hybriddna"}
         hybrid["tokenizer.ggml.tokens"] += ["<dna>", "</dna>", "<oov>", "ACGTAC\ue000", "AAAAAA\ue000"]
         types = hybrid["tokenizer.ggml.token_type"].tolist() + [3, 3, 3, 1, 1]
         hybrid["tokenizer.ggml.token_type"] = np.array(types, np.int32)
