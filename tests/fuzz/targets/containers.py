@@ -447,18 +447,22 @@ class ImatrixTarget(Target):
         return [{"entries": old}, {"entries": old, "calls": 4, "dataset": "a.txt"}, {"gguf": new}]
 
     def mutate(self, value: Any, rng: Random) -> Any:
-        new = mutated(value, rng, values=[*INTEGERS, *KINDS, "x.in_sum2", "x.counts"], donors=self.seeds())
-        where = new.get("gguf", new)
-        if rng.random() < 0.4 and isinstance(where, dict):
-            where["bytes"] = [byte_change(rng)]
-        return new
+        for _ in range(20):
+            new = mutated(value, rng, values=[*INTEGERS, *KINDS, "x.in_sum2", "x.counts"], donors=self.seeds())
+            where = new.get("gguf", new)
+            if rng.random() < 0.4 and isinstance(where, dict):
+                where["bytes"] = [byte_change(rng)]
+            with suppress(SkipInput):
+                self._data(new)
+                return new
+        return value
+
+    def _data(self, value: Any) -> bytes:
+        return container(value["gguf"]) if "gguf" in value else self._old(built(value))
 
     def run(self, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise SkipInput
-        data = container(value["gguf"]) if "gguf" in value else self._old(built(value))
         path = Path("imatrix.dat")
-        path.write_bytes(data)
+        path.write_bytes(self._data(value))
         found = ImportanceMatrix.read(path)
         for entry in found.entries.values():
             matrices, cols = entry.sums.shape
