@@ -20,7 +20,17 @@ BELOW_ONE = math.nextafter(1.0, 0.0)
 
 def refuse(name: str, expected: str, value: object) -> ConfigError:
     """The error for an option that has a wrong value."""
-    return ConfigError(f"{name}: expected {expected}, got {value!r}")
+    return ConfigError(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """``value`` for a message: the beginning of its repr, or its type where that cannot be had (of data nested
+    too deeply, of integers of thousands of digits)."""
+    try:
+        text = repr(value)
+    except Exception:  # a caller's class may do anything
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def integer(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> int:
@@ -69,6 +79,15 @@ def token_ids(name: str, value: Any) -> tuple[int, ...]:
     if found is None or not all(map(is_token, found)):
         raise refuse(name, "token ids", value)
     return tuple(map(int, found))
+
+
+def text(name: str, value: Any) -> str:
+    """``value``, a string that UTF-8 can express. Raises ConfigError."""
+    try:
+        instance(name, value, str).encode()
+    except UnicodeEncodeError:
+        raise refuse(name, "text without lone surrogates", value) from None
+    return str(value)
 
 
 def texts(name: str, value: Any, *, empty: bool) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class GenerationOptions:
         self._set("priority", checks.integer("priority", self.priority))
         if self.timeout is not None:
             self._set("timeout", checks.number("timeout", self.timeout, checks.ABOVE_ZERO))
-        checks.instance("salt", self.salt, str)
+        checks.text("salt", self.salt)
         checks.boolean("logprobs", self.logprobs)
         checks.boolean("keep_logits", self.keep_logits)
         if self.top_logprobs is not None:

@@ -232,11 +232,12 @@ class SamplerConfig:
         if len(given) > 1:
             raise ConfigError(f"{given[0]}: cannot be combined with {given[1]}")
         plain = (bool, int, float, bytes, list, tuple, dict)
-        if isinstance(self.grammar, plain) or self.grammar == "":
+        if isinstance(self.grammar, plain) or (isinstance(self.grammar, str) and not self.grammar):
             raise checks.refuse("grammar", "GBNF text or a compiled grammar", self.grammar)
         schema = self.json_schema
         is_number = isinstance(schema, (int, float)) and not isinstance(schema, bool)
-        if is_number or isinstance(schema, (bytes, list, tuple)) or schema == "":
+        is_empty = isinstance(schema, str) and not schema
+        if is_number or is_empty or isinstance(schema, (bytes, list, tuple)):
             raise checks.refuse("json_schema", "a mapping, JSON text, True, False or a type", schema)
         if self.regex is not None and not isinstance(self.regex, str):
             raise checks.refuse("regex", "a string", self.regex)
@@ -254,7 +255,7 @@ class SamplerConfig:
             raise checks.refuse("order", "each stage at most once", names)
         for name, stage in STAGE_OF.items():
             if stage not in names and self._is_asked_for(name):
-                raise ConfigError(f"{name}: expected the stage {stage} in order, got {self.order!r}")
+                raise ConfigError(f"{name}: expected the stage {stage} in order, got {checks.shown(self.order)}")
 
     def _check_mirostat(self) -> None:
         if not self.mirostat:

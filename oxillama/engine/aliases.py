@@ -103,7 +103,7 @@ class ReferenceNames:
 
     def detokenize(self, tokens: Listed[int] | np.ndarray) -> str:
         """``tokenizer.decode(tokens)``."""
-        return self.model.tokenizer.decode([int(t) for t in tokens])
+        return self.model.tokenizer.decode(tokens)
 
     def decode_token(self, token: int) -> str:
         """Text of one token; what is not a whole character becomes U+FFFD."""

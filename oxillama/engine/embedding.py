@@ -39,7 +39,7 @@ def pooling_of(mode: PoolingMode | str | None, model: LoadedModel) -> PoolingMod
         return PoolingMode(mode)
     except ValueError as error:
         modes = ", ".join(mode.value for mode in PoolingMode)
-        raise ConfigError(f"pooling: expected one of {modes}, got {mode!r}") from error
+        raise ConfigError(f"pooling: expected one of {modes}, got {checks.shown(mode)}") from error
 
 
 def pool_hidden_states(states: np.ndarray, mode: PoolingMode | str) -> np.ndarray:

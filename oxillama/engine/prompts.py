@@ -48,7 +48,7 @@ def checked_tokens(tokens: Any, n_vocab: int) -> list[int]:
         raise PromptError(f"prompt: expected text or token ids, got {type(tokens).__name__}")
     wrong = next((t for t in found if not checks.is_token(t) or t >= n_vocab), None)
     if wrong is not None:
-        raise PromptError(f"prompt: expected token ids below {n_vocab}, got {wrong!r}")
+        raise PromptError(f"prompt: expected token ids below {n_vocab}, got {checks.shown(wrong)}")
     if not found:
         raise PromptError("prompt: has no tokens")
     return [int(t) for t in found]

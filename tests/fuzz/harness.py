@@ -20,7 +20,7 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,7 +29,8 @@ from typing import Any
 from oxillama.errors import OxiLlamaError
 from tests.fuzz.mutate import SkipInput, minimized
 
-SECONDS = 10.0
+SECONDS = 10.0  # of CPU time
+WALL = 30.0  # seconds after which an input hangs, on a machine that others use too
 MEMORY = 3 << 30
 GROWTH = 1 << 30  # bytes that one input may make the process grow by
 BATCH = 100
@@ -170,11 +171,9 @@ def attempt(target: Target, value: Any) -> Outcome:
     return outcome
 
 
-def serve(connection: Any, current: Any, log: str, extra: list[Target] | None = None) -> None:
+def serve(connection: Any, current: Any, log: str, extra: list[Target], wall: float) -> None:
     """The worker's life: answers requests until the pipe is closed."""
-    from tests.fuzz.targets import TARGETS
-
-    targets = TARGETS | {target.name: target for target in extra or ()}
+    targets = {target.name: target for target in extra}
     with open(log, "w", encoding="utf-8") as file, tempfile.TemporaryDirectory() as folder:
         os.dup2(file.fileno(), 2)  # Rust and the C library write there
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -187,6 +186,10 @@ def serve(connection: Any, current: Any, log: str, extra: list[Target] | None = 
                 name, what = connection.recv()
             except EOFError:
                 break
+            if name not in targets:
+                from tests.fuzz.targets import TARGETS
+
+                targets |= TARGETS
             target = targets[name]
             if name not in corpora:
                 corpora[name] = target.corpus()
@@ -201,8 +204,12 @@ def serve(connection: Any, current: Any, log: str, extra: list[Target] | None = 
             seed, start, n = what if isinstance(what, tuple) else (0, 0, 1)
             for index in range(start, start + n):
                 current.value = index
-                value = target.make(corpora[name], seed, index) if isinstance(what, tuple) else what[0]
-                faulthandler.dump_traceback_later(SECONDS, exit=True, file=file)
+                try:
+                    value = target.make(corpora[name], seed, index) if isinstance(what, tuple) else what[0]
+                except Exception:  # an input that cannot even be made
+                    counts["skipped"] += 1
+                    continue
+                faulthandler.dump_traceback_later(wall, exit=True, file=file)
                 outcome = attempt(target, value)
                 faulthandler.cancel_dump_traceback_later()
                 if outcome.is_finding:
@@ -224,10 +231,10 @@ class WorkerDied(Exception):
 class Worker:
     """A process that runs inputs; it is started when it is needed, and again after it died."""
 
-    def __init__(self, extra: list[Target] | None = None) -> None:
+    def __init__(self, extra: Sequence[Target] = (), wall: float = WALL) -> None:
         self._context = multiprocessing.get_context("spawn")  # the caller may have threads
         self._process: Any = None
-        self._extra = extra
+        self._extra, self._wall = list(extra), wall
         self._folder = tempfile.TemporaryDirectory()
         self._log = os.path.join(self._folder.name, "log")
         self.current = self._context.Value("q", 0)
@@ -237,7 +244,7 @@ class Worker:
         """The answer to a request. Raises WorkerDied."""
         if self._process is None:
             self._connection, other = self._context.Pipe()
-            arguments = (other, self.current, self._log, self._extra)
+            arguments = (other, self.current, self._log, self._extra, self._wall)
             self._process = self._context.Process(target=serve, args=arguments, daemon=True)
             self._process.start()
             other.close()
@@ -309,14 +316,18 @@ def fuzz(
             counts, found = worker.ask(target.name, (seed, index, n))
             worker.n_served += n
             index += n
-        except WorkerDied:
+        except WorkerDied as death:
             guilty = worker.current.value
-            counts, found = Counter({"before a crash": guilty - index}), []
+            try:  # what became of those before it was lost
+                counts, found = worker.ask(target.name, (seed, index, guilty - index))
+            except WorkerDied:
+                counts, found = Counter({"before a crash": guilty - index}), []
             index = guilty + 1
             value = target.make(target.corpus(), seed, guilty)
             again = outcome_of(worker, target.name, value)
             if again is None:  # not this input alone
                 counts["died, not again"] += 1
+                tell(f"{target.name}: input {guilty} of seed {seed} died, but not alone: {death}"[:3000])
             else:
                 found.append(again)
         report.counts.update(counts)

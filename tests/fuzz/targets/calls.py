@@ -261,7 +261,8 @@ class CommandTarget(Target):
         assert code in (0, 1, 2), f"exit code {code}"
         assert "Traceback" not in err.getvalue(), err.getvalue()
         if code == 2:
-            last = err.getvalue().rstrip("\n").rpartition("\n")[2]
-            assert ": error: " in last or "error: " in err.getvalue(), f"no error line: {err.getvalue()!r}"
+            assert "error: " in err.getvalue(), f"no error line: {err.getvalue()!r}"
+        if code:
+            raise OxiLlamaError(err.getvalue())
 
 

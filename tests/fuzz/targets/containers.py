@@ -160,7 +160,7 @@ def shard(index: int) -> dict[str, Any]:
 
 class ContainerTarget(Target):
     name = "gguf"
-    per_run = 500
+    per_run = 250
 
     def seeds(self) -> list[Any]:
         plain = {"metadata": [], "tensors": SMALL["tensors"][:1]}
@@ -322,7 +322,7 @@ def change_model(metadata: dict[str, Any], tensors: dict[str, list[Any]], how: s
 
 class ModelTarget(Target):
     name = "model"
-    per_run = 260
+    per_run = 60
 
     def seeds(self) -> list[Any]:
         return [{"base": name, "changes": []} for name in BASES]
@@ -426,7 +426,7 @@ class ModelTarget(Target):
 
 class ImatrixTarget(Target):
     name = "imatrix"
-    per_run = 400
+    per_run = 60
 
     def seeds(self) -> list[Any]:
         old = [["blk.0.attn_q.weight", 2, [1.0, 2.0, 3.0, 4.0]], ["x", 1, [0.5]]]
