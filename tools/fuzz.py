@@ -1,7 +1,8 @@
 """Runs hostile inputs through the library: ``python tools/fuzz.py TARGET --runs 20000 [--seed 1]``.
 
 TARGET is one of those in tests/fuzz/targets, or "all". What is found is minimized and saved to
-fuzz-findings/TARGET; ``--replay FILE`` runs one such input in this process. Exits with 1 if anything was found.
+fuzz-findings/TARGET; ``--replay FILE`` runs one such input in this process. The exit code is 1 if anything
+was found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tests.fuzz.targets import TARGETS
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("target", choices=[*TARGETS, "all"])
     parser.add_argument("--runs", type=int, metavar="N", help="inputs of each target")
     parser.add_argument("--seconds", type=float, metavar="N", help="time for each target")

@@ -24,8 +24,8 @@ def refuse(name: str, expected: str, value: object) -> ConfigError:
 
 
 def shown(value: object) -> str:
-    """``value`` for a message: the beginning of its repr, or its type where that cannot be had (of data nested
-    too deeply, of integers of thousands of digits)."""
+    """``value`` for a message: the beginning of its repr. Its type where that cannot be had: of data nested
+    too deeply, of integers of thousands of digits."""
     try:
         text = repr(value)
     except Exception:  # a caller's class may do anything

@@ -155,7 +155,9 @@ def _read_tokens(meta: Metadata) -> tuple[list[str], dict[str, int]]:
     try:
         "".join(tokens).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise TokenizerError(f"{key}: expected text or escaped bytes, got {error.object[error.start]!r}") from None
+        raise TokenizerError(
+            f"{key}: expected text or escaped bytes, got {error.object[error.start]!r}"
+        ) from None
     ids = dict(zip(tokens, range(len(tokens))))
     if len(ids) < len(tokens):
         first = next(i for i, token in enumerate(tokens) if ids[token] != i)

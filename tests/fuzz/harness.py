@@ -1,7 +1,9 @@
 """Runs hostile inputs in a process of its own, and says which of them do what the library promises not to.
 
-An input may be used, or be refused with an `OxiLlamaError`. Anything else is a finding: another exception, the
-end of the process, more than `SECONDS` for one input, more than `MEMORY` bytes. Findings are told apart by the
+An input may be used, or be refused with an `OxiLlamaError`. Anything else is a finding: another exception,
+    the
+end of the process, more than `SECONDS` for one input,
+    more than `MEMORY` bytes. Findings are told apart by the
 place in the library that they come from; one input of each is minimized and saved.
 """
 
@@ -167,7 +169,9 @@ def attempt(target: Target, value: Any) -> Outcome:
     if not outcome.is_finding and peak() - before > GROWTH:
         outcome = Outcome(f"memory, {outcome.kind}", True, f"grew by {(peak() - before) >> 20} MB")
     if not outcome.is_finding and time.process_time() - start > SECONDS:
-        outcome = Outcome(f"time, {outcome.kind}", True, f"took {time.process_time() - start:.1f} s of CPU time")
+        outcome = Outcome(
+            f"time, {outcome.kind}", True, f"took {time.process_time() - start:.1f} s of CPU time"
+        )
     return outcome
 
 
@@ -264,8 +268,16 @@ class Worker:
     def _kind(code: int, log: str) -> str:
         """What ended the process, and the innermost place in the library that its log names."""
         how = "hang" if "Timeout (" in log else f"exit code {code}"
-        frames = [line for line in log.splitlines() if "oxillama" in line and '", line' in line and "tests" not in line]
-        place = frames[0].split('"')[1].rpartition("/")[2] + ":" + frames[0].rpartition(" in ")[2] if frames else "?"
+        frames = [
+            line
+            for line in log.splitlines()
+            if "oxillama" in line and '", line' in line and "tests" not in line
+        ]
+        place = (
+            frames[0].split('"')[1].rpartition("/")[2] + ":" + frames[0].rpartition(" in ")[2]
+            if frames
+            else "?"
+        )
         return f"{how} in {place}"
 
     def close(self) -> None:
@@ -304,10 +316,8 @@ def fuzz(
     start: int = 0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Runs the corpus, then mutants of it: ``runs`` inputs, or for so many seconds; -1 runs for the corpus alone."""
+    """Runs the corpus, then mutants of it: so many inputs, or for so many seconds."""
     report, began, index = Report(target.name), time.monotonic(), start
-    if runs == -1:
-        runs = worker.ask(target.name, None)
     while (runs is None or index - start < runs) and (seconds is None or time.monotonic() - began < seconds):
         n = BATCH if runs is None else min(BATCH, runs - (index - start))
         if worker.n_served > LIFE:
@@ -360,7 +370,9 @@ def save(finding: Finding, target: str, folder: Path) -> Path:
     path = folder / target / f"{hashlib.sha256(text.encode()).hexdigest()[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    path.with_suffix(".txt").write_text(f"{finding.kind}\n{finding.details}\n", encoding="utf-8", errors="replace")
+    path.with_suffix(".txt").write_text(
+        f"{finding.kind}\n{finding.details}\n", encoding="utf-8", errors="replace"
+    )
     return path
 
 

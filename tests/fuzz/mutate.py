@@ -1,4 +1,4 @@
-"""What hostile inputs are made of: an input is a JSON value, so one mutator and one minimizer serve all targets.
+"""What hostile inputs are made of: JSON values, so that one mutator and one minimizer serve all targets.
 
 What JSON cannot hold, or only at length, is written as an object of one key: ``{"@repeat": [text, n]}``,
 ``{"@nest": [key, n, inner]}`` (key null: lists), ``{"@bytes": hex}``, ``{"@array": [dtype, values]}``,
@@ -19,6 +19,11 @@ Path = tuple[Any, ...]
 MOST_PATHS = 3000
 
 
+def words(text: str) -> list[str]:
+    """A list that is written as one text."""
+    return text.split()
+
+
 class SkipInput(Exception):
     """An input that describes nothing which can be built."""
 
@@ -28,16 +33,19 @@ INTEGERS += [2**32 - 1, 2**32, 2**53, 2**61, 2**63 - 1, 2**63, -(2**63), 2**64 -
 FLOATS = [0.0, -0.0, 0.5, 1.0, -1.5, 1e-320, 1e-45, 1e-9, 3.4e38, 1e39, 1e308, -1e308]
 FLOATS += [float("inf"), float("-inf"), float("nan")]
 STRINGS: list[Any] = [
-    "", " ", "a", "\0", "\n", "\ud800", "\udcff", "\u00e9", "\U0001f999", "\ufeff", "\u2028", "the fox", "None",
+    "", " ", "a", "\0", "\n", "\ud800", "\udcff", "\u00e9", "\U0001f999", "\ufeff", "\u2028", "the fox",
+    "None",
     "../../x", "http://[", "#", "$ref", "{}", "[", "(", "(?:", "%s", "{{", "<|im_start|>", "<s>", "__class__",
-    "0", "-1", "1e999", "a" * 40, {"@repeat": ["a", 5000]}, {"@repeat": ["(", 3000]}, {"@repeat": ["\U0001f999", 999]},
+    "0", "-1", "1e999", "a" * 40, {"@repeat": ["a", 5000]}, {"@repeat": ["(", 3000]},
+    {"@repeat": ["\U0001f999", 999]},
 ]  # fmt: skip
 ODD: list[Any] = [
     None, True, False, [], {}, [[]], [None], {"a": 1}, {"": {}}, ["a", 1], {"@nest": ["a", 60, 1]},
     {"@nest": [None, 60, 1]}, {"@nest": ["a", 4000, 1]}, {"@nest": [None, 4000, 1]},
 ]  # fmt: skip
 STRANGE: list[Any] = [
-    {"@bytes": ""}, {"@bytes": "00ff"}, {"@tuple": []}, {"@tuple": [1, 2]}, {"@tuple": ["a", ""]}, {"@set": [1]},
+    {"@bytes": ""}, {"@bytes": "00ff"}, {"@tuple": []}, {"@tuple": [1, 2]}, {"@tuple": ["a", ""]},
+    {"@set": [1]},
     {"@object": 0}, {"@array": ["int64", [1, 2]]}, {"@array": ["float32", [1.5]]}, {"@array": ["int32", []]},
     {"@array": ["bool", [True]]}, {"@array": ["int64", [[1, 2]]]}, {"@array": ["object", ["a"]]},
 ]  # fmt: skip
@@ -150,7 +158,11 @@ def mutated(
         path = rng.choice(top if top and rng.random() < 0.5 else places)
         old, parent, how = at(value, path), at(value, path[:-1]), rng.random()
         if how < 0.45:
-            new = copy.deepcopy(rng.choice(values)) if values and rng.random() < 0.4 else hostile(rng, old, strange)
+            new = (
+                copy.deepcopy(rng.choice(values))
+                if values and rng.random() < 0.4
+                else hostile(rng, old, strange)
+            )
             replaced(value, path, new)
         elif how < 0.57:
             del parent[path[-1]]
@@ -164,8 +176,14 @@ def mutated(
             if inside is not None:
                 values_inside = list(inside.values())
                 kin = rng.choice(values_inside) if values_inside and rng.random() < 0.4 else None
-                fresh = copy.deepcopy(rng.choice(values)) if values and rng.random() < 0.6 else hostile(rng, kin, strange)
-                inside[rng.choice(keys)] = copy.deepcopy(kin) if kin is not None and rng.random() < 0.5 else fresh
+                fresh = (
+                    copy.deepcopy(rng.choice(values))
+                    if values and rng.random() < 0.6
+                    else hostile(rng, kin, strange)
+                )
+                inside[rng.choice(keys)] = (
+                    copy.deepcopy(kin) if kin is not None and rng.random() < 0.5 else fresh
+                )
         elif how < 0.9 and isinstance(parent, list):
             n = rng.choice([1, 1, 2, 30])
             parent[path[-1] : path[-1]] = [copy.deepcopy(old) for _ in range(n)]
@@ -173,7 +191,9 @@ def mutated(
             other_index = rng.randrange(len(parent))
             parent[path[-1]], parent[other_index] = parent[other_index], parent[path[-1]]
         else:
-            wrapped = rng.choice([[copy.deepcopy(old)], {rng.choice(list(keys) or ["a"]): copy.deepcopy(old)}])
+            wrapped = rng.choice(
+                [[copy.deepcopy(old)], {rng.choice(list(keys) or ["a"]): copy.deepcopy(old)}]
+            )
             replaced(value, path, wrapped)
     return value
 
@@ -182,7 +202,7 @@ TOKEN = re.compile(r"\w+|\s+|\W")
 
 
 def mutated_text(text: str, rng: Random, words: Sequence[str] = (), times: int = 4) -> str:
-    """A text with tokens left out, repeated, exchanged or put in; ``words`` are tokens that mean something."""
+    """A text with tokens left out, repeated, exchanged or put in; ``words`` are those that mean something."""
     parts = TOKEN.findall(text)
     for _ in range(rng.choice([1, 1, 2, times])):
         index, how = rng.randrange(len(parts) + 1), rng.random()
@@ -205,8 +225,42 @@ def mutated_text(text: str, rng: Random, words: Sequence[str] = (), times: int =
     return "".join(parts)
 
 
-ODD_PIECES = ["\0", "\n", " ", "\\", "'", '"', "(", ")", "[", "]", "{", "}", "<", ">", "|", "*", "+", "?", "-", "^"]
-ODD_PIECES += ["0", "1", "99999", "4294967296", "-1", "a", "\u00e9", "\U0001f999", "\ud800", "\\u0000", "\x80", "%"]
+ODD_PIECES = [
+    "\0",
+    "\n",
+    " ",
+    "\\",
+    "'",
+    '"',
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "<",
+    ">",
+    "|",
+    "*",
+    "+",
+    "?",
+    "-",
+    "^",
+]
+ODD_PIECES += [
+    "0",
+    "1",
+    "99999",
+    "4294967296",
+    "-1",
+    "a",
+    "\u00e9",
+    "\U0001f999",
+    "\ud800",
+    "\\u0000",
+    "\x80",
+    "%",
+]
 
 
 def smaller(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

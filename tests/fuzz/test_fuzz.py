@@ -6,17 +6,16 @@ And the harness itself: it finds what it is there to find, and says which input 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
-from oxillama.errors import GGUFError
-from tests.fuzz.harness import Finding, Target, Worker, fuzz, minimize, outcome_of
+from tests.fuzz.harness import Finding, Worker, fuzz, minimize, outcome_of
 from tests.fuzz.mutate import built, minimized, mutated, smaller
 from tests.fuzz.targets import TARGETS
+from tests.fuzz.unsound import Unsound
 
 SEED = 1
 
@@ -48,30 +47,6 @@ def test_what_the_corpus_begins_with_is_valid(name: str, worker: Worker) -> None
 # --- the harness ------------------------------------------------------------------------------------
 
 
-class Unsound(Target):
-    """Does what it is told."""
-
-    name = "unsound"
-
-    def seeds(self) -> list[Any]:
-        return [["fine"], ["refused"], ["error", "ballast"], ["crash"], ["memory"], ["fine"], ["hang"], ["fine"]]
-
-    def mutate(self, value: Any, rng: Random) -> Any:
-        return ["fine", rng.random()]
-
-    def run(self, value: Any) -> None:
-        if "refused" in value:
-            raise GGUFError("no")
-        if "error" in value:
-            raise KeyError("x")
-        if "crash" in value:
-            os.abort()
-        if "memory" in value:
-            bytearray(8 << 30)
-        if "hang" in value:
-            time.sleep(60)
-
-
 def test_the_harness_finds_what_is_unsound() -> None:
     target = Unsound()
     with Worker([target], wall=1.0) as worker:
@@ -96,7 +71,10 @@ def test_the_same_number_is_the_same_input() -> None:
         corpus = target.corpus()
         index = len(corpus) + 3
         assert repr(target.make(corpus, 5, index)) == repr(target.make(corpus, 5, index)), target.name
-        assert any(repr(target.make(corpus, 5, index + n)) != repr(target.make(corpus, 6, index + n)) for n in range(5))
+        assert any(
+            repr(target.make(corpus, 5, index + n)) != repr(target.make(corpus, 6, index + n))
+            for n in range(5)
+        )
 
 
 def test_an_input_is_made_smaller_until_nothing_can_go() -> None:

@@ -16,11 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from oxillama import EngineConfig, GenerationOptions, InferenceEngine, OxiLlamaError, SamplerConfig, SchedulerConfig
+from oxillama import (
+    EngineConfig,
+    GenerationOptions,
+    InferenceEngine,
+    OxiLlamaError,
+    SamplerConfig,
+    SchedulerConfig,
+)
 from oxillama.cli import main
 from oxillama.config.sampler import ORDER
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import FLOATS, INTEGERS, STRANGE, SkipInput, built, hostile, mutated
+from tests.fuzz.mutate import FLOATS, INTEGERS, STRANGE, SkipInput, built, hostile, mutated, words
 from tests.fuzz.targets.containers import model_file
 from tests.fuzz.targets.texts import MESSAGES
 from tests.support.tiny_file import write_tiny_model
@@ -50,9 +57,12 @@ def engine() -> InferenceEngine:
 # --- options ----------------------------------------------------------------------------------------
 
 OPTION_VALUES: list[Any] = [
-    *INTEGERS, *FLOATS, 5, 0.9, 2.0, True, False, None, "", "f16", "q8_0", "bf16", "Q4_K", "q8_0", "int8", "f32", *ORDER, list(ORDER),
-    list(ORDER)[::-1], ["top_k"], {"@tuple": ["temperature"]}, ["\n", ""], [["a"]], {"@tuple": [{"@tuple": [1, 2]}, "x"]}, [1, 2], [1e9],
-    {"@tuple": [1, 300, 2]}, {"1": -5.0}, "root ::= [a-z]+", "[0-9]+", {"type": "boolean"}, True, ["yes", "no"], [""], ["\ud800"], *STRANGE,
+    *INTEGERS, *FLOATS, 5, 0.9, 2.0, True, False, None, "", "f16", "q8_0", "bf16", "Q4_K", "q8_0", "int8",
+    "f32", *ORDER, list(ORDER),
+    list(ORDER)[::-1], ["top_k"], {"@tuple": ["temperature"]}, ["\n", ""], [["a"]],
+    {"@tuple": [{"@tuple": [1, 2]}, "x"]}, [1, 2], [1e9],
+    {"@tuple": [1, 300, 2]}, {"1": -5.0}, "root ::= [a-z]+", "[0-9]+", {"type": "boolean"}, True, ["yes",
+    "no"], [""], ["\ud800"], *STRANGE,
 ]  # fmt: skip
 
 
@@ -64,9 +74,18 @@ class OptionsTarget(Target):
     def seeds(self) -> list[Any]:
         return [{"class": name, "fields": {}} for name in CLASSES] + [
             {"class": "SamplerConfig", "fields": {"mirostat": 2, "temperature": 1.0}},
-            {"class": "SamplerConfig", "fields": {"dry_multiplier": 0.5, "xtc_probability": 0.5, "typical_p": 0.5}},
-            {"class": "SamplerConfig", "fields": {"regex": "[0-9]+", "top_n_sigma": 1.0, "dynatemp_range": 0.5}},
-            {"class": "SamplerConfig", "fields": {"allowed_tokens": [5, 6, 7], "min_tokens": 2, "ignore_eos": True}},
+            {
+                "class": "SamplerConfig",
+                "fields": {"dry_multiplier": 0.5, "xtc_probability": 0.5, "typical_p": 0.5},
+            },
+            {
+                "class": "SamplerConfig",
+                "fields": {"regex": "[0-9]+", "top_n_sigma": 1.0, "dynatemp_range": 0.5},
+            },
+            {
+                "class": "SamplerConfig",
+                "fields": {"allowed_tokens": [5, 6, 7], "min_tokens": 2, "ignore_eos": True},
+            },
             {"class": "GenerationOptions", "fields": {"stop": ["a"], "top_logprobs": 3, "keep_logits": True}},
             {"class": "EngineConfig", "fields": {"quantize": "Q8_0", "kv_type": "f32", "page_size": 4}},
         ]
@@ -78,7 +97,9 @@ class OptionsTarget(Target):
             name = rng.choice(names)
             old = getattr(CLASSES[value["class"]](), name)
             plain = old if isinstance(old, (int, float, str)) else None
-            chosen[name] = rng.choice(OPTION_VALUES) if rng.random() < 0.5 else hostile(rng, plain, strange=True)
+            chosen[name] = (
+                rng.choice(OPTION_VALUES) if rng.random() < 0.5 else hostile(rng, plain, strange=True)
+            )
         return {"class": value["class"], "fields": chosen}
 
     def run(self, value: Any) -> None:
@@ -99,7 +120,9 @@ class OptionsTarget(Target):
             most = None if made.max_tokens is None else min(made.max_tokens, 4)
             engine().stream([1, 2, 3], made, max_tokens=most).result()
         elif cls is SchedulerConfig:
-            with InferenceEngine(EngineConfig(model_path=model_path(), num_threads=1, scheduler=made)) as other:
+            with InferenceEngine(
+                EngineConfig(model_path=model_path(), num_threads=1, scheduler=made)
+            ) as other:
                 other.generate_batch([[1, 2], [3, 4, 5]], max_tokens=2)
         else:
             if (made.num_threads or 0) > 8:
@@ -113,14 +136,18 @@ class OptionsTarget(Target):
 
 # --- prompts ----------------------------------------------------------------------------------------
 
-METHODS = (
-    "generate embed embed_batch tokenize detokenize decode_token logits hidden_states chat generate_batch stream_batch "
+METHODS = words(
+    "generate embed embed_batch tokenize detokenize decode_token logits hidden_states chat "
+    "generate_batch stream_batch "
     "rerank prime_with_prefix session is_eos generate_with_logits encode decode token_bytes"
-).split()
+)
 PROMPTS: list[Any] = [
-    "the fox", [1, 2, 3], {"@array": ["int64", [1, 2, 3]]}, {"@tuple": [4, 5]}, MESSAGES[:2], ["the", "fox"], [[1, 2], "a"], 7,
-    {"@array": ["float32", [1.0, 2.0]]}, {"@array": ["uint8", [1, 2]]}, {"@repeat": ["the ", 100]}, [300], [-1], [1.0], ["1"], [True],
-    {"@array": ["int64", [[1, 2]]]}, {"@bytes": "616263"}, None, "\ud800", {"a": 1}, [None], [2**70], "<|im_end|>",
+    "the fox", [1, 2, 3], {"@array": ["int64", [1, 2, 3]]}, {"@tuple": [4, 5]}, MESSAGES[:2], ["the", "fox"],
+    [[1, 2], "a"], 7,
+    {"@array": ["float32", [1.0, 2.0]]}, {"@array": ["uint8", [1, 2]]}, {"@repeat": ["the ", 100]}, [300],
+    [-1], [1.0], ["1"], [True],
+    {"@array": ["int64", [[1, 2]]]}, {"@bytes": "616263"}, None, "\ud800", {"a": 1}, [None], [2**70],
+    "<|im_end|>",
 ]  # fmt: skip
 
 
@@ -133,9 +160,18 @@ class PromptTarget(Target):
         return [{"method": method, "prompt": prompt} for method in METHODS for prompt in PROMPTS[:7]]
 
     def mutate(self, value: Any, rng: Random) -> Any:
-        new = mutated(value, rng, keys=("role", "content", "type", "text"), values=PROMPTS, fixed=("method",), strange=True)
+        new = mutated(
+            value,
+            rng,
+            keys=("role", "content", "type", "text"),
+            values=PROMPTS,
+            fixed=("method",),
+            strange=True,
+        )
         new["method"] = rng.choice(METHODS) if rng.random() < 0.3 else value["method"]
-        new["options"] = rng.choice([{}, {}, {"max_tokens": 0}, {"add_special": False}, {"pooling": "x"}, {"normalize": True}])
+        new["options"] = rng.choice(
+            [{}, {}, {"max_tokens": 0}, {"add_special": False}, {"pooling": "x"}, {"normalize": True}]
+        )
         return new
 
     def run(self, value: Any) -> None:
@@ -173,16 +209,34 @@ class PromptTarget(Target):
 
 # --- command lines ----------------------------------------------------------------------------------
 
-FILES = ("tiny.gguf", "small.gguf", "bert.gguf", "text.txt", "none.gguf", "broken.gguf", "folder", "empty", "schema.json", "words.gguf")
-ARGUMENTS = (
-    "run chat info tokenize quantize imatrix convert doctor -p -f --prompt --file -n -t -c -s -q -v --json --tensors --decode "
-    "--pieces --no-special --parse-special --system --temp --top-k --top-p --min-p --seed --max-tokens --stop --timeout --kv-type "
-    "--page-size --quantize --compute --tokenizer --grammar --json-schema --regex --choice --samplers --logit-bias --banned-tokens "
-    "--mirostat --repeat-penalty --dry-multiplier --greedy --ignore-eos --progress --no-progress --imatrix --pure --dry-run "
-    "--keep-split --type --version --help --chunks --chunk-size --process-output -o out.gguf --allow-requantize --output-tensor "
-    "Q4_K_M Q8_0 F16 IQ2_XXS q4_0 0 1 2 3 -1 4 99999999999999999999 nan inf 1e999 0.5 f16 f32 bf16 x=1 5+1.5 5-inf - -- a "
+FILES = (
+    "tiny.gguf",
+    "small.gguf",
+    "bert.gguf",
+    "text.txt",
+    "none.gguf",
+    "broken.gguf",
+    "folder",
+    "empty",
+    "schema.json",
+    "words.gguf",
+)
+ARGUMENTS = words(
+    "run chat info tokenize quantize imatrix convert doctor -p -f --prompt --file -n -t -c -s -q -v "
+    "--json --tensors --decode "
+    "--pieces --no-special --parse-special --system --temp --top-k --top-p --min-p --seed --max-tokens "
+    "--stop --timeout --kv-type "
+    "--page-size --quantize --compute --tokenizer --grammar --json-schema --regex --choice --samplers "
+    "--logit-bias --banned-tokens "
+    "--mirostat --repeat-penalty --dry-multiplier --greedy --ignore-eos --progress --no-progress "
+    "--imatrix --pure --dry-run "
+    "--keep-split --type --version --help --chunks --chunk-size --process-output -o out.gguf "
+    "--allow-requantize --output-tensor "
+    "Q4_K_M Q8_0 F16 IQ2_XXS q4_0 0 1 2 3 -1 4 99999999999999999999 nan inf 1e999 0.5 f16 f32 bf16 x=1 "
+    "5+1.5 5-inf - -- a "
     "top_k;temperature [0-9]+ once the fox 1,2,3 [1] --threads=1 --ctx=16 --ctx=0 --template chatml --format"
-).split() + ["", " ", "\u00e9", "\ud800", "a b", "\0", "once upon a time"]
+)
+ARGUMENTS += ["", " ", "\u00e9", "\ud800", "a b", "\0", "once upon a time"]
 LINES = [
     ["run", "tiny.gguf", "-p", "the fox"],
     ["run", "tiny.gguf", "-f", "text.txt", "--json-schema", "schema.json"],
@@ -239,7 +293,18 @@ class CommandTarget(Target):
                 line[at : at + 1] = [new]
             else:
                 del line[at : at + 1]
-        text = rng.choice([value["input"], "", "\ud800", '"""a\nb', "/save x\n/load x\n", "\\\n", "/regen\n/undo\n", "/template x\n"])
+        text = rng.choice(
+            [
+                value["input"],
+                "",
+                "\ud800",
+                '"""a\nb',
+                "/save x\n/load x\n",
+                "\\\n",
+                "/regen\n/undo\n",
+                "/template x\n",
+            ]
+        )
         return {"line": line, "input": text}
 
     def run(self, value: Any) -> None:
@@ -250,7 +315,9 @@ class CommandTarget(Target):
         line = [*line[:1], *TAME.get(line[0] if line else "", []), *line[1:]]
         out, err = io.StringIO(), io.StringIO()
         saved, handler = (sys.stdin, sys.stdout, sys.stderr), dict(os.environ)
-        sys.stdin = io.TextIOWrapper(io.BytesIO(value["input"].encode("utf-8", "surrogatepass")), "utf-8", "surrogateescape")
+        sys.stdin = io.TextIOWrapper(
+            io.BytesIO(value["input"].encode("utf-8", "surrogatepass")), "utf-8", "surrogateescape"
+        )
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = main(line)
@@ -264,5 +331,3 @@ class CommandTarget(Target):
             assert "error: " in err.getvalue(), f"no error line: {err.getvalue()!r}"
         if code:
             raise OxiLlamaError(err.getvalue())
-
-

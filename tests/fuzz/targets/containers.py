@@ -1,6 +1,7 @@
 """GGUF containers, whole models, importance matrices.
 
-A container is described by its parts, each of which may be wrong: metadata, tensor entries, counts, alignment,
+A container is described by its parts, each of which may be wrong: metadata, tensor entries, counts,
+    alignment,
 then bytes changed in the file that comes of it. A model is one of the zoo's and a list of changes to it.
 """
 
@@ -24,7 +25,7 @@ from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile, StringArray
 from oxillama.quantize.imatrix import ImportanceMatrix
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, hostile, mutated
+from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, hostile, mutated, words
 from tests.support import gguf_writer as ggufwriter
 from tests.support.zoo import LAYERS, MODELS, VARIANTS, VOCAB, Model
 
@@ -95,7 +96,9 @@ def container(parts: Any) -> bytes:
             key: int(parts[key]) % 2**64 for key in ("n_pairs", "n_entries") if parts.get(key) is not None
         }
         version = int(parts.get("version", 3)) % 2**32
-        found = bytearray(ggufwriter.assemble(pairs, entries, bytes(data), version=version, alignment=step, **counts))
+        found = bytearray(
+            ggufwriter.assemble(pairs, entries, bytes(data), version=version, alignment=step, **counts)
+        )
         for change in parts.get("bytes", []):
             at, new = change
             at = int(at) % (len(found) + 1)
@@ -113,7 +116,9 @@ def byte_change(rng: Random) -> list[Any]:
     at = rng.choice([rng.randrange(64), rng.randrange(600), rng.randrange(2**31)])
     if rng.random() < 0.2:
         return [at, rng.choice([-1, -8, 1, 8, -100, 40])]
-    new = rng.choice([bytes([rng.randrange(256)]), struct.pack("<Q", rng.choice(INTEGERS) % 2**64), rng.randbytes(3)])
+    new = rng.choice(
+        [bytes([rng.randrange(256)]), struct.pack("<Q", rng.choice(INTEGERS) % 2**64), rng.randbytes(3)]
+    )
     return [at, {"@bytes": new[: rng.choice([1, 4, 8])].hex()}]
 
 
@@ -146,7 +151,11 @@ SMALL: dict[str, Any] = {
         ["flags", "[bool]", [True, False]],
         ["nest", "[[i16]]", [[1], [2, 3]]],
     ],
-    "tensors": [["w", [8], 0, 32, None], ["q", [32, 2], FORMATS["Q4_0"].id, 36, None], ["v", [8, 1], 0, 32, None]],
+    "tensors": [
+        ["w", [8], 0, 32, None],
+        ["q", [32, 2], FORMATS["Q4_0"].id, 36, None],
+        ["v", [8, 1], 0, 32, None],
+    ],
     "alignment": 32,
     "version": 3,
 }
@@ -164,7 +173,11 @@ class ContainerTarget(Target):
 
     def seeds(self) -> list[Any]:
         plain = {"metadata": [], "tensors": SMALL["tensors"][:1]}
-        return [{"files": [SMALL]}, {"files": [plain | {"version": 2}]}, {"files": [shard(i) for i in range(3)]}]
+        return [
+            {"files": [SMALL]},
+            {"files": [plain | {"version": 2}]},
+            {"files": [shard(i) for i in range(3)]},
+        ]
 
     def mutate(self, value: Any, rng: Random) -> Any:
         for _ in range(20):
@@ -172,7 +185,12 @@ class ContainerTarget(Target):
                 value, rng, keys=("n_pairs", "n_entries", "alignment", "version"),
                 values=[*INTEGERS, *KINDS, *SPLIT, *TYPE_IDS], fixed=(), donors=self.seeds(), times=3,
             )  # fmt: skip
-            if rng.random() < 0.4 and isinstance(new, dict) and isinstance(new.get("files"), list) and new["files"]:
+            if (
+                rng.random() < 0.4
+                and isinstance(new, dict)
+                and isinstance(new.get("files"), list)
+                and new["files"]
+            ):
                 file = rng.choice(new["files"])
                 if isinstance(file, dict):
                     file["bytes"] = [byte_change(rng) for _ in range(rng.randint(1, 3))]
@@ -204,7 +222,7 @@ class ContainerTarget(Target):
 
 # --- models -----------------------------------------------------------------------------------------
 
-LETTERS = "\u2581 e t a o i n s h r d l u c m w f g y p b v k x".split()
+LETTERS = words("\u2581 e t a o i n s h r d l u c m w f g y p b v k x")
 TOKENS = ["<unk>", "<s>", "</s>", *LETTERS, "\u2581t", "he", "\u2581the", "<|im_end|>", "."]
 TOKENS += [f"w{i}" for i in range(VOCAB - len(TOKENS))]
 TYPES = [2, 3, 3, *[1] * (VOCAB - 3)]
@@ -219,31 +237,53 @@ VOCABULARY: list[list[Any]] = [
 ]
 BASES: dict[str, Model] = MODELS | VARIANTS
 BASES = {name: model for name, model in BASES.items() if model.n_layers <= 8}  # others are the same, but slow
-KEY_NAMES = (
-    "block_count context_length embedding_length feed_forward_length attention.head_count attention.head_count_kv "
-    "attention.key_length attention.value_length attention.layer_norm_rms_epsilon attention.layer_norm_epsilon "
-    "attention.sliding_window attention.sliding_window_pattern attention.scale attention.clamp_kqv attention.causal "
+KEY_NAMES = words(
+    "block_count context_length embedding_length feed_forward_length attention.head_count "
+    "attention.head_count_kv "
+    "attention.key_length attention.value_length attention.layer_norm_rms_epsilon "
+    "attention.layer_norm_epsilon "
+    "attention.sliding_window attention.sliding_window_pattern attention.scale attention.clamp_kqv "
+    "attention.causal "
     "attention.max_alibi_bias attention.q_lora_rank attention.kv_lora_rank attention.key_length_mla "
-    "attention.value_length_mla attention.temperature_length attention.temperature_scale attention.output_scale "
+    "attention.value_length_mla attention.temperature_length attention.temperature_scale "
+    "attention.output_scale "
     "attn_logit_softcapping final_logit_softcapping rope.dimension_count rope.freq_base rope.freq_base_swa "
     "rope.scaling.type rope.scaling.factor rope.scaling.attn_factor rope.scaling.original_context_length "
-    "rope.scaling.finetuned rope.scaling.yarn_log_multiplier rope.dimension_sections rope.scale_linear expert_count "
+    "rope.scaling.finetuned rope.scaling.yarn_log_multiplier rope.dimension_sections rope.scale_linear "
+    "expert_count "
     "expert_used_count expert_shared_count expert_feed_forward_length expert_shared_feed_forward_length "
     "expert_weights_scale expert_weights_norm expert_gating_func expert_group_count expert_group_used_count "
     "leading_dense_block_count interleave_moe_layer_step moe_every_n_layers logit_scale residual_scale "
-    "embedding_scale vocab_size use_parallel_residual pooling_type ssm.conv_kernel ssm.inner_size ssm.state_size "
+    "embedding_scale vocab_size use_parallel_residual pooling_type ssm.conv_kernel ssm.inner_size "
+    "ssm.state_size "
     "ssm.time_step_rank ssm.group_count ssm.dt_b_c_rms wkv.head_size time_mix_extra_dim time_decay_extra_dim "
-    "rescale_every_n_layers token_shift_count shortconv.l_cache attention.decay_lora_rank attention.iclr_lora_rank "
-    "attention.value_residual_mix_lora_rank attention.gate_lora_rank tensor_data_layout swin_norm decoder_start_token_id "
+    "rescale_every_n_layers token_shift_count shortconv.l_cache attention.decay_lora_rank "
+    "attention.iclr_lora_rank "
+    "attention.value_residual_mix_lora_rank attention.gate_lora_rank tensor_data_layout swin_norm "
+    "decoder_start_token_id "
     "attention.group_norm_groups attention.group_norm_epsilon classifier.output_labels nextn_predict_layers"
-).split()
-TOKENIZER_NAMES = (
+)
+TOKENIZER_NAMES = words(
     "model pre tokens scores token_type merges bos_token_id eos_token_id eot_token_id unknown_token_id "
     "padding_token_id seperator_token_id mask_token_id add_bos_token add_eos_token add_space_prefix "
     "token_type_count suppress_tokens fim_pre_token_id remove_extra_whitespaces precompiled_charsmap"
-).split()
+)
 FILLS = ("nan", "inf", "-inf", "zeros", "huge", "tiny", "negative", "random")
-WORDS = ["llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "no_vocab", "none", "linear", "yarn", "longrope", "dynamic", "su"]
+WORDS = [
+    "llama",
+    "gpt2",
+    "bert",
+    "t5",
+    "rwkv",
+    "plamo2",
+    "no_vocab",
+    "none",
+    "linear",
+    "yarn",
+    "longrope",
+    "dynamic",
+    "su",
+]
 
 
 @functools.cache
@@ -273,11 +313,21 @@ def model_file(value: Any) -> bytes:
             entries.append(ggufwriter.entry(encoded(name), dims, int(type_id) % 2**32, len(data)))
             data += values if isinstance(values, bytes) else np.ascontiguousarray(values, "<f4").tobytes()
         return ggufwriter.assemble(written, entries, bytes(data))
-    except (KeyError, TypeError, ValueError, OverflowError, struct.error, IndexError, AttributeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        struct.error,
+        IndexError,
+        AttributeError,
+    ) as error:
         raise SkipInput(str(error)) from None
 
 
-def change_model(metadata: dict[str, Any], tensors: dict[str, list[Any]], how: str, name: str, *what: Any) -> None:
+def change_model(
+    metadata: dict[str, Any], tensors: dict[str, list[Any]], how: str, name: str, *what: Any
+) -> None:
     if how == "set":
         metadata[name] = (what[0], what[1])
     elif how == "drop":
@@ -295,7 +345,9 @@ def change_model(metadata: dict[str, Any], tensors: dict[str, list[Any]], how: s
         n = 1
         for dim in what[0]:
             n *= int(dim)
-        data = np.resize(np.asarray(tensors[name][3], np.float32), n).tobytes() if 0 < n <= 10**5 else bytes(64)
+        data = (
+            np.resize(np.asarray(tensors[name][3], np.float32), n).tobytes() if 0 < n <= 10**5 else bytes(64)
+        )
         tensors[name][1:] = [what[0], 0, data]
     elif how == "type":  # random blocks of the right length
         type_id = int(what[0])
@@ -337,8 +389,12 @@ class ModelTarget(Target):
             return self._change_metadata(rng, pairs)
         name = rng.choice(list(tensors))
         shape = list(tensors[name].shape[::-1])
-        how = rng.choice(["drop", "rename", "copy", "shape", "shape", "type", "type", "fill", "fill", "fill", "cut", "add"])
-        other = rng.choice([*tensors, "blk.9.attn_q.weight", "output.weight", "rope_freqs.weight", "cls.weight", ""])
+        how = rng.choice(
+            ["drop", "rename", "copy", "shape", "shape", "type", "type", "fill", "fill", "fill", "cut", "add"]
+        )
+        other = rng.choice(
+            [*tensors, "blk.9.attn_q.weight", "output.weight", "rope_freqs.weight", "cls.weight", ""]
+        )
         if how in ("rename", "copy"):
             return [how, name, other]
         if how == "add":
@@ -347,7 +403,11 @@ class ModelTarget(Target):
             new = list(shape)
             at = rng.randrange(len(new))
             new[at] = rng.choice([new[at] * 2, new[at] // 2, new[at] + 1, new[at] - 1, 1, 0, *INTEGERS])
-            return [how, name, rng.choice([new, new, shape[::-1], [1, *shape], [*shape, 1], [int(np.prod(shape))]])]
+            return [
+                how,
+                name,
+                rng.choice([new, new, shape[::-1], [1, *shape], [*shape, 1], [int(np.prod(shape))]]),
+            ]
         if how == "type":
             return [how, name, rng.choice(TYPE_IDS), rng.choice([0, rng.randrange(1, 99)])]
         if how == "fill":
@@ -448,7 +508,9 @@ class ImatrixTarget(Target):
 
     def mutate(self, value: Any, rng: Random) -> Any:
         for _ in range(20):
-            new = mutated(value, rng, values=[*INTEGERS, *KINDS, "x.in_sum2", "x.counts"], donors=self.seeds())
+            new = mutated(
+                value, rng, values=[*INTEGERS, *KINDS, "x.in_sum2", "x.counts"], donors=self.seeds()
+            )
             where = new.get("gguf", new)
             if rng.random() < 0.4 and isinstance(where, dict):
                 where["bytes"] = [byte_change(rng)]

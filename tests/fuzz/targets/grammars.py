@@ -18,7 +18,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.tokenizer.bridge import TokenizerBridge
 from tests.fuzz.harness import Target
-from tests.fuzz.mutate import INTEGERS, SkipInput, built, mutated, mutated_text
+from tests.fuzz.mutate import INTEGERS, SkipInput, built, mutated, mutated_text, words
 
 STEPS = 24
 
@@ -103,9 +103,51 @@ GBNF = [
     'root ::= "\\u00e9" | [\\U0001F600-\\U0001F64F] | .',
     'root ::= a{3} | b{1,} | ""\na ::= b b?\nb ::= "q" a | "r"',
 ]
-GBNF_WORDS = ["root", "::=", "a", "b", "item", '"x"', '""', "[a-z]", "[^x]", "{2}", "{1,}", "{,3}", "{0,70000}", "|", "*"]
-GBNF_WORDS += ["+", "?", "(", ")", ".", "<[5]>", "<[99999]>", "!<[5]>", "<|im_end|>", "#", "\n", "\\x41", "\\n", "\\U00110000"]
-GBNF_WORDS += ["\\uD800", "{1000}", "root root", "\na ::= ", "\nb ::= root", "[\\x80-\\xFF]", "[]", "[^]", "[z-a]", "\\"]
+GBNF_WORDS = [
+    "root",
+    "::=",
+    "a",
+    "b",
+    "item",
+    '"x"',
+    '""',
+    "[a-z]",
+    "[^x]",
+    "{2}",
+    "{1,}",
+    "{,3}",
+    "{0,70000}",
+    "|",
+    "*",
+]
+GBNF_WORDS += [
+    "+",
+    "?",
+    "(",
+    ")",
+    ".",
+    "<[5]>",
+    "<[99999]>",
+    "!<[5]>",
+    "<|im_end|>",
+    "#",
+    "\n",
+    "\\x41",
+    "\\n",
+    "\\U00110000",
+]
+GBNF_WORDS += [
+    "\\uD800",
+    "{1000}",
+    "root root",
+    "\na ::= ",
+    "\nb ::= root",
+    "[\\x80-\\xFF]",
+    "[]",
+    "[^]",
+    "[z-a]",
+    "\\",
+]
 
 
 class GbnfTarget(GrammarTarget):
@@ -117,7 +159,9 @@ class GbnfTarget(GrammarTarget):
     def mutate(self, value: Any, rng: Random) -> Any:
         text = value["grammar"]
         if not isinstance(text, str) or rng.random() < 0.05:
-            return {"grammar": {"@repeat": [rng.choice(["(", '"a" ', "a ::= b\n", "[", "(a", "!", '"a"?']), 5000]}}
+            return {
+                "grammar": {"@repeat": [rng.choice(["(", '"a" ', "a ::= b\n", "[", "(a", "!", '"a"?']), 5000]}
+            }
         if rng.random() < 0.1:
             text += "\n" + rng.choice(GBNF)
         return {"grammar": mutated_text(text, rng, GBNF_WORDS)}
@@ -137,9 +181,54 @@ REGEXES = [
     "[\\p{Lu}--[A-C]]|[a&&b]",
     "^a|b$|\\bword\\B",
 ]
-REGEX_WORDS = ["\\d", "\\w", "\\S", "\\b", "\\B", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?<n>", "\\k<n>", "\\1", ")", "(", "["]
-REGEX_WORDS += ["]", "[^", "-", "{2}", "{0,1000}", "{3,2}", "{99999999999}", "*", "+", "?", "|", "^", "$", ".", "\\p{L}"]
-REGEX_WORDS += ["\\p{Script=Greek}", "\\P{Nope}", "\\u{1F600}", "\\u{110000}", "\\uD83D\\uDE00", "\\ud800", "\\x4", "\\c", "\\0", "(?i)", "\\"]
+REGEX_WORDS = [
+    "\\d",
+    "\\w",
+    "\\S",
+    "\\b",
+    "\\B",
+    "(?:",
+    "(?=",
+    "(?!",
+    "(?<=",
+    "(?<!",
+    "(?<n>",
+    "\\k<n>",
+    "\\1",
+    ")",
+    "(",
+    "[",
+]
+REGEX_WORDS += [
+    "]",
+    "[^",
+    "-",
+    "{2}",
+    "{0,1000}",
+    "{3,2}",
+    "{99999999999}",
+    "*",
+    "+",
+    "?",
+    "|",
+    "^",
+    "$",
+    ".",
+    "\\p{L}",
+]
+REGEX_WORDS += [
+    "\\p{Script=Greek}",
+    "\\P{Nope}",
+    "\\u{1F600}",
+    "\\u{110000}",
+    "\\uD83D\\uDE00",
+    "\\ud800",
+    "\\x4",
+    "\\c",
+    "\\0",
+    "(?i)",
+    "\\",
+]
 
 
 class RegexTarget(GrammarTarget):
@@ -151,7 +240,14 @@ class RegexTarget(GrammarTarget):
     def mutate(self, value: Any, rng: Random) -> Any:
         text = value["grammar"]
         if not isinstance(text, str) or rng.random() < 0.05:
-            return {"grammar": {"@repeat": [rng.choice(["(", "a?", "[a-", "(a|", "(a{9}", "(?=a", "\\", "a{2}", "a|"]), 5000]}}
+            return {
+                "grammar": {
+                    "@repeat": [
+                        rng.choice(["(", "a?", "[a-", "(a|", "(a{9}", "(?=a", "\\", "a{2}", "a|"]),
+                        5000,
+                    ]
+                }
+            }
         return {"grammar": mutated_text(text, rng, REGEX_WORDS)}
 
     def compiled(self, value: Any) -> Grammar:
@@ -165,7 +261,13 @@ SCHEMAS: list[Any] = [
         "required": ["name"],
         "additionalProperties": False,
     },
-    {"type": "array", "items": {"enum": [1, "a", None, [], {}]}, "minItems": 1, "maxItems": 3, "uniqueItems": False},
+    {
+        "type": "array",
+        "items": {"enum": [1, "a", None, [], {}]},
+        "minItems": 1,
+        "maxItems": 3,
+        "uniqueItems": False,
+    },
     {"$defs": {"t": {"properties": {"left": {"$ref": "#/$defs/t"}}}}, "$ref": "#/$defs/t"},
     {"anyOf": [{"type": "number", "multipleOf": 0.5}, {"const": "x"}], "not": {"const": 2}},
     {"oneOf": [{"type": "string", "pattern": "^a+$"}, {"type": "string", "format": "date"}]},
@@ -174,27 +276,44 @@ SCHEMAS: list[Any] = [
     {"prefixItems": [{"type": "null"}, {"type": "boolean"}], "items": False, "contains": {"const": True}},
     {"patternProperties": {"^x": {"type": "null"}}, "propertyNames": {"maxLength": 3}, "minProperties": 1},
     {"$id": "http://a.example/b", "$anchor": "x", "$ref": "#x", "$dynamicRef": "#n", "$dynamicAnchor": "n"},
-    {"dependentSchemas": {"a": {"required": ["b"]}}, "dependentRequired": {"b": ["c"]}, "unevaluatedProperties": False},
-    {"definitions": {"a": {"type": "string"}}, "items": [{"$ref": "#/definitions/a"}], "additionalItems": False},
+    {
+        "dependentSchemas": {"a": {"required": ["b"]}},
+        "dependentRequired": {"b": ["c"]},
+        "unevaluatedProperties": False,
+    },
+    {
+        "definitions": {"a": {"type": "string"}},
+        "items": [{"$ref": "#/definitions/a"}],
+        "additionalItems": False,
+    },
     {"$schema": "http://json-schema.org/draft-07/schema#", "type": ["string", "null"], "format": "email"},
     True,
 ]
-SCHEMA_KEYS = (
-    "$schema $id id $ref $anchor $defs definitions $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $vocabulary "
-    "$comment type enum const multipleOf minimum maximum exclusiveMinimum exclusiveMaximum minLength maxLength pattern "
-    "format items prefixItems additionalItems contains minContains maxContains minItems maxItems uniqueItems properties "
+SCHEMA_KEYS = words(
+    "$schema $id id $ref $anchor $defs definitions $dynamicRef $dynamicAnchor $recursiveRef "
+    "$recursiveAnchor $vocabulary "
+    "$comment type enum const multipleOf minimum maximum exclusiveMinimum exclusiveMaximum minLength "
+    "maxLength pattern "
+    "format items prefixItems additionalItems contains minContains maxContains minItems maxItems "
+    "uniqueItems properties "
     "patternProperties additionalProperties propertyNames minProperties maxProperties required dependencies "
-    "dependentRequired dependentSchemas allOf anyOf oneOf not if then else unevaluatedItems unevaluatedProperties "
+    "dependentRequired dependentSchemas allOf anyOf oneOf not if then else unevaluatedItems "
+    "unevaluatedProperties "
     "contentEncoding contentMediaType contentSchema title description default examples deprecated readOnly"
-).split()
+)
 SCHEMA_VALUES: list[Any] = [
-    "#", "#/$defs/t", "#x", "#/items/0", "#/properties/a", "z", "http://[", "http://a.example/b#x", "urn:uuid:x", "//",
-    "%", "#/%zz", "#/~2", "string", "number", "integer", "object", "array", "null", "boolean", "date", "date-time",
-    "email", "ipv4", "ipv6", "uuid", "uri", "regex", "time", "duration", "hostname", "json-pointer", "(", "^a", "a{9}",
+    "#", "#/$defs/t", "#x", "#/items/0", "#/properties/a", "z", "http://[", "http://a.example/b#x",
+    "urn:uuid:x", "//",
+    "%", "#/%zz", "#/~2", "string", "number", "integer", "object", "array", "null", "boolean", "date",
+    "date-time",
+    "email", "ipv4", "ipv6", "uuid", "uri", "regex", "time", "duration", "hostname", "json-pointer", "(",
+    "^a", "a{9}",
     "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-06/schema#",
     "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema",
-    ["a", "b"], ["a", "a"], {"a": {}}, {"$ref": "#"}, {"type": "string"}, {"type": "integer"}, {"not": {}}, [True, False],
-    {"@nest": ["items", 300, {}]}, {"@nest": ["not", 300, {}]}, {"@nest": ["items", 5000, {}]}, {"@nest": ["a", 50, 1]},
+    ["a", "b"], ["a", "a"], {"a": {}}, {"$ref": "#"}, {"type": "string"}, {"type": "integer"}, {"not": {}},
+    [True, False],
+    {"@nest": ["items", 300, {}]}, {"@nest": ["not", 300, {}]}, {"@nest": ["items", 5000, {}]},
+    {"@nest": ["a", 50, 1]},
     {"@nest": ["properties", 40, {}]}, [{"type": "string"}, {"minLength": 2}], 5, 3.5, 1e300, -0.0, 1e-300,
 ]  # fmt: skip
 
