@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
+from oxillama.config import checks
 from oxillama.atomic_file import replaced_file
 from oxillama.convert.config import Config, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.convert.vocabulary import vocabulary_metadata
-from oxillama.errors import ConfigError, LoadError, ModelFileError
+from oxillama.errors import LoadError, ModelFileError
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.header import DEFAULT_ALIGNMENT
 from oxillama.gguf.model_file import ModelFile
@@ -64,10 +65,9 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     GGUFError : a weight is too large for ``type``.
     TokenizerError : the same of the tokenizer.
     """
-    if type.upper() not in TYPES:
-        raise ConfigError(
-            f"type: expected one of {', '.join(TYPES)} (quantize the result for others), got {type!r}"
-        )
+    if not isinstance(type, str) or type.upper() not in TYPES:
+        expected = f"one of {', '.join(TYPES)} (quantize the result for others)"
+        raise checks.refuse("type", expected, type)
     folder, kind = Path(source), type.upper()
     if not folder.is_dir():
         raise ModelFileError(f"{folder}: expected a folder with a config.json")

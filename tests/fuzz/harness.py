@@ -241,7 +241,7 @@ class Worker:
         self._extra, self._wall = list(extra), wall
         self._folder = tempfile.TemporaryDirectory()
         self._log = os.path.join(self._folder.name, "log")
-        self.current = self._context.Value("q", 0)
+        self.current = self._context.RawValue("q", 0)
         self.n_served = 0
 
     def ask(self, name: str, what: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import io
@@ -24,7 +25,8 @@ from oxillama import (
     SamplerConfig,
     SchedulerConfig,
 )
-from oxillama.cli import main
+from oxillama.cli import build_parser, main
+from oxillama.cli.options import integer, number
 from oxillama.config.sampler import ORDER
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import FLOATS, INTEGERS, STRANGE, SkipInput, built, hostile, mutated, words
@@ -103,15 +105,15 @@ class OptionsTarget(Target):
         return {"class": value["class"], "fields": chosen}
 
     def run(self, value: Any) -> None:
-        options = built(value["fields"])
+        chosen = built(value["fields"])
         for name in ("logit_bias",):
-            if isinstance(options.get(name), dict):
-                keys = {int(k) if k.lstrip("-").isdigit() else k: v for k, v in options[name].items()}
-                options[name] = keys
+            if isinstance(chosen.get(name), dict):
+                keys = {int(k) if k.lstrip("-").isdigit() else k: v for k, v in chosen[name].items()}
+                chosen[name] = keys
         cls = CLASSES.get(value["class"])
-        if cls is None or "model_path" in options:
+        if cls is None or "model_path" in chosen:
             raise SkipInput
-        made = cls(**options)
+        made = cls(**chosen)
         repr(made)
         if cls is SamplerConfig:
             engine().generate([1, 2, 3], sampler=made, max_tokens=4)
@@ -275,6 +277,40 @@ def write_files() -> None:
     Path("folder").mkdir()
 
 
+@functools.cache
+def options_of(command: str) -> list[tuple[list[str], type | None]]:
+    """(names, type of the value; None without one) of the options of a command."""
+    (commands,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    found = []
+    for action in commands.choices.get(command, commands.choices["run"])._actions:
+        if action.option_strings and action.dest != "help":
+            named = {integer: int, number: float}.get(action.type, str)  # type: ignore[call-overload]
+            found.append((list(action.option_strings), None if action.nargs == 0 else named))
+    return found
+
+
+SUITABLE: dict[type | None, list[str]] = {
+    None: [""],
+    int: ["0", "1", "2", "3", "8", "16", "-1", "63", "64", "1000", "4294967296"],
+    float: ["0", "0.1", "0.5", "1", "1.5", "2", "-1", "1e-9", "1e38", "nan", "inf"],
+    str: [
+        *FILES,
+        "Q8_0",
+        "Q4_K",
+        "f32",
+        "q8_0",
+        "f32",
+        "a",
+        "[a-z]+",
+        "yes",
+        "5+1.5",
+        "top_k;min_p",
+        "none",
+        "int8",
+    ],
+}
+
+
 class CommandTarget(Target):
     name = "command"
     per_run = 40
@@ -284,6 +320,14 @@ class CommandTarget(Target):
 
     def mutate(self, value: Any, rng: Random) -> Any:
         line = list(value["line"])
+        if rng.random() < 0.7:  # an option of the command, with a value of the kind that it takes
+            for _ in range(rng.randint(1, 3)):
+                flags, kind = rng.choice(options_of(line[0]))
+                given = rng.choice(SUITABLE[kind] if rng.random() < 0.9 else ARGUMENTS)
+                flag = rng.choice(flags)
+                at = rng.randrange(1, len(line) + 1) if line[-1:] != ["--"] else 1
+                line[at:at] = [flag] if kind is None else [f"{flag}={given}"]
+            return {"line": line, "input": value["input"]}
         for _ in range(rng.randint(1, 4)):
             at, how = rng.randrange(1 if rng.random() < 0.9 else 0, len(line) + 1), rng.random()
             new = rng.choice(FILES) if rng.random() < 0.2 else rng.choice(ARGUMENTS)
