@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels, best
-from oxillama.config import checks
 from oxillama.atomic_file import replaced_file
+from oxillama.config import checks
 from oxillama.convert.config import Config, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors

@@ -221,8 +221,7 @@ def serve(connection: Any, current: Any, log: str, extra: list[Target], wall: fl
                 else:
                     counts[outcome.kind] += 1
             connection.send((counts, found))
-        os.chdir("/")
-    os._exit(0)  # threads of a broken engine must not keep the process
+        os.chdir(os.path.dirname(log))
 
 
 # --- beside it ---------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 from oxillama import InferenceEngine
 from oxillama.cli.facts import describe
 from oxillama.config import EngineConfig
+from oxillama.config.checks import shown
 from oxillama.errors import GGUFError, OxiLlamaError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile, StringArray
@@ -42,7 +43,7 @@ def fitting(kind: str, value: Any) -> Any:
             value = value.tolist()
         return [fitting(inner, item) for item in (value if isinstance(value, (list, tuple)) else [value])]
     if kind == "str":
-        return value if isinstance(value, (str, bytes)) else "" if value is None else str(value)[:100]
+        return value if isinstance(value, (str, bytes)) else shown(value)
     number = value if isinstance(value, (int, float)) else 0
     if kind == "bool":
         return bool(number)
