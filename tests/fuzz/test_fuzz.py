@@ -5,6 +5,7 @@ And the harness itself: it finds what it is there to find, and says which input 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from random import Random
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.harness import Finding, Worker, fuzz, minimize, outcome_of
+from tests.fuzz.harness import CORPUS, Finding, Worker, fuzz, minimize, outcome_of
 from tests.fuzz.mutate import built, minimized, mutated, smaller
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.unsound import Unsound
@@ -42,6 +43,14 @@ def test_what_the_corpus_begins_with_is_valid(name: str, worker: Worker) -> None
     first = TARGETS[name].seeds()[0]
     counts, found = worker.ask(name, [first])
     assert (dict(counts), found) == ({"used": 1}, [])
+
+
+@pytest.mark.parametrize("name", sorted(f"{p.parent.name}/{p.stem}" for p in CORPUS.glob("*/*.json")))
+def test_what_once_failed(name: str, worker: Worker) -> None:
+    value = json.loads((CORPUS / f"{name}.json").read_text(encoding="utf-8"))
+    counts, found = worker.ask(name.partition("/")[0], [value])
+    assert not found, found[0].details
+    assert "skipped" not in counts
 
 
 # --- the harness ------------------------------------------------------------------------------------

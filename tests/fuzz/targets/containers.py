@@ -8,6 +8,7 @@ then bytes changed in the file that comes of it. A model is one of the zoo's and
 from __future__ import annotations
 
 import functools
+import reprlib
 import struct
 import tempfile
 from contextlib import suppress
@@ -20,7 +21,6 @@ import numpy as np
 from oxillama import InferenceEngine
 from oxillama.cli.facts import describe
 from oxillama.config import EngineConfig
-from oxillama.config.checks import shown
 from oxillama.errors import GGUFError, OxiLlamaError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile, StringArray
@@ -43,7 +43,7 @@ def fitting(kind: str, value: Any) -> Any:
             value = value.tolist()
         return [fitting(inner, item) for item in (value if isinstance(value, (list, tuple)) else [value])]
     if kind == "str":
-        return value if isinstance(value, (str, bytes)) else shown(value)
+        return value if isinstance(value, (str, bytes)) else reprlib.repr(value)
     number = value if isinstance(value, (int, float)) else 0
     if kind == "bool":
         return bool(number)
