@@ -11,6 +11,7 @@ import functools
 import reprlib
 import struct
 import tempfile
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from tests.support.zoo import LAYERS, MODELS, VARIANTS, VOCAB, Model
 
 KINDS = sorted(set(ggufwriter.CODES) - {"array"})
 KINDS += [f"[{kind}]" for kind in KINDS] + ["[[i16]]", "[[str]]"]
+BYTES_PER_BYTE, BYTES_ANYWAY = 20, 1 << 17
 TYPE_IDS = [*(fmt.id for fmt in FORMATS.values()), 4, 5, 40, 99, 2**31, 2**32 - 1]
 
 
@@ -138,7 +140,19 @@ def use(model: ModelFile) -> None:
         assert data.size == info.nbytes > 0
         assert info.offset % model.alignment == 0
         data.sum()
-        model.release(name)
+
+
+def survive(source: bytes | Path, size: int) -> ModelFile:
+    """Opens and uses a file of ``size`` bytes; opening takes memory in proportion."""
+    tracemalloc.start()
+    try:
+        with ModelFile.open(source) as model:
+            use(model)
+            return model
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= BYTES_PER_BYTE * size + BYTES_ANYWAY, f"{peak} bytes for a file of {size}"
 
 
 SMALL: dict[str, Any] = {
@@ -208,17 +222,16 @@ class ContainerTarget(Target):
             files = [container(file) for file in value["files"]]
         except (KeyError, TypeError):
             raise SkipInput from None
+        size = sum(map(len, files))
         if len(files) == 1:
-            with ModelFile.open(files[0]) as model:
-                use(model)
+            survive(files[0], size)
             return
         with tempfile.TemporaryDirectory() as folder:
             for index, data in enumerate(files):
                 Path(folder, f"m-{index + 1:05d}-of-{len(files):05d}.gguf").write_bytes(data)
-            with ModelFile.open(Path(folder, f"m-00001-of-{len(files):05d}.gguf")) as model:
-                use(model)
-                if len(model.paths) == len(files) and len(files) > 1:
-                    assert len(model.tensors) == model.get("split.tensors.count", int)
+            model = survive(Path(folder, f"m-00001-of-{len(files):05d}.gguf"), size)
+            if len(model.paths) == len(files) > 1:
+                assert len(model.tensors) == model.get("split.tensors.count", int)
 
 
 # --- models -----------------------------------------------------------------------------------------
