@@ -251,6 +251,10 @@ VOCABULARY: list[list[Any]] = [
 ]
 BASES: dict[str, Model] = MODELS | VARIANTS
 BASES = {name: model for name, model in BASES.items() if model.n_layers <= 8}  # others are the same, but slow
+SIZES = {"n_layers": 1, "n_embd": 256, "key_dim": 64, "value_dim": 64, "n_rot": 64, "n_ff": 256}
+WIDE = {"wide": Model("llama", **SIZES), "wide-experts": Model("qwen3moe", expert_ff=256, **SIZES)}
+"""Their rows are whole blocks of every format."""
+BASES |= WIDE
 KEY_NAMES = words(
     "block_count context_length embedding_length feed_forward_length attention.head_count "
     "attention.head_count_kv "
@@ -394,6 +398,11 @@ class ModelTarget(Target):
         return [{"base": name, "changes": []} for name in BASES]
 
     def mutate(self, value: Any, rng: Random) -> Any:
+        if not value["changes"] and rng.random() < 0.06:
+            value = {"base": rng.choice(list(WIDE)), "changes": []}
+            if rng.random() < 0.7:
+                name, type_id = rng.choice(list(base_of(value["base"])[1])), rng.choice(TYPE_IDS)
+                value["changes"].append(["type", name, type_id, rng.randrange(99)])
         pairs, tensors = base_of(value["base"])
         changes = [self._change(rng, pairs, tensors) for _ in range(rng.choice([1, 1, 1, 2, 2, 3, 5]))]
         return {"base": value["base"], "changes": [*value["changes"], *changes]}
