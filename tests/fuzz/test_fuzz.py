@@ -60,13 +60,14 @@ def test_the_harness_finds_what_is_unsound() -> None:
     target = Unsound()
     with Worker([target], wall=1.0) as worker:
         report = fuzz(worker, target, runs=12)
-        assert report.counts == {"used": 7, "GGUFError": 1, "FINDINGS": 4}, report
+        limited = os.path.exists("/proc/self/statm")
+        assert report.counts == {"used": 8 - limited, "GGUFError": 1, "FINDINGS": 3 + limited}, report
         found = {finding.value[0]: finding for finding in report.findings.values()}
         assert found["error"].kind.startswith("KeyError in ")
-        assert found["crash"].kind.startswith("exit code -6")
+        assert found["crash"].kind.startswith("exit code ")
         assert found["hang"].kind.startswith("hang")
         assert "Timeout" in found["hang"].details
-        if os.path.exists("/proc/self/statm"):
+        if limited:
             assert found["memory"].kind.startswith("MemoryError")
         minimize(worker, target, found["error"])
         assert found["error"].value == ["error"]

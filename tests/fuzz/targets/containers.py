@@ -25,7 +25,9 @@ from oxillama.config import EngineConfig
 from oxillama.errors import GGUFError, OxiLlamaError
 from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile, StringArray
+from oxillama.models.preflight import preflight
 from oxillama.quantize.imatrix import ImportanceMatrix
+from oxillama.quantize.model import quantize_model
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, hostile, mutated, words
 from tests.support import gguf_writer as ggufwriter
@@ -390,6 +392,17 @@ def change_model(
         tensors[name][3] = data[: int(what[0])]
 
 
+def check_quantized(data: bytes) -> None:
+    """Quantizes a model that loads; what is written loads as well."""
+    Path("whole.gguf").write_bytes(data)
+    type = ("Q8_0", "Q4_0", "Q4_K_M", "F16", "IQ4_NL", "Q2_K")[len(data) % 6]
+    with suppress(OxiLlamaError):
+        quantize_model("whole.gguf", "small.gguf", type, num_threads=1, allow_requantize=True)
+        with ModelFile.open("small.gguf") as file:
+            reasons = preflight(file).reasons
+        assert not reasons, f"quantized, it does not load: {reasons}"
+
+
 class ModelTarget(Target):
     name = "model"
     per_run = 60
@@ -483,6 +496,8 @@ class ModelTarget(Target):
             assert reasons, f"info says that it loads, but: {error}"
             raise
         assert not reasons, f"loads, but info says {reasons}"
+        if Random(repr(value)).random() < 0.1:  # it writes files, which takes long
+            check_quantized(data)
         with engine:
             n = engine.spec.n_vocab
             tokens = [token % n for token in (1, 5, 9, 12)]
