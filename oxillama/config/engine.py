@@ -33,7 +33,7 @@ INTEGERS: dict[str, tuple[float, float]] = {
     "context_size": (1, MAX_CONTEXT),
     "num_threads": (1, 1024),
     "prefill_chunk_size": (1, math.inf),
-    "page_size": (1, 2**20),  # the first power of two that is no less than MAX_CONTEXT
+    "page_size": (1, 1 << 24),
     "seed": (0, 2**64 - 1),
     "kv_memory_limit": (1, math.inf),
     "prefix_cache_bytes": (0, math.inf),
