@@ -374,6 +374,8 @@ def change_model(
         fmt = next((fmt for fmt in FORMATS.values() if fmt.id == type_id), None)
         shape = tensors[name][1]
         n = 64 if fmt is None else int(np.prod(shape)) // fmt.block_len * fmt.block_bytes
+        if not 0 <= n <= 10**6:
+            raise SkipInput(f"{n} bytes")
         data = np.random.default_rng(int(what[1])).bytes(n) if what[1] else bytes(n)
         tensors[name][2:] = [type_id, data]
     elif how == "fill":
