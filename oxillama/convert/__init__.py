@@ -151,7 +151,9 @@ def write(
     kernels: Kernels,
 ) -> None:
     """Writes the file, as a whole or not at all. Raises ModelFileError if it cannot be written."""
-    pairs = [pair(key, value) for key, value in {"general.architecture": architecture, **metadata}.items()]
+    pairs = [
+        checked_pair(key, value) for key, value in {"general.architecture": architecture, **metadata}.items()
+    ]
     tensors = [
         Tensor(name, fmt, (wanted.stored if wanted is not None else source.shape)[::-1])
         for name, fmt, wanted, source in pieces
@@ -162,6 +164,16 @@ def write(
             write_tensor(file, tensor, [encoded(kernels, name, fmt, wanted, source)], DEFAULT_ALIGNMENT)
         file.flush()
         check_loadable(Path(file.name))
+
+
+def checked_pair(key: str, value: Any) -> bytes:
+    """An encoded key and value. Raises LoadError for text that JSON can hold and GGUF cannot."""
+    try:
+        return pair(key, value)
+    except UnicodeEncodeError as error:
+        raise LoadError(
+            f"{key[:80]!r}: expected text without lone surrogates, got {error.object[:80]!r}"
+        ) from None
 
 
 def check_loadable(path: Path) -> None:
