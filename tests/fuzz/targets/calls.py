@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import fields
@@ -355,6 +356,8 @@ class CommandTarget(Target):
         line = [str(argument) for argument in value["line"]]
         if any("/" in argument for argument in line) or line[:1] in (["bench"], ["demo"]):
             raise SkipInput
+        if any(re.fullmatch(r"(-t|--(num-)?threads)=\d{3,4}", argument) for argument in line):
+            raise SkipInput  # OpenMP ends a process that cannot have so many
         write_files()
         line = [*line[:1], *TAME.get(line[0] if line else "", []), *line[1:]]
         out, err = io.StringIO(), io.StringIO()
