@@ -96,7 +96,7 @@ def kind_of(value: Any) -> str:
         return f"an array of {len(value)} str"
     if isinstance(value, np.ndarray):
         return f"an array of {' x '.join(map(str, value.shape))} {value.dtype.name}"
-    return f"a {type(value).__name__}" if isinstance(value, (list, tuple)) else f"{value!r:.40}"
+    return f"a {type(value).__name__}" if isinstance(value, (list, tuple)) else f"{shown(value):.40}"
 
 
 def _converted(value: Any, kind: Any) -> Any:
