@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from oxillama.config.checks import shown
 from oxillama.gguf.header import StringArray
 
 T = TypeVar("T")
