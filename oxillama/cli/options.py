@@ -174,7 +174,7 @@ def sampler_config(args: argparse.Namespace) -> SamplerConfig:
     greedy, usual = SamplerConfig.greedy(), SamplerConfig()
     fixed = {n: getattr(greedy, n) for n in _names(SamplerConfig) if getattr(greedy, n) != getattr(usual, n)}
     for name, value in chosen.items():
-        if fixed.get(name, value) != value:
+        if name in fixed and fixed[name] != value:
             raise ConfigError(f"greedy: means {name} {fixed[name]}, cannot be combined with {name} {value}")
     return SamplerConfig(**{**fixed, **chosen})
 

@@ -23,6 +23,12 @@ class Parser(argparse.ArgumentParser):
         say("error", f"{message.removeprefix('argument ')} (see {self.prog} --help)", program_of(self.prog))
         raise SystemExit(ERROR)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # Before Python 3.13 "--name=--" gave the option an empty list, whatever its type.
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected a value, got '--'")
+        return super()._get_values(action, arg_strings)
+
 
 def program_of(prog: str) -> str:
     """The name of the program: "oxillama" of "oxillama run", "benchmarks" of "python -m benchmarks load"."""

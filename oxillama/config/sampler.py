@@ -256,7 +256,9 @@ class SamplerConfig:
             raise checks.refuse("order", "each stage at most once", names)
         for name, stage in STAGE_OF.items():
             if stage not in names and self._is_asked_for(name):
-                raise ConfigError(f"{name}: expected the stage {stage} in order, got {self.order!r}")
+                raise ConfigError(
+                    f"{name}: expected the stage {stage} in order, got {checks.shown(self.order)}"
+                )
 
     def _check_mirostat(self) -> None:
         if not self.mirostat:

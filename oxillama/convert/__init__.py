@@ -17,11 +17,12 @@ import numpy as np
 
 from oxillama._kernels import Kernels, best
 from oxillama.atomic_file import replaced_file
+from oxillama.config import checks
 from oxillama.convert.config import Config, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.convert.vocabulary import vocabulary_metadata
-from oxillama.errors import ConfigError, LoadError, ModelFileError
+from oxillama.errors import LoadError, ModelFileError
 from oxillama.formats import FORMATS, Format
 from oxillama.gguf.header import DEFAULT_ALIGNMENT
 from oxillama.gguf.model_file import ModelFile
@@ -64,10 +65,9 @@ def convert(source: str | os.PathLike[str], target: str | os.PathLike[str], type
     GGUFError : a weight is too large for ``type``.
     TokenizerError : the same of the tokenizer.
     """
-    if type.upper() not in TYPES:
-        raise ConfigError(
-            f"type: expected one of {', '.join(TYPES)} (quantize the result for others), got {type!r}"
-        )
+    if not isinstance(type, str) or type.upper() not in TYPES:
+        expected = f"one of {', '.join(TYPES)} (quantize the result for others)"
+        raise checks.refuse("type", expected, type)
     folder, kind = Path(source), type.upper()
     if not folder.is_dir():
         raise ModelFileError(f"{folder}: expected a folder with a config.json")
@@ -151,7 +151,9 @@ def write(
     kernels: Kernels,
 ) -> None:
     """Writes the file, as a whole or not at all. Raises ModelFileError if it cannot be written."""
-    pairs = [pair(key, value) for key, value in {"general.architecture": architecture, **metadata}.items()]
+    pairs = [
+        checked_pair(key, value) for key, value in {"general.architecture": architecture, **metadata}.items()
+    ]
     tensors = [
         Tensor(name, fmt, (wanted.stored if wanted is not None else source.shape)[::-1])
         for name, fmt, wanted, source in pieces
@@ -162,6 +164,16 @@ def write(
             write_tensor(file, tensor, [encoded(kernels, name, fmt, wanted, source)], DEFAULT_ALIGNMENT)
         file.flush()
         check_loadable(Path(file.name))
+
+
+def checked_pair(key: str, value: Any) -> bytes:
+    """An encoded key and value. Raises LoadError for text that JSON can hold and GGUF cannot."""
+    try:
+        return pair(key, value)
+    except UnicodeEncodeError as error:
+        raise LoadError(
+            f"{key[:80]!r}: expected text without lone surrogates, got {error.object[:80]!r}"
+        ) from None
 
 
 def check_loadable(path: Path) -> None:

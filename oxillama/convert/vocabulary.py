@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from oxillama.convert.safetensors import read_json, read_text
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
-from oxillama.tokenizer.tokenizer_json import library_errors
+from oxillama.tokenizer.tokenizer_json import library_errors, library_of
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens, by GGUF's numbers."""
@@ -83,10 +82,13 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
     beside = folder / "tokenizer_config.json"
     settings = read_json(beside) if os.path.lexists(beside) else {}
     document = read_document(folder, settings)
-    with library_errors("tokenizer.json", "a tokenizer"):
-        library: Any = Tokenizer.from_str(json.dumps(document))
-        library.no_truncation()
-        library.no_padding()
+    with library_errors("tokenizer.json", "a tokenizer of a known form"):
+        return translated(document, settings, n_vocab, eos) | chat_templates(folder, settings)
+
+
+def translated(document: dict[str, Any], settings: dict[str, Any], n_vocab: int, eos: Any) -> dict[str, Any]:
+    """The pairs but the chat templates, checked against the library's tokenizer."""
+    library = library_of(json.dumps(document), document, "tokenizer.json")
     tokens, types = tokens_of(library, n_vocab)
     kind = document["model"].get("type")
     if kind == "WordPiece":
@@ -100,7 +102,7 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
     found |= {"tokens": tokens, "token_type": types} | special_ids(library, settings, document, eos)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
     compare(library, metadata)
-    return metadata | chat_templates(folder, settings)
+    return metadata
 
 
 def read_document(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:

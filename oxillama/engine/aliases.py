@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.config import EngineConfig, SamplerConfig, checks
+from oxillama.config import EngineConfig, SamplerConfig
 from oxillama.engine.embedding import PoolingMode
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
@@ -103,7 +103,7 @@ class ReferenceNames:
 
     def detokenize(self, tokens: Listed[int] | np.ndarray) -> str:
         """``tokenizer.decode(tokens)``."""
-        return self.model.tokenizer.decode(list(checks.token_ids("tokens", tokens)))
+        return self.model.tokenizer.decode(tokens)
 
     def decode_token(self, token: int) -> str:
         """Text of one token; what is not a whole character becomes U+FFFD."""

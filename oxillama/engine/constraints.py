@@ -69,6 +69,8 @@ def key_of(config: SamplerConfig) -> tuple[str, object]:
             return f"{name} of {type(value).__name__}", json.dumps(schema, default=repr)
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
+        except Exception as error:  # a value within itself, an integer of thousands of digits, a class's repr
+            raise GrammarError(f"schema: expected JSON values, got others: {error}") from error
     return name, value
 
 

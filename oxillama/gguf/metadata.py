@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
+from oxillama.config.checks import shown
 from oxillama.gguf.header import StringArray
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ def kind_of(value: Any) -> str:
         return f"an array of {len(value)} str"
     if isinstance(value, np.ndarray):
         return f"an array of {' x '.join(map(str, value.shape))} {value.dtype.name}"
-    return f"a {type(value).__name__}" if isinstance(value, (list, tuple)) else f"{value!r:.40}"
+    return f"a {type(value).__name__}" if isinstance(value, (list, tuple)) else f"{shown(value):.40}"
 
 
 def _converted(value: Any, kind: Any) -> Any:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 
 _SIMPLE: dict[object, dict[str, object]] = {
@@ -104,13 +105,13 @@ class _Converter:
             return self.embedded(kind, ask())
         if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or typing.is_typeddict(kind)):
             return self.record(kind)
-        raise GrammarError(f"schema: no JSON schema is known for {kind!r:.80}")
+        raise GrammarError(f"schema: no JSON schema is known for {shown(kind):.80}")
 
     def constant(self, value: object) -> object:
         if isinstance(value, enum.Enum):
             value = value.value
         if value is not None and not isinstance(value, (str, int, float, bool)):
-            raise GrammarError(f"schema: expected a constant of JSON, got {value!r:.80}")
+            raise GrammarError(f"schema: expected a constant of JSON, got {shown(value):.80}")
         return value
 
     def embedded(self, kind: object, schema: dict[str, object]) -> dict[str, object]:

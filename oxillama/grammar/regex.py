@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import is_nullable
 from oxillama.grammar.codepoints import (
@@ -135,7 +136,7 @@ class _Parser:
         self.depth = 0
 
     def fail(self, what: str, at: int | None = None) -> GrammarError:
-        return GrammarError(f"regex {self.text!r}, position {self.at if at is None else at}: {what}")
+        return GrammarError(f"regex {shown(self.text)}, position {self.at if at is None else at}: {what}")
 
     def peek(self, text: str) -> bool:
         return self.text.startswith(text, self.at)

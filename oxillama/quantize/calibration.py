@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from oxillama.config import checks
 from oxillama.config.engine import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.sequence import Sequence
@@ -75,8 +76,8 @@ def collect_imatrix(
     And the errors of loading a model.
     """
     for name, value in (("chunk_size", chunk_size), ("chunks", chunks)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name}: expected an integer >= 1, got {value!r}")
+        if value is not None:
+            checks.integer(name, value, 1)
     content = _read(Path(os.fsdecode(text)))
     if not content:
         raise PromptError(f"text: expected a text, got an empty file {os.fspath(text)}")

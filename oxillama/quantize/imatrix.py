@@ -126,9 +126,9 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
             file.get("imatrix.chunk_size", int, 0),
         )
         for full, info in file.tensors.items():
-            name = full.removesuffix(SUMS).removesuffix(COUNTS)
+            name = full.removesuffix(SUMS if full.endswith(SUMS) else COUNTS)
             other = file.tensors.get(name + (COUNTS if full.endswith(SUMS) else SUMS))
-            if name == full or other is None or info.format.name != "F32":
+            if name == full or other is None or not info.format.name == other.format.name == "F32":
                 wanted = f"F32 pairs of NAME{SUMS} and NAME{COUNTS}"
                 raise GGUFError(f"expected {wanted}, got another tensor, in {path.name}", key=full)
             if full.endswith(COUNTS):

@@ -6,6 +6,7 @@ The decoder of the file says which bytes a token stands for.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from oxillama.errors import ModelFileError, TokenizerError
+from oxillama.errors import ModelFileError, OxiLlamaError, TokenizerError
 from oxillama.tokenizer.special_ids import find_end_tokens, recognise_ids
 from oxillama.tokenizer.vocabulary import BYTE, BYTE_TOKEN, CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocab
 from oxillama.tokenizer.vocabulary_reader import read_vocabulary
@@ -82,10 +83,9 @@ def read_tokenizer_json(
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{label}: cannot be read: {getattr(error, 'strerror', error)}") from error
     with library_errors(label, "a tokenizer.json"):
-        library: Any = Tokenizer.from_str(text)
-        library.no_truncation()
-        library.no_padding()
-        vocab = _vocab_of(library, json.loads(text), label)
+        document = json.loads(text)
+        library = library_of(text, document, label)
+        vocab = _vocab_of(library, document, label)
         encoder = JsonEncoder(library, len(vocab.tokens), label)
     for parse_special in (False, True):  # a broken file often fails only when a text is encoded
         encoder.encode(PROBE, True, parse_special)
@@ -98,12 +98,46 @@ def library_errors(label: str, expected: str) -> Iterator[None]:
     """Makes TokenizerError of what the library raises: plain Exception, or for a Rust panic BaseException."""
     try:
         yield
-    except TokenizerError:
+    except OxiLlamaError:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{label}: expected {expected}, got {error}") from error
+
+
+def library_of(text: str, document: Any, label: str) -> Any:
+    """The library's tokenizer of a file, which neither cuts nor pads. Raises TokenizerError, and whatever the
+    library raises."""
+    _check_charsmaps(document, label)
+    library: Any = Tokenizer.from_str(text)
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _check_charsmaps(document: Any, label: str) -> None:
+    """Raises TokenizerError for a table of characters that is shorter than it says.
+
+    The library reserves the memory that the table's first four bytes ask for, up to 4 GB, and ends the
+    process where it does not get them.
+    """
+    pending = [document.get("normalizer")] if isinstance(document, dict) else []
+    while pending:
+        step = pending.pop()
+        if isinstance(step, list):
+            pending += step
+        elif isinstance(step, dict):
+            pending += step.values()
+            charsmap = step.get("precompiled_charsmap")
+            if isinstance(charsmap, str):
+                data = base64.b64decode(charsmap)
+                size = int.from_bytes(data[:4], "little")
+                if size > max(0, len(data) - 4):
+                    raise TokenizerError(
+                        f"{label}: expected a precompiled_charsmap with {size} bytes of trie, got "
+                        f"{max(0, len(data) - 4)}"
+                    )
 
 
 def _vocab_of(library: Any, document: Mapping[str, Any], label: str) -> Vocab:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntFlag
+from operator import index
 
+from oxillama.config.checks import shown
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.pretokenizers import PreTokenizer
 
@@ -94,9 +96,15 @@ class Vocab:
 
     def checked(self, id: int) -> int:
         """`id`. Raises TokenizerError if the vocabulary has no such token."""
-        if not 0 <= id < len(self.tokens):
-            raise TokenizerError(f"token id: expected 0 to {len(self.tokens) - 1}, got {id}")
-        return id
+        try:
+            found = index(id)
+        except TypeError:
+            found = -1
+        if not 0 <= found < len(self.tokens):
+            raise TokenizerError(
+                f"token id: expected an integer from 0 to {len(self.tokens) - 1}, got {shown(id)}"
+            )
+        return found
 
     def byte_of(self, id: int) -> int:
         """The byte that a token of type BYTE stands for."""

@@ -152,6 +152,12 @@ def _read_tokens(meta: Metadata) -> tuple[list[str], dict[str, int]]:
         raise TokenizerError(f"{key}: expected at least one token, got none")
     if "" in tokens:
         tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]
+    try:
+        "".join(tokens).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"{key}: expected text or escaped bytes, got {error.object[error.start]!r}"
+        ) from None
     ids = dict(zip(tokens, range(len(tokens))))
     if len(ids) < len(tokens):
         first = next(i for i, token in enumerate(tokens) if ids[token] != i)

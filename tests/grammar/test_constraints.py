@@ -77,6 +77,29 @@ def test_a_schema_nested_too_deeply_is_a_grammar_error(engine: InferenceEngine) 
             compile_it(schema)
 
 
+class NoRepr:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+LOOP: dict[str, object] = {}
+LOOP["items"] = LOOP
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [LOOP, {"enum": [LOOP]}, {"minLength": 10**5000}, {"type": NoRepr()}],
+    ids=lambda s: next(iter(s)),
+)
+def test_a_schema_of_no_json_values_is_a_grammar_error(
+    engine: InferenceEngine, schema: dict[str, object]
+) -> None:
+    with pytest.raises(GrammarError):
+        Grammar.from_json_schema(schema)
+    with pytest.raises(GrammarError, match="expected JSON values"):
+        engine.generate("x", json_schema=schema)
+
+
 def test_a_dead_end_of_one_spares_the_rest(engine: InferenceEngine) -> None:
     """A token that the grammar needs is banned: its request raises when it comes to it, others go on."""
     greedy = SamplerConfig.greedy()

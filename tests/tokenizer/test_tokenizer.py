@@ -303,9 +303,11 @@ def test_token_facts() -> None:
     assert tokenizer.token_bytes(tokenizer.vocab.ids["▁hello"]) == b" hello"
     assert tokenizer.vocab_bytes() is tokenizer.vocab_bytes()
     assert tokenizer.vocab_bytes()[1] == b"<s>"
-    for id in (-1, tokenizer.n_vocab):
+    wrong: tuple[Any, ...] = (-1, tokenizer.n_vocab, 1.0, "1", None)
+    for id in wrong:
         for act in (tokenizer.token_bytes, tokenizer.is_control, lambda id: tokenizer.decode([id])):
-            with pytest.raises(TokenizerError, match=rf"token id: expected 0 to \d+, got {id}"):
+            message = rf"token id: expected an integer from 0 to \d+, got {re.escape(repr(id))}"
+            with pytest.raises(TokenizerError, match=message):
                 act(id)
 
 

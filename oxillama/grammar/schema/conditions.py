@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
+from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.schema.dialects import UNDECLARED
 from oxillama.grammar.schema.references import NO_SCOPE, Resource, Schema, Scope, entered
@@ -140,7 +141,7 @@ def json_type(value: object, path: str) -> str:
 def exact(value: object, path: str) -> Fraction:
     """A JSON number without rounding: a float is the decimal that Python writes for it."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise GrammarError(f"{path}: expected a number, got {value!r:.80}")
+        raise GrammarError(f"{path}: expected a number, got {shown(value):.80}")
     number = Decimal(repr(value)) if isinstance(value, float) else value
     if isinstance(number, Decimal):
         if not number.is_finite():

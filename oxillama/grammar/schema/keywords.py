@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Node
@@ -64,7 +65,7 @@ class Place:
         """That the schema under a keyword holds."""
         if tuple(map(str, keys)) not in self.schema.below:
             value = self.get(str(keys[0]))
-            raise GrammarError(f"{self.at(str(keys[0]))}: expected a schema, got {value!r:.80}")
+            raise GrammarError(f"{self.at(str(keys[0]))}: expected a schema, got {shown(value):.80}")
         return of_schema(self.schema.child(*keys), self.scope)
 
     def state(self, *keys: object) -> State:
@@ -74,34 +75,34 @@ class Place:
         """The schemas of a list."""
         value = self.get(keyword)
         if not isinstance(value, (list, tuple)) or not value:
-            raise GrammarError(f"{self.at(keyword)}: expected a list of schemas, got {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a list of schemas, got {shown(value):.80}")
         return [self.sub(keyword, i) for i in range(len(value))]
 
     def mapping(self, keyword: str) -> Mapping[str, object]:
         """The value of a keyword that holds something by names; empty if there is none."""
         value = self.get(keyword) if self.has(keyword) else {}
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise GrammarError(f"{self.at(keyword)}: expected an object, got {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected an object, got {shown(value):.80}")
         return value
 
     def count(self, keyword: str) -> int:
         """The value of a keyword that counts."""
         number = exact(self.get(keyword), self.at(keyword))
         if number.denominator != 1 or not number >= 0:
-            raise GrammarError(f"{self.at(keyword)}: expected a count, got {self.get(keyword)!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a count, got {shown(self.get(keyword)):.80}")
         if number > MAX_COUNT:
             raise GrammarError(f"{self.at(keyword)}: expected at most {MAX_COUNT}, got {number}")
         return int(number)
 
     def strings(self, keyword: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
-            raise GrammarError(f"{self.at(keyword)}: expected a list of strings, got {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected a list of strings, got {shown(value):.80}")
         return tuple(value)
 
     def is_true(self, keyword: str) -> bool:
         value = self.get(keyword)
         if not isinstance(value, bool):
-            raise GrammarError(f"{self.at(keyword)}: expected true or false, got {value!r:.80}")
+            raise GrammarError(f"{self.at(keyword)}: expected true or false, got {shown(value):.80}")
         return value
 
 
@@ -178,7 +179,7 @@ class Keywords:
         if place.has("enum"):
             values = place.get("enum")
             if not isinstance(values, (list, tuple)):
-                raise GrammarError(f"{place.at('enum')}: expected a list of values, got {values!r:.80}")
+                raise GrammarError(f"{place.at('enum')}: expected a list of values, got {shown(values):.80}")
             yield self.one_of_values(values, kind, place.at("enum"))
 
     def types(self, place: Place, kind: str) -> Formula:
@@ -189,7 +190,7 @@ class Keywords:
             or not names
             or not all(n in (*TYPES, "integer") for n in names)
         ):
-            raise GrammarError(f"{place.at('type')}: expected names of types, got {value!r:.80}")
+            raise GrammarError(f"{place.at('type')}: expected names of types, got {shown(value):.80}")
         if kind in names:
             return TRUE
         if kind == "number" and "integer" in names:
@@ -279,7 +280,7 @@ class Keywords:
     def pattern(self, value: object, path: str) -> Node | None:
         """The strings that a pattern is found in; None where that was let go."""
         if not isinstance(value, str):
-            raise GrammarError(f"{path}: expected a regular expression, got {value!r:.80}")
+            raise GrammarError(f"{path}: expected a regular expression, got {shown(value):.80}")
         try:
             return parse_regex(value, search=True)
         except GrammarError as error:
@@ -289,7 +290,7 @@ class Keywords:
     def format(self, place: Place) -> Formula:
         name = place.get("format")
         if not isinstance(name, str):
-            raise GrammarError(f"{place.at('format')}: expected a name, got {name!r:.80}")
+            raise GrammarError(f"{place.at('format')}: expected a name, got {shown(name):.80}")
         if not (place.schema.dialect.asserts_formats if self.formats is None else self.formats):
             return TRUE
         if name in UNENFORCEABLE:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urljoin
 
+from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.schema.dialects import (
     LIST,
@@ -102,7 +103,7 @@ class References:
     def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
         """Make a schema and all below it."""
         if not isinstance(value, (bool, Mapping)):
-            raise GrammarError(f"{path}: expected a schema (an object or a boolean), got {value!r:.80}")
+            raise GrammarError(f"{path}: expected a schema (an object or a boolean), got {shown(value):.80}")
         self.n_schemas += 1
         if self.n_schemas > MAX_SCHEMAS or depth > MAX_NESTING:
             raise GrammarError(
@@ -185,7 +186,7 @@ class References:
         """The schema that a reference of ``schema`` means, by its text alone."""
         at = f"{schema.path}/{keyword}"
         if not isinstance(reference, str):
-            raise GrammarError(f"{at}: expected a reference (a string), got {reference!r:.80}")
+            raise GrammarError(f"{at}: expected a reference (a string), got {shown(reference):.80}")
         uri, _, fragment = join(schema.resource.uri, reference).partition("#")
         resource = self.resources.get(uri)
         if resource is None:
@@ -255,7 +256,7 @@ def join(base: str, reference: str) -> str:
         return urljoin(base, reference)
     except ValueError as error:
         raise GrammarError(
-            f"schema: expected URI references, got {reference!r:.80} in {base!r:.80}: {error}"
+            f"schema: expected URI references, got {shown(reference):.80} in {shown(base):.80}: {error}"
         ) from None
 
 
