@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from oxillama import AsyncEngine, InferenceEngine, OxiLlamaError, RequestFailed, SamplerConfig, demo
+from oxillama import (
+    AsyncEngine,
+    InferenceEngine,
+    KvCacheFullError,
+    OxiLlamaError,
+    RequestFailed,
+    SamplerConfig,
+    demo,
+)
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.engine import loop as loop_module
@@ -216,24 +224,39 @@ def test_samplers_of_a_batch_that_fails_are_as_before(monkeypatch: pytest.Monkey
     assert sample_batch(failed, logits, [[], []]) == sample_batch(plain, logits, [[], []])
 
 
-def test_slabs_are_whole_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
+class FailsOnce:
+    """A table of pages that has no memory for the first pages it is given."""
 
+    def __init__(self, table: Any) -> None:
+        self._table, self._fails = table, True
+
+    def put(self, *arguments: Any) -> None:
+        fails, self._fails = self._fails, False
+        if fails:
+            raise MemoryError
+        self._table.put(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+
+@pytest.mark.parametrize("where", ["memory", "table"])
+def test_slabs_are_whole_where_memory_ends(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from oxillama.cache import pages
     from tests.support.serving import Serving
 
-    for function in ("concatenate", "arange", "zeros"):
-        serving = Serving()
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise MemoryError
 
-        def fails(*args: Any, **kwargs: Any) -> Any:
-            raise MemoryError
-
-        with monkeypatch.context() as patch:
-            patch.setattr(pages.np, function, fails)
-            with suppress(MemoryError):
-                serving.pool.allocate(1)
-        serving.pool.check_integrity([])
-        page = serving.pool.allocate(1)
-        assert serving.pool.addresses[page[0]]
-        serving.pool.release(page)
-        assert np.any(serving.pool.addresses)
+    serving = Serving()
+    with monkeypatch.context() as patch:
+        if where == "memory":
+            patch.setattr(pages, "aligned_empty", fails)
+        else:
+            serving.pool.table = FailsOnce(serving.pool.table)  # type: ignore[assignment]
+        with pytest.raises(KvCacheFullError, match="expected memory for"):
+            serving.pool.allocate(1)
+    serving.pool.check_integrity([])
+    page = serving.pool.allocate(1)
+    assert serving.pool.table.has(page[0])
+    serving.pool.release(page)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -475,6 +476,12 @@ OF_TARGET: dict[str, Callable[[Kernels], dict[str, Maker]]] = {
 # --- the calls of what is built once -------------------------------------------------------------------
 
 
+BLOCKS = tempfile.TemporaryFile()  # noqa: SIM115
+"""A file with the blocks of a matrix."""
+BLOCKS.write(bytes(20 * FORMATS["Q4_K"].nbytes(256)))
+BLOCKS.flush()
+
+
 def of_pack() -> dict[str, Maker]:
     pack, fmt = _kernels.pack, FORMATS["Q4_K"]
     return {
@@ -493,6 +500,18 @@ def of_pack() -> dict[str, Maker]:
             "out",
             format_id=fmt.id,
             blocks=zeros(20 * fmt.nbytes(256), dtype=np.uint8),
+            rows=20,
+            cols=256,
+            out=zeros(pack.packed_bytes(fmt.id, 20, 256), dtype=np.uint8),
+            n_threads=1,
+        ),
+        "pack_file": lambda: Call(
+            pack.pack_file,
+            "out",
+            sizes="fd start",
+            format_id=fmt.id,
+            fd=BLOCKS.fileno(),
+            start=0,
             rows=20,
             cols=256,
             out=zeros(pack.packed_bytes(fmt.id, 20, 256), dtype=np.uint8),

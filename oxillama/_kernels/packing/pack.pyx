@@ -10,7 +10,7 @@ import numpy as np
 
 cimport numpy as cnp
 from cython.parallel cimport prange, threadid
-from libc.stdint cimport uint8_t
+from libc.stdint cimport INT64_MAX, uint8_t
 from libc.string cimport memcpy, memset
 
 from oxillama._kernels.arrays cimport PY_SSIZE_T_MAX, check_apart, check_threads, f32_out, fits, u8_data, u8_out
@@ -150,17 +150,19 @@ def pack_file(int format_id, int fd, long long start, Py_ssize_t rows, Py_ssize_
     bool : False where not all bytes could be read, or the system cannot read at an offset
     """
     cdef Codec c = codec_of(format_id)
-    if rows < 1 or cols < 1 or cols % c.block_len:
-        raise ValueError(f"shape: expected rows of blocks of {c.block_len}, got {rows} x {cols}")
+    check_matrix(&c, rows, cols)
+    check_threads(n_threads)
     cdef Py_ssize_t row_bytes = cols // c.block_len * c.block_bytes
+    if not 0 <= start <= INT64_MAX - rows * row_bytes:
+        raise ValueError(f"start: expected an offset >= 0 with an end below 2^63, got {start}")
     cdef Py_ssize_t stride = panel_bytes(c.layout, cols), n_panels = (rows + 15) // 16, i
     cdef Py_ssize_t panels = max(1, READ_BYTES // (16 * row_bytes)), n_reads = (n_panels + panels - 1) // panels
     cdef Py_ssize_t own = min(16 * panels, rows) * row_bytes
     cdef int used = min(n_threads, n_reads)
     buffers, missed = np.empty(used * own, np.uint8), np.zeros(used, np.uint8)
-    cdef uint8_t* op = u8_data(out, n_panels * stride, "out")
-    cdef uint8_t* buffer = u8_data(buffers, used * own, "buffers")
-    cdef uint8_t* miss = u8_data(missed, used, "missed")
+    cdef uint8_t* op = u8_out(out, n_panels * stride, "out")
+    cdef uint8_t* buffer = u8_out(buffers, used * own, "buffers")
+    cdef uint8_t* miss = u8_out(missed, used, "missed")
     zeros = bytes(row_bytes)
     cdef const uint8_t* zero = zeros
     for i in prange(n_reads, nogil=True, schedule="dynamic", num_threads=used):
