@@ -182,11 +182,15 @@ class LoadedModel(NotCopied):
         name = os.fspath(speculate or self.config.speculate or "off")
         if name == "off":
             return None
-        if name not in self._drafters:
-            self._drafters[name] = self.call(lambda: self._load_drafter(name))
-        return self._drafters[name]
+        return self._drafters.get(name) or self.call(lambda: self._load_drafter(name))
 
     def _load_drafter(self, name: str) -> Drafter:
+        """Loads what is not loaded yet; on the engine thread."""
+        if name not in self._drafters:
+            self._drafters[name] = self._new_drafter(name)
+        return self._drafters[name]
+
+    def _new_drafter(self, name: str) -> Drafter:
         if name == "auto":
             found = find_draft_model(self.file.paths[0], self.tokenizer) if self.file.paths else None
             name = "lookup" if found is None else os.fspath(found)
