@@ -11,6 +11,7 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, ModelFileError, SamplerConfig, demo
 from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, common_length, find_draft_model
+from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.speculator import Speculator, room
 from oxillama.models.decoder import ForwardCancelled
@@ -191,13 +192,29 @@ def test_no_more_is_drafted_than_the_text_may_have() -> None:
 
 
 def test_drafts_give_way_where_pages_are_short() -> None:
-    """The last free page goes to a token that is certain; nobody is preempted for a draft."""
-    serving = Serving(page_size=16, max_pages=4)
-    first = serving.submit(tokens_of(30, 40), max_tokens=18, drafts=8, right=0.5)
-    serving.run(first)
-    assert first.finish_reason == "length"
+    """There is room for both streams, but not for all of their drafts: nobody is preempted for a draft."""
+    serving = Serving(page_size=1, max_pages=36, cached_pages=0)
+    short = serving.submit(tokens_of(10, 40), max_tokens=6, drafts=8, right=0.0)
+    long = serving.submit(tokens_of(10, 40, seed=1), max_tokens=20, drafts=8, right=0.0)
+    most = 0
+    while serving.step():
+        most = max(most, serving.pool.n_used)
+    assert most == 36
     assert serving.scheduler.preemptions == 0
-    check_as_alone(serving, first, 18)
+    check_as_alone(serving, short, 6)
+    check_as_alone(serving, long, 20)
+
+
+def test_a_rollback_forgets_drafts() -> None:
+    serving = Serving()
+    sequence = Sequence(serving.pool, [1, 2, 3])
+    serving.runner.forward([(sequence, 3)])
+    sequence.append(4)
+    sequence.draft([5, 6])
+    sequence.schedule(3)
+    sequence.rollback()
+    assert (sequence.tokens, sequence.n_drafts, sequence.cached_len) == ([1, 2, 3, 4], 0, 3)
+    sequence.release()
 
 
 def test_a_pass_that_is_given_up_forgets_the_drafts(monkeypatch: pytest.MonkeyPatch) -> None:

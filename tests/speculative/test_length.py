@@ -71,6 +71,14 @@ def test_the_limits_of_each_sequence_are_kept() -> None:
     assert draft_lengths(2, [accepted(0.9), accepted(0.9)], [0, 3], [0.0, 0.0], costs) == [0, 3]
 
 
+def test_tokens_after_a_rejected_one_tell_nothing() -> None:
+    acceptance = Acceptance(accepted=0, tried=0)
+    acceptance.note(8, 2)
+    assert (acceptance.accepted, acceptance.tried) == (2, 3)
+    acceptance.note(2, 2)
+    assert acceptance.tried == pytest.approx(0.9 * 3 + 2)
+
+
 def test_a_draft_is_tried_again_now_and_then() -> None:
     acceptance = Acceptance()
     for _ in range(30):
