@@ -191,15 +191,15 @@ def test_no_more_is_drafted_than_the_text_may_have() -> None:
     assert len(request.tokens) == 3
 
 
-def test_drafts_give_way_where_pages_are_short() -> None:
+def test_drafts_give_way_where_pages_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for both streams, but not for all of their drafts: nobody is preempted for a draft."""
     serving = Serving(page_size=1, max_pages=36, cached_pages=0)
     short = serving.submit(tokens_of(10, 40), max_tokens=6, drafts=8, right=0.0)
     long = serving.submit(tokens_of(10, 40, seed=1), max_tokens=20, drafts=8, right=0.0)
-    most = 0
-    while serving.step():
-        most = max(most, serving.pool.n_used)
-    assert most == 36
+    run, used = serving.runner.run, []
+    monkeypatch.setattr(serving.runner, "run", lambda *args: used.append(serving.pool.n_used) or run(*args))
+    serving.run(short, long)
+    assert max(used) == 36
     assert serving.scheduler.preemptions == 0
     check_as_alone(serving, short, 6)
     check_as_alone(serving, long, 20)
