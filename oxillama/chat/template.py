@@ -98,7 +98,7 @@ class ChatTemplate:
             **{name: plain.copy(value, name) for name, value in kwargs.items()},
             "messages": _check_messages(messages, plain),
             "tools": plain.copy(tools, "tools"),
-            "add_generation_prompt": bool(add_generation_prompt),
+            "add_generation_prompt": bool(plain.copy(add_generation_prompt, "add_generation_prompt")),
         }
         budget = Budget(plain.size)
         token = current_budget.set(budget)
