@@ -58,6 +58,19 @@ def test_a_long_sequence_is_that_of_the_twin(kv_type: str, options: dict[str, An
         assert np.abs(found[first : first + 20] - exact.reshape(-1, 64)).max() < 4e-6
 
 
+@pytest.mark.parametrize("n", [1024, 1025, 2048, 2049])
+def test_a_partition_may_have_one_position(n: int) -> None:
+    """The last row sees 1, 2 or 3 partitions of 1024 positions, of which the last has 1024 positions or one."""
+    shape, heads = (1, 2, 16, 16), 4
+    qkv = rows(n, shape, heads)
+    cache = Cache(PRESENT[0], shape, "f32", 64)
+    cache.run([(0, qkv[:-1])], heads, 0.25, 2)
+    found = cache.run([(0, qkv[-1:])], heads, 0.25, 2)[0]
+    q, k, v = np.split(qkv, [64, 96], axis=1)
+    exact = twin.attend(q[-1:].reshape(-1, 4, 16), k.reshape(-1, 2, 16), v.reshape(-1, 2, 16), 0.25, n - 1)
+    assert np.abs(found - exact.reshape(-1, 64)).max() < 4e-6
+
+
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("options", LONG, ids=" ".join)
 @on_targets
