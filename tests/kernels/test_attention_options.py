@@ -60,7 +60,7 @@ def test_a_long_sequence_is_that_of_the_twin(kv_type: str, options: dict[str, An
 
 @pytest.mark.parametrize("n", [1024, 1025, 2048, 2049])
 def test_a_partition_may_have_one_position(n: int) -> None:
-    """The last row sees 1, 2 or 3 partitions of 1024 positions, of which the last has 1024 positions or one."""
+    """The last row sees 1 to 3 partitions of 1024 positions, of which the last has 1024 positions or one."""
     shape, heads = (1, 2, 16, 16), 4
     qkv = rows(n, shape, heads)
     cache = Cache(PRESENT[0], shape, "f32", 64)
