@@ -318,3 +318,14 @@ def test_log_and_exp_are_within_their_bounds() -> None:
         assert module.log(5e-324) == pytest.approx(np.log(5e-324), rel=1e-15)
         assert module.log(1.0) == 0 and module.exp(0.0) == 1
         assert module.exp(-800.0) == 0 and module.exp(800.0) == np.inf and np.isnan(module.exp(np.nan))
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"top_k": 1}, {"top_p": 0.01}, {"typical_p": 0.01}])
+@pytest.mark.parametrize("target", PRESENT)
+def test_zero_and_negative_zero_are_equal(target: str, options: dict[str, Any]) -> None:
+    """Of equal logits the lowest id is kept."""
+    logits = np.full(300, -9.0, np.float32)
+    logits[[7, 40, 290]] = [-0.0, 0.0, 0.0]
+    config = SamplerConfig(seed=1, **{"top_k": 0, "top_p": 1.0, "min_p": 0.0, **options})
+    sampler = Sampler(config, load(target))
+    assert {sampler.sample(logits, []) for _ in range(5)} == {7}
