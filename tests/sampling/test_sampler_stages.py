@@ -289,6 +289,16 @@ def test_dry_is_its_twin(data: st.DataObject) -> None:
     assert np.allclose(found, twin.distribution(logits, config, history, breakers=breakers), atol=1e-5)
 
 
+def test_a_repetition_ends_where_its_texts_differ() -> None:
+    """The end repeats 3 tokens and no more, though what lies around looks like more."""
+    logits, history = np.zeros(3, np.float32), [0, 2, 0, 0, 0, 1, 0, 0, 0, 0]
+    config = SamplerConfig(
+        **PLAIN, dry_multiplier=1.0, dry_allowed_length=1, dry_sequence_breakers=(), seed=1
+    )
+    ids, p = Sampler(config, KERNELS).distribution(logits, history)
+    assert np.allclose(p[np.argsort(ids)], twin.distribution(logits, config, history), atol=1e-6)
+
+
 def dry_orders() -> st.SearchStrategy[tuple[str, ...]]:
     return st.sampled_from([("dry", "top_k", "temperature"), ("top_k", "dry", "temperature")])
 
