@@ -205,40 +205,39 @@ class EngineLoop:
 
     def _sample(self, streams: Streams) -> None:
         """Samples tokens for each request from its rows of logits, as long as they are the drafted ones."""
-        drafted = [request.sequence.n_drafts for request, _ in streams]
-        accepted = dict.fromkeys((request for request, _ in streams), 0)
+        speculations = [request.speculation for request, _ in streams if request.speculation is not None]
+        for request, _ in streams if speculations else ():
+            if request.speculation is not None:
+                request.speculation.begin(request.sequence.n_drafts)
         going, at = streams, 0
         while going:
             rows = [(request, request.row(rows[at])) for request, rows in going]
             for (request, row), sampled in zip(rows, self._sampled(rows)):
                 if not isinstance(sampled, BaseException):
-                    self._take(request, partial(self._add_token, request, sampled, row, accepted))
+                    self._take(request, partial(self._add_token, request, sampled, row))
                 elif request.sampler.chain.has_callables:  # the user's own error
                     self.scheduler.finish(request, "error", sampled)
                 else:
                     self._fail(request, sampled)
+            if not speculations:
+                return  # there is one row for each
             going = [(r, rows) for r, rows in going if r.finish_reason is None and not r.sequence.pending]
             at += 1
-        for (request, _), n in zip(streams, drafted):
-            if request.speculation is not None:
-                request.speculation.note(n, accepted[request])
-                self.metrics.draft(n, accepted[request])
+        for speculation in speculations:
+            self.metrics.draft(*speculation.end())
 
-    def _add_token(
-        self,
-        request: TextRequest,
-        sampled: int | SampledToken,
-        row: np.ndarray,
-        accepted: dict[TextRequest, int],
-    ) -> str | None:
+    def _add_token(self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray) -> str | None:
         reason = request.take(sampled, row)
-        # a token that is not pending was drafted: the pass has run it, and has the logits after it
-        accepted[request] += not request.sequence.pending
+        if request.speculation is not None:
+            # a token that is not pending was drafted: the pass has run it, and has the logits after it
+            request.speculation.n_accepted += not request.sequence.pending
         self.metrics.token(request, self.scheduler.clock())
         return reason
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""
+        if all(request.speculation is None for request, _ in streams):
+            return self._drawn(streams)
         verified = [self._verified(request, row) for request, row in streams]
         drawn = iter(self._drawn([s for s, token in zip(streams, verified) if token is None]))
         return [next(drawn) if token is None else token for token in verified]

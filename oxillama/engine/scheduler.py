@@ -360,10 +360,13 @@ class Scheduler:
         """
         if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
             return 0  # it was preempted in this step
-        if not self.pool.can_allocate(request.sequence.shortage(n)):
-            request.sequence.spare()
-            n = min(n, request.sequence.pending)
+        may_spare = True
         while not self.pool.can_allocate(request.sequence.shortage(n)):
+            if may_spare:
+                may_spare = False
+                request.sequence.spare()
+                n = min(n, request.sequence.pending)
+                continue
             victim = self._victim([r for r in self.running if r not in batch.requests])
             assert victim is not None
             if victim is request and len(self.running) == 1:

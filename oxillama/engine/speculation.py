@@ -50,6 +50,7 @@ class Speculation:
     most : tokens of a draft.
     random : draws drafts and residuals by the rejection rule; None for the seeded rule.
     distributions : what the drafted tokens that are not verified yet were drawn from; of the rejection rule.
+    n_drafted, n_accepted : drafted tokens of the last pass, and those that were right.
     """
 
     drafter: Drafter
@@ -58,6 +59,8 @@ class Speculation:
     distributions: list[Distribution] = field(default_factory=list)
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     acceptance: Acceptance = field(default_factory=Acceptance)
+    n_drafted: int = 0
+    n_accepted: int = 0
 
     def draft_sampler(self, sampler: Sampler) -> DraftSampler:
         """What samples the next draft."""
@@ -73,9 +76,15 @@ class Speculation:
             row, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
         )
 
-    def note(self, drafted: int, accepted: int) -> None:
-        """Notes a pass with ``drafted`` drafted tokens, of which the first ``accepted`` were right."""
+    def begin(self, n_drafted: int) -> None:
+        """A pass has run so many drafted tokens, which are verified now."""
+        self.n_drafted, self.n_accepted = n_drafted, 0
+
+    def end(self) -> tuple[int, int]:
+        """Notes what became of them: how many there were, and how many were accepted."""
+        drafted, accepted = self.n_drafted, self.n_accepted
         self.acceptance.note(drafted, accepted)
         self.stats.drafted += drafted
         self.stats.accepted += accepted
         self.stats.passes += bool(drafted)
+        return drafted, accepted

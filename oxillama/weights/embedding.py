@@ -6,7 +6,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels, pack
 from oxillama.formats import FORMAT_BY_ID, Format
-from oxillama.gguf.extent import Extent, OpenFile
+from oxillama.gguf.extent import Extent
 from oxillama.weights.requantize import check_range, quantized
 
 KEPT_BYTES = 16 << 20
@@ -43,6 +43,7 @@ class Embedding:
         self.cols = cols
         self.kernels = kernels
         self.requantize = requantize
+        self._kept: np.ndarray | None = None  # the table, if it is small
 
     def lookup(self, ids: np.ndarray, out: np.ndarray) -> None:
         """out (n, cols) float32 = the rows of ``ids`` (n,).
@@ -50,9 +51,9 @@ class Embedding:
         Raises GGUFError if ``requantize`` cannot hold a value of these rows, and ModelFileError if the file
         cannot be read or has changed since it was opened.
         """
-        if isinstance(self.table.holder, OpenFile) and self.table.nbytes <= KEPT_BYTES:
-            self.table = Extent(self.table.read(), 0, self.table.nbytes)
-        rows = self.table.read_rows(ids, self.row_bytes)
+        if self._kept is None and self.table.nbytes <= KEPT_BYTES:
+            self._kept = self.table.read().reshape(-1, self.row_bytes)
+        rows = self.table.read_rows(ids, self.row_bytes) if self._kept is None else self._kept[ids]
         pack.dequantize(self.format_id, rows.reshape(-1), out)
         if self.requantize is not None and len(ids):
             check_range(self.name, out, self.requantize)
