@@ -9,6 +9,7 @@ import faulthandler
 import os
 import random
 import signal
+import sys
 import threading
 
 import pytest
@@ -51,7 +52,7 @@ def test_random_interrupts_leave_the_engine_as_it_was() -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    faulthandler.dump_traceback_later(600 + N, exit=True)  # a hang says where
+    faulthandler.dump_traceback_later(600 + N, exit=True, file=sys.__stderr__)  # a hang says where
     try:
         while interrupts < N:
             call = draw.choice(calls)

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import os
 import random
+import sys
 import threading
 from collections import Counter
 
@@ -50,7 +51,7 @@ def test_one_thread(references: References) -> None:
 
         @rule(seed=st.integers(0, 2**32))
         def call(self, seed: int) -> None:
-            faulthandler.dump_traceback_later(HANG, exit=True)
+            faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
             self.world.draw.seed(seed)
             called[self.world.act()] += 1
 
@@ -91,7 +92,7 @@ def test_several_threads_on_the_same_engines(references: References) -> None:
         world = World(random.Random(seed), references, engines=list(first.engines), can_close=False)
         try:
             for _ in range(CALLS // 2 // 4):
-                faulthandler.dump_traceback_later(HANG, exit=True)
+                faulthandler.dump_traceback_later(HANG, exit=True, file=sys.__stderr__)
                 world.act()
             for stream in world.streams:
                 stream.generation.close()

@@ -8,6 +8,7 @@ import doctest
 import enum
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -577,7 +578,7 @@ def test_the_same_schema_is_the_same_grammar_in_every_process() -> None:
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT],
             input=json.dumps(schema),
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             check=True,
