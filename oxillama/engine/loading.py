@@ -179,9 +179,10 @@ class LoadedModel(NotCopied):
         ModelFileError, GGUFError, LoadError, TokenizerError : the draft model cannot be loaded.
         ConfigError : it has another vocabulary, or is no decoder.
         """
-        name = os.fspath(speculate or self.config.speculate or "off")
-        if name == "off":
+        chosen = self.config.speculate if speculate is None else speculate
+        if chosen is None or chosen == "off":
             return None
+        name = os.fspath(chosen)
         return self._drafters.get(name) or self.call(lambda: self._load_drafter(name))
 
     def _load_drafter(self, name: str) -> Drafter:

@@ -11,6 +11,7 @@ import logging
 import time
 
 from oxillama.engine.drafters import Drafter
+from oxillama.engine.faults import note
 from oxillama.engine.request import TextRequest
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState
@@ -68,7 +69,7 @@ class Speculator:
                 for sampler in samplers:
                     sampler.rewind()
         except Exception:  # the texts go on without drafts
-            log.exception("%s: cannot draft", drafter.name)
+            note(log, logging.ERROR, "%s: cannot draft", drafter.name, exc_info=True)
             for request in requests:
                 request.speculation = None
                 drafter.forget(request.sequence)

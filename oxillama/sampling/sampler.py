@@ -161,14 +161,12 @@ class Sampler:
         self.take(GOOD, token, logprob, workspace.vocab)
         if top is None:
             return token
-        best = np.lexsort((found[0], -found[1]))[:top]
-        likeliest = tuple((int(found[0][i]), math.log(found[1][i])) for i in best if found[1][i] > 0)
-        raw = token_logprobs(logits, token, top, self.chain.kernels)
-        return SampledToken(token, raw, TokenLogprobs(token, logprob, likeliest))
+        processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
+        return SampledToken(token, token_logprobs(logits, token, top, self.chain.kernels), processed)
 
     def distribution(
         self, logits: np.ndarray, history: Sequence[int] | np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Distribution:
         """What `sample` would draw from now, without changing anything.
 
         Returns
@@ -179,7 +177,7 @@ class Sampler:
             workspace, _ = self._apply(logits, history)
         finally:
             self.abandon()
-        found: tuple[np.ndarray, np.ndarray] | None = workspace.distribution()
+        found: Distribution | None = workspace.distribution()
         if found is None:
             raise SamplingError("logits: every token is masked")
         return found

@@ -132,8 +132,9 @@ def test_a_model_that_does_not_fit_is_refused(engine: InferenceEngine, tmp_path:
     other = write_tiny_model(tmp_path / "other.gguf")
     with pytest.raises(ConfigError, match="speculate"):
         engine.generate(PROMPT, speculate=other)
-    with pytest.raises(ModelFileError):
-        engine.generate(PROMPT, speculate=tmp_path / "missing.gguf")
+    for path in (tmp_path / "missing.gguf", ""):
+        with pytest.raises(ModelFileError):
+            engine.generate(PROMPT, speculate=path)
     with pytest.raises(ConfigError, match="speculate: expected"):
         engine.generate(PROMPT, speculate=3)  # type: ignore[arg-type]
 
