@@ -1,0 +1,134 @@
+"""`Calls`: hands out the events of calls, whatever they are written in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from oxillama.toolcalls.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
+from oxillama.toolcalls.schemas import ANY, json_of, loads
+from oxillama.toolcalls.source import MalformedCall, Reading, Source
+
+
+class Calls:
+    """Hands out the events of calls.
+
+    Attributes
+    ----------
+    source : what they are read from. It keeps the text behind the last complete call.
+    tools : names of the tools that there are; None if they are not known.
+    types : JSON types by names of tool and parameter.
+    n_begun, n_failed : calls of the message that have begun, and that failed.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        emit: Callable[[Event], None],
+        tools: frozenset[str] | None,
+        types: dict[tuple[str, str], frozenset[str]],
+    ) -> None:
+        self.source = source
+        self.emit = emit
+        self.tools = tools
+        self.types = types
+        self.n_begun = self.n_failed = 0
+        self._open: CallStart | None = None
+        self._pieces: list[str] = []
+
+    def begin(self, name: str, id: str | None = None) -> None:
+        """Raises MalformedCall for a name that is none."""
+        name = name.strip()
+        if not name or any(c.isspace() or c in "<>{}\"'" for c in name):
+            raise MalformedCall(f"expected the name of a tool, got {name[:80]!r}")
+        self._open, self._pieces = CallStart(self.n_begun, name, id), []
+        self.n_begun += 1
+        self.emit(self._open)
+
+    def arguments(self, text: str) -> None:
+        assert self._open is not None
+        if text:
+            self._pieces.append(text)
+            self.emit(ArgumentsPart(self._open.index, text))
+
+    def end(self, id: str | None = None) -> None:
+        """Raises MalformedCall if the arguments are not an object."""
+        assert self._open is not None
+        text = "".join(self._pieces)
+        if not text:
+            self.arguments(text := "{}")
+        args = parsed_object(text)
+        call = ToolCall(self._open.name, args, id or self._open.id, text)
+        self.emit(CallEnd(self._open.index, call))
+        self._open = None
+        self.source.keep("")
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return self._open is not None
+
+    def fail(self, text: str, reason: str) -> None:
+        """What was read is no call."""
+        self.n_failed += 1
+        self.emit(CallFailed(self._open.index if self._open else None, text, reason))
+        self._open = None
+
+
+def parsed_object(text: str) -> dict[str, object]:
+    """Arguments as an object. Raises MalformedCall."""
+    try:
+        args = loads(text)
+    except ValueError as error:
+        raise MalformedCall(f"arguments: expected JSON, got {text[:80]!r}: {error}") from None
+    if not isinstance(args, dict):
+        raise MalformedCall(f"arguments: expected an object, got {text[:80]!r}")
+    return args
+
+
+class Arguments:
+    """Arguments one by one, handed out as the members of an object."""
+
+    def __init__(self, calls: Calls, tool: str) -> None:
+        self.calls = calls
+        self.tool = tool
+        self.keys: set[str] = set()
+
+    def add(
+        self, source: Source, key: str, stops: tuple[str, ...], types: frozenset[str] | None = None
+    ) -> Reading[None]:
+        """The value of ``key``, up to one of ``stops``. What can only be a string is handed out as it comes.
+
+        ``types`` are told here, or those of the tool's schema.
+        """
+        key = key.strip()
+        if key in self.keys or not key:
+            raise MalformedCall(f"expected every argument once, with a name, got {key[:80]!r}")
+        self.calls.arguments(f"{', ' if self.keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+        self.keys.add(key)
+        types = self.calls.types.get((self.tool, key), ANY) if types is None else types
+        if types == {"string"}:
+            self.calls.arguments('"')
+            stop = yield from source.until(stops, lambda text: self.calls.arguments(inner(text)))
+            self.calls.arguments('"')
+        else:
+            text, stop = yield from source.text_until(stops)
+            self.calls.arguments(json_of(text, types))
+        if not stop:
+            raise MalformedCall(f"expected {stops[-1]}, got the end of the text")
+
+    def end(self) -> None:
+        self.calls.arguments("}" if self.keys else "{}")
+        self.calls.end()
+
+
+def inner(text: str) -> str:
+    """A piece of a string, as JSON has it between quotes."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def closed(source: Source, close: str) -> Reading[None]:
+    """The closing text; it may be missing at the end of the message. Raises MalformedCall for another one."""
+    yield from source.spaces()
+    if (yield from source.next()):
+        yield from source.expect((close,))

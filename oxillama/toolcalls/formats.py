@@ -1,0 +1,169 @@
+"""The table of formats: how models write reasoning and calls, and how a chat template tells which one it is.
+
+Facts: the chat templates of the models named. A format is chosen by marks that a template has because it
+writes earlier calls in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from oxillama.config import checks
+
+
+@dataclass(frozen=True)
+class ToolCallGrammar:
+    """A way to write calls and reasoning.
+
+    Attributes
+    ----------
+    name : of the format.
+    style : syntax of calls: "tagged" (JSON, or Qwen's tags), "keys" (GLM's tags), "bare" (JSON, perhaps the
+        whole message), "mistral" (JSON, or a name and JSON), "sections" (DeepSeek's), "invoke" (tags with
+        attributes), "dict" (Gemma's), "harmony" (gpt-oss), "none".
+    opens : texts that a call, or several, can begin with; first the usual one.
+    close : text that it ends with; "" if it ends with its JSON. May be missing at the end of a message.
+    reasoning : texts before and after it; None if there is none.
+    quote : text around strings, in the style "dict".
+    marks, unlike : texts that a template of this format has, all of them; and texts that it has not.
+    reasoning_anywhere : it may also come after text.
+    ends_reasoning : a call inside it is a call, and ends it.
+    dropped : texts that mean nothing.
+    """
+
+    name: str
+    style: str
+    opens: tuple[str, ...]
+    close: str
+    reasoning: tuple[str, str] | None = None
+    quote: str = ""
+    marks: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+    reasoning_anywhere: bool = False
+    ends_reasoning: bool = False
+    dropped: tuple[str, ...] = ()
+
+    Llama3: ClassVar[ToolCallGrammar]
+    Qwen: ClassVar[ToolCallGrammar]
+    Mistral: ClassVar[ToolCallGrammar]
+
+    @staticmethod
+    def Custom(open: str, close: str, reasoning: tuple[str, str] | None = None) -> ToolCallGrammar:
+        """Calls between delimiters of your own: JSON, or tags as Qwen has them.
+
+        Raises ConfigError for an empty delimiter.
+        """
+        for name, text in {"open": open, "close": close}.items():
+            if not isinstance(text, str) or not text.strip():
+                raise checks.refuse(name, "a text that is not empty", text)
+        return ToolCallGrammar("custom", "tagged", (open,), close, reasoning)
+
+    def open_delimiter(self) -> str:
+        """What a call begins with; "" if there are none."""
+        return self.opens[0] if self.opens else ""
+
+    def close_delimiter(self) -> str:
+        """What a call ends with; "" if it ends with its JSON."""
+        return self.close
+
+    def begins_in_reasoning(self, prompt: str) -> bool:
+        """Whether a prompt ends inside reasoning, so that what follows begins there."""
+        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
+
+
+THINK = ("<think>", "</think>")
+REASONINGS = (THINK, ("[THINK]", "[/THINK]"))
+"""Of formats that do not have one of their own, by what a template has."""
+
+_ROWS = (
+    ToolCallGrammar(
+        "harmony",
+        "harmony",
+        ("<|channel|>commentary to=functions.",),
+        "<|call|>",
+        ("<|channel|>analysis<|message|>", "<|end|>"),
+        marks=("<|channel|>", "<|message|>"),
+    ),
+    ToolCallGrammar(
+        "deepseek-dsml",
+        "invoke",
+        ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
+        "",
+        THINK,
+        marks=("｜DSML｜",),
+        ends_reasoning=True,
+    ),
+    ToolCallGrammar(
+        "deepseek",
+        "sections",
+        ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+        "<｜tool▁calls▁end｜>",
+        THINK,
+        marks=("<｜tool▁calls▁begin｜>",),
+        ends_reasoning=True,
+    ),
+    ToolCallGrammar("glm", "keys", ("<tool_call>",), "</tool_call>", THINK, marks=("<arg_key>",)),
+    ToolCallGrammar(
+        "qwen-xml",
+        "tagged",
+        ("<tool_call>", "<function="),
+        "</tool_call>",
+        marks=("<tool_call>", "<function=", "<parameter="),
+        ends_reasoning=True,
+    ),
+    ToolCallGrammar(
+        "gemma",
+        "dict",
+        ("<|tool_call>",),
+        "<tool_call|>",
+        ("<|channel>thought", "<channel|>"),
+        quote='<|"|>',
+        marks=("<|tool_call>",),
+        reasoning_anywhere=True,
+        dropped=("<channel|>", "<|channel>"),
+    ),
+    ToolCallGrammar(
+        "function-gemma",
+        "dict",
+        ("<start_function_call>",),
+        "<end_function_call>",
+        quote="<escape>",
+        marks=("<start_function_call>",),
+    ),
+    ToolCallGrammar("mistral", "mistral", ("[TOOL_CALLS]",), "", marks=("[TOOL_CALLS]",)),
+    ToolCallGrammar(
+        "qwen",
+        "tagged",
+        ("<tool_call>",),
+        "</tool_call>",
+        marks=("<tool_call>",),
+        unlike=("<tool_calls>", "]<]minimax[>["),
+    ),
+    ToolCallGrammar(
+        "llama3",
+        "bare",
+        ("<|python_tag|>",),
+        "<|eom_id|>",
+        marks=("<|start_header_id|>", '"parameters": dictionary'),
+        dropped=("<|eot_id|>", "<|eom_id|>"),
+    ),
+    ToolCallGrammar("none", "none", (), ""),
+)
+GRAMMARS: dict[str, ToolCallGrammar] = {row.name: row for row in _ROWS}
+"""By name, in the order in which a template's marks are looked for."""
+
+ToolCallGrammar.Llama3 = GRAMMARS["llama3"]
+ToolCallGrammar.Qwen = replace(GRAMMARS["qwen"], reasoning=THINK)
+ToolCallGrammar.Mistral = replace(GRAMMARS["mistral"], reasoning=REASONINGS[1])
+
+
+def grammar_of_template(source: str) -> ToolCallGrammar:
+    """The format that a chat template, Jinja source, writes calls and reasoning in.
+
+    Of a template that writes no calls the format "none", with its reasoning.
+    """
+    fitting = (row for row in _ROWS if all(mark in source for mark in row.marks))
+    row = next(row for row in fitting if not any(mark in source for mark in row.unlike))
+    reasoning = next((pair for pair in REASONINGS if pair[1] in source), None)
+    return row if row.reasoning is not None or reasoning is None else replace(row, reasoning=reasoning)

@@ -1,0 +1,268 @@
+"""`MessageParser`: what a model writes, piece by piece, as events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oxillama.config import checks
+from oxillama.toolcalls.calls import Calls
+from oxillama.toolcalls.events import ArgumentsPart, Event, ReasoningPart, TextPart
+from oxillama.toolcalls.formats import ToolCallGrammar
+from oxillama.toolcalls.json_calls import objects
+from oxillama.toolcalls.schemas import parameter_types, tool_names
+from oxillama.toolcalls.source import MalformedCall, Reading, Source
+from oxillama.toolcalls.syntax import close_of, syntax_of
+
+MESSAGE, CHANNEL, START = "<|message|>", "<|channel|>", "<|start|>"
+MOST_FAILED = 32
+"""Calls of a message that may fail; behind them, all is text. Each may have the rest of it read again."""
+ENDS = ("<|end|>", "<|call|>", "<|return|>", START)
+
+
+class MessageParser:
+    """Turns the text of a message into events.
+
+    The events are the same however the text is cut into pieces, but for the cuts of their own texts:
+    neighbouring pieces of text, of reasoning, or of one call's arguments always join to the same. Behind
+    `MOST_FAILED` calls that failed, no more are looked for.
+
+    Whitespace between text, reasoning and calls is dropped. Special tokens must be in the text.
+
+    Parameters
+    ----------
+    grammar : the format, of `grammar_of_template`.
+    tools : what the model may call, as for chat templates. In formats of tags they tell strings from numbers;
+        where a call has no delimiter, an object with another name is text.
+    in_reasoning : whether the text begins inside reasoning (`ToolCallGrammar.begins_in_reasoning`).
+
+    Raises
+    ------
+    ConfigError : a tool without a name; a text that begins inside reasoning that the format does not have.
+    """
+
+    def __init__(
+        self,
+        grammar: ToolCallGrammar,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        in_reasoning: bool = False,
+    ) -> None:
+        checks.instance("grammar", grammar, ToolCallGrammar)
+        if checks.boolean("in_reasoning", in_reasoning) and grammar.reasoning is None:
+            raise checks.refuse("in_reasoning", f"False, for {grammar.name} has no reasoning", in_reasoning)
+        self.grammar = grammar
+        self.in_reasoning = in_reasoning
+        self._events: list[Event] = []
+        self._source = Source()
+        names = None if tools is None else tool_names(tools)
+        self._calls = Calls(self._source, self._add, names, parameter_types(tools or ()))
+        self._text = _Text(self._add, TextPart)
+        self._reading = self._harmony() if grammar.style == "harmony" else self._message()
+
+    def feed(self, text: str) -> list[Event]:
+        """The events that the next piece of text brings. Raises ConfigError behind the end."""
+        if self._source.ended:
+            raise checks.refuse("text", "none behind the end of the message", text)
+        self._source.push(text)
+        return self._read()
+
+    def finish(self) -> list[Event]:
+        """The events that the end of the message brings: what was held back, and calls that are cut off."""
+        self._source.ended = True
+        return self._read()
+
+    def _read(self) -> list[Event]:
+        next(self._reading, None)
+        events, self._events[:] = list(self._events), []
+        return events
+
+    def _add(self, event: Event) -> None:
+        last = self._events[-1] if self._events else None
+        if isinstance(event, TextPart) and isinstance(last, TextPart):
+            self._events[-1] = TextPart(last.text + event.text)
+        elif isinstance(event, ReasoningPart) and isinstance(last, ReasoningPart):
+            self._events[-1] = ReasoningPart(last.text + event.text)
+        elif (
+            isinstance(event, ArgumentsPart) and isinstance(last, ArgumentsPart) and last.index == event.index
+        ):
+            self._events[-1] = ArgumentsPart(last.index, last.text + event.text)
+        else:
+            self._events.append(event)
+
+    # --- with delimiters ----------------------------------------------------------------------------
+
+    def _message(self) -> Reading[None]:
+        grammar, source = self.grammar, self._source
+        think = grammar.reasoning[:1] if grammar.reasoning else ()
+        marks = grammar.dropped + (think if grammar.reasoning_anywhere else ())
+        always = grammar.opens + marks
+        opened = (yield from self._reason()) if self.in_reasoning else ""
+        while opened or (yield from source.next()):
+            if opened in grammar.opens:
+                yield from self._call(opened)
+                opened = ""
+                always = always if self._calls.n_failed < MOST_FAILED else marks
+            elif opened in think:
+                opened = yield from self._reason()
+            elif self._text.has_begun:
+                opened = yield from source.until(always, self._text.add)
+            else:  # nothing but whitespace, reasoning and calls so far
+                self._text.add((yield from source.spaces()))
+                opened = yield from source.one_of((*always, *think))
+                if not opened and grammar.style == "bare" and (yield from source.next()) == "{":
+                    yield from self._bare()
+                elif not opened:
+                    opened = yield from source.until(always, self._text.add)
+        self._text.end()
+
+    def _reason(self) -> Reading[str]:
+        """Reasoning up to its end, or to a call that ends it; returns what that call begins with."""
+        assert self.grammar.reasoning is not None
+        open, close = self.grammar.reasoning
+        self._text.part()
+        text = _Text(self._add, ReasoningPart)
+        text.part()
+        yield from self._source.spaces()
+        yield from self._source.one_of((open,))  # in the prompt already, and once more
+        opens = self.grammar.opens if self.grammar.ends_reasoning else ()
+        stop = yield from self._source.until((close, *opens), text.add)
+        if not stop:
+            text.end()
+        return stop if stop in opens else ""
+
+    def _call(self, opened: str) -> Reading[None]:
+        """A call, or several, and their events."""
+        self._text.part()
+        self._source.keep(opened)
+        try:
+            yield from syntax_of(self.grammar, self._source, self._calls, opened)
+            self._source.kept()
+        except MalformedCall as error:
+            yield from self._failed(opened, str(error))
+
+    def _failed(self, opened: str, reason: str) -> Reading[None]:
+        """What was read of a call that is none, up to what would have closed it, or to the next call."""
+        text = self._source.kept()
+        start = 0
+        while found := next((o for o in self.grammar.opens if text[start:].lstrip().startswith(o)), ""):
+            start = text.index(found, start) + len(found)
+        close = close_of(self.grammar, opened)
+        if close:
+            self._source.unread(text[start:])  # an open string may have swallowed both
+            rest, stop = yield from self._source.text_until((close, *self.grammar.opens))
+            if stop != close:
+                self._source.unread(stop)
+            text = text[:start] + rest + (stop if stop == close else "")
+        self._calls.fail(text, reason)
+
+    def _bare(self) -> Reading[None]:
+        """An object that is a call if it has a name and arguments, else text; then perhaps others."""
+        self._source.keep("")
+        try:
+            yield from objects(self._source, self._calls, surely=False)
+            self._source.kept()
+        except MalformedCall as error:
+            text = self._source.kept()
+            if self._calls.has_open:
+                self._calls.fail(text, str(error))
+            else:
+                self._text.add(text)
+        if self._calls.n_begun:
+            self._text.part()
+
+    # --- gpt-oss ------------------------------------------------------------------------------------
+
+    def _harmony(self) -> Reading[None]:
+        """Messages within the message: a header with a channel and perhaps a recipient, and a body.
+
+        Source: https://github.com/openai/harmony, docs/format.md.
+        """
+        source = self._source
+        space = yield from source.spaces()
+        stop = yield from source.one_of((CHANNEL, "to=", START))
+        if stop:
+            source.unread(stop)
+        else:  # the prompt has the header
+            source.unread(space)
+            stop = yield from self._body("analysis" if self.in_reasoning else "final", "", "")
+        while stop:
+            source.keep("")
+            header, stop = yield from source.text_until((MESSAGE, *ENDS[:3]))
+            raw = source.kept()
+            if stop == MESSAGE:
+                recipients = [name for name in re.findall(r"to=([^\s<]+)", header) if name != "assistant"]
+                channels = re.findall(r"<\|channel\|>\s*(\w+)", header)
+                stop = yield from self._body((channels or ["final"])[-1], (recipients or [""])[-1], raw)
+            elif header.strip():
+                self._calls.fail(raw, f"expected a header and {MESSAGE}, got {header[:80]!r}")
+        self._text.end()
+
+    def _body(self, channel: str, recipient: str, header: str) -> Reading[str]:
+        """A body and its events; returns what it ends with."""
+        source = self._source
+        if recipient:
+            self._text.part()
+            return (yield from self._call_body(recipient, header))
+        text = self._text
+        if channel == "analysis":
+            text = _Text(self._add, ReasoningPart)
+            text.part()
+        stop = yield from source.until(ENDS, text.add)
+        if stop:
+            text.part()
+        else:
+            text.end()
+        if stop == START:
+            source.unread(stop)
+        return stop
+
+    def _call_body(self, recipient: str, header: str) -> Reading[str]:
+        source, calls = self._source, self._calls
+        source.keep(header)
+        stop = ""
+        try:
+            if not recipient.startswith("functions."):
+                raise MalformedCall(f"expected a call of functions.NAME, got one of {recipient[:80]!r}")
+            calls.begin(recipient.removeprefix("functions."))
+            stop = yield from source.until(ENDS, calls.arguments)
+            calls.end()
+            source.kept()
+            if stop == START:
+                source.unread(stop)
+        except MalformedCall as error:
+            if not stop:
+                stop = yield from source.until(ENDS, lambda text: None)
+            if stop == START:
+                source.unread(stop)
+            calls.fail(source.kept(), str(error))
+        return stop
+
+
+class _Text:
+    """Text or reasoning, whose whitespace at both ends is held back and dropped next to another part."""
+
+    def __init__(self, add: Any, kind: type[TextPart] | type[ReasoningPart]) -> None:
+        self._emit = add
+        self._kind = kind
+        self._held = ""
+        self._fresh = False  # behind another part: leading whitespace is dropped
+        self.has_begun = False
+
+    def add(self, text: str) -> None:
+        text = text.lstrip() if self._fresh else self._held + text
+        kept = text.rstrip()
+        if kept:
+            self._emit(self._kind(kept))
+            self._fresh, self.has_begun = False, True
+        self._held = "" if self._fresh else text[len(kept) :]
+
+    def part(self) -> None:
+        """Another part begins here."""
+        self._held, self._fresh = "", True
+
+    def end(self) -> None:
+        """The text is at its end."""
+        if self._held:
+            self._emit(self._kind(self._held))
+        self._held = ""

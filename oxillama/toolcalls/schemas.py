@@ -1,0 +1,94 @@
+"""What types the parameters of tools have.
+
+In formats of tags, a value's text does not say whether it is a string.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oxillama.config import checks
+
+ANY = frozenset({"object", "array", "string", "number", "boolean", "null"})
+
+
+def functions_of(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The functions of tools as chat templates take them, inside ``function`` or bare. Raises ConfigError."""
+    found = []
+    for i, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else tool
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise checks.refuse(f"tools[{i}]", "a function with a name", tool)
+        found.append(function)
+    return found
+
+
+def tool_names(tools: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Names of tools. Raises ConfigError."""
+    return frozenset(function["name"] for function in functions_of(tools))
+
+
+def parameter_types(tools: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], frozenset[str]]:
+    """JSON types by names of tool and parameter. Raises ConfigError."""
+    found = {}
+    for function in functions_of(tools):
+        schema = function.get("parameters")
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        for key, value in properties.items() if isinstance(properties, Mapping) else ():
+            found[function["name"], key] = types_of(value)
+    return found
+
+
+def types_of(schema: Any, depth: int = 0) -> frozenset[str]:
+    """The types that a JSON schema allows, as far as its type, enum, const, anyOf and oneOf say."""
+    if not isinstance(schema, Mapping) or depth > 8:
+        return ANY
+    if "type" in schema:
+        named = schema["type"]
+        names = {name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)}
+        return frozenset({"number" if name == "integer" else name for name in names}) & ANY or ANY
+    if isinstance(schema.get("enum"), list):
+        return frozenset(map(type_of, schema["enum"])) or ANY
+    if "const" in schema:
+        return frozenset({type_of(schema["const"])})
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            return frozenset().union(*(types_of(part, depth + 1) for part in schema[key]))
+    return ANY
+
+
+def type_of(value: Any) -> str:
+    """The JSON type of a value."""
+    kinds: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+        *(("boolean", bool), ("number", (int, float)), ("string", str), ("array", list)),
+        *(("object", dict), ("null", type(None))),
+    )
+    return next((name for name, kind in kinds if isinstance(value, kind)), "object")
+
+
+def json_of(text: str, types: frozenset[str]) -> str:
+    """A value's text as JSON: as it is where it is JSON of one of the types, else a string of it.
+
+    A string that stands in quotes is only taken for JSON where no string is asked for.
+    """
+    try:
+        kind = type_of(loads(text))
+        if kind in types and kind != "string":
+            return text.strip()
+    except ValueError:
+        pass
+    return json.dumps(text, ensure_ascii=False)
+
+
+def loads(text: str) -> Any:
+    """A value by RFC 8259, which has no NaN. Raises ValueError."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

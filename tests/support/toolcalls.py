@@ -1,0 +1,246 @@
+"""Messages of every format with calls, and what they are to be taken apart into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from oxillama.toolcalls import (
+    GRAMMARS,
+    ArgumentsPart,
+    CallEnd,
+    CallFailed,
+    CallStart,
+    Event,
+    MessageParser,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    ToolCallGrammar,
+)
+
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}},
+    {
+        "name": "write",
+        "parameters": {
+            "properties": {
+                "path": {"type": "string"},
+                "text": {"anyOf": [{"type": "string"}]},
+                "mode": {"enum": ["a", "w"]},
+                "lines": {"type": ["integer", "null"]},
+                "title": {"type": ["string", "null"]},
+                "tags": {"type": "array"},
+                "force": {"type": "boolean"},
+            }
+        },
+    },
+]
+
+
+@dataclass
+class Parsed:
+    """A message taken apart."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+def joined(events: Iterable[Event]) -> list[Event]:
+    """With neighbouring pieces of one thing joined."""
+    found: list[Event] = []
+    for event in events:
+        last = found[-1] if found else None
+        if isinstance(event, TextPart) and isinstance(last, TextPart):
+            found[-1] = TextPart(last.text + event.text)
+        elif isinstance(event, ReasoningPart) and isinstance(last, ReasoningPart):
+            found[-1] = ReasoningPart(last.text + event.text)
+        elif (
+            isinstance(event, ArgumentsPart) and isinstance(last, ArgumentsPart) and last.index == event.index
+        ):
+            found[-1] = ArgumentsPart(last.index, last.text + event.text)
+        else:
+            found.append(event)
+    return found
+
+
+def events_of(
+    grammar: ToolCallGrammar | str, pieces: Iterable[str], tools: Any = TOOLS, in_reasoning: bool = False
+) -> list[Event]:
+    grammar = GRAMMARS[grammar] if isinstance(grammar, str) else grammar
+    parser = MessageParser(grammar, tools, in_reasoning)
+    found = [event for piece in pieces for event in parser.feed(piece)]
+    return joined(found + parser.finish())
+
+
+def calls_of(events: Iterable[Event]) -> list[ToolCall]:
+    return [event.call for event in events if isinstance(event, CallEnd)]
+
+
+def parsed(grammar: ToolCallGrammar | str, text: str, **options: Any) -> Parsed:
+    events = events_of(grammar, [text], **options)
+    return Parsed(
+        "".join(event.text for event in events if isinstance(event, TextPart)),
+        "".join(event.text for event in events if isinstance(event, ReasoningPart)),
+        [(call.name, call.args) for call in calls_of(events)],
+        [event.text for event in events if isinstance(event, CallFailed)],
+    )
+
+
+def tags(name: str, **args: str) -> str:
+    """A call as Qwen3-Coder writes it."""
+    inside = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in args.items())
+    return f"<tool_call>\n<function={name}>\n{inside}</function>\n</tool_call>"
+
+
+def keys(name: str, **args: str) -> str:
+    """A call as GLM writes it."""
+    inside = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in args.items())
+    return f"<tool_call>{name}\n{inside}</tool_call>"
+
+
+def dsml(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as DeepSeek V3.2 writes them."""
+    inside = ""
+    for name, args in calls:
+        inside += f'<｜DSML｜invoke name="{name}">\n'
+        for key, value in args.items():
+            is_string = str(isinstance(value, str)).lower()
+            shown = value if isinstance(value, str) else json.dumps(value)
+            inside += f'<｜DSML｜parameter name="{key}" string="{is_string}">{shown}</｜DSML｜parameter>\n'
+        inside += "</｜DSML｜invoke>\n"
+    return f"<｜DSML｜function_calls>\n{inside}</｜DSML｜function_calls>"
+
+
+def v31(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as DeepSeek V3.1 writes them."""
+    inside = "".join(
+        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json.dumps(args)}<｜tool▁call▁end｜>"
+        for name, args in calls
+    )
+    return f"<｜tool▁calls▁begin｜>{inside}<｜tool▁calls▁end｜>"
+
+
+NESTED = {"path": "a}\"{'\\", "tags": [{"x": [1, {}]}, "]", None], "text": "é\n</tool_call>"}
+"""Braces, quotes and delimiters inside strings."""
+CODE = "  if a < b:\n    <b>1</b>"
+LONG: dict[str, list[tuple[str, list[tuple[str, dict[str, Any]]]]]] = {
+    "qwen": [
+        ('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>', [("ping", {})]),
+        (f'<tool_call>{{"name": "write", "arguments": {json.dumps(NESTED)}}}</tool_call>',
+         [("write", NESTED)]),
+        ('<tool_call>[{"name": "ping"}, {"name": "ping", "args": {"a": 1}}]</tool_call>',
+         [("ping", {}), ("ping", {"a": 1})]),
+        ('<tool_call>{"arguments": {"a": 1}, "name": "ping"}</tool_call>', [("ping", {"a": 1})]),
+        ('<tool_call>{"type": "function", "function": {"name": "ping", "parameters": {"a": {}}}}</tool_call>',
+         [("ping", {"a": {}})]),
+        ('<tool_call>{"name": "ping", "arguments": "{\\"a\\": 1}"}</tool_call>', [("ping", {"a": 1})]),
+        ('<tool_call>{"name": "ping", "arguments": null}</tool_call>', [("ping", {})]),
+    ],
+    "qwen-xml": [
+        (tags("ping"), [("ping", {})]),
+        (tags("write", path="x\n", text=CODE, lines="3", tags='["a"]', force="true"),
+         [("write", {"path": "x\n", "text": CODE, "lines": 3, "tags": ["a"], "force": True})]),
+        (tags("write", path="3", title="null", lines="null", mode="w"),
+         [("write", {"path": "3", "title": None, "lines": None, "mode": "w"})]),
+        (tags("write", title="3", tags="none", lines="many"),
+         [("write", {"title": "3", "tags": "none", "lines": "many"})]),
+        (tags("other", a="1", b="x", c='{"d": [2]}', d='"q"'),
+         [("other", {"a": 1, "b": "x", "c": {"d": [2]}, "d": '"q"'})]),
+        (tags("ping")[len("<tool_call>\n"):], [("ping", {})]),
+        ('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>', [("ping", {})]),
+    ],
+    "glm": [
+        (keys("ping"), [("ping", {})]),
+        ("<tool_call>ping</tool_call>", [("ping", {})]),
+        (keys("write", path=" 1 ", text="<arg_key>", lines="2"),
+         [("write", {"path": " 1 ", "text": "<arg_key>", "lines": 2})]),
+    ],
+    "llama3": [
+        ('{"name": "ping", "parameters": {"a": 1}}', [("ping", {"a": 1})]),
+        ('<|python_tag|>{"type": "function", "name": "other", "parameters": {}}<|eom_id|>', [("other", {})]),
+        ('{"name": "ping", "parameters": {}}; {"name": "write", "parameters": {"path": "{"}}',
+         [("ping", {}), ("write", {"path": "{"})]),
+    ],
+    "mistral": [
+        ('[TOOL_CALLS][{"name": "ping", "arguments": {"a": "]"}, "id": "abc"}, '
+         '{"name": "ping", "arguments": {}}]',
+         [("ping", {"a": "]"}), ("ping", {})]),
+        ('[TOOL_CALLS]ping[ARGS]{"a": {"b": 1}}', [("ping", {"a": {"b": 1}})]),
+        ('[TOOL_CALLS]ping[CALL_ID]123456789[ARGS]{}', [("ping", {})]),
+        ('[TOOL_CALLS]ping{"a": 1}', [("ping", {"a": 1})]),
+    ],
+    "deepseek": [
+        (v31(("ping", {}), ("write", {"path": "<｜tool▁call▁end｜>"})),
+         [("ping", {}), ("write", {"path": "<｜tool▁call▁end｜>"})]),
+        ('<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n'
+         '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [("ping", {"a": 1})]),
+    ],
+    "deepseek-dsml": [
+        (dsml(("ping", {}), ("write", {"path": "3", "lines": 3})),
+         [("ping", {}), ("write", {"path": "3", "lines": 3})]),
+        (dsml(("other", {"a": "true", "b": [1]})), [("other", {"a": "true", "b": [1]})]),
+        (dsml(("ping", {})).replace("function_calls", "tool_calls"), [("ping", {})]),
+    ],
+    "gemma": [
+        ("<|tool_call>call:ping{}<tool_call|>", [("ping", {})]),
+        ('<|tool_call>call:write{path:<|"|>a{}"\n<|"|>,lines:-2.5e1,tags:[<|"|>x<|"|>,[],{}],'
+         'o:{n:null,t:true}}<tool_call|>',
+         [("write", {"path": 'a{}"\n', "lines": -25.0, "tags": ["x", [], {}], "o": {"n": None, "t": True}})]),
+    ],
+    "function-gemma": [
+        ("<start_function_call>call:write{path:<escape>a,b<escape>}<end_function_call>",
+         [("write", {"path": "a,b"})]),
+    ],
+    "harmony": [
+        ('<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"a": "}"}<|call|>',
+         [("ping", {"a": "}"})]),
+        (' to=functions.ping<|channel|>commentary<|message|>{}', [("ping", {})]),
+    ],
+}  # fmt: skip
+"""Calls, and what they come to, by format."""
+
+ALL = {**GRAMMARS, "Qwen": ToolCallGrammar.Qwen, "Mistral": ToolCallGrammar.Mistral}
+PARTS = """
+<function= <parameter=a> </parameter> </function> <arg_key> </arg_key> <arg_value> </arg_value> [ARGS]
+[CALL_ID] <｜tool▁sep｜> <｜tool▁call▁end｜> ``` json call: <｜DSML｜invoke </｜DSML｜invoke>
+<｜DSML｜parameter name= string="true" <|"|> <|channel|>final <|message|> <|start|>assistant <|return|>
+to=functions. to=x ping {"name":"ping", "arguments": {"name" { } [ ] " \\ , : > < = ; a é 1 null -2.5 "a"
+write path
+"""
+DELIMITERS = [(*g.opens, g.close, *g.dropped, *(g.reasoning or ())) for g in ALL.values()]
+TOKENS = sorted({*PARTS.split(), " ", "\n", "\n\n", "\0", "\u2028", *sum(DELIMITERS, ())} - {""})
+WHOLE = sorted({text for cases in LONG.values() for text, _ in cases})
+
+
+def check(text: str, events: list[Event]) -> None:
+    """Calls begin, take arguments and end or fail, one after the other; nothing is made up."""
+    open, arguments, n_begun = None, "", 0
+    for event in events:
+        if isinstance(event, CallStart):
+            assert (open, event.index) == (None, n_begun)
+            open, arguments, n_begun = event, "", n_begun + 1
+        elif isinstance(event, ArgumentsPart):
+            assert open is not None and event.index == open.index and event.text
+            arguments += event.text
+        elif isinstance(event, CallEnd):
+            assert open is not None and (event.index, event.call.name) == (open.index, open.name)
+            assert event.call.text == arguments
+            assert event.call.args == event.call.arguments == json.loads(arguments)
+            open = None
+        elif isinstance(event, CallFailed):
+            assert event.index == (None if open is None else open.index)
+            assert event.text in text and event.reason
+            open = None
+        else:
+            assert open is None and event.text
+    assert open is None
+    written = [e.text for e in events if isinstance(e, (TextPart, ReasoningPart, CallFailed))]
+    at = 0
+    for part in written:  # in order, each character once
+        for char in part:
+            at = text.index(char, at) + 1

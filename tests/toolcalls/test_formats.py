@@ -1,0 +1,242 @@
+"""Formats: what each writes, which a template writes, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from oxillama.errors import ConfigError
+from oxillama.toolcalls import (
+    GRAMMARS,
+    ArgumentsPart,
+    CallEnd,
+    CallStart,
+    MessageParser,
+    TextPart,
+    ToolCall,
+    ToolCallGrammar,
+    grammar_of_template,
+)
+from tests.support.toolcalls import LONG, TOOLS, calls_of, events_of, keys, parsed, tags
+
+CASES = [(name, text, calls) for name, cases in LONG.items() for text, calls in cases]
+
+
+@pytest.mark.parametrize("name, text, calls", CASES)
+def test_calls(name: str, text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    found = parsed(name, text)
+    assert found.calls == calls
+    assert (found.text, found.reasoning, found.failed) == ("", "", [])
+
+
+@pytest.mark.parametrize("name, text, calls", CASES)
+def test_events_of_calls(name: str, text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    """Each call is its start, its arguments and its end, in order and numbered."""
+    events = events_of(name, [text])
+    assert len(events) == 3 * len(calls)
+    for i, (tool, args) in enumerate(calls):
+        start, arguments, end = events[3 * i : 3 * i + 3]
+        assert isinstance(start, CallStart) and isinstance(arguments, ArgumentsPart)
+        assert isinstance(end, CallEnd)
+        assert (start.index, arguments.index, end.index, start.name) == (i, i, i, tool)
+        assert end.call.text == arguments.text
+        assert json.loads(arguments.text) == args
+
+
+@pytest.mark.parametrize("name, text, calls", [case for case in CASES if case[0] != "harmony"])
+def test_text_before_between_and_behind(
+    name: str, text: str, calls: list[tuple[str, dict[str, Any]]]
+) -> None:
+    if name == "llama3" and not text.startswith("<"):
+        return  # without a delimiter, a call is the whole message
+    found = parsed(name, f"I will:\n\n{text}\n{text}")
+    assert (found.text, found.failed) == ("I will:", [])
+    assert found.calls == calls + calls
+    if name != "llama3":
+        assert parsed(name, f"{text}\nDone. ").text == "Done. "
+
+
+def test_ids() -> None:
+    (call,) = calls_of(events_of("mistral", ["[TOOL_CALLS]ping[CALL_ID]123456789[ARGS]{}"]))
+    assert (call.id, call.text) == ("123456789", "{}")
+    (call,) = calls_of(events_of("mistral", ['[TOOL_CALLS][{"name": "ping", "arguments": {}, "id": "abc"}]']))
+    assert call.id == "abc"
+
+
+def test_arguments_come_as_they_are_written() -> None:
+    parser = MessageParser(ToolCallGrammar.Qwen, TOOLS)
+    assert parser.feed('Hm. <tool_call>{"name": "wri') == [TextPart("Hm.")]
+    assert parser.feed('te", "arguments": {"pa') == [CallStart(0, "write"), ArgumentsPart(0, '{"pa')]
+    assert parser.feed('th": "x') == [ArgumentsPart(0, 'th": "x')]
+    assert parser.feed('"}') == [ArgumentsPart(0, '"}')]
+    assert parser.feed("}\n</tool_") == [CallEnd(0, ToolCall("write", {"path": "x"}, text='{"path": "x"}'))]
+    assert parser.feed("call>") == []
+
+
+def test_strings_in_tags_come_as_they_are_written() -> None:
+    """Where the tool's schema says that they are strings; else the whole value decides."""
+    parser = MessageParser(GRAMMARS["qwen-xml"], TOOLS)
+    parser.feed("<tool_call><function=write><parameter=text>\n")
+    assert parser.feed('say "a') == [ArgumentsPart(0, 'say \\"a')]
+    assert parser.feed("\n") == []
+    assert parser.feed("b</para") == [ArgumentsPart(0, "\\nb")]
+    parser.feed("meter><parameter=lines>\n")
+    assert parser.feed("12") == []
+
+
+def test_a_call_at_the_end_may_lack_what_closes_it() -> None:
+    for name, text, close in (
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {}}', "</tool_call>"),
+        ("qwen-xml", tags("ping").removesuffix("\n</tool_call>"), "</tool_call>"),
+        ("gemma", "<|tool_call>call:ping{}", "<tool_call|>"),
+        ("deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}", ""),
+    ):
+        assert parsed(name, text).calls == parsed(name, text + close).calls == [("ping", {})], name
+
+
+# --- reasoning --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["glm", "deepseek", "deepseek-dsml"])
+def test_reasoning(name: str) -> None:
+    text, calls = LONG[name][0]
+    found = parsed(name, f"<think>\nIt is\nso. \n</think>\n\nWell,\n\n{text}")
+    assert (found.reasoning, found.text, found.calls) == ("It is\nso.", "Well,", calls)
+    inside = parsed(name, f"It is\nso.</think>Well,{text}", in_reasoning=True)
+    assert (inside.reasoning, inside.text, inside.calls) == ("It is\nso.", "Well,", calls)
+    again = parsed(name, "<think>So.</think>Well.", in_reasoning=True)
+    assert (again.reasoning, again.text) == ("So.", "Well.")
+    assert parsed(name, "</think>Well.", in_reasoning=True).text == "Well."
+    assert parsed(name, "<think>\n\n</think>\n\nWell.").reasoning == ""
+    assert parsed(name, "So. ", in_reasoning=True).reasoning == "So. "
+    later = parsed(name, "Write <think> and </think>.")
+    assert (later.reasoning, later.text) == ("", "Write <think> and </think>.")
+
+
+def test_calls_inside_reasoning() -> None:
+    """A special token ends it; elsewhere a call that is only thought of stays a thought."""
+    found = parsed("deepseek", f"Hm. {LONG['deepseek'][0][0]}", in_reasoning=True)
+    assert (found.reasoning, len(found.calls)) == ("Hm.", 2)
+    found = parsed(ToolCallGrammar.Mistral, "[THINK]As [TOOL_CALLS]ping[ARGS]{} does[/THINK]No.")
+    assert (found.reasoning, found.text, found.calls) == ("As [TOOL_CALLS]ping[ARGS]{} does", "No.", [])
+    found = parsed("glm", f"So {keys('ping')} or not</think>{keys('ping')}", in_reasoning=True)
+    assert (found.reasoning, found.calls) == (f"So {keys('ping')} or not", [("ping", {})])
+
+
+def test_reasoning_between_calls() -> None:
+    found = parsed("glm", f"{keys('ping')}\n<think>So</think>{keys('ping')}")
+    assert (found.reasoning, found.calls, found.text) == ("So", [("ping", {})] * 2, "")
+
+
+def test_channels_of_gemma() -> None:
+    found = parsed("gemma", "<|channel>thought\nSo.<channel|>Well.<|channel>thought\n<channel|><channel|>")
+    assert (found.reasoning, found.text) == ("So.", "Well.")
+    found = parsed("gemma", "<|channel><|channel>thought<channel|>Well.")
+    assert (found.reasoning, found.text) == ("", "Well.")
+
+
+def test_harmony() -> None:
+    start = "<|start|>assistant"
+    text = (
+        "<|channel|>analysis<|message|>So.\n<|end|>"
+        f"{start}<|channel|>commentary<|message|>I ask.<|end|>"
+        f'{start}<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{{"a": 1}}<|call|>'
+        f"{start} to=functions.write<|channel|>commentary<|message|>{{}}<|end|>"
+        f"{start}<|channel|>commentary to=assistant<|channel|>final<|message|>Done.<|return|>"
+    )
+    found = parsed("harmony", text)
+    assert (found.reasoning, found.failed) == ("So.", [])
+    assert found.calls == [("ping", {"a": 1}), ("write", {})]
+    assert found.text == "I ask.Done."
+    assert parsed("harmony", "Well, to=x").text == "Well, to=x"
+    found = parsed("harmony", f"So.<|end|>{start}<|channel|>final<|message|>Yes.", in_reasoning=True)
+    assert (found.reasoning, found.text) == ("So.", "Yes.")
+    found = parsed("harmony", f"<|channel|>analysis<|message|>So{start}<|channel|>final<|message|>Yes.")
+    assert (found.reasoning, found.text) == ("So", "Yes.")
+
+
+def test_harmony_goes_on_behind_a_call_that_failed() -> None:
+    call = "<|channel|>commentary to=functions.ping<|message|>{1}"
+    found = parsed("harmony", f"{call}<|start|>assistant<|channel|>final<|message|>Done.")
+    assert (found.failed, found.text) == ([call], "Done.")
+    found = parsed("harmony", " So", in_reasoning=True)
+    assert (found.reasoning, found.text) == ("So", "")
+
+
+# --- which format -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source, name, reasoning",
+    [
+        ("<|start|>{{ role }}<|channel|>final<|message|>", "harmony", "<|channel|>analysis<|message|>"),
+        ("{{ x }}<｜DSML｜invoke </think>", "deepseek-dsml", "<think>"),
+        ("<｜tool▁calls▁begin｜>{{ x }}", "deepseek", "<think>"),
+        ("<tool_call>{{ name }}<arg_key>", "glm", "<think>"),
+        ("<tool_call>\n<function={{ name }}>\n<parameter=", "qwen-xml", None),
+        ("<tool_call>\n<function={{ name }}>\n<parameter= </think>", "qwen-xml", "<think>"),
+        ("<|tool_call>call:{{ name }}", "gemma", "<|channel>thought"),
+        ("<start_function_call>call:", "function-gemma", None),
+        ("[INST][TOOL_CALLS]", "mistral", None),
+        ("[INST][TOOL_CALLS][/THINK]", "mistral", "[THINK]"),
+        ("<|im_start|><tool_call>{{ x }}", "qwen", None),
+        ("<|im_start|><tool_call>{{ x }}</think>", "qwen", "<think>"),
+        ('<|start_header_id|>{"name": function name, "parameters": dictionary of', "llama3", None),
+        ("<|start_header_id|>{{ role }}", "none", None),
+        ("<|im_start|></think>", "none", "<think>"),
+        ("<tool_calls>[<tool_call>", "none", None),
+        ("", "none", None),
+    ],
+)
+def test_the_format_of_a_template(source: str, name: str, reasoning: str | None) -> None:
+    found = grammar_of_template(source)
+    assert found.name == name
+    assert (found.reasoning or (None,))[0] == reasoning
+
+
+def test_delimiters() -> None:
+    found = {
+        name: (grammar.open_delimiter(), grammar.close_delimiter())
+        for name, grammar in {
+            "Llama3": ToolCallGrammar.Llama3,
+            "Qwen": ToolCallGrammar.Qwen,
+            "Mistral": ToolCallGrammar.Mistral,
+            "Custom": ToolCallGrammar.Custom("<<", ">>"),
+            "none": GRAMMARS["none"],
+        }.items()
+    }
+    assert found == {
+        "Llama3": ("<|python_tag|>", "<|eom_id|>"),
+        "Qwen": ("<tool_call>", "</tool_call>"),
+        "Mistral": ("[TOOL_CALLS]", ""),
+        "Custom": ("<<", ">>"),
+        "none": ("", ""),
+    }
+
+
+def test_delimiters_of_your_own() -> None:
+    grammar = ToolCallGrammar.Custom("<<", ">>", ("(", ")"))
+    found = parsed(
+        grammar, '(Hm.) Yes <<{"name": "ping", "args": {"a": ">>"}}>> <<<function=ping></function>>>'
+    )
+    assert (found.reasoning, found.text) == ("Hm.", "Yes")
+    assert found.calls == [("ping", {"a": ">>"}), ("ping", {})]
+    for open, close in (("", ">>"), ("<<", " "), (1, ">>")):
+        with pytest.raises(ConfigError, match="expected a text that is not empty"):
+            ToolCallGrammar.Custom(open, close)  # type: ignore[arg-type]
+
+
+def test_prompts_that_end_in_reasoning() -> None:
+    assert ToolCallGrammar.Qwen.begins_in_reasoning("<|im_start|>assistant\n<think>\n")
+    assert not ToolCallGrammar.Qwen.begins_in_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n")
+    assert not GRAMMARS["none"].begins_in_reasoning("<think>")
+
+
+def test_without_a_format_all_is_text() -> None:
+    text = " \n<tool_call><think>{}\n "
+    assert events_of("none", text) == [TextPart(text)]
+    found = parsed(replace(GRAMMARS["none"], reasoning=("<think>", "</think>")), "<think>So</think> Yes")
+    assert (found.reasoning, found.text) == ("So", "Yes")

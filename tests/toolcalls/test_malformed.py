@@ -1,0 +1,164 @@
+"""What looks like a call and is none comes back as it was written, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxillama.errors import ConfigError
+from oxillama.toolcalls import (
+    GRAMMARS,
+    CallEnd,
+    CallFailed,
+    CallStart,
+    MessageParser,
+    TextPart,
+    ToolCallGrammar,
+)
+from tests.support.toolcalls import TOOLS, events_of, keys, parsed, tags
+
+GOOD = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    "name, text, reason",
+    [
+        ("qwen", "<tool_call>{'name': 'ping'}</tool_call>", "expected a member's name in quotes"),
+        ("qwen", "<tool_call>ping</tool_call>", "expected {, got 'p'"),
+        ("qwen", "<tool_call></tool_call>", "expected {, got '<'"),
+        ("qwen", '<tool_call>{"arguments": {}}</tool_call>', "expected a name and arguments"),
+        ("qwen", '<tool_call>{"name": "a b", "arguments": {}}</tool_call>', "the name of a tool, got 'a b'"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": [1]}</tool_call>', "expected an object, got"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": "x"}</tool_call>', "arguments: expected JSON"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {"a": 1,}}</tool_call>',
+         "arguments: expected JSON"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {"a": NaN}}</tool_call>', "NaN is not JSON"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {"a": [1}}</tool_call>', "'}' out of place"),
+        ("qwen", '<tool_call>{"name": "ping", "note": 1}</tool_call>',
+         "expected name and arguments, got 'note'"),
+        ("qwen", '<tool_call>{"name": "ping", "name": "ping"}</tool_call>', "name twice"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {}, "args": {}}</tool_call>', "arguments twice"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {}', "expected , or }, got the end"),
+        ("qwen", '<tool_call>{"name": "pi', "expected the end of a JSON value"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": {"a": "', "expected the end of a JSON value"),
+        ("qwen", '<tool_call>{"name": "ping", "arguments": ' + '{"a":' * 101 + "</tool_call>",
+         "at most 100 levels"),
+        ("qwen-xml", "<tool_call><function=ping</function></tool_call>", "expected <function=NAME>"),
+        ("qwen-xml", "<tool_call><function=ping>a</function></tool_call>",
+         "expected <parameter= or </function>"),
+        ("qwen-xml", tags("ping").replace("</function>", ""), "expected <parameter= or </function>, got '<'"),
+        ("qwen-xml", "<tool_call><function=write><parameter=path>a", "expected </parameter>, got the end"),
+        ("qwen-xml", tags("write", path="a").replace("<parameter=path>", "<parameter=>"), "with a name"),
+        ("qwen-xml", "<function=a><parameter=b>1</parameter><parameter=b>1</parameter></tool_call>",
+         "every argument once"),
+        ("glm", "<tool_call>pi", "expected a name and </tool_call>"),
+        ("glm", keys("a b"), "expected the name of a tool, got 'a b'"),
+        ("glm", "<tool_call>ping<arg_key>a", "expected </arg_key>"),
+        ("glm", "<tool_call>ping<arg_key>a</arg_key>1</tool_call>", "expected <arg_value>, got '1'"),
+        ("llama3", "<|python_tag|>print(1)<|eom_id|>", "expected {, got 'p'"),
+        ("mistral", "[TOOL_CALLS]ping[ARGS][1]", "arguments: expected an object, got '[1]'"),
+        ("mistral", "[TOOL_CALLS]ping", "expected NAME[ARGS] and an object"),
+        ("deepseek", "<｜tool▁calls▁begin｜>x<｜tool▁calls▁end｜>",
+         "expected <｜tool▁call▁begin｜>, got 'x'"),
+        ("deepseek", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+         "expected NAME<｜tool▁sep｜>"),
+        ("deepseek-dsml", '<｜DSML｜function_calls><｜DSML｜invoke name=ping></｜DSML｜function_calls>',
+         'expected ", got'),
+        ("gemma", "<|tool_call>ping{}<tool_call|>", "expected call:, got 'p'"),
+        ("gemma", "<|tool_call>call:ping<tool_call|>", "expected call:NAME{"),
+        ("gemma", "<|tool_call>call:ping{a:b}<tool_call|>", "expected a value, got 'b'"),
+        ("gemma", "<|tool_call>call:ping{a:1,a:2}<tool_call|>", "every member once, got 'a'"),
+        ("gemma", '<|tool_call>call:ping{a:<|"|>b}<tool_call|>', 'expected <|"|>, got the end'),
+        ("gemma", "<|tool_call>call:ping{a:" + "[" * 60 + "<tool_call|>", "at most 50 levels"),
+        ("harmony", "<|channel|>commentary to=functions.ping<|message|>{1}<|call|>",
+         "arguments: expected JSON"),
+        ("harmony", "<|channel|>commentary to=python<|message|>print(1)<|end|>",
+         "functions.NAME, got one of 'python'"),
+        ("harmony", "<|channel|>commentary to=functions.ping", "expected a header and <|message|>"),
+    ],
+)  # fmt: skip
+def test_malformed_calls(name: str, text: str, reason: str) -> None:
+    (failed,) = [event for event in events_of(name, [text]) if isinstance(event, CallFailed)]
+    assert (
+        failed.text == text.removesuffix("[TOOL_CALLS]" if name == "mistral" else "\0") or name == "mistral"
+    )
+    assert reason in failed.reason
+    assert parsed(name, text).calls == []
+    assert parsed(name, text).text == ""
+
+
+def test_what_follows_a_malformed_call_is_read() -> None:
+    events = events_of("qwen", [f"One. <tool_call>{{'a'</tool_call> Two. {GOOD}"])
+    assert [type(event).__name__ for event in events] == [
+        *("TextPart", "CallFailed", "TextPart", "CallStart", "ArgumentsPart", "CallEnd"),
+    ]
+    assert (events[0], events[2]) == (TextPart("One."), TextPart("Two."))
+
+
+@pytest.mark.parametrize(
+    "broken", ['<tool_call>{"name": "x', '<tool_call>{"name": "x", "arguments": {"a": "']
+)
+def test_an_open_string_does_not_swallow_the_next_call(broken: str) -> None:
+    found = parsed("qwen", f"{broken}</tool_call>{GOOD}")
+    assert (found.failed, found.calls) == ([f"{broken}</tool_call>"], [("ping", {})])
+    found = parsed("qwen", f"{broken}{GOOD}")
+    assert (found.failed, found.calls) == ([broken], [("ping", {})])
+
+
+def test_behind_many_calls_that_fail_all_is_text() -> None:
+    """Each may have the rest of the message read again, so their number is limited."""
+    broken = '<tool_call>{"'
+    found = parsed("qwen", broken * 100 + GOOD)
+    assert found.failed == [broken] * 32
+    assert (found.text, found.calls) == (broken * 68 + GOOD, [])
+    assert parsed("qwen", broken * 31 + GOOD).calls == [("ping", {})]
+
+
+def test_a_list_keeps_its_sound_calls() -> None:
+    found = parsed("qwen", '<tool_call>[{"name": "ping"}, {"nam": 1}]</tool_call>')
+    assert (found.calls, found.failed) == ([("ping", {})], [', {"nam": 1}]</tool_call>'])
+    found = parsed("qwen", '<tool_call>{"name": "ping"}}</tool_call>')
+    assert (found.calls, found.failed) == ([("ping", {})], ["}</tool_call>"])
+
+
+def test_a_call_that_fails_late_says_which_it_was() -> None:
+    events = events_of("qwen", ['<tool_call>{"name": "ping", "arguments": {"a": 1 2}}</tool_call>'])
+    assert isinstance(events[0], CallStart)
+    failed = events[-1]
+    assert isinstance(failed, CallFailed)
+    assert failed.index == 0
+    assert not any(isinstance(event, CallEnd) for event in events)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Ada", "age": 36}',
+        '{"name": "ping"}',
+        '{"name": "stranger", "parameters": {}}',
+        '{"a": {"b": 1}}',
+        "{x}",
+        '{"name": ',
+        'So: {"name": "ping", "parameters": {}}',
+        "```json\n{}\n```",
+    ],
+)
+def test_json_that_is_no_call_is_text(text: str) -> None:
+    """Where calls have no delimiter, one is the whole message, with arguments and the name of a tool."""
+    found = parsed("llama3", text)
+    assert (found.text, found.calls, found.failed) == (text, [], [])
+    assert parsed("llama3", '{"name": "stranger", "parameters": {}}', tools=None).calls == [("stranger", {})]
+
+
+def test_arguments_of_the_parser() -> None:
+    parser = MessageParser(GRAMMARS["qwen"])
+    parser.feed("a")
+    parser.finish()
+    assert parser.finish() == []
+    with pytest.raises(ConfigError, match="text: expected none behind the end of the message, got 'b'"):
+        parser.feed("b")
+    with pytest.raises(ConfigError, match="grammar: expected a ToolCallGrammar, got str"):
+        MessageParser("qwen")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"tools\[1\]: expected a function with a name"):
+        MessageParser(ToolCallGrammar.Qwen, [*TOOLS[:1], {"function": {}}])
+    with pytest.raises(ConfigError, match="in_reasoning: expected False, for qwen has no reasoning"):
+        MessageParser(GRAMMARS["qwen"], in_reasoning=True)
