@@ -36,6 +36,10 @@ cdef inline float* f32_out(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
     return <float*>checked(a, cnp.NPY_FLOAT32, n, name, True)
 
 
+cdef inline double* f64_data(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
+    return <double*>checked(a, cnp.NPY_FLOAT64, n, name)
+
+
 cdef inline unsigned char* u8_data(cnp.ndarray a, Py_ssize_t n, str name) except? NULL:
     return <unsigned char*>checked(a, cnp.NPY_UINT8, n, name)
 

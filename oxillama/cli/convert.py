@@ -1,27 +1,43 @@
-"""``convert``: a Hugging Face folder as a GGUF file."""
+"""``convert``: a Hugging Face folder as a GGUF file, a model or an adapter."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from oxillama.cli.console import human_bytes, printable, say
 from oxillama.cli.options import add_command
+from oxillama.errors import ModelFileError
 
 
 def add_commands(commands: Any) -> None:
     convert = add_command(
         commands,
         "convert",
-        help="write a Hugging Face model as a GGUF file",
-        description="Writes the model of a folder (config.json, safetensors, tokenizer.json) as a GGUF file: "
-        "llama, mistral, mixtral, qwen2 and qwen3 (with experts, too), gemma 1 to 3, phi3, olmo2, olmo3, "
-        "olmoe, starcoder2 and bert models.",
+        help="write a Hugging Face model, or a LoRA adapter, as a GGUF file",
+        description="Writes the model of a folder (config.json, safetensors, tokenizer.json), or the LoRA "
+        "adapter of one (adapter_config.json, adapter_model.safetensors), as a GGUF file: llama, mistral, "
+        "mixtral, qwen2 and qwen3 (with experts, too), gemma 1 to 3, phi3, olmo2, olmo3, olmoe, starcoder2 "
+        "and bert models.",
     )
-    convert.add_argument("source", metavar="DIR", help="folder of the model")
-    convert.add_argument("target", metavar="OUT.gguf", help="file to write, in place of one that is there")
+    convert.add_argument("source", metavar="DIR", help="folder of the model or the adapter")
     convert.add_argument(
-        "--type", metavar="TYPE", default="F16", help="of the matrices: F32, F16 (default), BF16 or Q8_0"
+        "target",
+        metavar="OUT.gguf",
+        nargs="?",
+        help="file to write, in place of one that is there (default: DIR.gguf, if there is none)",
+    )
+    convert.add_argument(
+        "--type",
+        metavar="TYPE",
+        help="of the matrices: F32 (default of adapters), F16 (default of models), BF16, Q8_0 (not adapters)",
+    )
+    convert.add_argument(
+        "--base",
+        metavar="PATH",
+        help="model of an adapter: a folder with a config.json, or a GGUF file (default: what "
+        "adapter_config.json names, if it is a folder)",
     )
     convert.set_defaults(command=run_convert)
 
@@ -29,10 +45,23 @@ def add_commands(commands: Any) -> None:
 def run_convert(args: argparse.Namespace) -> int:
     from oxillama.convert import convert
 
-    done = convert(args.source, args.target, args.type)
+    target = Path(args.target) if args.target is not None else unused_target(Path(args.source))
+    done = convert(args.source, target, args.type, args.base)
     formats = ", ".join(f"{n} {name}" for name, n in done.formats.items())
-    print(printable(f"wrote {args.target}: {done.architecture}, {human_bytes(done.nbytes)}"))
+    kind = "adapter of " if done.is_adapter else ""
+    print(printable(f"wrote {target}: {kind}{done.architecture}, {human_bytes(done.nbytes)}"))
     print(f"tensors: {formats}")
     if done.left_out and not args.quiet:
-        say("note", f"not part of the model: {', '.join(done.left_out)}")
+        what = "copies of the base's weights" if done.is_adapter else "not part of the model"
+        say("note", f"{what}: {', '.join(done.left_out)}")
+    if done.folded and not args.quiet:
+        say("note", f"{len(done.folded)} lora_b hold a factor of their own and are F32 for its sake")
     return 0
+
+
+def unused_target(source: Path) -> Path:
+    """The folder's name with ".gguf", beside it. Raises ModelFileError if there is such a file."""
+    target = source.resolve().parent / f"{source.resolve().name}.gguf"
+    if target.exists():
+        raise ModelFileError(f"{target}: expected no such file, or its name as OUT.gguf, got one")
+    return target

@@ -21,7 +21,9 @@ from oxillama.gguf.header import ARRAY, BOOL, DEFAULT_ALIGNMENT, MAGIC, STRING, 
 VERSION = 3
 UINT32, INT32, FLOAT32 = 4, 5, 6
 
-Value = bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str]
+Value = (
+    bool | int | float | str | Sequence[bool] | Sequence[int] | Sequence[float] | Sequence[str] | np.ndarray
+)
 Data = bytes | np.ndarray
 
 
@@ -51,8 +53,12 @@ def string(text: str) -> bytes:
 def pair(key: str, value: Value) -> bytes:
     """An encoded key and value: bool, uint32, float32, string, or an array of bool, int32, float32, string.
 
-    Raises struct.error for an integer that does not fit.
+    A NumPy array of uint32 stays one. Raises struct.error for an integer that does not fit.
     """
+    if isinstance(value, np.ndarray):
+        assert value.dtype == np.uint32, value.dtype
+        head = string(key) + U32.pack(ARRAY) + U32.pack(UINT32) + U64.pack(len(value))
+        return head + value.astype("<u4").tobytes()
     if isinstance(value, (bool, int, float, str)):
         kind, data = _scalar(value, UINT32)
         return string(key) + U32.pack(kind) + data

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+
+from oxillama.weights.low_rank import AdaptedRows
+
+
+class StatePart(NamedTuple):
+    """What a pass does to the recurrent state of one sequence; arguments of the kernels' `StateBatch`.
+
+    Attributes
+    ----------
+    before, after : the state that the pass reads (None for zeros), and the one that it writes, float32
+        (floats,) each; one array for both is an update in place.
+    earlier : records of the rows between that state and the first row of the pass.
+    recorded : records that the pass writes of its last rows.
+    settled : how many of its rows, earlier ones first, go into the state that it writes.
+    """
+
+    before: np.ndarray | None
+    after: np.ndarray
+    earlier: Sequence[np.ndarray]
+    recorded: Sequence[np.ndarray]
+    settled: int
 
 
 @dataclass(frozen=True)
@@ -20,8 +43,8 @@ class Batch:
     row_start : int32 (sequences + 1,), the rows of each sequence.
     tables : int32 (sequences, width), page numbers of each sequence in order of position.
     wanted : int64 (logits,), the rows whose logits are wanted, ascending.
-    recurrent_states : for each sequence the state that the pass reads (None for zeros), and the one that it
-        writes, float32 (floats,) each; None for a model without recurrent layers.
+    recurrent_states : of each sequence; None for a model without recurrent layers.
+    adapted : the rows that take adapters; None where no row does.
     """
 
     tokens: np.ndarray
@@ -29,7 +52,8 @@ class Batch:
     row_start: np.ndarray
     tables: np.ndarray
     wanted: np.ndarray
-    recurrent_states: list[tuple[np.ndarray | None, np.ndarray]] | None = None
+    recurrent_states: list[StatePart] | None = None
+    adapted: AdaptedRows | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -37,5 +61,6 @@ class Batch:
     @property
     def starts(self) -> np.ndarray:
         """int32 (sequences,), position of the first row of each."""
-        starts: np.ndarray = self.positions[self.row_start[:-1]]
+        firsts = self.row_start[:-1]
+        starts: np.ndarray = self.positions[firsts] if len(firsts) > 1 else self.positions[:1]
         return starts

@@ -7,7 +7,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama._kernels.memory import aligned_empty
 from oxillama.models.spec import Spec
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 
 
@@ -45,7 +45,7 @@ class Classifier:
         x = np.ascontiguousarray(hidden, np.float32)
         for linear in self.linears():
             y = np.empty((len(x), linear.rows), np.float32)
-            linear.apply(x, y, aligned_empty(linear.scratch_bytes(len(x))), n_threads)
+            linear.apply(x, y, Pass(aligned_empty(linear.scratch_bytes(len(x))), n_threads))
             if linear is self.dense:
                 self.kernels.vector.activate(y, "tanh", y, n_threads)
             x = y

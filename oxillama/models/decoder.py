@@ -24,8 +24,9 @@ from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.embedding import Embedding
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
+from oxillama.weights.low_rank import AdaptedRows
 
 
 class ForwardCancelled(Exception):
@@ -57,7 +58,8 @@ class Decoder:
         self.context = context or spec.context_length
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
-        self.state_floats = assign_state_offsets(block for layer in self.layers for block in layer.blocks())
+        blocks = (block for layer in self.layers for block in layer.blocks())
+        self.state_floats, self.record_floats = assign_state_offsets(blocks)
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
@@ -117,21 +119,31 @@ class Decoder:
         ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
-        work.reserve(n, kv.scratch_bytes(tuner.max_threads))
-        tables = tuple(self._table(i, batch.positions) for i in range(len(spec.ropes)))
-        step = Step(batch, kv, work, tuner.n_threads, tables, self._temperatures(batch.positions))
+        work.reserve(n, kv.scratch_bytes(tuner.max_threads), batch.adapted)
+        step = Step(
+            batch=batch,
+            kv=kv,
+            work=work,
+            scratch=work.scratch,
+            n_threads=tuner.n_threads,
+            tables=tuple(self._table(i, batch.positions) for i in range(len(spec.ropes))),
+            temperatures=self._temperatures(batch.positions),
+            adapted=batch.adapted,
+        )
         if batch.recurrent_states is not None:
-            before, after = zip(*batch.recurrent_states)
-            args = before, after, batch.row_start, self.state_floats
-            step.recurrent = self.kernels.recurrent.StateBatch(*args)
+            before, after, earlier, recorded, settled = zip(*batch.recurrent_states)
+            step.recurrent = self.kernels.recurrent.StateBatch(
+                before, after, batch.row_start, self.state_floats,
+                earlier, recorded, np.array(settled, np.int32), self.record_floats,
+            )  # fmt: skip
         x = work.rows("x", n, spec.n_embd)
-        self.inputs.look_up(batch, x, tuner.n_threads)
+        self.inputs.look_up(batch, x, step)
         for layer in self.layers:
             if cancelled is not None and cancelled():
                 raise ForwardCancelled
             with tuner.layer(n) as step.n_threads:
                 layer.run(x, step)
-        rows: np.ndarray = x[batch.wanted]
+        rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
         if self.output_norm is not None and len(rows):
             self.output_norm.apply(rows, rows, tuner.n_threads)
         return rows
@@ -145,14 +157,21 @@ class Decoder:
         cancelled: Callable[[], bool] | None = None,
     ) -> np.ndarray:
         """Runs a batch as `hidden_states` does; float32 (wanted, vocab) logits of its wanted rows."""
-        return self.logits(self.hidden_states(batch, kv, work, tuner, cancelled), work, tuner)
+        hidden = self.hidden_states(batch, kv, work, tuner, cancelled)
+        adapted = None if batch.adapted is None else batch.adapted.of_rows(batch.wanted)
+        return self.logits(hidden, work, tuner, adapted)
 
-    def logits(self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner) -> np.ndarray:
-        """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd)."""
+    def logits(
+        self, rows: np.ndarray, work: Workspace, tuner: ThreadTuner, adapted: AdaptedRows | None = None
+    ) -> np.ndarray:
+        """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd).
+
+        ``adapted`` are the adapters of these rows.
+        """
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            self.output.apply(rows, out, work.scratch, tuner.n_threads)
+            self.output.apply(rows, out, Pass(work.scratch, tuner.n_threads, adapted))
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
@@ -210,9 +229,11 @@ class InputEmbedding:
             self.type = weights.matrix(name, kinds[0] if kinds else 1, d)[0]
         self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
 
-    def look_up(self, batch: Batch, x: np.ndarray, n_threads: int) -> None:
+    def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input embeddings of the batch's tokens."""
         self.tokens.lookup(batch.tokens, x)
+        if step.adapted is not None:
+            step.adapted.add_to_embeddings(batch.tokens, x, step.scratch, step.n_threads)
         if self.scale != 1:
             x *= np.float32(self.scale)
         if self.type is not None:
@@ -222,7 +243,7 @@ class InputEmbedding:
             self.positions.lookup(batch.positions, places)
             x += places
         if self.norm is not None:
-            self.norm.apply(x, x, n_threads)
+            self.norm.apply(x, x, step.n_threads)
 
 
 def load_output(spec: Spec, weights: Weights) -> Linear | None:

@@ -9,8 +9,8 @@ one. Results do not depend on the number of threads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 TRIAL = 6
 """Layers of a trial: a run with another number of threads."""
@@ -21,8 +21,11 @@ SLOW = 2.0
 GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
 
+ALONE = nullcontext(1)
+"""The context of every layer where there is one thread."""
 
-class ThreadTuner:
+
+class ThreadTuner(AbstractContextManager[int]):
     """Measures layers and chooses their number of threads.
 
     Batches of different sizes are tuned separately: one token is limited by memory, a prompt by arithmetic.
@@ -42,18 +45,31 @@ class ThreadTuner:
         self.n_threads = max_threads
         self._clock = clock
         self._sizes: dict[int, SizeTuner] = {}
+        # of the layer under way: its rows, what measures it, when it began
+        self._rows = 0
+        self._size = SizeTuner(max_threads)
+        self._start = 0.0
 
-    @contextmanager
-    def layer(self, rows: int) -> Iterator[int]:
+    def layer(self, rows: int) -> AbstractContextManager[int]:
         """A context around one layer over ``rows`` rows; its value is the number of threads."""
         if self.max_threads == 1:
-            yield 1
-            return
-        size = self._sizes.setdefault(rows.bit_length(), SizeTuner(self.max_threads))
+            return ALONE
+        self._rows = rows
+        return self
+
+    def __enter__(self) -> int:
+        bits = self._rows.bit_length()
+        size = self._sizes.get(bits)
+        if size is None:
+            size = self._sizes[bits] = SizeTuner(self.max_threads)
+        self._size = size
         self.n_threads = size.n_threads
-        start = self._clock()
-        yield self.n_threads
-        size.took(self._clock() - start, rows)
+        self._start = self._clock()
+        return size.n_threads
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            self._size.took(self._clock() - self._start, self._rows)
 
 
 class SizeTuner:

@@ -10,7 +10,8 @@ import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
 from oxillama.models.batch import Batch
-from oxillama.weights.linear import Linear
+from oxillama.weights.linear import Linear, Pass
+from oxillama.weights.low_rank import AdaptedRows
 
 MIN_ROWS = 64  # least rows of a buffer, so that all experts of a token can run in one call
 MAX_GROUPS = 512  # most matrices of one call
@@ -34,8 +35,8 @@ class Workspace:
         self._buffers: dict[str, np.ndarray] = {}
         self._views: dict[tuple[str, int, int], np.ndarray] = {}
 
-    def reserve(self, n_rows: int, attention_bytes: int) -> None:
-        """Makes room for ``n_rows`` rows and for the attention's scratch."""
+    def reserve(self, n_rows: int, attention_bytes: int, adapted: AdaptedRows | None = None) -> None:
+        """Makes room for ``n_rows`` rows, for the attention's scratch, and for the adapters'."""
         n_rows = max(n_rows, MIN_ROWS)
         if n_rows > self.n_rows:
             self.n_rows = n_rows
@@ -43,7 +44,8 @@ class Workspace:
             for name, width in self.widths.items():
                 self._buffers[name] = aligned_empty(4 * n_rows * width).view(np.float32)
             self.linear_bytes = max(linear.scratch_bytes(n_rows) for linear in self.linears)
-        needed = max(self.linear_bytes, attention_bytes)
+        adapter_bytes = 0 if adapted is None else adapted.scratch_bytes(self.n_rows)
+        needed = max(self.linear_bytes + adapter_bytes, attention_bytes)
         if needed > self.scratch.nbytes:
             self.scratch = aligned_empty(needed)
 
@@ -67,8 +69,8 @@ class Workspace:
         return self._views[key]
 
 
-@dataclass
-class Step:
+@dataclass(kw_only=True)
+class Step(Pass):
     """The values that the layers of one forward pass share.
 
     Attributes
@@ -83,9 +85,8 @@ class Step:
     batch: Batch
     kv: Any
     work: Workspace
-    n_threads: int
     tables: tuple[np.ndarray, ...]
-    temperatures: np.ndarray | None
+    temperatures: np.ndarray | None = None
     recurrent: Any = None
 
 

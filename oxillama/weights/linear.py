@@ -7,17 +7,38 @@ the compiled ``kernels.linear.Linear``, which each `Linear` holds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import TensorInfo
+from oxillama.weights.low_rank import AdaptedRows
 from oxillama.weights.packer import Packer, Source
+
+if TYPE_CHECKING:
+    from oxillama._kernels.linear import LowRankPlan
 
 Observer = Callable[[TensorInfo, int, np.ndarray], None]
 """Called with a matrix (its tensor, its expert) and the float32 (n, cols) that the matrix multiplies."""
+
+
+@dataclass
+class Pass:
+    """What linear layers need to know of the pass that they are part of.
+
+    Attributes
+    ----------
+    scratch : uint8, memory that each product overwrites.
+    n_threads : threads to use.
+    adapted : the rows that take adapters; None where no row does.
+    """
+
+    scratch: np.ndarray
+    n_threads: int
+    adapted: AdaptedRows | None = None
 
 
 class Linear:
@@ -53,12 +74,14 @@ class Linear:
         self.cols = cols
         self.scratch_bytes: Callable[[int], int] = self._linear.scratch_bytes
 
-    def apply(
-        self, x: np.ndarray, out: np.ndarray, scratch: np.ndarray, n_threads: int, accumulate: bool = False
-    ) -> None:
-        """out (n, rows) = x (n, cols) W^T + bias; with ``accumulate``, out += that."""
+    def apply(self, x: np.ndarray, out: np.ndarray, step: Pass, accumulate: bool = False) -> None:
+        """out (n, rows) = x (n, cols) W^T + bias, and what adapters add; with ``accumulate``, out += that.
+
+        Row i of x belongs to row i of the pass.
+        """
         self.prepare(x)
-        self._linear.apply(x, out, scratch, n_threads, accumulate)
+        plans = () if step.adapted is None else step.adapted.plans(self)
+        self._linear.apply(x, out, step.scratch, step.n_threads, accumulate, plans)
 
     def prepare(self, x: np.ndarray) -> Any:
         """Packs the matrices, calls the observer with x (n, cols), and returns the kernels' `Linear`."""
@@ -98,13 +121,17 @@ class GroupedLinear:
         x: np.ndarray,
         rows: np.ndarray | None,
         out: np.ndarray,
-        scratch: np.ndarray,
-        n_threads: int,
+        step: Pass,
+        tokens: np.ndarray,
     ) -> None:
-        """out[i] = x[rows[i]] W^T + bias (x[i] where ``rows`` is None).
+        """out[i] = x[rows[i]] W^T + bias (x[i] where ``rows`` is None), and what adapters add.
 
         The first ``counts[0]`` rows i take the layer ``numbers[0]``, the next ``counts[1]`` the layer
         ``numbers[1]``, and so on.
+
+        Parameters
+        ----------
+        tokens : int32 (m,), the row of the pass that each row of ``out`` belongs to.
         """
         linears, start = [], 0
         for number, count in zip(numbers, counts.tolist()):
@@ -114,4 +141,8 @@ class GroupedLinear:
             else:
                 linears.append(member.prepare(x[span] if rows is None else x[rows[span]]))
             start += count
-        self.kernels.linear.apply_groups(linears, counts, x, rows, out, scratch, n_threads)
+        plans: tuple[LowRankPlan, ...] = ()
+        if step.adapted is not None:
+            members: list[object] = [self.members[number] for number in numbers]
+            plans = step.adapted.group_plans(members, counts, tokens)
+        self.kernels.linear.apply_groups(linears, counts, x, rows, out, step.scratch, step.n_threads, plans)

@@ -15,7 +15,7 @@ from oxillama.gguf.model_file import ModelFile, TensorInfo
 from oxillama.weights.embedding import Embedding
 from oxillama.weights.file_types import FLOATS, fitting, is_quantized
 from oxillama.weights.linear import GroupedLinear, Linear
-from oxillama.weights.packer import Packer, Progress, Source
+from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
 
 
 class Weights:
@@ -179,17 +179,18 @@ class Weights:
         ]
         return GroupedLinear(self.kernels, members)
 
-    def linear_from(self, name: str, values: np.ndarray) -> Linear:
+    def linear_from(self, name: str, values: np.ndarray, part: MatrixPart | None = None) -> Linear:
         """A linear layer of a matrix computed from the tensor ``name``.
 
-        ``values`` is float32 (rows, cols); it is held as F32 if the tensor is F32, else as F16.
+        ``values`` is float32 (rows, cols); it is held as F32 if the tensor is F32, else as F16. ``part`` says
+        where it stands in the tensor, if it does.
         """
         exact = self.file.tensors[name].format.name == "F32"
         stored = np.ascontiguousarray(values, np.float32 if exact else np.float16)
         rows, cols = values.shape
         info = replace(self.file.tensors[name], format=FORMATS["F32" if exact else "F16"])
         blocks = Extent(stored.reshape(-1).view(np.uint8), 0, stored.nbytes)
-        source = Source(info, info.format, blocks, 0, rows)
+        source = Source(info, info.format, blocks, 0, rows, part=part)
         return self._linear([source], cols, None)
 
     def embedding(self, name: str, rows: int, cols: int) -> Embedding:

@@ -25,6 +25,20 @@ Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
+class MatrixPart:
+    """Some rows of a tensor's matrix W, as a matrix of their own.
+
+    Attributes
+    ----------
+    rows : of W.
+    transposed : whether they are its columns.
+    """
+
+    rows: slice
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
 class Source:
     """A matrix in a file.
 
@@ -36,6 +50,7 @@ class Source:
     nbytes : bytes of ``blocks`` to report to the progress callback.
     rows : rows of the matrix.
     expert : index of the matrix in a tensor of several.
+    part : where the matrix stands in its tensor; None for one that is computed from it in another way.
     """
 
     info: TensorInfo
@@ -44,6 +59,7 @@ class Source:
     nbytes: int
     rows: int
     expert: int = 0
+    part: MatrixPart | None = MatrixPart(slice(None))
 
     def packed_bytes(self, cols: int) -> int:
         """Bytes of the panels."""

@@ -43,13 +43,13 @@ def test_outputs_that_overlap_inputs_are_refused(target: str) -> None:
     k, rows = load(target), normal(4, 64)
     layer = linear(k, [("Q4_0", matrix("Q4_0", 64, 64))], 64)
     scratch = np.zeros(layer.scratch_bytes(3), np.uint8)
-    states = k.recurrent.StateBatch([None], [normal(64)], np.int32([0, 3]), 64)
+    states = k.recurrent.StateBatch([None], [normal(64)], np.int32([0, 3]), 64, [()], [()], np.int32([3]), 64)
     for call in (
         lambda: layer.apply(rows[:3], rows[1:], scratch, 1),
         lambda: k.vector.rms_norm(rows[:3], None, 1e-5, rows[1:], 1),
         lambda: k.vector.gate(rows[:2].reshape(1, 128), "silu", rows[1:2], 1),
         lambda: k.vector.softmax(rows.reshape(-1)[:9], rows.reshape(-1)[1:]),
-        lambda: states.shift(0, rows[:3], rows[1:]),
+        lambda: states.shift(0, 0, rows[:3], rows[1:]),
     ):
         with pytest.raises(ValueError, match="expected arrays apart in memory, got arrays that overlap"):
             call()
@@ -57,19 +57,40 @@ def test_outputs_that_overlap_inputs_are_refused(target: str) -> None:
 
 @on_targets
 def test_states_of_two_sequences_do_not_overlap(target: str) -> None:
-    batch, memory = load(target).recurrent.StateBatch, normal(96)
+    memory = normal(96)
     one, two, between = memory[:32], memory[32:64], memory[16:48]
-    starts = np.int32([0, 1, 2])
-    batch([one, None], [one, two], starts, 32)
-    batch([memory[64:], memory[64:]], [one, two], starts, 32)
-    for before, after in (
+
+    def batch(before: list[Any], after: list[Any], earlier: Any = ([], []), recorded: Any = ([], [])) -> None:
+        starts, settled = np.int32([0, 1, 2]), np.int32([1, 1])
+        load(target).recurrent.StateBatch(before, after, starts, 32, earlier, recorded, settled, 8)
+
+    third, fourth = memory[64:72], memory[72:80]
+    batch([one, None], [one, two])
+    batch([memory[64:], memory[64:]], [one, two])
+    batch([None, None], [one, two], [[third], [third]], [[fourth], []])
+    for before, after, *records in (
         ([None, None], [one, one]),
         ([None, None], [one, between]),
         ([None, one], [one, two]),
         ([None, between], [one, memory[64:]]),
+        ([None, None], [one, two], ([], []), ([third], [third])),
+        ([None, None], [one, two], ([], []), ([], [memory[60:68]])),
+        ([None, None], [one, two], ([third], []), ([], [memory[66:74]])),
+        ([None, None], [one, two], ([memory[24:32]], []), ([], [])),
+        ([None, memory[64:]], [one, two], ([], []), ([fourth], [])),
     ):
-        with pytest.raises(ValueError, match="expected a state"):
-            batch(before, after, starts, 32)
+        with pytest.raises(ValueError, match=r"expected a (state|record)"):
+            batch(before, after, *records)
+
+
+@on_targets
+def test_records_are_of_rows_that_there_are(target: str) -> None:
+    state, row = normal(32), normal(8)
+    for earlier, recorded, settled in (([row], [row.copy()] * 3, 0), ([row], [], 4), ([], [], -1)):
+        with pytest.raises(ValueError, match=r"expected (at most 2 rows|0 to)"):
+            load(target).recurrent.StateBatch(
+                [None], [state], np.int32([0, 2]), 32, [earlier], [recorded], np.int32([settled]), 8
+            )
 
 
 @on_targets

@@ -215,8 +215,21 @@ def of_quantize(k: Kernels) -> dict[str, Maker]:
 def of_linear(k: Kernels) -> dict[str, Maker]:
     rows = matrix("Q4_0", 20, 64)
     layer = linear(k, [("Q4_0", rows)], 64)
-    room = layer.scratch_bytes(3)
+    a, b = (linear(k, [("F32", matrix("F32", n, cols))], cols) for n, cols in ((4, 64), (20, 4)))
+    low_rank = k.linear.LowRank(a, [(b, 0, 0)], np.ones(4))
+    plan = k.linear.LowRankPlan([low_rank], np.ones(1), i32(0), i32(2))
+    room = layer.scratch_bytes(3) + plan.scratch_bytes
     return {
+        "LowRank": lambda: Call(k.linear.LowRank, a=a, parts=[(b, 0, 7)], factors=np.ones(4)),
+        "LowRank.scratch_bytes": lambda: Call(low_rank.scratch_bytes, sizes="n", n=3),
+        "LowRankPlan": lambda: Call(
+            k.linear.LowRankPlan,
+            sizes="starts counts",
+            factors=[low_rank, low_rank],
+            scales=np.ones(2),
+            starts=i32(0, 2),
+            counts=i32(1, 3),
+        ),
         "Linear": lambda: Call(
             k.linear.Linear,
             optional="bias",
@@ -234,6 +247,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
             scratch=zeros(room, dtype=np.uint8),
             n_threads=1,
             accumulate=True,
+            plans=(plan,),
         ),
         "apply_groups": lambda: Call(
             k.linear.apply_groups,
@@ -246,6 +260,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
             out=zeros(3, 20),
             scratch=zeros(room, dtype=np.uint8),
             n_threads=1,
+            plans=(plan,),
         ),
     }
 
@@ -308,7 +323,21 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
 def of_recurrent(k: Kernels) -> dict[str, Maker]:
     r = k.recurrent
     states = [normal(800), normal(800)]
-    batch = r.StateBatch([None, states[1]], states, i32(0, 2, 3), 800)
+    records = [normal(150) for _ in range(5)]
+
+    def state_batch() -> dict[str, Any]:
+        return {
+            "before": [None, states[1]],
+            "after": list(states),
+            "row_start": i32(0, 2, 3),
+            "floats": 800,
+            "earlier": [[records[0], records[1]], []],
+            "recorded": [[records[2], records[3]], [records[4]]],
+            "settled": i32(1, 0),
+            "record_floats": 150,
+        }
+
+    batch = r.StateBatch(**state_batch())
 
     def wkv(**more: Any) -> Maker:
         names = ("r", "w", "k", "v")
@@ -316,6 +345,7 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             batch.wkv,
             "out",
             offset=16,
+            record=10,
             heads=2,
             **{name: normal(3, 20) for name in names},
             out=zeros(3, 20),
@@ -324,15 +354,14 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
         )
 
     return {
-        "StateBatch": lambda: Call(
-            r.StateBatch, before=[None, states[1]], after=list(states), row_start=i32(0, 2, 3), floats=800
-        ),
+        "StateBatch": lambda: Call(r.StateBatch, **state_batch()),
         "StateBatch.conv": lambda: Call(
             batch.conv,
             "out",
             "bias",
             "weight:0",
             offset=10,
+            record=20,
             x=normal(3, 24),
             column=4,
             weight=normal(4, 20),
@@ -341,12 +370,15 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             out=zeros(3, 20),
             n_threads=1,
         ),
-        "StateBatch.shift": lambda: Call(batch.shift, "out", offset=10, x=normal(3, 20), out=zeros(3, 20)),
+        "StateBatch.shift": lambda: Call(
+            batch.shift, "out", offset=10, record=20, x=normal(3, 20), out=zeros(3, 20)
+        ),
         "StateBatch.selective_scan": lambda: Call(
             batch.selective_scan,
             "out",
             sizes="a:1",
             offset=10,
+            record=20,
             x=normal(3, 20),
             dt=normal(3, 20),
             a=normal(2, 5, 16),
@@ -363,6 +395,7 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             batch.head_scan,
             "out",
             offset=10,
+            record=20,
             heads=2,
             groups=1,
             n=5,

@@ -22,18 +22,54 @@ class Linear(Protocol):
     ) -> None: ...
     def scratch_bytes(self, n: int) -> int: ...
     def apply(
-        self, x: np.ndarray, out: np.ndarray, scratch: np.ndarray, n_threads: int, accumulate: bool = False
+        self,
+        x: np.ndarray,
+        out: np.ndarray,
+        scratch: np.ndarray,
+        n_threads: int,
+        accumulate: bool = False,
+        plans: tuple[LowRankPlan, ...] = (),
+    ) -> None: ...
+
+
+class LowRank(Protocol):
+    """What an adapter adds to the products of one `Linear`."""
+
+    cols: int
+    ranks: int
+    rows: int
+
+    def __init__(self, a: Linear, parts: Sequence[tuple[Linear, int, int]], factors: np.ndarray) -> None: ...
+    def scratch_bytes(self, n: int) -> int: ...
+
+
+class LowRankPlan(Protocol):
+    """Which rows of a product take which adapter, each row one at most."""
+
+    cols: int
+    rows: int
+    n_groups: int
+    end: int
+    scratch_bytes: int
+
+    def __init__(
+        self, factors: list[LowRank], scales: np.ndarray, starts: np.ndarray, counts: np.ndarray
     ) -> None: ...
 
 
 Linears: TypeAlias = list[Linear]
+LowRankPlans: TypeAlias = tuple[LowRankPlan, ...]
 LinearClass: TypeAlias = type[Linear]
+LowRankClass: TypeAlias = type[LowRank]
+LowRankPlanClass: TypeAlias = type[LowRankPlan]
 
 
 class LinearModule(Protocol):
     """`linear.pyx`, built for a target."""
 
     Linear: LinearClass
+    LowRank: LowRankClass
+    LowRankPlan: LowRankPlanClass
 
     def apply_groups(
         self,
@@ -44,4 +80,5 @@ class LinearModule(Protocol):
         out: np.ndarray,
         scratch: np.ndarray,
         n_threads: int,
+        plans: LowRankPlans = (),
     ) -> None: ...

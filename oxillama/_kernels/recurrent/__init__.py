@@ -20,10 +20,15 @@ class StateBatch(Protocol):
         after: Sequence[np.ndarray],
         row_start: np.ndarray,
         floats: int,
+        earlier: Sequence[Sequence[np.ndarray]],
+        recorded: Sequence[Sequence[np.ndarray]],
+        settled: np.ndarray,
+        record_floats: int,
     ) -> None: ...
     def conv(
         self,
         offset: int,
+        record: int,
         x: np.ndarray,
         column: int,
         weight: np.ndarray,
@@ -32,10 +37,11 @@ class StateBatch(Protocol):
         out: np.ndarray,
         n_threads: int,
     ) -> None: ...
-    def shift(self, offset: int, x: np.ndarray, out: np.ndarray) -> None: ...
+    def shift(self, offset: int, record: int, x: np.ndarray, out: np.ndarray) -> None: ...
     def selective_scan(
         self,
         offset: int,
+        record: int,
         x: np.ndarray,
         dt: np.ndarray,
         a: np.ndarray,
@@ -51,6 +57,7 @@ class StateBatch(Protocol):
     def head_scan(
         self,
         offset: int,
+        record: int,
         heads: int,
         groups: int,
         n: int,
@@ -66,6 +73,7 @@ class StateBatch(Protocol):
     def wkv(
         self,
         offset: int,
+        record: int,
         heads: int,
         r: np.ndarray,
         w: np.ndarray,

@@ -10,7 +10,8 @@ from oxillama._kernels.simd.simd cimport *
 
 # What a scan of one block of channels reads and writes; steps are floats from row to row.
 cdef struct Scan:
-    Py_ssize_t rows, n, left            # tokens, rows of the memory, channels of this block
+    Py_ssize_t first, end               # tokens
+    Py_ssize_t n, left                  # rows of the memory, channels of this block
     const float* x                      # what enters, of this block's channels
     const float* dt
     const float* decay
@@ -22,6 +23,7 @@ cdef struct Scan:
     float* out
     float* memory                       # (n, 16)
     Py_ssize_t x_step, dt_step, b_step, z_step, out_step
+    Py_ssize_t x_at, dt_at, decay_at, b_at      # of the same in a record
 
 
 cdef inline f32x16 finish(Scan* s, Py_ssize_t t, f32x16 y) noexcept nogil:
@@ -37,7 +39,7 @@ cdef inline void scan_channels(Scan* s) noexcept nogil:
     """Selective scan (Gu and Dao, Mamba, 2023): every channel has its own step, every memory its own decay."""
     cdef Py_ssize_t t, i
     cdef f32x16 dt, x, dx, h, y, d = load_part(s.d, s.left, 0.0)
-    for t in range(s.rows):
+    for t in range(s.first, s.end):
         dt = softplus16(load_part(s.dt + t * s.dt_step, s.left, 0.0))
         x = load_part(s.x + t * s.x_step, s.left, 0.0)
         dx = f32_mul(dt, x)
@@ -63,7 +65,7 @@ cdef inline void scan_head(Scan* s) noexcept nogil:
     cdef f32x16 x, dx, keep, y0, y1, y2, y3, d = f32_set1(s.d[0])
     cdef const float* b
     cdef const float* c
-    for t in range(s.rows):
+    for t in range(s.first, s.end):
         x = load_part(s.x + t * s.x_step, s.left, 0.0)
         dx = f32_mul(f32_set1(s.dt[t * s.dt_step]), x)
         keep = f32_set1(s.decay[t * s.dt_step])
@@ -84,7 +86,7 @@ cdef inline void scan_head(Scan* s) noexcept nogil:
 
 # A block of value channels of one head of RWKV; all rows are ``step`` floats apart.
 cdef struct Wkv:
-    Py_ssize_t rows, n, left, step
+    Py_ssize_t first, end, n, left, step
     const float* r
     const float* w
     const float* k
@@ -94,13 +96,15 @@ cdef struct Wkv:
     const float* u                      # version 6: (n,), the weight of the present token
     float* out
     float* memory                       # (n, 16): keys by values
+    Py_ssize_t record_at, record_step   # of this head's w, k, v, a, b in a record
+    Py_ssize_t within                   # the block's first channel within the head
 
 
 cdef inline void wkv6_block(Wkv* s) noexcept nogil:
     """y = r (S + u k v); S = w S + k v (Peng et al., Eagle and Finch, 2024)."""
     cdef Py_ssize_t t, i, at
     cdef f32x16 v, kv, h, y
-    for t in range(s.rows):
+    for t in range(s.first, s.end):
         at = t * s.step
         v = load_part(s.v + at, s.left, 0.0)
         y = f32_zero()
@@ -116,7 +120,7 @@ cdef inline void wkv7_block(Wkv* s) noexcept nogil:
     """S = w S + k v + b (a S); y = r S (Peng et al., Goose, 2025)."""
     cdef Py_ssize_t t, i, at
     cdef f32x16 v, gone, h, y
-    for t in range(s.rows):
+    for t in range(s.first, s.end):
         at = t * s.step
         v = load_part(s.v + at, s.left, 0.0)
         gone = f32_zero()
@@ -129,3 +133,103 @@ cdef inline void wkv7_block(Wkv* s) noexcept nogil:
             f32_store(s.memory + 16 * i, h)
             y = f32_fma(f32_set1(s.r[at + i]), h, y)
         store_part(s.out + at, y, s.left)
+
+
+ctypedef fused Recurrence:
+    Scan
+    Wkv
+
+
+cdef inline void scan(Recurrence* s) noexcept nogil:
+    """The tokens from ``first`` to ``end``."""
+    if Recurrence is Wkv:
+        if s.u == NULL:
+            wkv7_block(s)
+        else:
+            wkv6_block(s)
+    elif s.a == NULL:
+        scan_head(s)
+    else:
+        scan_channels(s)
+
+
+# What records do to a memory. Their outputs are known, so a row of the memory goes through all tokens at once,
+# with the operations of the scans above.
+
+cdef enum:
+    AT_ONCE = 8  # records
+
+
+cdef inline void replay_channels(Scan* s, const float** records, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t t, i
+    cdef f32x16 dt[AT_ONCE]
+    cdef f32x16 dx[AT_ONCE]
+    cdef f32x16 h
+    for t in range(count):
+        dt[t] = softplus16(load_part(records[t] + s.dt_at, s.left, 0.0))
+        dx[t] = f32_mul(dt[t], load_part(records[t] + s.x_at, s.left, 0.0))
+    for i in range(s.n):
+        h = f32_load(s.memory + 16 * i)
+        for t in range(count):
+            h = f32_mul(h, exp16(f32_mul(dt[t], f32_load(s.a + 16 * i))))
+            h = f32_fma(dx[t], f32_set1(records[t][s.b_at + i]), h)
+        f32_store(s.memory + 16 * i, h)
+
+
+cdef inline void replay_head(Scan* s, const float** records, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t t, i
+    cdef f32x16 keep[AT_ONCE]
+    cdef f32x16 dx[AT_ONCE]
+    cdef f32x16 h
+    for t in range(count):
+        keep[t] = f32_set1(records[t][s.decay_at])
+        dx[t] = f32_mul(f32_set1(records[t][s.dt_at]), load_part(records[t] + s.x_at, s.left, 0.0))
+    for i in range(s.n):
+        h = f32_load(s.memory + 16 * i)
+        for t in range(count):
+            h = f32_fma(dx[t], f32_set1(records[t][s.b_at + i]), f32_mul(h, keep[t]))
+        f32_store(s.memory + 16 * i, h)
+
+
+cdef inline void replay_wkv6(Wkv* s, const float** records, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t t, i, k_at = s.record_at + s.record_step
+    cdef f32x16 v[AT_ONCE]
+    cdef f32x16 h
+    for t in range(count):
+        v[t] = load_part(records[t] + s.record_at + 2 * s.record_step + s.within, s.left, 0.0)
+    for i in range(s.n):
+        h = f32_load(s.memory + 16 * i)
+        for t in range(count):
+            h = f32_fma(f32_set1(records[t][s.record_at + i]), h, f32_mul(f32_set1(records[t][k_at + i]), v[t]))
+        f32_store(s.memory + 16 * i, h)
+
+
+cdef inline void replay_wkv7(Wkv* s, const float** records, Py_ssize_t count) noexcept nogil:
+    """Token by token, for each needs a sum over the memory; the output is that of any receptance."""
+    cdef Wkv one = s[0]
+    cdef Py_ssize_t t
+    cdef float[16] out
+    one.first, one.end, one.out = 0, 1, out
+    for t in range(count):
+        one.r = one.w = records[t] + s.record_at
+        one.k, one.v = one.w + s.record_step, one.w + 2 * s.record_step + s.within
+        one.a, one.b = one.w + 3 * s.record_step, one.w + 4 * s.record_step
+        wkv7_block(&one)
+
+
+cdef inline void replay(Recurrence* s, const float** records, Py_ssize_t count) noexcept nogil:
+    """Puts recorded tokens into the memory."""
+    cdef Py_ssize_t n
+    while count > 0:
+        n = min(count, <Py_ssize_t>AT_ONCE)
+        if Recurrence is Wkv:
+            if s.u == NULL:
+                replay_wkv7(s, records, n)
+            else:
+                replay_wkv6(s, records, n)
+        elif s.a == NULL:
+            replay_head(s, records, n)
+        else:
+            replay_channels(s, records, n)
+        records += n
+        count -= n

@@ -25,6 +25,8 @@ DEEPSEEK = register(
     needs_experts,
 )
 
+LATENT_MATRICES = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b")
+
 
 def latent_sizes(spec: Spec, read: Reader) -> Spec:
     """Newer files state the sizes of a head in keys of their own, older ones in those of attention."""
@@ -90,6 +92,7 @@ DEEPSEEK2 = register(
             "rope.scaling.yarn_log_multiplier",
         ),
         mixer="mla",
+        unadapted=("attn_q", *LATENT_MATRICES, "output"),
     ),
     deepseek2_numbers,
 )
@@ -106,5 +109,8 @@ def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
 
 
 MINICPM3: Family = register(
-    LLAMA.derive("minicpm3", rope="neox", longrope=True, mixer="mla", routing=None), minicpm3_scales
+    LLAMA.derive(
+        "minicpm3", rope="neox", longrope=True, mixer="mla", routing=None, unadapted=LATENT_MATRICES
+    ),
+    minicpm3_scales,
 )

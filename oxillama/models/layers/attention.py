@@ -60,7 +60,7 @@ class Attention:
         spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads
         heads, kv_heads, dim = layer.n_heads, layer.n_kv_heads, spec.key_dim
         qkv = work.rows("qkv", n, self.attn_qkv.rows)
-        self.attn_qkv.apply(h, qkv, work.scratch, n_threads)
+        self.attn_qkv.apply(h, qkv, step)
         if spec.clamp:
             np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
         for norm in self.norms:
@@ -77,7 +77,7 @@ class Attention:
             self._attend(qkv, heads, kv_heads, attended, step)
         else:
             self._attend_wide(qkv, attended, step)
-        self.attn_output.apply(attended, out, work.scratch, n_threads, accumulate)
+        self.attn_output.apply(attended, out, step, accumulate)
 
     def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
         """Stores k and v of the rows, then attends with q; ``kv_heads`` is that of the pages."""

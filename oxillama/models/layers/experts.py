@@ -84,7 +84,7 @@ class MixtureOfExperts:
         weights."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows("router", n, sizes.n_experts)
-        self.router.apply(h, logits, step.work.scratch, step.n_threads)
+        self.router.apply(h, logits, step)
         chosen, weights = np.empty((n, sizes.n_used), np.int32), np.empty((n, sizes.n_used), np.float32)
         self.kernels.routing.route(
             logits,
@@ -119,12 +119,12 @@ class MixtureOfExperts:
             h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
         hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.down.cols)
         y = work.rows("routed", n, self.n_embd)
-        self.first.apply(numbers, counts, h, taken, hidden, work.scratch, n_threads)
+        self.first.apply(numbers, counts, h, taken, hidden, step, rows)
         if self.first.rows == 2 * self.down.cols:
             vector.gate(hidden, self.activation, fed, n_threads)
         else:
             vector.activate(hidden, self.activation, fed, n_threads)
-        self.down.apply(numbers, counts, fed, None, y, work.scratch, n_threads)
+        self.down.apply(numbers, counts, fed, None, y, step, rows)
         vector.add_rows(out, rows, factors, y, n_threads)
 
     def _run_shared(self, shared: FeedForward, h: np.ndarray, out: np.ndarray, step: Step) -> None:
@@ -133,7 +133,7 @@ class MixtureOfExperts:
             shared.run(h, out, step, True)
             return
         factors = np.empty((len(h), 1), np.float32)
-        self.shared_gate.apply(h, factors, step.work.scratch, step.n_threads)
+        self.shared_gate.apply(h, factors, step)
         self.kernels.vector.activate(factors, "sigmoid", factors, 1)
         y = step.work.rows("routed", len(h), self.n_embd)
         shared.run(h, y, step, False)

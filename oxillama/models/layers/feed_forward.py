@@ -50,14 +50,14 @@ class FeedForward:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.width)
-        self.first.apply(h, hidden, work.scratch, n_threads)
+        self.first.apply(h, hidden, step)
         if self.gated:
             self.kernels.vector.gate(hidden, self.activation, fed, n_threads)
         else:
             self.kernels.vector.activate(hidden, self.activation, fed, n_threads)
         if self.divisors is not None:
             fed /= self.divisors
-        self.down.apply(fed, out, work.scratch, n_threads, accumulate)
+        self.down.apply(fed, out, step, accumulate)
 
 
 def load_feed_forward(spec: Spec, weights: Weights, block: str, width: int, ending: str = "") -> FeedForward:

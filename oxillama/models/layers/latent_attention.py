@@ -16,6 +16,7 @@ from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.loader import Weights
+from oxillama.weights.packer import MatrixPart
 
 
 class LatentAttention:
@@ -87,7 +88,7 @@ class LatentAttention:
         n, work, n_threads, latent, heads = len(h), step.work, step.n_threads, self.latent, self.heads
         vector, rank = self.kernels.vector, latent.kv_rank
         first = work.rows("qkv", n, self.first.rows)
-        self.first.apply(h, first, work.scratch, n_threads)
+        self.first.apply(h, first, step)
         for norm in self.norms:
             norm.apply(first, n_threads)
         q = work.rows("queries", n, heads * latent.key_dim)
@@ -96,7 +97,7 @@ class LatentAttention:
         else:
             compressed = work.rows("compressed", n, self.column)
             compressed[:] = first[:, : self.column]
-            self.attn_q_b.apply(compressed, q, work.scratch, n_threads)
+            self.attn_q_b.apply(compressed, q, step)
         if self.rope is not None:
             table, neox = step.tables[self.rope], self.spec.ropes[self.rope].neox
             vector.rope(q, heads, latent.key_dim, table, neox, n_threads, self.nope_dim)
@@ -114,7 +115,7 @@ class LatentAttention:
         values = work.rows("values", n, heads * latent.value_dim)
         each = self._each_head(attended.reshape(n, heads, rank), self.attn_v_b, step)
         values.reshape(n, heads, latent.value_dim)[:] = each
-        self.attn_output.apply(values, out, work.scratch, n_threads, accumulate)
+        self.attn_output.apply(values, out, step, accumulate)
 
     def _each_head(self, x: np.ndarray, stack: GroupedLinear, step: Step) -> np.ndarray:
         """(n, heads, rows): each head of x (n, heads, cols) times its own matrix."""
@@ -123,11 +124,11 @@ class LatentAttention:
         inputs = work.rows("by_head", n, heads * cols).reshape(heads * n, cols)
         outputs = work.rows("by_head_out", n, heads * stack.rows).reshape(heads * n, stack.rows)
         inputs.reshape(heads, n, cols)[:] = x.transpose(1, 0, 2)
-        counts = np.full(heads, n, np.int32)
+        counts, tokens = np.full(heads, n, np.int32), np.tile(np.arange(n, dtype=np.int32), heads)
         for some, rows in work.rounds(counts.tolist()):
             numbers = list(range(some.start, some.stop))
             x, y = inputs[rows], outputs[rows]
-            stack.apply(numbers, counts[some], x, None, y, work.scratch, step.n_threads)
+            stack.apply(numbers, counts[some], x, None, y, step, tokens[rows])
         found: np.ndarray = outputs.reshape(heads, n, stack.rows).transpose(1, 0, 2)
         return found
 
@@ -138,6 +139,11 @@ def split_kv_b(
     """Splits the tensor of older files, [keys | values] of each head; that of the keys is transposed."""
     both = weights.matrix(f"{name}.weight", heads * (key_rows + value_rows), cols)
     both = both.reshape(heads, key_rows + value_rows, cols)
-    keys = [weights.linear_from(f"{name}.weight", part[:key_rows].T) for part in both]
-    values = [weights.linear_from(f"{name}.weight", part[key_rows:]) for part in both]
+    keys, values = [], []
+    for head, part in enumerate(both):
+        first = head * (key_rows + value_rows)
+        split, last = first + key_rows, first + key_rows + value_rows
+        of_keys = MatrixPart(slice(first, split), transposed=True)
+        keys.append(weights.linear_from(f"{name}.weight", part[:key_rows].T, of_keys))
+        values.append(weights.linear_from(f"{name}.weight", part[key_rows:], MatrixPart(slice(split, last))))
     return GroupedLinear(weights.kernels, keys), GroupedLinear(weights.kernels, values)

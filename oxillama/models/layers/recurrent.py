@@ -10,20 +10,27 @@ LANES = 16  # channels to a block of the kernels' states
 
 
 class RecurrentBlock:
-    """A block with ``state_floats`` floats in the recurrent state of a sequence, from ``offset`` on."""
+    """A block with ``state_floats`` floats in the recurrent state of a sequence, from ``offset`` on.
+
+    Of a token that may be taken back it has ``record_floats`` floats in a record, from ``record`` on: what
+    enters the state with that token.
+    """
 
     state_floats: int = 0
     offset: int = 0
+    record_floats: int = 0
+    record: int = 0
 
 
-def assign_state_offsets(blocks: Iterable[object]) -> int:
-    """Sets the offset of each recurrent block; returns the floats of a state."""
-    total = 0
+def assign_state_offsets(blocks: Iterable[object]) -> tuple[int, int]:
+    """Sets the offsets of each recurrent block; returns the floats of a state and of a record."""
+    floats = record_floats = 0
     for block in blocks:
         if isinstance(block, RecurrentBlock):
-            block.offset = total
-            total += -(-block.state_floats // LANES) * LANES
-    return total
+            block.offset, block.record = floats, record_floats
+            floats += padded(block.state_floats)
+            record_floats += padded(block.record_floats)
+    return floats, record_floats
 
 
 def padded(n: int) -> int:

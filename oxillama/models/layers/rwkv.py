@@ -37,17 +37,24 @@ class LowRank:
         """float32 (n, second.rows) for x (n, first.cols)."""
         low = np.empty((len(x), self.first.rows), np.float32)
         out = np.empty((len(x), self.second.rows), np.float32)
-        self.first.apply(x, low, step.work.scratch, step.n_threads)
+        self.first.apply(x, low, step)
         if self.activation:
             self.kernels.vector.activate(low, self.activation, low, step.n_threads)
-        self.second.apply(low, out, step.work.scratch, step.n_threads)
+        self.second.apply(low, out, step)
         if self.bias is not None:
             out += self.bias
         return out
 
 
 class TimeMix(RecurrentBlock):
-    """The parts that versions 6 and 7 share."""
+    """The parts that versions 6 and 7 share.
+
+    Attributes
+    ----------
+    recorded : inputs of the heads' matrices that a record holds, beside the token's.
+    """
+
+    recorded = 3
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         assert spec.recurrent is not None
@@ -66,6 +73,7 @@ class TimeMix(RecurrentBlock):
         dim = d // self.heads
         self.state_floats = padded(d) + self.heads * padded(dim) * dim
         self.memory = padded(d)  # offset of the heads' matrices, after the last token
+        self.record_floats = (1 + self.recorded) * d
 
     def linears(self) -> list[Linear]:
         return list(self.matrices.values())
@@ -77,7 +85,7 @@ class TimeMix(RecurrentBlock):
     def project(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): x times one of the square matrices."""
         out = step.work.rows(name, len(x), self.d)
-        self.matrices[name].apply(np.ascontiguousarray(x), out, step.work.scratch, step.n_threads)
+        self.matrices[name].apply(np.ascontiguousarray(x), out, step)
         return out
 
     def activate(self, name: str, x: np.ndarray, step: Step) -> np.ndarray:
@@ -87,7 +95,7 @@ class TimeMix(RecurrentBlock):
     def shift(self, h: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): the previous row minus each row."""
         before = step.work.rows("shifted", *h.shape)
-        step.recurrent.shift(self.offset, h, before)
+        step.recurrent.shift(self.offset, self.record, h, before)
         before -= h
         return before
 
@@ -129,12 +137,12 @@ class TimeMix6(TimeMix):
         work, n_threads = step.work, step.n_threads
         more = self.shift(h, step)
         low = np.empty((len(h), self.w1.rows), np.float32)
-        self.w1.apply(h + more * self.lerp_x, low, work.scratch, n_threads)
+        self.w1.apply(h + more * self.lerp_x, low, step)
         parts = np.split(self.activate("tanh", low, step), 5, axis=1)
 
         def mixed(which: int) -> np.ndarray:
             share = work.rows("mixed", *h.shape)
-            self.w2[which].apply(np.ascontiguousarray(parts[which]), share, work.scratch, n_threads)
+            self.w2[which].apply(np.ascontiguousarray(parts[which]), share, step)
             share += self.lerps[which]
             share *= more
             share += h
@@ -145,10 +153,11 @@ class TimeMix6(TimeMix):
         k, v = self.project("key", mixed(1), step), self.project("value", mixed(2), step)
         r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
         y = work.rows("wkv", *h.shape)
-        step.recurrent.wkv(self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, u=self.u)
+        at, record = self.offset + self.memory, self.record + self.d
+        step.recurrent.wkv(at, record, self.heads, r, w, k, v, y, n_threads, u=self.u)
         self.norm.apply(y, n_threads)
         y *= self.activate("silu", gate, step)
-        self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
+        self.matrices["output"].apply(y, out, step, accumulate)
 
 
 class TimeMix7(TimeMix):
@@ -156,6 +165,8 @@ class TimeMix7(TimeMix):
 
     The first layer's values flow into those of the others.
     """
+
+    recorded = 5
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         super().__init__(spec, i, weights)
@@ -213,14 +224,13 @@ class TimeMix7(TimeMix):
         ka = k * self.k_a
         k += a * ka - ka
         y = work.rows("wkv", *h.shape)
-        step.recurrent.wkv(
-            self.offset + self.memory, self.heads, r, w, k, v, y, n_threads, a=-unit, b=unit * a
-        )
+        at, record = self.offset + self.memory, self.record + self.d
+        step.recurrent.wkv(at, record, self.heads, r, w, k, v, y, n_threads, a=-unit, b=unit * a)
         self.norm.apply(y, n_threads)
         kernel.add_bonus(r, k, self.r_k, v, self.heads, y)
         if "g" in self.low:
             y *= self.low["g"].run(mixed(5), step)
-        self.matrices["output"].apply(y, out, work.scratch, n_threads, accumulate)
+        self.matrices["output"].apply(y, out, step, accumulate)
 
 
 class ChannelMix(RecurrentBlock):
@@ -229,7 +239,7 @@ class ChannelMix(RecurrentBlock):
     def __init__(self, spec: Spec, i: int, weights: Weights, gated: bool) -> None:
         block, d, width = f"blk.{i}.channel_mix", spec.n_embd, spec.layers[i].n_ff
         self.kernels = weights.kernels
-        self.d = self.state_floats = d
+        self.d = self.state_floats = self.record_floats = d
         self.lerp_k = weights.array(f"{block}_lerp_k.weight", (d, 1, 1)).reshape(d)
         self.key = weights.linear([(f"{block}_key", width)], d)
         self.value = weights.linear([(f"{block}_value", d)], width)
@@ -249,17 +259,17 @@ class ChannelMix(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         more, hidden = work.rows("shifted", *h.shape), work.rows("gate_up", n, self.key.rows)
-        step.recurrent.shift(self.offset, h, more)
+        step.recurrent.shift(self.offset, self.record, h, more)
         more -= h
-        self.key.apply(h + more * self.lerp_k, hidden, work.scratch, n_threads)
+        self.key.apply(h + more * self.lerp_k, hidden, step)
         self.kernels.vector.activate(hidden, "relu_squared", hidden, n_threads)
         if self.receptance is None:
-            self.value.apply(hidden, out, work.scratch, n_threads, accumulate)
+            self.value.apply(hidden, out, step, accumulate)
             return
         r, y = work.rows("receptance", *h.shape), work.rows("wkv", *h.shape)
-        self.receptance.apply(h + more * self.lerp_r, r, work.scratch, n_threads)
+        self.receptance.apply(h + more * self.lerp_r, r, step)
         self.kernels.vector.activate(r, "sigmoid", r, n_threads)
-        self.value.apply(hidden, y, work.scratch, n_threads)
+        self.value.apply(hidden, y, step)
         y *= r
         if accumulate:
             out += y

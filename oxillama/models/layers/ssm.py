@@ -15,17 +15,21 @@ from oxillama.weights.loader import Weights
 
 
 class Conv:
-    """Causal convolution of each channel. Its state is the last (taps - 1, channels) inputs."""
+    """Causal convolution of each channel. Its state is the last taps - 1 inputs, its record is one input."""
 
     def __init__(self, weights: Weights, name: str, channels: int, taps: int, bias: str) -> None:
         self.weight = np.ascontiguousarray(weights.array(f"{name}.weight", (taps, channels)).T)
         has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
         self.bias = weights.vector(f"{name}.bias", channels) if has_bias else None
         self.floats = (taps - 1) * channels
+        self.record_floats = channels
 
-    def run(self, offset: int, x: np.ndarray, column: int, silu: bool, out: np.ndarray, step: Step) -> None:
-        """out (n, channels) of x (n, width) from ``column`` on."""
-        step.recurrent.conv(offset, x, column, self.weight, self.bias, silu, out, step.n_threads)
+    def run(
+        self, block: RecurrentBlock, x: np.ndarray, column: int, silu: bool, out: np.ndarray, step: Step
+    ) -> None:
+        """out (n, channels) of x (n, width) from ``column`` on; first in the block's state and record."""
+        args = block.offset, block.record, x, column, self.weight, self.bias, silu, out
+        step.recurrent.conv(*args, step.n_threads)
 
 
 class Mamba(RecurrentBlock):
@@ -53,6 +57,7 @@ class Mamba(RecurrentBlock):
                 norm = HeadNorm(self.kernels, False, spec.norm_eps, 1, width, weight, None, column)
                 self.norms.append(norm)
         self.state_floats = self.conv.floats + padded(inner) * n
+        self.record_floats = self.conv.record_floats + 2 * inner + n
 
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
@@ -74,10 +79,10 @@ class Mamba(RecurrentBlock):
         n, work, n_threads = len(h), step.work, step.n_threads
         inner, rank = self.inner, self.rank
         xz, x = work.rows("ssm_in", n, 2 * inner), work.rows("ssm_x", n, inner)
-        self.ssm_in.apply(h, xz, work.scratch, n_threads)
-        self.conv.run(self.offset, xz, 0, True, x, step)
+        self.ssm_in.apply(h, xz, step)
+        self.conv.run(self, xz, 0, True, x, step)
         dbc = work.rows("ssm_dbc", n, rank + 2 * self.n)
-        self.ssm_x.apply(x, dbc, work.scratch, n_threads)
+        self.ssm_x.apply(x, dbc, step)
         for norm in self.norms:
             norm.apply(dbc, n_threads)
         low, dt, y = (
@@ -86,10 +91,12 @@ class Mamba(RecurrentBlock):
             work.rows("ssm_y", n, inner),
         )
         low[:] = dbc[:, :rank]
-        self.ssm_dt.apply(low, dt, work.scratch, n_threads)
-        at, b = self.offset + self.conv.floats, rank
-        step.recurrent.selective_scan(at, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads)
-        self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
+        self.ssm_dt.apply(low, dt, step)
+        at, record, b = self.offset + self.conv.floats, self.record + self.conv.record_floats, rank
+        step.recurrent.selective_scan(
+            at, record, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads
+        )
+        self.ssm_out.apply(y, out, step, accumulate)
 
 
 class Mamba2(RecurrentBlock):
@@ -112,6 +119,7 @@ class Mamba2(RecurrentBlock):
         self.ssm_in = weights.linear([(f"{block}.ssm_in", inner + self.channels + heads)], d)
         self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
         self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
+        self.record_floats = self.conv.record_floats + inner + groups * n + 2 * heads
 
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_out]
@@ -132,16 +140,17 @@ class Mamba2(RecurrentBlock):
         inner, heads = self.inner, self.heads
         zxbcdt, xbc = work.rows("ssm_in", n, self.ssm_in.rows), work.rows("ssm_x", n, self.channels)
         dt, decay = work.rows("ssm_dt", n, heads), work.rows("ssm_decay", n, heads)
-        y, at = work.rows("ssm_y", n, inner), self.offset + self.conv.floats
-        self.ssm_in.apply(h, zxbcdt, work.scratch, n_threads)
-        self.conv.run(self.offset, zxbcdt, inner, True, xbc, step)
+        y = work.rows("ssm_y", n, inner)
+        self.ssm_in.apply(h, zxbcdt, step)
+        self.conv.run(self, zxbcdt, inner, True, xbc, step)
         kernel = self.kernels.recurrent
         kernel.head_steps(zxbcdt, inner + self.channels, self.dt_bias, self.a, dt, decay)
+        at, record = self.offset + self.conv.floats, self.record + self.conv.record_floats
         step.recurrent.head_scan(
-            at, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads
+            at, record, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads
         )
         self.norm.apply(y, n_threads)
-        self.ssm_out.apply(y, out, work.scratch, n_threads, accumulate)
+        self.ssm_out.apply(y, out, step, accumulate)
 
 
 class ShortConv(RecurrentBlock):
@@ -157,7 +166,7 @@ class ShortConv(RecurrentBlock):
         self.conv = Conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
-        self.state_floats = self.conv.floats
+        self.state_floats, self.record_floats = self.conv.floats, self.conv.record_floats
 
     def linears(self) -> list[Linear]:
         return [self.in_proj, self.out_proj]
@@ -169,16 +178,16 @@ class ShortConv(RecurrentBlock):
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
-        n, d, work, n_threads = len(h), self.out_proj.rows, step.work, step.n_threads
+        n, d, work = len(h), self.out_proj.rows, step.work
         bcx, bx, y = work.rows("ssm_in", n, 3 * d), work.rows("ssm_x", n, d), work.rows("ssm_y", n, d)
-        self.in_proj.apply(h, bcx, work.scratch, n_threads)
+        self.in_proj.apply(h, bcx, step)
         np.multiply(bcx[:, :d], bcx[:, 2 * d :], out=bx)
         if self.causal:
-            self.conv.run(self.offset, bx, 0, False, y, step)
+            self.conv.run(self, bx, 0, False, y, step)
         else:
             self._run_centred(bx, y, step)
         y *= bcx[:, d : 2 * d]
-        self.out_proj.apply(y, out, work.scratch, n_threads, accumulate)
+        self.out_proj.apply(y, out, step, accumulate)
 
     def _run_centred(self, x: np.ndarray, out: np.ndarray, step: Step) -> None:
         """out (n, d) = the centred convolution of x (n, d), whose sequences are complete."""

@@ -1,0 +1,1 @@
+"""State: the adapters of a sequence, and the LoRA files they come from."""

@@ -1,0 +1,89 @@
+"""Writes GGUF files of tensors that are read and changed one at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.atomic_file import replaced_file
+from oxillama.errors import LoadError
+from oxillama.formats import Format
+from oxillama.gguf.header import DEFAULT_ALIGNMENT
+from oxillama.gguf.writer import Tensor, header, pair, write_tensor
+from oxillama.weights.requantize import check_range, quantized
+
+Piece = tuple[Tensor, Iterable[np.ndarray]]
+"""A tensor to write, and its bytes: chunks, uint8, made when they are asked for."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What was written.
+
+    Attributes
+    ----------
+    architecture : of the model, or of the model that the adapter belongs to.
+    formats : number of tensors by format.
+    nbytes : size of the file.
+    left_out : names of the source that have no place in it.
+    is_adapter : whether it is an adapter.
+    folded : matrices of an adapter that hold a factor of their own and are F32 for its sake.
+    """
+
+    architecture: str
+    formats: dict[str, int]
+    nbytes: int
+    left_out: tuple[str, ...] = ()
+    is_adapter: bool = False
+    folded: tuple[str, ...] = ()
+
+
+def write(
+    target: Path,
+    metadata: Mapping[str, Any],
+    pieces: Sequence[Piece],
+    left_out: tuple[str, ...],
+    check: Callable[[Path], None] = lambda path: None,
+) -> Conversion:
+    """Writes the file, as a whole or not at all: ``check`` looks at it before it appears.
+
+    Raises ModelFileError if it cannot be written.
+    """
+    pairs = [checked_pair(key, value) for key, value in metadata.items()]
+    with replaced_file(target) as file:
+        file.write(header(pairs, [tensor for tensor, _ in pieces]))
+        for tensor, chunks in pieces:
+            write_tensor(file, tensor, chunks, DEFAULT_ALIGNMENT)
+        file.flush()
+        check(Path(file.name))
+    formats = Counter(tensor.format.name for tensor, _ in pieces)
+    return Conversion(str(metadata["general.architecture"]), dict(formats), target.stat().st_size, left_out)
+
+
+def checked_pair(key: str, value: Any) -> bytes:
+    """An encoded key and value. Raises LoadError for text that JSON can hold and GGUF cannot."""
+    try:
+        return pair(key, value)
+    except UnicodeEncodeError as error:
+        raise LoadError(
+            f"{key[:80]!r}: expected text without lone surrogates, got {error.object[:80]!r}"
+        ) from None
+
+
+def encoded(kernels: Kernels, name: str, fmt: Format, values: np.ndarray) -> np.ndarray:
+    """The values as ``fmt`` has them, uint8 (rows, bytes of a row). Raises GGUFError if one is too large."""
+    check_range(name, values, fmt)
+    rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]), np.float32)
+    return quantized(kernels, rows, fmt, None)
+
+
+def reordered(values: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head from two halves, which rotate with each other, to neighbours that do."""
+    halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
