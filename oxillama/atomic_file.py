@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from oxillama.errors import ModelFileError
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """A new file to write to, which replaces ``path`` at the end of the block; on an error, ``path`` stays.
 
-    Until then the content is in the file ``file.name``; it is on the disk before ``path`` is replaced.
+    Until then the content is in the file ``file.name``; it is on the disk before ``path`` is replaced, and
+    the new name is at the end.
     A symbolic link stays one, and a file that is replaced keeps its permissions.
 
     Raises
@@ -42,6 +44,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = None
+        _sync_folder(target.parent)
     except ModelFileError:
         raise
     except OSError as error:
@@ -50,6 +53,20 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Has the names in a folder on the disk, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # a file system that cannot
+            raise
+    finally:
+        os.close(fd)
 
 
 def _umask() -> int:

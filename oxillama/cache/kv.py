@@ -41,14 +41,18 @@ class PagedKvCache:
         return len(self.pages) * self.pool.stride
 
     @property
-    def can_rewind(self) -> bool:
-        """Whether it can be truncated at little cost: pages can."""
-        return True
-
-    @property
     def slots(self) -> list[int]:
         """Slots of recurrent states with a reference of this sequence: none."""
         return []
+
+    @property
+    def all_records(self) -> list[int]:
+        """Records for recurrent states with a reference of this sequence: none."""
+        return []
+
+    def settled_of(self, n_tokens: int) -> int:
+        """How many of the ``n_tokens`` tokens that have run others can go on from: all."""
+        return n_tokens
 
     def state_after(self, n_tokens: int) -> int | None:
         """The slot of the recurrent state after ``n_tokens`` tokens: none."""
@@ -64,7 +68,7 @@ class PagedKvCache:
         missing = max(0, self.pool.pages_for(end) - len(self.pages))
         return missing + int(start < end and self._is_shared(start))
 
-    def shortage(self, start: int, end: int) -> int:
+    def shortage(self, start: int, end: int, n_open: int = 0) -> int:
         """Pages that `reserve` would allocate."""
         return self._missing(start, end)
 
@@ -75,11 +79,14 @@ class PagedKvCache:
         """
         return self._missing(start, end)
 
-    def drop_checkpoints(self) -> None:
-        """Frees recurrent states that only `truncate` needs: none."""
+    def drop_checkpoints(self) -> bool:
+        """Frees recurrent states that only `truncate` needs; whether there were any: none."""
+        return False
 
-    def reserve(self, start: int, end: int) -> None:
+    def reserve(self, start: int, end: int, n_open: int = 0) -> None:
         """Makes the positions ``start`` to ``end`` writable; positions from ``start`` on hold nothing yet.
+
+        The last ``n_open`` tokens may be taken back, which pages always allow.
 
         Raises KvCacheFullError; then nothing has changed.
         """
@@ -169,7 +176,7 @@ class PagedKvCache:
 class KvCache(PagedKvCache):
     """A contiguous cache: one page, so the context is the pool's ``page_size`` (a power of two)."""
 
-    def reserve(self, start: int, end: int) -> None:
+    def reserve(self, start: int, end: int, n_open: int = 0) -> None:
         """As `PagedKvCache.reserve`. Raises ConfigError beyond the one page, KvCacheFullError."""
         if end > self.pool.page_size:
             raise ConfigError(f"end: expected at most {self.pool.page_size} tokens, got {end}")

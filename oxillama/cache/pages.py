@@ -69,11 +69,7 @@ class PagePool:
     @property
     def n_available(self) -> int:
         """Pages that can still be allocated, without `reclaim`."""
-        states = (
-            0
-            if self.recurrent_states is None
-            else self.recurrent_states.n_used * self.recurrent_states.slot_pages
-        )
+        states = 0 if self.recurrent_states is None else self.recurrent_states.used_pages
         return self.max_pages - self.n_used - states
 
     @property
@@ -175,11 +171,7 @@ class PagePool:
 
     def make_room(self, n: int) -> None:
         """Returns unused memory to the system if ``n`` more pages would exceed the limit."""
-        states = (
-            0
-            if self.recurrent_states is None
-            else self.recurrent_states.n_live * self.recurrent_states.slot_pages
-        )
+        states = 0 if self.recurrent_states is None else self.recurrent_states.live_pages
         if self._live + states + n > self.max_pages:
             self.shrink_to_fit()
 
@@ -199,6 +191,7 @@ class PagePool:
         assert self.memory_bytes <= self.max_pages * self.stride
         if self.recurrent_states is not None:
             self.recurrent_states.check_integrity()
+            self.recurrent_states.records.check_integrity()
         if holders is not None:
             held = Counter(page for pages in holders for page in pages)
             counted = {p: n for p, n in enumerate(self._references) if n}

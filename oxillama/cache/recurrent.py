@@ -5,6 +5,9 @@ failed pass leaves it as it was, and the slots of earlier passes are *checkpoint
 be truncated. A sequence keeps a few checkpoints, fewer of the older tokens. The tokens after the checkpoint
 that is taken run again. The prefix cache keeps slots of its own, beside the pages of their tokens.
 
+Drafted tokens do not go into the state. Each leaves a *record* of what would enter it, so those that are
+rejected are truncated and those that stay are not run again: the next pass takes their records in.
+
 A sequence without checkpoints whose slot nobody shares updates that slot in place, because slots are large.
 If such a pass fails or is cancelled, the state is lost and all tokens run again.
 """
@@ -17,6 +20,7 @@ from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pages import PagePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import ConfigError
+from oxillama.models.batch import StatePart
 
 CHECKPOINTS = 6
 """Most checkpoints of a sequence."""
@@ -25,7 +29,9 @@ CHECKPOINT_BYTES = 32 << 20
 
 
 class RecurrentCache(PagedKvCache):
-    """Pages and recurrent states of one sequence, which can be truncated to its checkpoints only.
+    """Pages and recurrent states of one sequence.
+
+    It can be truncated to its checkpoints, and to what it has records of.
 
     Parameters
     ----------
@@ -34,6 +40,7 @@ class RecurrentCache(PagedKvCache):
     Attributes
     ----------
     checkpoints : (tokens, slot) in order; the last is the present state.
+    records : numbers of the records of the tokens after that.
     """
 
     def __init__(
@@ -43,27 +50,40 @@ class RecurrentCache(PagedKvCache):
         self.states = states
         self.max_checkpoints = min(max_checkpoints, CHECKPOINT_BYTES // max(1, states.slot_bytes))
         self.checkpoints: list[tuple[int, int]] = []
+        self.records: list[int] = []
         self._next: int | None = None  # the slot that the next pass writes
+        self._next_settled = 0  # tokens in the state that it writes
+        self._next_records: list[int] = []  # that it writes
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of its pages and states, shared ones included."""
-        return super().memory_bytes + len(self.checkpoints) * self.states.slot_bytes
+        states = len(self.checkpoints) * self.states.slot_bytes
+        return super().memory_bytes + states + len(self.records) * self.states.records.slot_bytes
 
     @property
-    def can_rewind(self) -> bool:
-        """Whether it keeps checkpoints."""
-        return self.max_checkpoints > 0
+    def settled(self) -> int:
+        """Tokens that the present state has seen."""
+        return self.checkpoints[-1][0] if self.checkpoints else 0
 
     @property
     def length(self) -> int:
-        """Tokens that the present state has seen."""
-        return self.checkpoints[-1][0] if self.checkpoints else 0
+        """Tokens that the next pass goes on from: those in the present state, and those with records."""
+        return self.settled + len(self.records)
+
+    def settled_of(self, n_tokens: int) -> int:
+        """How many of the ``n_tokens`` tokens that have run the present state has seen."""
+        return self.settled
 
     @property
     def slots(self) -> list[int]:
         """Slots with a reference of this sequence."""
         return [slot for _, slot in self.checkpoints] + ([] if self._next is None else [self._next])
+
+    @property
+    def all_records(self) -> list[int]:
+        """Records with a reference of this sequence."""
+        return self.records + self._next_records
 
     def state_after(self, n_tokens: int) -> int | None:
         """The slot of the state after ``n_tokens`` tokens, None without one."""
@@ -87,10 +107,12 @@ class RecurrentCache(PagedKvCache):
         """Slots to allocate before a pass."""
         return int(self._next is None and not self._in_place)
 
-    def shortage(self, start: int, end: int) -> int:
-        """Pages that `reserve` would allocate; a slot counts as the pages of its memory."""
-        state = self.states.slot_pages * self._missing_slots() if start < end else 0
-        return self._missing(start, end) + state
+    def shortage(self, start: int, end: int, n_open: int = 0) -> int:
+        """Pages that `reserve` would allocate; slots and records count as the pages of their memory."""
+        if start >= end:
+            return self._missing(start, end)
+        records = self.states.records.slot_pages * min(n_open, end - start)
+        return self._missing(start, end) + self.states.slot_pages * self._missing_slots() + records
 
     def demand(self, start: int, end: int, shared: bool) -> int:
         """As `PagedKvCache.demand`; a slot that is kept or shared needs a second one for the next pass."""
@@ -98,49 +120,82 @@ class RecurrentCache(PagedKvCache):
         two = bool(self.max_checkpoints) or shared or (bool(self.checkpoints) and not self._in_place)
         return self._missing(start, end) + self.states.slot_pages * max(0, 1 + two - held)
 
-    def reserve(self, start: int, end: int) -> None:
-        """Also allocates the slot that the next pass writes; checkpoints are dropped where memory is short.
+    def reserve(self, start: int, end: int, n_open: int = 0) -> None:
+        """Also allocates the slot and the records that the next pass writes.
+
+        Checkpoints are dropped where memory is short.
 
         Raises KvCacheFullError; checkpoints may have been dropped then, but nothing else has changed.
         """
-        while len(self.checkpoints) > 1 and not self.pool.can_allocate(self.shortage(start, end)):
+        while len(self.checkpoints) > 1 and not self.pool.can_allocate(self.shortage(start, end, n_open)):
             self._drop()
-        fresh = self.states.allocate() if self._missing_slots() else self._next
+        if start >= end:
+            return
         try:
+            if self._missing_slots():
+                self._next = self.states.allocate()
+            for _ in range(min(n_open, end - start)):
+                self._next_records.append(self.states.records.allocate())
             super().reserve(start, end)
         except BaseException:
-            if fresh is not None and self._next is None:
-                self.states.release(fresh)
+            self._drop_next()
             raise
-        self._next = fresh
+        self._next_settled = max(self.settled, end - n_open)
 
-    def drop_checkpoints(self) -> None:
-        """Frees all states but the present one."""
+    def drop_checkpoints(self) -> bool:
+        """Frees all states but the present one; whether there were any."""
+        found = len(self.checkpoints) > 1
         while len(self.checkpoints) > 1:
             self._drop()
+        return found
 
-    def begin(self, start: int) -> tuple[np.ndarray | None, np.ndarray]:
-        """The states, float32 (floats,), that a pass from ``start`` on reads (None for zeros) and writes.
+    def begin(self, start: int) -> StatePart:
+        """What a pass from ``start`` on does to the state.
 
-        One array for both means an update in place: the sequence has no state until `end`.
+        Where it is updated in place, the sequence has no state until `end`.
         """
         assert start == self.length, "a pass begins at the end of the state"
+        before = self.states.slot(self.checkpoints[-1][1]) if self.checkpoints else None
+        settled = self._next_settled - self.settled
         if self._next is None:
             assert self._in_place, "a pass needs a slot in reserve"
             self._next = self.checkpoints.pop()[1]
-            state = self.states.slot(self._next)
-            return state, state
-        before = self.states.slot(self.checkpoints[-1][1]) if self.checkpoints else None
-        return before, self.states.slot(self._next)
+        records = self.states.records
+        return StatePart(
+            before,
+            self.states.slot(self._next),
+            [records.slot(n) for n in self.records],
+            [records.slot(n) for n in self._next_records],
+            settled,
+        )
 
     def end(self, n_tokens: int) -> None:
-        """Ends a pass; the state is now that after ``n_tokens`` tokens."""
+        """Ends a pass; the sequence has run ``n_tokens`` tokens."""
         assert self._next is not None
-        assert n_tokens > self.length
-        self.checkpoints.append((n_tokens, self._next))
-        self._next = None
+        if self.settled == self._next_settled and self.checkpoints:  # a copy of it
+            self.states.release(self.checkpoints.pop()[1])
+        self.checkpoints.append((self._next_settled, self._next))
+        kept = n_tokens - self._next_settled - len(self._next_records)
+        self._cut_records(0, len(self.records) - kept)
+        self.records += self._next_records
+        self._next, self._next_records = None, []
+        assert self.length == n_tokens
         while len(self.checkpoints) > 1 + self.max_checkpoints:
             self._drop()
+
+    def _cut_records(self, first: int, end: int) -> None:
+        """Frees some of the records."""
+        for number in self.records[first:end]:
+            self.states.records.release(number)
+        del self.records[first:end]
+
+    def _drop_next(self) -> None:
+        """Frees what was reserved for a pass."""
+        if self._next is not None:
+            self.states.release(self._next)
+        for number in self._next_records:
+            self.states.records.release(number)
+        self._next, self._next_records = None, []
 
     def _drop(self) -> None:
         """Drops the checkpoint with the smallest distance of its neighbours relative to its age."""
@@ -149,20 +204,28 @@ class RecurrentCache(PagedKvCache):
         self.states.release(self.checkpoints.pop(min(worth, key=lambda i: worth[i]) - 1)[1])
 
     def truncate(self, n_tokens: int) -> int:
-        """Truncates to the last checkpoint within ``n_tokens`` tokens; returns the tokens that are left."""
-        if self._next is not None:
-            self.states.release(self._next)
-            self._next = None
-        while self.length > n_tokens:
+        """Truncates to the last checkpoint within ``n_tokens`` tokens; returns the tokens that are left.
+
+        Of tokens with records none needs to go that is within.
+        """
+        self._drop_next()
+        while self.settled > n_tokens:
             self.states.release(self.checkpoints.pop()[1])
+            self._cut_records(0, len(self.records))
+        # without a state, after a pass in place, records are of no use
+        self._cut_records(n_tokens - self.settled if self.checkpoints else 0, len(self.records))
         return super().truncate(self.length)
 
     def fork(self, n_tokens: int) -> tuple[RecurrentCache, int]:
-        """A second sequence that shares pages and slots, and its tokens; nothing is copied."""
+        """A second sequence that shares pages, slots and records, and its tokens; nothing is copied."""
         other = RecurrentCache(self.pool, self.states, self.max_checkpoints)
         other.checkpoints = [mark for mark in self.checkpoints if mark[0] <= n_tokens]
         for _, slot in other.checkpoints:
             self.states.retain(slot)
+        if other.settled == self.settled:
+            other.records = self.records[: n_tokens - self.settled]
+        for number in other.records:
+            self.states.records.retain(number)
         other.pages = self.pages[: self.pool.pages_for(other.length)]
         self.pool.retain(other.pages)
         return other, other.length
@@ -172,8 +235,8 @@ class RecurrentCache(PagedKvCache):
 
         Raises ConfigError where the state is that of another number of tokens.
         """
-        if n_tokens != self.length:
-            raise ConfigError(f"snapshot: expected {self.length} tokens, as the state has, got {n_tokens}")
+        if n_tokens != self.settled:
+            raise ConfigError(f"snapshot: expected {self.settled} tokens, as the state has, got {n_tokens}")
         pages = super().snapshot(n_tokens).reshape(-1)
         if not self.checkpoints:
             return pages

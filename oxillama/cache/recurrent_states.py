@@ -1,4 +1,7 @@
-"""Memory of recurrent states: a *slot* holds the state of one sequence, in all recurrent layers."""
+"""Memory of recurrent states: a *slot* holds the state of one sequence, in all recurrent layers.
+
+What entered the states with one token is a *record*, a slot of a pool of its own.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class PageLimit(Protocol):
         """Returns unused memory to the system if ``n`` more pages would exceed the limit."""
 
 
-class RecurrentStatePool:
+class SlotPool:
     """Slots of ``floats`` float32 each, handed out by number and counted by reference.
 
     Slots get their memory when they are first needed; `shrink_to_fit` returns that of free slots.
@@ -39,21 +42,13 @@ class RecurrentStatePool:
     ----------
     pool : the pages that share their limit with the slots.
     floats : size of a slot.
-
-    Raises
-    ------
-    ConfigError : two slots and a page exceed that limit, so no sequence could run.
+    what : they hold.
     """
 
-    def __init__(self, pool: PageLimit, floats: int) -> None:
+    def __init__(self, pool: PageLimit, floats: int, what: str) -> None:
         self.pool: PageLimit = weakref.proxy(pool)  # the pool refers to its slots
         self.floats = floats
-        if 2 * self.slot_pages + 1 > pool.max_pages:
-            needed, most = 2 * self.slot_bytes + pool.stride, pool.max_pages * pool.stride
-            raise ConfigError(
-                f"kv_memory_limit: expected at least {needed} bytes, for two recurrent states and a page of"
-                f" a sequence, got {most}"
-            )
+        self.what = what
         self._slots: list[np.ndarray | None] = []
         self._references: list[int] = []
         self._free: list[int] = []  # with memory
@@ -83,6 +78,16 @@ class RecurrentStatePool:
         """Slots that somebody holds."""
         return self.n_live - len(self._free)
 
+    @property
+    def live_pages(self) -> int:
+        """Pages of the memory that slots have."""
+        return self.n_live * self.slot_pages
+
+    @property
+    def used_pages(self) -> int:
+        """Pages of the memory of slots that somebody holds."""
+        return self.n_used * self.slot_pages
+
     def allocate(self) -> int:
         """A slot with one reference and any content.
 
@@ -92,7 +97,7 @@ class RecurrentStatePool:
         """
         if not self.pool.can_allocate(self.slot_pages):
             available = self.pool.n_available * self.pool.stride
-            expected = f"{self.slot_bytes} free bytes for a recurrent state"
+            expected = f"{self.slot_bytes} free bytes for a {self.what}"
             raise KvCacheFullError(f"kv cache: expected {expected}, got {available}")
         if not self._free:
             self._grow()
@@ -106,7 +111,7 @@ class RecurrentStatePool:
             memory = aligned_empty(self.slot_bytes).view(np.float32)
         except MemoryError as error:
             raise KvCacheFullError(
-                f"kv cache: expected memory for a recurrent state of {self.slot_bytes} bytes, got none"
+                f"kv cache: expected memory for a {self.what} of {self.slot_bytes} bytes, got none"
             ) from error
         number = self._bare.pop() if self._bare else len(self._slots)
         if number == len(self._slots):
@@ -154,3 +159,52 @@ class RecurrentStatePool:
             held = Counter(slot for slots in holders for slot in slots)
             counted = {slot: n for slot, n in enumerate(self._references) if n}
             assert held == counted, f"slots held and counted differ: {held - Counter(counted)}, {counted}"
+
+
+class RecurrentStatePool(SlotPool):
+    """Slots of states, and the records of tokens that may be taken back.
+
+    Parameters
+    ----------
+    pool : the pages that share their limit with the slots.
+    floats : size of a state.
+    record_floats : size of a record.
+
+    Attributes
+    ----------
+    records : slots of one record each.
+
+    Raises
+    ------
+    ConfigError : two states and a page exceed that limit, so no sequence could run.
+    """
+
+    def __init__(self, pool: PageLimit, floats: int, record_floats: int = 0) -> None:
+        super().__init__(pool, floats, "recurrent state")
+        self.records = SlotPool(pool, record_floats, "record")
+        if 2 * self.slot_pages + 1 > pool.max_pages:
+            needed, most = 2 * self.slot_bytes + pool.stride, pool.max_pages * pool.stride
+            raise ConfigError(
+                f"kv_memory_limit: expected at least {needed} bytes, for two recurrent states and a page of"
+                f" a sequence, got {most}"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory the states and records hold."""
+        return super().memory_bytes + self.records.memory_bytes
+
+    @property
+    def live_pages(self) -> int:
+        """Pages of the memory that states and records have."""
+        return super().live_pages + self.records.live_pages
+
+    @property
+    def used_pages(self) -> int:
+        """Pages of the memory of states and records that somebody holds."""
+        return super().used_pages + self.records.used_pages
+
+    def shrink_to_fit(self) -> None:
+        """Gives the memory of free states and records back to the system."""
+        super().shrink_to_fit()
+        self.records.shrink_to_fit()

@@ -1,0 +1,163 @@
+"""Keys and values by position: how they leave a process, whatever the size of its pages.
+
+    layer by layer    keys [head][position], values [head][position]
+    f32 f16 bf16      the numbers of a key or value, little-endian
+    q8_0              per block of 32 dimensions a scale (f16, little-endian) and 32 codes (int8)
+
+Of a page (`_kernels/attention/kvpage.pxd`) this leaves out the panels, what pads values to whole vectors, and
+heads that only other layers have.
+What is stored of a position depends on its own key and value only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from oxillama.cache.kv_pool import LANES, Q8_BLOCK, KvLayout
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The keys or the values of one layer: heads, their width, and how a number is kept."""
+
+    heads: int
+    dim: int
+    kv_type: str
+    is_key: bool
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a key or value, by position."""
+        if self.kv_type == "q8_0":
+            return self.blocks * (Q8_BLOCK + 2)
+        return self.dim * self.item.itemsize
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.dim // Q8_BLOCK)
+
+    @property
+    def item(self) -> np.dtype:
+        return np.dtype(np.uint32 if self.kv_type == "f32" else np.uint16)
+
+    @property
+    def width(self) -> int:
+        """Numbers to a position in a page."""
+        return self.dim if self.is_key else -(-self.dim // LANES) * LANES
+
+    def panel_bytes(self, lanes: int) -> int:
+        """Bytes of a panel in a page."""
+        return lanes * (self.row_bytes if self.kv_type == "q8_0" else self.width * self.item.itemsize)
+
+    def rows(self, panels: np.ndarray, lanes: int) -> np.ndarray:
+        """uint8 (pages, heads, panels, lanes, row_bytes) of uint8 (pages, heads, panels, panel_bytes)."""
+        shape = panels.shape[:3]
+        if self.kv_type != "q8_0":
+            numbers = panels.view(self.item)
+            if self.is_key:
+                by_lane = numbers.reshape(*shape, self.dim, lanes).swapaxes(3, 4)
+            else:
+                by_lane = numbers.reshape(*shape, lanes, self.width)[..., : self.dim]
+            little = np.ascontiguousarray(by_lane, self.item.newbyteorder("<"))
+            return little.view(np.uint8).reshape(*shape, lanes, self.row_bytes)
+        blocks = panels.reshape(*shape, self.blocks, lanes * (Q8_BLOCK + 2))
+        scales = np.ascontiguousarray(blocks[..., : 2 * lanes]).view(np.uint16).astype("<u2")
+        codes = blocks[..., 2 * lanes :]
+        if self.is_key:
+            codes = codes.reshape(*shape, self.blocks, Q8_BLOCK, lanes).swapaxes(4, 5)
+        found = np.empty((*shape, lanes, self.blocks, Q8_BLOCK + 2), np.uint8)
+        found[..., :2] = scales.view(np.uint8).reshape(*shape, self.blocks, lanes, 2).swapaxes(3, 4)
+        found[..., 2:] = codes.reshape(*shape, self.blocks, lanes, Q8_BLOCK).swapaxes(3, 4)
+        found[..., -1, 2 + self.dim - Q8_BLOCK * (self.blocks - 1) :] = 0  # no kernel writes those of keys
+        return found.reshape(*shape, lanes, self.row_bytes)
+
+    def panels(self, rows: np.ndarray, lanes: int) -> np.ndarray:
+        """uint8 (pages, heads, panels, panel_bytes): the inverse of `rows`, padded with zeros."""
+        shape = rows.shape[:3]
+        if self.kv_type != "q8_0":
+            by_lane = rows.view(self.item.newbyteorder("<"))
+            if self.is_key:
+                numbers = by_lane.swapaxes(3, 4).astype(self.item, order="C")
+            else:
+                numbers = np.zeros((*shape, lanes, self.width), self.item)
+                numbers[..., : self.dim] = by_lane
+            whole: np.ndarray = numbers.reshape(*shape, lanes * self.width).view(np.uint8)
+            return whole
+        blocks = rows.reshape(*shape, lanes, self.blocks, Q8_BLOCK + 2).swapaxes(3, 4)
+        scales = np.ascontiguousarray(blocks[..., :2]).view("<u2").astype(np.uint16)
+        codes = blocks[..., 2:]
+        if self.is_key:
+            codes = codes.swapaxes(4, 5)
+        found = np.empty((*shape, self.blocks, lanes * (Q8_BLOCK + 2)), np.uint8)
+        found[..., : 2 * lanes] = scales.view(np.uint8).reshape(*shape, self.blocks, 2 * lanes)
+        found[..., 2 * lanes :] = codes.reshape(*shape, self.blocks, lanes * Q8_BLOCK)
+        return found.reshape(*shape, self.panel_bytes(lanes))
+
+
+def position_bytes(layout: KvLayout, heads: Sequence[int]) -> int:
+    """Bytes of the keys and values of one token; ``heads`` are those that each layer has."""
+    return sum(part.row_bytes for part in _parts(layout, 1)) * sum(heads)
+
+
+def to_positions(
+    layout: KvLayout, heads: Sequence[int], page_size: int, pages: np.ndarray, n_tokens: int
+) -> np.ndarray:
+    """uint8 (n_tokens * `position_bytes`,): the keys and values of the first ``n_tokens`` tokens of pages.
+
+    Parameters
+    ----------
+    heads : that each layer has; a page has room for as many as the widest layer has.
+    pages : uint8 (pages, bytes of a page), in order of position.
+    """
+    out, at = np.empty(n_tokens * position_bytes(layout, heads), np.uint8), 0
+    lanes = min(page_size, LANES)
+    for part, place in _places(layout, heads, page_size):
+        panels = np.ascontiguousarray(pages[:, place]).reshape(
+            len(pages), part.heads, page_size // lanes, part.panel_bytes(lanes)
+        )
+        rows = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, part.row_bytes)[:, :n_tokens]
+        out[at : at + rows.size] = rows.reshape(-1)
+        at += rows.size
+    return out
+
+
+def from_positions(
+    layout: KvLayout, heads: Sequence[int], page_size: int, data: np.ndarray, n_tokens: int
+) -> np.ndarray:
+    """uint8 (pages, bytes of a page): pages with what `to_positions` gave, and zeros beside it.
+
+    ``data`` is uint8 (n_tokens * `position_bytes`,).
+    """
+    n_pages, lanes = -(-n_tokens // page_size), min(page_size, LANES)
+    pages, at = np.zeros((n_pages, layout.page_bytes(page_size)), np.uint8), 0
+    for part, place in _places(layout, heads, page_size):
+        size = part.heads * n_tokens * part.row_bytes
+        rows = np.zeros((part.heads, n_pages * page_size, part.row_bytes), np.uint8)
+        rows[:, :n_tokens] = data[at : at + size].reshape(part.heads, n_tokens, part.row_bytes)
+        at += size
+        shape = (part.heads, n_pages, page_size // lanes, lanes, part.row_bytes)
+        by_page = np.ascontiguousarray(rows.reshape(shape).swapaxes(0, 1))
+        pages[:, place] = part.panels(by_page, lanes).reshape(n_pages, place.stop - place.start)
+    return pages
+
+
+def _parts(layout: KvLayout, heads: int) -> tuple[_Part, _Part]:
+    """Keys and values of a layer with so many heads."""
+    return (
+        _Part(heads, layout.key_dim, layout.kv_type, True),
+        _Part(heads, layout.value_dim, layout.kv_type, False),
+    )
+
+
+def _places(layout: KvLayout, heads: Sequence[int], page_size: int) -> Iterator[tuple[_Part, slice]]:
+    """The keys and values of each layer, and where a page has them."""
+    at, lanes = 0, min(page_size, LANES)
+    for n_heads in heads:
+        for part in _parts(layout, n_heads):
+            size = page_size // lanes * part.panel_bytes(lanes)
+            yield part, slice(at, at + n_heads * size)
+            at += layout.n_heads * size
+    assert at == layout.page_bytes(page_size), "the layout is that of the pages"

@@ -1,0 +1,120 @@
+"""`Rules` as plain data and back: what JSON can hold, and nothing of the grammar is lost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import MAX_NODE_DEPTH
+from oxillama.grammar.rules import (
+    LAST_CODE_POINT,
+    Alt,
+    Chars,
+    Dfa,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Text,
+    Tokens,
+)
+
+MOST = 2**31 - 1
+"""Of a token id, or a state."""
+
+
+def plain_rules(rules: Rules) -> dict[str, Any]:
+    """A grammar as dicts, lists, strings and integers; rules in their order."""
+    return {"root": rules.root, "rules": [[name, _plain(node)] for name, node in rules.rules.items()]}
+
+
+def rules_of(plain: Any) -> Rules:
+    """The grammar that `plain_rules` described. Raises GrammarError for anything else."""
+    try:
+        root, pairs = plain["root"], plain["rules"]
+        named = {_text(name): _node(node, 0) for name, node in pairs}
+        if set(plain) != {"root", "rules"} or len(named) < len(pairs):
+            raise ValueError("unknown keys, or a rule twice")
+        return Rules(_text(root), named)
+    except (KeyError, TypeError, ValueError) as error:
+        raise GrammarError(f"grammar: expected what plain_rules gave, got another value: {error}") from error
+
+
+def _plain(node: Node) -> list[Any]:
+    """A node as its kind and what it holds."""
+    if isinstance(node, Text):
+        return ["text", node.text]
+    if isinstance(node, Chars):
+        return ["chars", [list(pair) for pair in node.ranges]]
+    if isinstance(node, Tokens):
+        return ["tokens", list(node.ids), node.negated]
+    if isinstance(node, Dfa):
+        return ["dfa", [[list(edge) for edge in edges] for edges in node.edges], sorted(node.accepting)]
+    if isinstance(node, Ref):
+        return ["ref", node.name]
+    if isinstance(node, Repeat):
+        return ["repeat", _plain(node.item), node.least, node.most]
+    return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
+
+
+def _node(plain: Any, depth: int) -> Node:
+    if depth > MAX_NODE_DEPTH:
+        raise ValueError(f"more than {MAX_NODE_DEPTH} nodes inside each other")
+    kind, *held = plain
+    if kind == "text":
+        (text,) = held
+        return Text(_text(text))
+    if kind == "chars":
+        (ranges,) = held
+        return Chars(_ranges(ranges, 2))
+    if kind == "tokens":
+        ids, negated = held
+        if not isinstance(negated, bool):
+            raise ValueError(f"negated is {negated!r}")
+        return Tokens(_integers(ids, len(ids), MOST), negated)
+    if kind == "dfa":
+        states, accepting = held
+        edges = tuple(_ranges(state, 3) for state in states)
+        ends = frozenset(_integers(accepting, len(accepting), MOST))
+        targets = {target for state in edges for _, _, target in state} | ends
+        if not edges or max(targets, default=0) >= len(edges):
+            raise ValueError("a state that an automaton does not have")
+        return Dfa(edges, ends)
+    if kind == "ref":
+        (name,) = held
+        return Ref(_text(name))
+    if kind == "repeat":
+        item, least, most = held
+        _integers([least, 0 if most is None else most], 2, MOST)
+        return Repeat(_node(item, depth + 1), least, most)
+    if kind not in ("seq", "alt"):
+        raise ValueError(f"a node of the kind {kind!r}")
+    (items,) = held
+    nodes = tuple(_node(item, depth + 1) for item in items)
+    return Seq(nodes) if kind == "seq" else Alt(nodes)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, got {type(value).__name__}")
+    value.encode()  # a lone surrogate is in no text
+    return value
+
+
+def _ranges(plain: Any, n: int) -> tuple[Any, ...]:
+    """Tuples of ``n`` integers, of which the first two are ranges of code points, ascending and disjoint."""
+    found = tuple(_integers(item, n, LAST_CODE_POINT) for item in plain)
+    bounds = [bound for item in found for bound in item[:2]]
+    if bounds != sorted(bounds) or any(a[1] == b[0] for a, b in pairwise(found)):
+        raise ValueError("ranges that are not ascending and disjoint")
+    return found
+
+
+def _integers(values: Any, n: int, most: int) -> tuple[int, ...]:
+    """``n`` integers from 0 to ``most``."""
+    found = tuple(values)
+    if len(found) != n or not all(type(value) is int and 0 <= value <= most for value in found):
+        raise ValueError(f"expected {n} integers up to {most}")
+    return found

@@ -1,0 +1,1 @@
+"""Work: snapshots of sequences and requests, as files and other processes hold them."""
