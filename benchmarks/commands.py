@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import (
+    adapters,
     attention,
     busy,
     curves,
@@ -16,9 +17,11 @@ from benchmarks import (
     loading,
     make_model,
     quantizers,
+    receipts,
     runs,
     sampling,
     serving,
+    speculation,
 )
 from oxillama.bench.report import Row
 from oxillama.cli.program import Parser
@@ -69,6 +72,18 @@ def parser() -> argparse.ArgumentParser:
     many = commands.add_parser("serving", help="many requests at once: batches, prefixes, long prompts")
     serving.add_arguments(many)
     many.set_defaults(run=serving.run)
+
+    low_rank = commands.add_parser("adapters", help="what LoRA adapters cost while decoding")
+    adapters.add_arguments(low_rank)
+    low_rank.set_defaults(run=adapters.run)
+
+    drafts = commands.add_parser("speculation", help="drafts, look-ups and beams, beside plain decoding")
+    speculation.add_arguments(drafts)
+    drafts.set_defaults(run=speculation.run)
+
+    proofs = commands.add_parser("receipts", help="what receipts cost, and verifying them")
+    receipts.add_arguments(proofs)
+    proofs.set_defaults(run=receipts.run)
 
     sizes = commands.add_parser("curves", help="cost against size: context, batch, model; drawn as SVG")
     curves.add_arguments(sizes)

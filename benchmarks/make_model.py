@@ -32,7 +32,7 @@ SLICE_ELEMENTS = 1 << 22
 def tensor_data(tensor: Tensor, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """The bytes of a tensor, in slices of whole rows."""
     if tensor.name.endswith("ssm_a"):  # decays: a memory that grew would leave the numbers' range
-        yield rng.uniform(-16.0, -1.0, tensor.n_out).astype("<f4").view(np.uint8)
+        yield rng.uniform(-16.0, -1.0, tensor.n_out * tensor.n_in).astype("<f4").view(np.uint8)
         return
     if tensor.is_vector:
         yield rng.normal(1.0, 0.05, tensor.n_in).astype("<f4").view(np.uint8)
@@ -75,7 +75,7 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
     """
     if shape.n_layer < 1 or shape.n_vocab < 1000:
         raise ConfigError(f"shape: expected at least 1 layer and 1000 tokens, got {shape}")
-    gguf = _gguf()
+    gguf = gguf_package()
     plan = list(tensors(shape, mix, pure=pure))
     for tensor in plan:
         if tensor.n_in % FORMATS[tensor.format].block_len:
@@ -105,7 +105,8 @@ def write_model(path: str | Path, shape: Shape, mix: str, *, seed: int = 0, pure
         return file.tell()
 
 
-def _gguf() -> Any:
+def gguf_package() -> Any:
+    """The package that writes GGUF files. Raises ConfigError if it is not installed."""
     try:
         import gguf
     except ImportError as error:
@@ -115,7 +116,7 @@ def _gguf() -> Any:
 
 def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
     writer.add_name(f"random {mix} weights, seed {seed}")
-    file_type = getattr(_gguf().LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
+    file_type = getattr(gguf_package().LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
     if file_type is not None:
         writer.add_file_type(file_type)
     for key, value in metadata(shape).items():

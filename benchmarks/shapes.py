@@ -58,7 +58,7 @@ class Shape:
     head_dim: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
-    n_state: int = 0  # of a Mamba-2 model, of n_head heads and twice n_embd wide within
+    n_state: int = 0  # of a Mamba model, of n_head heads (of Mamba: ranks of dt) and twice n_embd wide within
 
     @property
     def key_dim(self) -> int:
@@ -95,6 +95,7 @@ SHAPES = {
     ),
     "gemma2": Shape(1536, 6144, 18, 8, 4, 256000, tied=True, context=8192, family="gemma2", head_dim=256),
     "phi3": Shape(1536, 4096, 32, 16, 16, 32064, family="phi3"),
+    "mamba": Shape(2048, 0, 48, 128, 1, 50280, tied=True, family="mamba", n_state=16),  # Mamba 1.4B
     "mamba2": Shape(2048, 0, 48, 64, 1, 50288, tied=True, family="mamba2", n_state=128),  # Mamba-2 1.3B
 }  # fmt: skip
 
@@ -214,6 +215,21 @@ def deepseek2_layer(shape: Shape, layer: int) -> Named:
     yield from feed_forward(shape, layer)
 
 
+def mamba_layer(shape: Shape, layer: int) -> Named:
+    """Four taps."""
+    n_embd, inner, rank = shape.n_embd, 2 * shape.n_embd, shape.n_head
+    yield "attn_norm", (n_embd,)
+    yield "ssm_in", (2 * inner, n_embd)
+    yield "ssm_conv1d", (inner, 4)
+    yield "ssm_conv1d.bias", (inner,)
+    yield "ssm_x", (rank + 2 * shape.n_state, inner)
+    yield "ssm_dt", (inner, rank)
+    yield "ssm_dt.bias", (inner,)
+    yield "ssm_a", (inner, shape.n_state)
+    yield "ssm_d", (inner,)
+    yield "ssm_out", (n_embd, inner)
+
+
 def mamba2_layer(shape: Shape, layer: int) -> Named:
     """One group; four taps."""
     n_embd, inner, heads = shape.n_embd, 2 * shape.n_embd, shape.n_head
@@ -262,6 +278,7 @@ LAYERS: dict[str, Callable[[Shape, int], Named]] = {
     "deepseek2": deepseek2_layer,
     "gemma2": gemma2_layer,
     "phi3": phi3_layer,
+    "mamba": mamba_layer,
     "mamba2": mamba2_layer,
 }
 """By ``general.architecture``."""
@@ -312,14 +329,17 @@ def metadata(shape: Shape) -> dict[str, Any]:
         "vocab_size": shape.n_vocab,
     }
     if shape.n_state:
-        return found | {
-            "attention.head_count": 0,
-            "ssm.conv_kernel": 4,
-            "ssm.inner_size": 2 * shape.n_embd,
-            "ssm.state_size": shape.n_state,
-            "ssm.time_step_rank": shape.n_head,
-            "ssm.group_count": 1,
-        }
+        return (
+            found
+            | {
+                "attention.head_count": 0,
+                "ssm.conv_kernel": 4,
+                "ssm.inner_size": 2 * shape.n_embd,
+                "ssm.state_size": shape.n_state,
+                "ssm.time_step_rank": shape.n_head,
+            }
+            | ({"ssm.group_count": 1} if shape.family == "mamba2" else {})
+        )
     found |= {
         "attention.head_count": shape.n_head,
         "attention.head_count_kv": shape.n_head_kv,

@@ -3,7 +3,7 @@
 Folders are rooms. The first word of a room's docstring is its floor; imports go down only:
 
     Faces     what uses the library as any user would
-    Work      requests, batches, whole files
+    Work      requests, batches, snapshots, whole files
     State     what a sequence carries along; these rooms never import each other
     Models    architectures and their layers
     Files     what a model file holds: tensors, vocabulary, templates
@@ -31,27 +31,44 @@ from oxillama.errors import (
     ChatTemplateError,
     ConfigError,
     EngineClosed,
+    GenerationCancelled,
     GenerationTimeout,
     GGUFError,
     GrammarError,
     KvCacheFullError,
     LoadError,
     ModelFileError,
+    ModelFingerprintMismatch,
     OxiLlamaError,
+    PositionBeyondEnd,
     PromptError,
     QueueFull,
+    ReceiptError,
     RequestFailed,
+    RewindError,
+    RewindNotSupported,
     SamplingError,
+    SnapshotIncompatible,
     TokenizerError,
 )
 
 if TYPE_CHECKING:
+    from oxillama.adapters.lora import LoadedLora
+    from oxillama.adapters.stack import LoraStack
     from oxillama.cache.kv import KvCache, PagedKvCache
     from oxillama.cache.kv_pool import KvCachePool
     from oxillama.cache.prefix import PrefixKvCache
     from oxillama.cache.recurrent_states import RecurrentStatePool
+    from oxillama.compat.beams import EngineBeamAdapter
+    from oxillama.compat.decoder import AsyncSpecConfig, CancellationToken, SpecStats, SpeculativeDecoder
+    from oxillama.compat.speculation import (
+        Rewindable,
+        SpeculativeConfig,
+        SpeculativeDeltaSync,
+        SpeculativeEngine,
+    )
     from oxillama.engine.async_engine import AsyncEngine
-    from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
+    from oxillama.engine.beams import BeamForwardPass, BeamHypothesis, BeamSearchConfig, beam_generate
     from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
@@ -60,32 +77,41 @@ if TYPE_CHECKING:
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.engine.session import Session
     from oxillama.engine.speculation import SpeculationStats
+    from oxillama.engine.verification import Verification
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
     from oxillama.quantize.calibration import collect_imatrix
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
+    from oxillama.receipts.receipt import Receipt
     from oxillama.sampling.batch import sample, sample_batch
     from oxillama.sampling.chain import SamplerChain
     from oxillama.sampling.logprobs import SampledToken, TokenLogprobs, token_logprobs
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.sampling.sampler import Sampler
+    from oxillama.session.snapshot import EngineSnapshot
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
     "MAX_DECODE_WAIT_MS",
     "PREFILL_CHUNK",
     "AsyncEngine",
+    "AsyncSpecConfig",
+    "BeamForwardPass",
     "BeamHypothesis",
     "BeamSearchConfig",
+    "CancellationToken",
     "ChatTemplateError",
     "Completion",
     "ConfigError",
+    "EngineBeamAdapter",
     "EngineClosed",
     "EngineConfig",
     "EngineMetrics",
+    "EngineSnapshot",
     "GGUFError",
     "Generation",
+    "GenerationCancelled",
     "GenerationOptions",
     "GenerationTimeout",
     "Grammar",
@@ -97,17 +123,26 @@ __all__ = [
     "KvCacheFullError",
     "KvCachePool",
     "LoadError",
+    "LoadedLora",
+    "LoraStack",
     "MetricsSnapshot",
     "ModelFileError",
+    "ModelFingerprintMismatch",
     "OxiLlamaError",
     "PagedKvCache",
     "PoolingMode",
+    "PositionBeyondEnd",
     "PrefixKvCache",
     "PromptError",
     "Quantization",
     "QueueFull",
+    "Receipt",
+    "ReceiptError",
     "RecurrentStatePool",
     "RequestFailed",
+    "RewindError",
+    "RewindNotSupported",
+    "Rewindable",
     "SampledToken",
     "Sampler",
     "SamplerChain",
@@ -120,15 +155,23 @@ __all__ = [
     "SeqState",
     "Sequence",
     "Session",
+    "SnapshotIncompatible",
+    "SpecStats",
     "SpeculationStats",
+    "SpeculativeConfig",
+    "SpeculativeDecoder",
+    "SpeculativeDeltaSync",
+    "SpeculativeEngine",
     "Timings",
     "TokenConstraint",
     "TokenLogprobs",
     "TokenizerBridge",
     "TokenizerError",
     "Usage",
+    "Verification",
     "__version__",
     "batched_flash_attention",
+    "beam_generate",
     "collect_imatrix",
     "flash_attention_forward",
     "pool_hidden_states",
@@ -141,9 +184,20 @@ __all__ = [
 # What needs NumPy and the kernels is imported when it is first asked for, so that `oxillama --help` is quick.
 _LATER = {
     "AsyncEngine": "oxillama.engine.async_engine",
+    **dict.fromkeys(
+        ("AsyncSpecConfig", "CancellationToken", "SpecStats", "SpeculativeDecoder"), "oxillama.compat.decoder"
+    ),
+    **dict.fromkeys(
+        ("Rewindable", "SpeculativeConfig", "SpeculativeDeltaSync", "SpeculativeEngine"),
+        "oxillama.compat.speculation",
+    ),
+    "EngineBeamAdapter": "oxillama.compat.beams",
+    "BeamForwardPass": "oxillama.engine.beams",
+    "beam_generate": "oxillama.engine.beams",
     "BeamHypothesis": "oxillama.engine.beams",
     "BeamSearchConfig": "oxillama.engine.beams",
     "EngineMetrics": "oxillama.engine.metrics",
+    "EngineSnapshot": "oxillama.session.snapshot",
     "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",
     "Session": "oxillama.engine.session",
@@ -156,8 +210,12 @@ _LATER = {
     "InferenceEngine": "oxillama.engine.engine",
     "KvCache": "oxillama.cache.kv",
     "KvCachePool": "oxillama.cache.kv_pool",
+    "LoadedLora": "oxillama.adapters.lora",
+    "LoraStack": "oxillama.adapters.stack",
     "MetricsSnapshot": "oxillama.engine.metrics",
     "PagedKvCache": "oxillama.cache.kv",
+    "Receipt": "oxillama.receipts.receipt",
+    "Verification": "oxillama.engine.verification",
     "PoolingMode": "oxillama.engine.embedding",
     "PrefixKvCache": "oxillama.cache.prefix",
     "Quantization": "oxillama.quantize.model",

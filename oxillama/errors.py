@@ -15,6 +15,27 @@ class ConfigError(OxiLlamaError, ValueError):
     """An option is outside its range or cannot be honoured; the message names the field."""
 
 
+class RewindError(ConfigError):
+    """A sequence cannot be taken back to where it was asked to go."""
+
+
+class RewindNotSupported(RewindError):
+    """There is no checkpoint to go back to."""
+
+
+class PositionBeyondEnd(RewindError):
+    """A sequence was asked to keep more tokens than it has.
+
+    Attributes
+    ----------
+    target, current : tokens that were asked for, and tokens that there are.
+    """
+
+    def __init__(self, target: int, current: int) -> None:
+        self.target, self.current = target, current
+        super().__init__(f"n_tokens: expected at most {current}, got {target}")
+
+
 class ModelFileError(OxiLlamaError, OSError):
     """A model file cannot be opened or read (missing, a directory, no permission)."""
 
@@ -74,6 +95,10 @@ class EngineClosed(OxiLlamaError, RuntimeError):
     """The engine was closed, its thread died, or the process is a fork of the one that ran the request."""
 
 
+class GenerationCancelled(OxiLlamaError, RuntimeError):
+    """A text was cancelled before its first token."""
+
+
 class GenerationTimeout(OxiLlamaError, TimeoutError):
     """A text was asked for as a whole, and its timeout came before its end.
 
@@ -102,3 +127,37 @@ class GrammarError(OxiLlamaError, ValueError):
         self.column = column
         place = f"line {line}, column {column}: " if line is not None else ""
         super().__init__(place + message)
+
+
+class ReceiptError(OxiLlamaError, ValueError):
+    """A receipt cannot be read, is malformed, or says what no request can have been."""
+
+
+class SnapshotIncompatible(OxiLlamaError, ValueError):
+    """A snapshot is damaged, of another version, or does not fit what it is to go on in.
+
+    Attributes
+    ----------
+    detail : str
+        What was expected, and what was found.
+    """
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(f"snapshot: {detail}")
+
+
+class ModelFingerprintMismatch(SnapshotIncompatible):
+    """A snapshot is of another model, or of the same one loaded with options that give other bits.
+
+    Attributes
+    ----------
+    expected, found : str
+        The fingerprints of the snapshot's model and of the one at hand, in hexadecimal digits.
+    """
+
+    def __init__(self, expected: str, found: str, detail: str = "") -> None:
+        self.expected = expected
+        self.found = found
+        super().__init__(f"expected model {expected}, got {found}{detail and f': {detail}'}")
+        self.detail = detail or self.detail

@@ -14,9 +14,10 @@ from oxillama.cli.console import read_text, say
 from oxillama.cli.conversation import Conversation
 from oxillama.cli.generate import load_engine, show
 from oxillama.cli.message_input import MessageInput
+from oxillama.cli.sessions import KeptSession, add_session_option
 
 if TYPE_CHECKING:
-    from oxillama import InferenceEngine, TokenizerBridge
+    from oxillama import GenerationOptions, InferenceEngine, TokenizerBridge
 
 HINT = "/help lists the commands, Ctrl-C stops an answer"
 HELP = '''\
@@ -47,6 +48,7 @@ def add_commands(commands: Any) -> None:
         help="a template of the model file by name, a Jinja file, or a well-known format: "
         f"{', '.join(CHAT_FORMATS)} (default: the file's default template)",
     )
+    add_session_option(chat)
     options.add_generation_options(chat, max_tokens=1024)
     options.add_engine_options(chat)
     options.add_sampler_options(chat)
@@ -58,9 +60,32 @@ def run_chat(args: argparse.Namespace) -> int:
     engine = load_engine(options.engine_config(args, args.model), args)
     tokenizer = chat_tokenizer(engine, args.template)
     conversation = Conversation(args.system)
+    kept = None
+    if args.session is not None:
+        kept = KeptSession(engine, args.session, "chat")
+        if not kept.is_new:
+            conversation.resume(kept.notes.get("messages"))
     source = MessageInput(sys.stdin.isatty())
     if source.interactive and not args.quiet:
         print(HINT, file=sys.stderr, flush=True)
+    try:
+        converse(source, conversation, engine, tokenizer, chosen, kept, args)
+    finally:
+        if kept is not None:
+            kept.save(messages=conversation.messages)
+    return 0
+
+
+def converse(
+    source: MessageInput,
+    conversation: Conversation,
+    engine: InferenceEngine,
+    tokenizer: TokenizerBridge,
+    chosen: GenerationOptions,
+    kept: KeptSession | None,
+    args: argparse.Namespace,
+) -> None:
+    """Answers messages and runs commands until the input ends."""
     while (text := source.read()) is not None:
         try:
             if command := re.fullmatch(r"/([a-z]+)(?: +(.*\S))? *", text):
@@ -68,7 +93,7 @@ def run_chat(args: argparse.Namespace) -> int:
                     break
             elif text.strip():
                 prompt = tokenizer.encode_chat(conversation.asking(text))
-                generation = engine.stream(prompt, chosen)
+                generation = (engine if kept is None else kept).stream(prompt, chosen)
                 show(generation, args)
                 if generation.text or generation.finish_reason != "cancelled":
                     conversation.add(text, generation.text)
@@ -79,7 +104,6 @@ def run_chat(args: argparse.Namespace) -> int:
             if not source.interactive:
                 raise
             say("error", str(error))
-    return 0
 
 
 def run_command(conversation: Conversation, name: str, argument: str | None) -> bool:

@@ -55,9 +55,23 @@ class Conversation:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"/load: expected JSON in {path}, got {error}") from error
-        if not isinstance(found, list) or not all(map(is_message, found)):
-            raise ConfigError(f'/load: expected a list of objects with "role" and "content" in {path}')
-        self.messages = [{"role": message["role"], "content": message["content"]} for message in found]
+        self.messages = messages_of(found, "/load", path)
+
+    def resume(self, saved: object) -> None:
+        """Goes on with the messages of a session. Raises ConfigError for other values, and for another system
+        message."""
+        found = messages_of(saved, "--session", "the session")
+        if self._opening and found[:1] != self._opening:
+            raise ConfigError("--system: expected the one that the session began with, got another")
+        self._opening = found[:1] if found and found[0]["role"] == "system" else []
+        self.messages = found
+
+
+def messages_of(found: object, option: str, path: str) -> list[Message]:
+    """The messages in a JSON value. Raises ConfigError naming ``option`` if it holds others."""
+    if not isinstance(found, list) or not all(map(is_message, found)):
+        raise ConfigError(f'{option}: expected a list of objects with "role" and "content" in {path}')
+    return [{"role": message["role"], "content": message["content"]} for message in found]
 
 
 def is_message(value: object) -> bool:

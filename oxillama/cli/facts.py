@@ -54,6 +54,26 @@ def describe(file: ModelFile) -> dict[str, Any]:
     }
 
 
+def describe_adapter(path: str) -> dict[str, Any]:
+    """Facts of a LoRA adapter's file. Raises LoadError if it is none."""
+    from oxillama.adapters.lora import LoadedLora
+
+    lora = LoadedLora.load(path)
+    pairs = lora.pairs.values()
+    return {
+        "file": path,
+        "adapter": "LoRA" if not lora.invocation_tokens else "activated LoRA",
+        "architecture": lora.architecture,
+        "name": lora.name,
+        "parameters": sum(info.n_elements for pair in pairs for info in (pair.a, pair.b)),
+        "ranks": sorted({pair.rank for pair in pairs}),
+        "alpha": lora.alpha,
+        "invocation_tokens": lora.invocation_tokens or None,
+        "matrices": len(lora.pairs),
+        "fingerprint": lora.fingerprint.hex(),
+    }
+
+
 def describe_attention(spec: Spec) -> dict[str, Any] | None:
     """The kind of attention and its parameters; None for a model without attention."""
     layers = [spec.layers[i] for i in spec.attending]

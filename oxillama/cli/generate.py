@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oxillama import EngineConfig, OxiLlamaError, PromptError
 from oxillama.cli import options
 from oxillama.cli.console import read_text
 from oxillama.cli.progress import loading_bar, prefill_bar, shows_bars
+from oxillama.cli.sessions import KeptSession, add_session_option
+from oxillama.cli.verify import add_receipt_option, receipt_wanted, write_receipt
 
 if TYPE_CHECKING:
     from oxillama import Generation, InferenceEngine
@@ -27,13 +31,15 @@ def add_commands(commands: Any) -> None:
         "why it ended and the seed go to stderr.",
     )
     run.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
-    prompt = run.add_mutually_exclusive_group(required=True)
+    prompt = run.add_mutually_exclusive_group()
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file, exactly as it is")
     run.add_argument(
         "--parse-special", action="store_true", help="names of control tokens in the prompt stand for them"
     )
+    add_session_option(run)
     run.add_argument("--no-special", action="store_true", help="add no BOS or EOS to the prompt")
+    add_receipt_option(run)
     options.add_generation_options(run)
     options.add_engine_options(run)
     options.add_sampler_options(run)
@@ -46,6 +52,8 @@ def add_commands(commands: Any) -> None:
         description="Tells a story with a small model that is part of the package: nothing is downloaded.",
     )
     demo.add_argument("-p", "--prompt", metavar="TEXT", help="how it begins (default: one the seed picks)")
+    demo.add_argument("--pirate", action="store_true", help="a pirate tells it: with the package's adapter")
+    add_receipt_option(demo)
     options.add_generation_options(demo, max_tokens=400)
     options.add_named_options(demo, ("num_threads", "seed", "temperature"))
     options.add_progress_option(demo)
@@ -53,34 +61,44 @@ def add_commands(commands: Any) -> None:
 
 
 def run_model(args: argparse.Namespace) -> int:
-    prompt = read_prompt(args)
-    chosen = options.generation_options(args)
+    goes_on = args.session is not None and os.path.exists(args.session)
+    prompt = read_prompt(args, needed=not goes_on)
+    chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
     engine = load_engine(options.engine_config(args, args.model), args)
-    tokens = engine.tokenize(prompt, add_special=not args.no_special, parse_special=args.parse_special)
-    return INTERRUPTED if show(engine.stream(tokens, chosen), args) else 0
+    special = not args.no_special and not goes_on
+    tokens = engine.tokenize(prompt, add_special=special, parse_special=args.parse_special) if prompt else []
+    if args.session is None:
+        return finish(engine.stream(tokens, chosen), args)
+    kept = KeptSession(engine, args.session, "run")
+    try:
+        return finish(kept.stream([*kept.session.tokens, *tokens], chosen), args)
+    finally:
+        kept.save()
 
 
 def run_demo(args: argparse.Namespace) -> int:
-    from oxillama.demo import PROMPTS, STORY
+    from oxillama.demo import PIRATE, PROMPTS, STORY
 
     if args.seed is None:
         args.seed = secrets.randbelow(2**32)
-    chosen = options.generation_options(args)
+    chosen, wants_receipt = options.generation_options(args), receipt_wanted(args)
+    args.adapters = [(str(PIRATE), 1.0)] if args.pirate else None
     config = options.engine_config(args, STORY)
     prompt = PROMPTS[args.seed % len(PROMPTS)] if args.prompt is None else args.prompt
     engine = load_engine(config, args)
-    generation = engine.stream(prompt, chosen)
+    generation = engine.stream(prompt, chosen, receipt=wants_receipt)
     write(prompt)
-    return INTERRUPTED if show(generation, args) else 0
+    return finish(generation, args)
 
 
-def read_prompt(args: argparse.Namespace) -> str:
-    """The prompt of -p or -f. Raises PromptError if it is empty, ConfigError if it cannot be read."""
+def read_prompt(args: argparse.Namespace, needed: bool = True) -> str:
+    """The prompt of -p or -f, "" for none. Raises PromptError if it is ``needed`` and there is none or an
+    empty one, ConfigError if it cannot be read."""
     if args.file is None and args.prompt != "-":
-        prompt: str = args.prompt
+        prompt: str = args.prompt or ""
     else:
         prompt = read_text(args.file or "-", "prompt")
-    if not prompt:
+    if needed and not prompt:
         raise PromptError("prompt: expected text, got none")
     return prompt
 
@@ -117,6 +135,13 @@ def show(generation: Generation, args: argparse.Namespace) -> bool:
     if not args.quiet:
         print(summary(generation, interrupted), file=sys.stderr, flush=True)
     return interrupted
+
+
+def finish(generation: Generation, args: argparse.Namespace) -> int:
+    """Writes the text and, if one is wanted, its receipt; the exit code."""
+    interrupted = show(generation, args)
+    write_receipt(generation, args)
+    return INTERRUPTED if interrupted else 0
 
 
 def summary(generation: Generation, interrupted: bool = False) -> str:

@@ -24,11 +24,12 @@ def add_commands(commands: Any) -> None:
 
 
 def run_info(args: argparse.Namespace) -> int:
-    from oxillama.cli.facts import describe
+    from oxillama.cli.facts import describe, describe_adapter
     from oxillama.gguf.model_file import ModelFile
 
     with ModelFile.open(args.model) as file:
-        facts = describe(file)
+        is_adapter = file.metadata.get("general.type") == "adapter"
+        facts = describe_adapter(args.model) if is_adapter else describe(file)
     if args.tensors:
         facts["tensors"] = [
             {"name": t.name, "format": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
@@ -36,11 +37,15 @@ def run_info(args: argparse.Namespace) -> int:
         ]
     if args.json:
         print_json(facts)
+    elif is_adapter:
+        rows = {key.replace("_", " "): value for key, value in facts.items() if key != "tensors"}
+        print_rows([key, shortened(value)] for key, value in rows.items() if value is not None)
     else:
         print_facts(facts)
-    for reason in facts["missing"]:
+    missing = facts.get("missing", [])
+    for reason in missing:
         say("error", reason)
-    return 1 if facts["missing"] else 0
+    return 1 if missing else 0
 
 
 def print_facts(facts: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from oxillama.cli.console import read_text
 from oxillama.errors import ConfigError
 
 NAMES: dict[str, tuple[str, ...]] = {
+    "adapters": ("--lora",),
     "context_size": ("-c", "--ctx", "--ctx-size"),
     "max_tokens": ("-n",),
     "num_threads": ("-t", "--threads"),
@@ -73,14 +74,25 @@ def stage_names(text: str) -> tuple[str, ...]:
     return tuple({"typ_p": "typical_p"}.get(name, name) for name in text.split(";") if name)
 
 
+def scaled_path(text: str) -> tuple[str, float]:
+    """The path of an adapter, and its scale behind the last "=": pirate.gguf, pirate.gguf=0.5."""
+    path, _, scale = text.rpartition("=")
+    try:
+        return (path, float(scale)) if path else (text, 1.0)
+    except ValueError:
+        return text, 1.0
+
+
 SPECIAL: dict[str, dict[str, Any]] = {
+    "adapters": {"action": "append", "type": scaled_path, "metavar": "FILE[=SCALE]"},
     "dry_sequence_breakers": {"action": "append", "type": str},
     "logit_bias": {"action": "append", "type": token_bias, "metavar": "ID+BIAS"},
     "order": {"type": stage_names, "metavar": "A;B;..."},
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
-    "speculate": {"type": str, "metavar": "auto|lookup|FILE"},
+    "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
+    "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
@@ -98,6 +110,7 @@ EXCLUDED = (
     *("model_path", "sampler", "scheduler"),  # set by MODEL, by the sampling options, and for servers only
     *("priority", "salt", "window"),  # no effect on a single request
     *("logprobs", "top_logprobs", "keep_logits"),  # no effect on the text
+    "receipt",  # it takes a file here
 )
 """Fields without an option."""
 

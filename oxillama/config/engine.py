@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from oxillama.config import checks
+from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES, WRITABLE
@@ -25,6 +26,8 @@ MAX_DECODE_WAIT_MS = 100
 PREFIX_CACHE_BYTES = 512 << 20
 """Bytes of keys and values that are kept for prompts that begin alike."""
 
+Texts = str | os.PathLike[str] | bytes
+"""A text file: its path, or what is in it."""
 
 DRAFT_MAX = 8
 """Most tokens of a draft."""
@@ -111,10 +114,13 @@ class EngineConfig:
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
         together; None for no limit. Memory is allocated when it is needed in both cases.
+    adapters : LoRA adapters of all requests that name none of their own, as in `GenerationOptions`.
     speculate : what drafts tokens that the model then verifies, several in one pass: "lookup" for what
-        followed earlier in the prompt or the text, the path of a smaller model with the same vocabulary, or
-        "auto" for such a model in the folder of the model and, without one, "lookup". The text is the same,
-        the time is not. None for nothing.
+        followed earlier in the prompt or the text, the path of a smaller model whose vocabulary is the same
+        or has much in common, "self" for the model itself with fewer bits, or "auto" for the best that there
+        is. The text is the same, the time is not. None for nothing.
+    draft_corpus : text files in UTF-8, by path or as their bytes, in which "lookup" looks, too. They are
+        indexed once, when the model is loaded.
     draft_max : most tokens of a draft. As many are drafted as make the texts fastest, by what was accepted
         and what the rows of a step were measured to cost.
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
@@ -139,7 +145,9 @@ class EngineConfig:
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
+    adapters: Adapters = ()
     speculate: str | os.PathLike[str] | None = None
+    draft_corpus: Texts | tuple[Texts, ...] = ()
     draft_max: int = DRAFT_MAX
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
@@ -151,6 +159,7 @@ class EngineConfig:
         for name in ("model_path", "tokenizer_path", "speculate"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
+        object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
             raise checks.refuse("page_size", "a power of two", self.page_size)
@@ -160,8 +169,21 @@ class EngineConfig:
         checks.one_of("compute", self.compute, COMPUTE)
         if self.quantize is not None and self.compute != "int8":
             raise ConfigError(f"compute: {self.compute} cannot be combined with quantize, which runs in int8")
+        object.__setattr__(self, "draft_corpus", self.draft_corpora)
+        if self.draft_corpora and self.speculate not in (None, "lookup", "auto", "off"):
+            raise ConfigError(f"draft_corpus: speculate {os.fspath(self.speculate)} looks nothing up")
         checks.instance("sampler", self.sampler, SamplerConfig)
         checks.instance("scheduler", self.scheduler, SchedulerConfig)
+
+    @property
+    def draft_corpora(self) -> tuple[Texts, ...]:
+        """``draft_corpus`` as a tuple. Raises ConfigError if it is none of texts."""
+        given = self.draft_corpus
+        found = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        for text in found:
+            if not isinstance(text, (str, os.PathLike, bytes)):
+                raise checks.refuse("draft_corpus", "paths of text files, or their bytes", text)
+        return found
 
 
 class EngineFields(TypedDict, total=False):
@@ -179,6 +201,8 @@ class EngineFields(TypedDict, total=False):
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int
+    adapters: Adapters
     speculate: str | os.PathLike[str] | None
+    draft_corpus: Texts | tuple[Texts, ...]
     draft_max: int
     scheduler: SchedulerConfig

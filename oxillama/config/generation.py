@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from oxillama.config import checks
+from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import INT_MAX
 from oxillama.config.sampler import SamplerConfig, SamplerFields
 from oxillama.errors import ConfigError
@@ -37,15 +38,19 @@ class GenerationOptions:
         drawn from.
     top_logprobs : the same, and so many of the likeliest tokens of either distribution.
     keep_logits : keeps the logits that each token was chosen from.
+    adapters : LoRA adapters: a path or a `LoadedLora`, alone or in a pair with its scale, a list of these, or
+        a mapping of them to scales; () for none. None takes those of the engine.
     speculate : what drafts tokens, as in `EngineConfig`, or "off"; None takes the engine's.
     draft_acceptance : "seeded" accepts a drafted token where the sampler draws the same one, so that the text
         is that of the same seed without drafts; "rejection" accepts more of them, and gives another text of
         the same distribution.
     window : pieces of text that may wait for the reader; with as many the request pauses. None for no limit.
+    receipt : makes a receipt, with which anybody can check the text.
 
     Raises
     ------
-    ConfigError : a value is outside its range; the message names the field.
+    ConfigError : a value is outside its range, or cannot be combined with another; the message names the
+        field.
     """
 
     sampler: SamplerConfig | None = None
@@ -57,9 +62,11 @@ class GenerationOptions:
     logprobs: bool = False
     top_logprobs: int | None = None
     keep_logits: bool = False
+    adapters: Adapters = None
     speculate: str | os.PathLike[str] | None = None
     draft_acceptance: str = "seeded"
     window: int | None = WINDOW
+    receipt: bool = False
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
@@ -76,11 +83,18 @@ class GenerationOptions:
         checks.boolean("keep_logits", self.keep_logits)
         if self.top_logprobs is not None:
             self._set("top_logprobs", checks.integer("top_logprobs", self.top_logprobs, 0))
+        if self.adapters is not None:
+            self._set("adapters", adapter_specs("adapters", self.adapters))
         if not isinstance(self.speculate, (str, os.PathLike, type(None))):
-            raise checks.refuse("speculate", '"lookup", "off" or a path', self.speculate)
+            raise checks.refuse("speculate", '"lookup", "self", "auto", "off" or a path', self.speculate)
         checks.one_of("draft_acceptance", self.draft_acceptance, DRAFT_ACCEPTANCE)
         if self.window is not None:
             self._set("window", checks.integer("window", self.window, 1))
+        if checks.boolean("receipt", self.receipt) and self.draft_acceptance == "rejection":
+            raise ConfigError(
+                "receipt: cannot be combined with draft_acceptance rejection, "
+                "whose text does not follow from the seed alone"
+            )
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -131,9 +145,11 @@ class GenerationFields(SamplerFields, total=False):
     logprobs: bool
     top_logprobs: int | None
     keep_logits: bool
+    adapters: Adapters
     speculate: str | os.PathLike[str] | None
     draft_acceptance: str
     window: int | None
+    receipt: bool
 
 
 FIELD_NAMES = tuple(f.name for f in fields(GenerationOptions))

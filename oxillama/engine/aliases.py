@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable
 from collections.abc import Sequence as Listed
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from oxillama.config import EngineConfig, SamplerConfig
+from oxillama.adapters.lora import LoadedLora
+from oxillama.adapters.stack import LoraStack
+from oxillama.config import EngineConfig, SamplerConfig, checks
+from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.embedding import PoolingMode
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
@@ -18,6 +22,8 @@ from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.weights.packer import Progress
+
+E = TypeVar("E", bound="ReferenceNames")
 
 
 class ReferenceNames:
@@ -33,10 +39,12 @@ class ReferenceNames:
         def model(self) -> LoadedModel: ...
         def session(self) -> Session: ...
 
+        resume: Any
         _load: Any
         generate: Any
         stream_batch: Any
         embed: Any
+        beam_search: Any
         embed_batch: Any
 
     # --- the model ----------------------------------------------------------------------------------
@@ -53,6 +61,17 @@ class ReferenceNames:
     def metrics_snapshot(self) -> MetricsSnapshot:
         """``metrics.snapshot()``."""
         return self.model.metrics.snapshot()
+
+    @classmethod
+    def resume_from_file(
+        cls: type[E],
+        path: str | os.PathLike[str],
+        model_path: str | os.PathLike[str] | None = None,
+        **others: Any,
+    ) -> E:
+        """``resume(path, model_path)``."""
+        found: E = cls.resume(path, model_path, **others)
+        return found
 
     # --- text ---------------------------------------------------------------------------------------
 
@@ -95,6 +114,36 @@ class ReferenceNames:
         results = [handle.result() for handle in handles]
         return [(result.text, result.logprobs or []) for result in results]
 
+    # --- adapters -----------------------------------------------------------------------------------
+
+    def push_lora(self, lora: LoadedLora | str | os.PathLike[str], scale: float = 1.0) -> None:
+        """``lora_stack.push``, of an adapter or its path; checked against the model first."""
+        ((loaded, checked),) = self.model.adapters.loaded([(lora, scale)])
+        self.model.adapters.stack.push(loaded, checked)
+
+    def pop_lora(self) -> LoadedLora | None:
+        """``lora_stack.pop``."""
+        return self.model.adapters.stack.pop()
+
+    def clear_loras(self) -> None:
+        """``lora_stack.clear``."""
+        self.model.adapters.stack.clear()
+
+    apply_lora = push_lora
+    unapply_all_loras = clear_loras
+
+    def apply_lora_stack(self, stack: LoraStack) -> None:
+        """`push_lora` of each adapter of a stack."""
+        for lora, scale in checks.instance("stack", stack, LoraStack):
+            self.push_lora(lora, scale)
+
+    def beam_generate(
+        self, prompt: Prompt, config: BeamSearchConfig | None = None, **sampling: Any
+    ) -> list[BeamHypothesis]:
+        """`beam_search`, where the tokens of the hypotheses begin with those of the prompt."""
+        tokens = self.model.prompt_tokens(prompt, free=1)
+        return [found.after(tokens) for found in self.beam_search(tokens, config, **sampling)]
+
     # --- tokens -------------------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
@@ -135,7 +184,9 @@ class ReferenceNames:
 
     @property
     def _own(self) -> Session:
-        if self._default_session is None:
+        """It begins anew when the engine's adapters are others than it has been run with."""
+        wanted = self.model.adapters.adaptation(None, None)
+        if self._default_session is None or self._default_session.adapters != wanted:
             self._default_session = self.session()
         return self._default_session
 
@@ -170,6 +221,10 @@ class ReferenceNames:
     def kv_cache_seq_len(self) -> int:
         """Tokens in the engine's own session."""
         return 0 if self._default_session is None else len(self._default_session)
+
+    def current_length(self) -> int:
+        """`kv_cache_seq_len`."""
+        return self.kv_cache_seq_len
 
     def kv_snapshot(self) -> KvSnapshot:
         """`Session.kv_snapshot` of the engine's own session."""

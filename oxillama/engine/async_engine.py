@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping
@@ -17,18 +18,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from oxillama.config import GenerationOptions, checks
+from oxillama.config.adapters import Adapters
+from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.embedding import PoolingMode, embeddings, rankings
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.generation import Generation, text_of
+from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.prompts import Prompt
+from oxillama.engine.samples import best_samples, numbers_of_samples
 from oxillama.errors import ConfigError, EngineClosed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from oxillama.config import EngineFields, GenerationFields
+    from oxillama.config import EngineFields, GenerationFields, SamplerFields
 
 H = TypeVar("H", bound=Handle)
 
@@ -53,7 +57,9 @@ class AsyncEngine(NotCopied):
         self.engine = engine
         self._owns_engine = False
         self._is_closed = False
+        self._is_cut = False  # closed, without waiting for what runs
         self._live: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._searches: set[asyncio.Task[list[BeamHypothesis]]] = set()
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str], **config: Unpack[EngineFields]) -> AsyncEngine:
@@ -85,6 +91,42 @@ class AsyncEngine(NotCopied):
         """The whole text, as `InferenceEngine.generate`; cancelling the task cancels the request."""
         return text_of(await self._running(self._open()._stream(prompt, options, fields, whole=True)))
 
+    def stream_n(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        n: int,
+        **fields: Unpack[GenerationFields],
+    ) -> list[Generation]:
+        """Starts ``n`` samples of one prompt, as `InferenceEngine.stream_n`."""
+        samples = self._open().stream_n(prompt, options, n=n, **fields)
+        return [self._running(sample) for sample in samples]
+
+    async def generate_n(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        n: int,
+        best_of: int | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> list[Completion]:
+        """``n`` whole texts, as `InferenceEngine.generate_n`; cancelling the task cancels all of them."""
+        n, most = numbers_of_samples(n, best_of)
+        if best_of is not None:
+            fields["logprobs"] = True
+        samples = self._open()._stream_n(prompt, options, fields, most, whole=True)
+        try:
+            for sample in samples:
+                self._running(sample)
+            found = [await sample for sample in samples]
+        except BaseException:
+            for sample in samples:
+                sample.cancel()
+            raise
+        return found if best_of is None else best_samples(found, n)
+
     async def chat(
         self,
         messages: Iterable[Mapping[str, Any]],
@@ -94,11 +136,52 @@ class AsyncEngine(NotCopied):
         """The answer to a conversation, as `InferenceEngine.chat`."""
         return text_of(await self._running(self._open().stream_chat(messages, options, **fields)))
 
+    async def beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None = None,
+        *,
+        adapters: Adapters = None,
+        **sampling: Unpack[SamplerFields],
+    ) -> list[BeamHypothesis]:
+        """The likeliest continuations of a prompt, as `InferenceEngine.beam_search`.
+
+        A thread of the event loop's default executor runs it. Cancelling the task ends it after its step.
+        """
+        engine, is_left = self._open(), threading.Event()
+
+        def check() -> None:
+            if self._is_cut or is_left.is_set():
+                raise EngineClosed("engine: is closed")
+
+        def search() -> list[BeamHypothesis]:
+            try:
+                return engine._beam_search(prompt, config, adapters, sampling, check)
+            except EngineClosed:
+                if is_left.is_set():
+                    return []  # nobody waits for it
+                raise
+
+        task = asyncio.ensure_future(asyncio.to_thread(search))
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            is_left.set()
+
     async def embed(
-        self, text: Prompt, *, pooling: PoolingMode | str | None = None, normalize: bool = False
+        self,
+        text: Prompt,
+        *,
+        pooling: PoolingMode | str | None = None,
+        normalize: bool = False,
+        adapters: Adapters = None,
     ) -> np.ndarray:
         """float32 (n_embd,): the embedding of a text, as `InferenceEngine.embed`."""
-        vector: np.ndarray = (await self.embed_batch([text], pooling=pooling, normalize=normalize))[0]
+        vector: np.ndarray = (
+            await self.embed_batch([text], pooling=pooling, normalize=normalize, adapters=adapters)
+        )[0]
         return vector
 
     async def embed_batch(
@@ -107,16 +190,19 @@ class AsyncEngine(NotCopied):
         *,
         pooling: PoolingMode | str | None = None,
         normalize: bool = False,
+        adapters: Adapters = None,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, as `InferenceEngine.embed_batch`."""
         model = self._open().model
-        handles = [self._running(handle) for handle in embeddings(model, texts, pooling, normalize)]
+        handles = [self._running(handle) for handle in embeddings(model, texts, pooling, normalize, adapters)]
         vectors = [await handle for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, model.spec.n_embd), np.float32)
 
-    async def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
+    async def rerank(self, query: str, documents: Iterable[str], *, adapters: Adapters = None) -> np.ndarray:
         """float32 (documents,): the score of each document, as `InferenceEngine.rerank`."""
-        handles = [self._running(handle) for handle in rankings(self._open().model, query, documents)]
+        handles = [
+            self._running(handle) for handle in rankings(self._open().model, query, documents, adapters)
+        ]
         return np.array([(await handle)[0] for handle in handles], np.float32)
 
     def _open(self) -> InferenceEngine:
@@ -133,6 +219,7 @@ class AsyncEngine(NotCopied):
         """Ends its requests: waits for them if ``finish``, otherwise cancels them. Closes the engine too if
         it was made by `from_gguf`."""
         self._is_closed = True
+        self._is_cut = not finish
         for handle in list(self._live):
             if finish:
                 handle._open_window()
@@ -140,6 +227,8 @@ class AsyncEngine(NotCopied):
                 handle.cancel(EngineClosed("engine: is closed"))
             while handle.is_running:
                 await asyncio.sleep(POLL)
+        while self._searches:
+            await asyncio.sleep(POLL)
         if self._owns_engine:
             await asyncio.to_thread(self.engine.close, finish=finish)
 

@@ -6,21 +6,21 @@ chooses the same one.
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Collection
 from collections.abc import Sequence as Listed
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, KvCacheFullError, OxiLlamaError
-from oxillama.gguf.model_file import ModelFile
-from oxillama.models import read_spec
+from oxillama.errors import KvCacheFullError
 from oxillama.sampling.drafts import DraftSampler
+from oxillama.speculative.corpus import Corpus
 from oxillama.speculative.lookup import SuffixAutomaton
-from oxillama.tokenizer.bridge import TokenizerBridge
 
-log = logging.getLogger(__name__)
+LEAST = 2
+"""Tokens of the shortest ending that a draft is copied for."""
 
 
 class Drafter(Protocol):
@@ -33,7 +33,8 @@ class Drafter(Protocol):
     ) -> list[list[int]]:
         """For each sequence up to so many tokens that may follow; fewer, or none, as it likes.
 
-        Each token is sampled or copied by the sampler of its sequence.
+        Each token is sampled or copied by the sampler of its sequence, which says when a further one does
+        not pay (``is_done``).
         """
         ...
 
@@ -42,12 +43,45 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
+class HiddenStateDrafter(Drafter, Protocol):
+    """A drafter that reads the target's hidden states, as blocks for next-token prediction do.
+
+    Attributes
+    ----------
+    needs_hidden : True; other drafters need not have it.
+    """
+
+    needs_hidden: bool
+
+    def observe(self, sequence: Sequence, start: int, hidden: np.ndarray) -> None:
+        """Takes the hidden states of tokens of a sequence that the target has run.
+
+        Called before `propose`, for every pass over the sequence, prompts included; rejected tokens are left
+        out. Positions that were seen before come again where they were run again: the new states replace the
+        old ones, and all behind them. Pages of the prefix cache were not run, so their positions are never
+        seen.
+
+        Parameters
+        ----------
+        start : position of the first row.
+        hidden : float32 (n, n_embd), after the target's last norm, of positions ``start`` to ``start + n``.
+        """
+        ...
+
+
 class LookupDrafter:
-    """Drafts what followed the last time that the ending of a text occurred in the text or its prompt."""
+    """Drafts what followed the last time that the ending of a text occurred in the text or its prompt.
+
+    Parameters
+    ----------
+    corpus : more texts, of all sequences; asked where a longer ending occurs in them. None for none.
+    """
 
     name = "lookup"
 
-    def __init__(self) -> None:
+    def __init__(self, corpus: Corpus | None = None) -> None:
+        self._corpus = corpus
         self._known: dict[Sequence, SuffixAutomaton] = {}
 
     def propose(
@@ -57,15 +91,22 @@ class LookupDrafter:
         for sequence, sampler, n in zip(sequences, samplers, counts):
             known = self._known.setdefault(sequence, SuffixAutomaton())
             known.extend(sequence.tokens[len(known.tokens) :])
-            found.append(sampler.copied(known.draft(n)))
+            found.append(sampler.copied(self._draft(known, n)))
         return found
+
+    def _draft(self, known: SuffixAutomaton, n: int) -> list[int]:
+        if self._corpus is not None:
+            found = self._corpus.draft(known.tokens, n, least=max(LEAST, known.longest()[0] + 1))
+            if found:
+                return found
+        return known.draft(n, LEAST)
 
     def forget(self, sequence: Sequence) -> None:
         self._known.pop(sequence, None)
 
 
 class ModelDrafter:
-    """Drafts with a smaller model, whose vocabulary must be that of the model it drafts for.
+    """Drafts with a smaller model that has the same tokens as the model it drafts for.
 
     Each token is sampled from the draft model's logits by the sampler of the request: with its grammar, its
     penalties and, by the seeded rule, the random numbers that will choose the model's token. So the two agree
@@ -75,29 +116,24 @@ class ModelDrafter:
     ----------
     name : of its file.
     runner : of the draft model.
-    tokenizer, target : of the draft model, and of the model it drafts for.
+    n_vocab : tokens that may be drafted, the first ones of the draft model.
+    ends : tokens behind which nothing is drafted.
     context_size : most tokens of a sequence of the draft model.
 
     Raises
     ------
-    ConfigError : the vocabularies differ, or the draft model is an encoder.
+    ConfigError : the draft model is an encoder.
     """
 
     def __init__(
-        self,
-        name: str,
-        runner: Runner,
-        tokenizer: TokenizerBridge,
-        target: TokenizerBridge,
-        context_size: int,
+        self, name: str, runner: Runner, n_vocab: int, ends: Collection[int], context_size: int
     ) -> None:
-        check_vocabularies(name, tokenizer, target)
         runner.check_logits()
         self.name = name
         self._runner = runner
-        self._n_vocab = target.n_vocab
+        self._n_vocab = n_vocab
         self._context_size = context_size
-        self._ends = target.eog_ids
+        self._ends = ends
         self._known: dict[Sequence, Sequence] = {}
 
     def propose(
@@ -133,8 +169,8 @@ class ModelDrafter:
             if token is None:
                 continue
             found[i].append(token)
-            sequence.tokens.append(token)
-            if len(found[i]) < counts[i] and token not in self._ends:
+            sequence.draft([token])
+            if len(found[i]) < counts[i] and token not in self._ends and not samplers[i].is_done:
                 going.append(i)
         return going
 
@@ -147,9 +183,10 @@ class ModelDrafter:
         """Brings the draft model's sequence to the same tokens; what both begin with is not run again."""
         known = self._known.get(sequence)
         if known is None:
-            known = self._known[sequence] = Sequence(self._runner.pool)
+            known = self._known[sequence] = Sequence(self._runner.pool, checkpoints=0)
         n = common_length(known.tokens, sequence.tokens)
         known.truncate(min(n, sequence.total_len - 1))  # the last is run in any case: its logits are wanted
+        known.keep_drafts()
         known.tokens += sequence.tokens[len(known.tokens) :]
 
 
@@ -166,36 +203,3 @@ def common_length(a: Listed[int], b: Listed[int]) -> int:
         else:
             high = middle
     return low
-
-
-def find_draft_model(path: Path, target: TokenizerBridge) -> Path | None:
-    """The smallest model beside ``path`` that can draft for it; None if there is none.
-
-    It has at most half of the bytes and the same vocabulary. Only headers are read.
-    """
-    most = path.stat().st_size // 2
-    others = [p for p in path.parent.glob("*.gguf") if p.is_file() and not p.samefile(path)]
-    for size, other in sorted((p.stat().st_size, p) for p in others):
-        if size > most:
-            break
-        try:
-            with ModelFile.open(other) as file:
-                spec = read_spec(file)
-                check_vocabularies(other.name, TokenizerBridge.from_metadata(file.metadata), target)
-            if spec.causal:
-                return other
-        except OxiLlamaError as error:
-            log.info("%s: cannot draft: %s", other, error)
-    return None
-
-
-def check_vocabularies(name: str, draft: TokenizerBridge, target: TokenizerBridge) -> None:
-    """Raises ConfigError unless the ids of both stand for the same tokens."""
-    if draft.n_vocab < target.n_vocab:
-        raise ConfigError(f"speculate: {name} has {draft.n_vocab} tokens, the model has {target.n_vocab}")
-    for id in range(target.n_vocab):
-        if draft.token_text(id) != target.token_text(id):
-            raise ConfigError(
-                f"speculate: token {id} of {name} is {draft.token_text(id)!r}, "
-                f"that of the model is {target.token_text(id)!r}"
-            )

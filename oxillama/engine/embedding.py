@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from oxillama.adapters.stack import Adaptation
 from oxillama.config import checks
+from oxillama.config.adapters import Adapters
 from oxillama.engine.handle import Handle
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt, listed
@@ -85,8 +87,16 @@ class Embedding(Handle):
     reduce, last : as for `EmbeddingRequest`.
     """
 
-    def __init__(self, model: LoadedModel, tokens: list[int], reduce: Reduce, *, last: bool = False) -> None:
-        sequence = Sequence(model.pool, tokens, checkpoints=0)
+    def __init__(
+        self,
+        model: LoadedModel,
+        tokens: list[int],
+        reduce: Reduce,
+        adapters: Adaptation | None,
+        *,
+        last: bool = False,
+    ) -> None:
+        sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters)
         sequence.in_one_pass = not model.spec.causal
         # what a cache knows of a text is not run, so that only its last row comes out
         key = model.prefix_key() if last and model.spec.causal else None
@@ -128,7 +138,11 @@ class Embedding(Handle):
 
 
 def embeddings(
-    model: LoadedModel, texts: Iterable[Prompt], mode: PoolingMode | str | None, normalize: bool
+    model: LoadedModel,
+    texts: Iterable[Prompt],
+    mode: PoolingMode | str | None,
+    normalize: bool,
+    adapters: Adapters = None,
 ) -> list[Embedding]:
     """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``."""
     pooling = pooling_of(mode, model)
@@ -142,10 +156,21 @@ def embeddings(
         return np.asarray(vector / np.maximum(length, 1e-12), np.float32)
 
     tokens = [model.prompt_tokens(text) for text in listed(texts, "texts")]
-    return [Embedding(model, ids, pooled, last=pooling is PoolingMode.LAST) for ids in tokens]
+    return started(model, tokens, pooled, adapters, pooling)
 
 
-def rankings(model: LoadedModel, query: str, documents: Iterable[str]) -> list[Embedding]:
+def started(
+    model: LoadedModel, texts: list[list[int]], reduce: Reduce, adapters: Adapters, pooling: PoolingMode
+) -> list[Embedding]:
+    """Starts to compute what ``reduce`` makes of each text's hidden states."""
+    applied = [model.adapters.adaptation(adapters, tokens) for tokens in texts]
+    last = pooling is PoolingMode.LAST
+    return [Embedding(model, *text, last=last) for text in zip(texts, [reduce] * len(texts), applied)]
+
+
+def rankings(
+    model: LoadedModel, query: str, documents: Iterable[str], adapters: Adapters = None
+) -> list[Embedding]:
     """Starts to score documents; the result of each is float32 (labels,).
 
     Raises ConfigError if the model is no reranker.
@@ -160,7 +185,7 @@ def rankings(model: LoadedModel, query: str, documents: Iterable[str]) -> list[E
         return np.asarray(decoder.classify(pool_hidden_states(states, pooling)[None], n_threads)[0])
 
     pairs = [pair_tokens(model, query, document) for document in listed(documents, "documents")]
-    return [Embedding(model, tokens, scored, last=pooling is PoolingMode.LAST) for tokens in pairs]
+    return started(model, pairs, scored, adapters, pooling)
 
 
 def pair_tokens(model: LoadedModel, query: str, document: Any) -> list[int]:

@@ -12,21 +12,30 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from oxillama import _kernels
+from oxillama.adapters.lora import LoadedLora
+from oxillama.adapters.stack import LoraStack
 from oxillama.cache.prefix import PinnedPrefix
-from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, checks
+from oxillama.config.adapters import Adapters
 from oxillama.engine.aliases import ReferenceNames
-from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig, beam_search
+from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, beam_search
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.plain import Stages
 from oxillama.engine.prompts import Prompt, listed
+from oxillama.engine.request import TextRequest
+from oxillama.engine.resuming import Resuming
+from oxillama.engine.samples import Samples
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.session import Session
+from oxillama.engine.speculation import Speculation
+from oxillama.engine.verification import Verification, verify
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Spec
+from oxillama.receipts.receipt import Receipt
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.packer import Progress
 
@@ -35,14 +44,11 @@ if TYPE_CHECKING:
 
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
 
-UNCHANGED = SamplerConfig(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0)
-"""The distribution of the model itself."""
-
 Callback = Callable[[str], object]
 """Is called with each piece of text; returning False cancels."""
 
 
-class InferenceEngine(ReferenceNames, NotCopied):
+class InferenceEngine(ReferenceNames, Samples, Resuming, NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,
@@ -178,7 +184,9 @@ class InferenceEngine(ReferenceNames, NotCopied):
         PromptError : the prompt is empty, no prompt, or leaves no room in the context for a token.
         TokenizerError : the text is not valid unicode.
         ConfigError : an option is out of range, or a token id is not in the vocabulary.
+        ModelFileError, GGUFError, LoadError : an adapter or a draft model cannot be loaded, and why.
         GrammarError : the grammar is malformed, matches nothing, or is over a limit.
+        ReceiptError : more stop strings or adapters were asked for than a receipt may name.
         QueueFull : too many requests are waiting.
         EngineClosed : the engine was closed.
 
@@ -201,12 +209,39 @@ class InferenceEngine(ReferenceNames, NotCopied):
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         model.runner.check_logits()
         tokens = model.prompt_tokens(prompt, free=1)
-        speculates = model.drafter(checked.speculate) is not None
-        sequence = Sequence(model.pool, tokens, checkpoints=CHECKPOINTS if speculates else 0)
-        request = model.text_request(sequence, checked, key=model.prefix_key(checked.salt), whole=whole)
-        generation = Generation(model.thread, request, callback, model)  # first: it cancels what is dropped
+        request = self._request(tokens, checked, whole)
+        generation = Generation(model, request, callback)  # first: it cancels what is dropped
         model.thread.submit(request, limited=limited)
         self._last.generation = generation if whole else weakref.ref(generation)
+        return generation
+
+    def _request(
+        self,
+        tokens: list[int],
+        options: GenerationOptions,
+        whole: bool,
+        speculation: Speculation | None = None,
+    ) -> TextRequest:
+        """A request that is not submitted yet; ``speculation`` replaces what the options ask for."""
+        model = self.model
+        adapters = model.adapters.adaptation(options.adapters, tokens)
+        sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters)
+        request = model.text_request(sequence, options, key=model.prefix_key(options.salt), whole=whole)
+        if speculation is not None:
+            request.speculation = speculation
+        return request
+
+    def _stream_drafted(
+        self,
+        tokens: list[int],
+        options: GenerationOptions,
+        speculation: Speculation | None,
+        callback: Callback | None = None,
+    ) -> Generation:
+        """`stream` with drafts of the caller's."""
+        request = self._request(tokens, replace(options, speculate="off"), False, speculation)
+        generation = Generation(self.model, request, callback)
+        self.model.thread.submit(request)
         return generation
 
     def generate(
@@ -349,10 +384,39 @@ class InferenceEngine(ReferenceNames, NotCopied):
         )
         return self._stream(tokens, options, fields, callback)
 
+    def verify(
+        self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
+    ) -> Verification:
+        """Checks a receipt: runs prompt and text as one prompt, and has the sampler choose each token again.
+
+        Parameters
+        ----------
+        receipt : of a text; or its JSON.
+        adapters : among which, and those of the engine, the adapters of the receipt are looked for; the
+            scales are those of the receipt.
+        stages : the sampler's stages written in Python, by the names that the receipt has for them.
+
+        Raises
+        ------
+        ReceiptError : it is no receipt, or says what no request can have been.
+        ConfigError : the engine has another ``compute``, ``quantize`` or ``kv_type``, or too small a context;
+            a stage is not given; an option of the sampler is out of range.
+        GrammarError : its grammar is malformed, or over a limit.
+        ModelFileError, GGUFError, LoadError : an adapter cannot be loaded, and why.
+        KvCacheFullError : there are no pages for the text.
+
+        And whatever a stage written in Python raises.
+        """
+        if not isinstance(receipt, Receipt):
+            receipt = Receipt.from_json(receipt)
+        return verify(self.model, receipt, adapters, stages)
+
     def beam_search(
         self,
         prompt: Prompt,
         config: BeamSearchConfig | None = None,
+        *,
+        adapters: Adapters = None,
         **sampling: Unpack[SamplerFields],
     ) -> list[BeamHypothesis]:
         """The likeliest continuations of a prompt, the best first.
@@ -360,6 +424,7 @@ class InferenceEngine(ReferenceNames, NotCopied):
         Parameters
         ----------
         config : how many beams, and how long.
+        adapters : as in `GenerationOptions`.
         **sampling : fields of `SamplerConfig`: a grammar, bans, biases, penalties. Log-probabilities are
             those of the distribution after these; without any, the model's own.
 
@@ -368,21 +433,34 @@ class InferenceEngine(ReferenceNames, NotCopied):
         ConfigError : a field is out of range, or names a stage that needs random numbers.
         PromptError, TokenizerError, GrammarError, KvCacheFullError : as `stream` says.
         """
-        chosen = checks.instance("config", config or BeamSearchConfig(), BeamSearchConfig)
-        model = self.model
-        return beam_search(model, model.prompt_tokens(prompt, free=1), chosen, replace(UNCHANGED, **sampling))
+        return self._beam_search(prompt, config, adapters, sampling)
 
-    def prime_with_prefix(self, prompt: Prompt, *, salt: str = "") -> PinnedPrefix:
+    def _beam_search(
+        self,
+        prompt: Prompt,
+        config: BeamSearchConfig | None,
+        adapters: Adapters,
+        sampling: SamplerFields,
+        check: Callable[[], object] = lambda: None,
+    ) -> list[BeamHypothesis]:
+        """`beam_search`; ``check`` is called before each step and may raise."""
+        chosen = BeamSearchConfig() if config is None else checks.instance("config", config, BeamSearchConfig)
+        model, sampler = self.model, replace(UNCHANGED, **sampling)
+        tokens = model.prompt_tokens(prompt, free=1)
+        return beam_search(model, tokens, chosen, sampler, model.adapters.adaptation(adapters, tokens), check)
+
+    def prime_with_prefix(self, prompt: Prompt, *, salt: str = "", adapters: Adapters = None) -> PinnedPrefix:
         """Runs a prompt that others will begin with, and keeps it until it is released.
 
         Raises what `stream` raises, and KvCacheFullError if it does not fit into ``prefix_cache_bytes``.
         """
         model = self.model
-        greedy = {"sampler": SamplerConfig.greedy(), "max_tokens": 1, "salt": salt}
+        greedy = {"sampler": SamplerConfig.greedy(), "max_tokens": 1, "salt": salt, "adapters": adapters}
         generation = self._stream(prompt, None, greedy, whole=True)
         generation.result()
         tokens, key = generation.prompt_tokens, model.prefix_key(salt)
-        pinned = model.call(lambda: model.prefix_cache.pin(key, tokens))
+        path = generation._text_request.sequence.path(len(tokens))  # with the adapters it was run with
+        pinned = model.call(lambda: model.prefix_cache.pin(key, path))
         if pinned is None:
             limit = self.config.prefix_cache_bytes
             raise KvCacheFullError(f"prefix: {len(tokens)} tokens do not fit {limit} bytes of cache")
@@ -396,6 +474,7 @@ class InferenceEngine(ReferenceNames, NotCopied):
         *,
         pooling: PoolingMode | str | None = None,
         normalize: bool = False,
+        adapters: Adapters = None,
     ) -> np.ndarray:
         """float32 (n_embd,): the embedding of a text.
 
@@ -404,6 +483,7 @@ class InferenceEngine(ReferenceNames, NotCopied):
         pooling : "last", "mean", "max" or "cls"; None for what the model's file says, else the mean of an
             encoder's tokens, the last token of a decoder.
         normalize : whether the vector is scaled to length 1.
+        adapters : as in `GenerationOptions`.
 
         Raises
         ------
@@ -411,7 +491,9 @@ class InferenceEngine(ReferenceNames, NotCopied):
         TokenizerError : the text is not valid unicode.
         ConfigError : there is no such pooling.
         """
-        vector: np.ndarray = self.embed_batch([text], pooling=pooling, normalize=normalize)[0]
+        vector: np.ndarray = self.embed_batch(
+            [text], pooling=pooling, normalize=normalize, adapters=adapters
+        )[0]
         return vector
 
     def embed_batch(
@@ -420,17 +502,19 @@ class InferenceEngine(ReferenceNames, NotCopied):
         *,
         pooling: PoolingMode | str | None = None,
         normalize: bool = False,
+        adapters: Adapters = None,
     ) -> np.ndarray:
         """float32 (texts, n_embd): the embedding of each text, bit for bit as `embed` gives it."""
-        handles = embeddings(self.model, texts, pooling, normalize)
+        handles = embeddings(self.model, texts, pooling, normalize, adapters)
         vectors = [handle.result() for handle in handles]
         return np.stack(vectors) if vectors else np.empty((0, self.spec.n_embd), np.float32)
 
-    def hidden_states(self, text: Prompt) -> np.ndarray:
+    def hidden_states(self, text: Prompt, *, adapters: Adapters = None) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
-        return Embedding(self.model, self.model.prompt_tokens(text), np.asarray).result()
+        model, tokens = self.model, self.model.prompt_tokens(text)
+        return Embedding(model, tokens, np.asarray, model.adapters.adaptation(adapters, tokens)).result()
 
-    def rerank(self, query: str, documents: Iterable[str]) -> np.ndarray:
+    def rerank(self, query: str, documents: Iterable[str], *, adapters: Adapters = None) -> np.ndarray:
         """float32 (documents,): how well each document answers the query, by the score of the first label.
 
         Raises
@@ -438,14 +522,40 @@ class InferenceEngine(ReferenceNames, NotCopied):
         ConfigError : the model is no reranker: the file has no classification head.
         PromptError : query and document do not fit the context together.
         """
-        handles = rankings(self.model, query, documents)
+        handles = rankings(self.model, query, documents, adapters)
         return np.array([handle.result()[0] for handle in handles], np.float32)
 
     # --- by hand ------------------------------------------------------------------------------------
 
-    def session(self) -> Session:
-        """A sequence to run by hand, beside any number of others and of requests."""
-        return Session(self.model, self.config.sampler)
+    def session(self, *, adapters: Adapters = None) -> Session:
+        """A sequence to run by hand, beside any number of others and of requests.
+
+        ``adapters``, as in `GenerationOptions`, apply to all that it runs. Raises ConfigError for one that is
+        activated by a prompt.
+        """
+        return Session(self.model, self.config.sampler, self.model.adapters.adaptation(adapters, None))
+
+    # --- adapters -----------------------------------------------------------------------------------
+
+    def load_adapter(self, source: str | os.PathLike[str] | LoadedLora) -> LoadedLora:
+        """Loads an adapter for later requests, or finds it loaded.
+
+        Raises
+        ------
+        ModelFileError, GGUFError : the file cannot be read.
+        LoadError : it is no LoRA adapter, or does not fit the model; the message names the tensor.
+        """
+        ((lora, _),) = self.model.adapters.loaded(source)
+        return lora
+
+    def unload_adapter(self, lora: LoadedLora) -> None:
+        """Frees the memory of an adapter once the requests that use it have ended."""
+        self.model.adapters.forget(checks.instance("lora", lora, LoadedLora))
+
+    @property
+    def lora_stack(self) -> LoraStack:
+        """The adapters of requests that name none of their own; changes hold for later requests."""
+        return self.model.adapters.stack
 
     def __dir__(self) -> list[str]:
         """Without the reference's other names for the same."""

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from oxillama.config import checks
 from oxillama.engine.handle import SILENT, Handle
+from oxillama.engine.loading import LoadedModel
+from oxillama.engine.plain import Stages
 from oxillama.engine.request import Event, Piece, TextRequest
+from oxillama.engine.snapshots import (
+    Loras,
+    page_data,
+    put,
+    restored_request,
+    snapshot_of_request,
+    write,
+)
 from oxillama.engine.speculation import SpeculationStats
-from oxillama.engine.thread import EngineThread
 from oxillama.errors import ConfigError, GenerationTimeout
+from oxillama.receipts.receipt import Receipt
 from oxillama.sampling.logprobs import SampledToken
+from oxillama.session.snapshot import EngineSnapshot
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class Completion:
     usage: Usage
     timings: Timings
     speculation: SpeculationStats | None = None
+    receipt: Receipt | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -92,19 +106,21 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
 
     def __init__(
         self,
-        thread: EngineThread,
+        model: LoadedModel,
         request: TextRequest,
         callback: Callable[[str], object] | None = None,
         owner: object = None,
     ) -> None:
         if not (callback is None or callable(callback)):
             raise checks.refuse("callback", "a callable", callback)
-        super().__init__(thread, request, owner)
+        super().__init__(model.thread, request, owner)
+        self._model = model
         self.prompt_tokens = request.prompt
         self.text = ""
         self.tokens: list[int] = []
         self.logprobs: list[SampledToken] | None = None if request.n_top_logprobs is None else []
         self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
+        self._links: list[bytes] = []  # of the receipt
         self._text_request = request
         self._callback = callback
         self._is_stopped = False  # by the callback: what was run ahead is dropped
@@ -126,6 +142,17 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         """What became of its drafts so far; None if it has none."""
         drafts = self._text_request.speculation
         return None if drafts is None else drafts.stats
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Of what was read, with which anybody can check it.
+
+        None unless it was asked for and the end was read, and where the end is an error.
+        """
+        recorder, reason = self._text_request.recorder, self.finish_reason
+        if recorder is None or reason in (None, "error"):
+            return None
+        return recorder.receipt(self.tokens, self._links, reason)
 
     @property
     def timings(self) -> Timings:
@@ -153,6 +180,66 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
     def prefill_fraction(self) -> float:
         """The same, as a share of all, 0 to 1."""
         return self.prefill_progress / self.prefill_total
+
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
+        """Where it is now: `InferenceEngine.resume_generation` goes on from there, in any process.
+
+        It goes on itself, too. Text that was not read yet is in the snapshot, and the one that goes on
+        yields it first.
+
+        Parameters
+        ----------
+        compress : store with zlib what gets smaller by it.
+        notes : what is to be kept with it, as what JSON can hold.
+
+        Raises
+        ------
+        ConfigError : it has ended; an option cannot be saved.
+        EngineClosed : the engine was closed.
+        """
+        return snapshot_of_request(self._model, self._text_request, notes).serialize(compress=compress)
+
+    def snapshot_to_file(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compress: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`snapshot`, to a file, which is replaced as a whole. Raises ModelFileError if it cannot be."""
+        write(snapshot_of_request(self._model, self._text_request, notes), path, compress)
+
+    @classmethod
+    def resumed(
+        cls,
+        model: LoadedModel,
+        taken: EngineSnapshot,
+        stages: Stages | None,
+        loras: Loras,
+        callback: Callable[[str], object] | None,
+        fields: Mapping[str, Any],
+    ) -> Generation:
+        """See `InferenceEngine.resume_generation`."""
+        request = restored_request(model, taken, stages, loras, fields)
+        data, had = page_data(model, taken), request.had
+        found = cls(model, request, callback)
+        found.text, found.tokens = had.text, list(had.tokens)
+        found.logprobs = None if found.logprobs is None else list(had.logprobs)
+        found.logits = None if found.logits is None else list(had.logits)
+
+        def begin() -> None:
+            model.scheduler.check_room(0)
+            put(request.sequence, taken, data)
+            try:
+                model.loop.add(request)
+            except BaseException:
+                request.sequence.release()
+                raise
+
+        model.call(begin)
+        return found
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -214,6 +301,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
             self.logprobs += event.logprobs
         if self.logits is not None:
             self.logits += event.logits
+        self._links += event.links
         return event.text
 
     def _shown(self, text: str) -> str:
@@ -248,6 +336,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
             self.usage,
             self.timings,
             self.speculation,
+            self.receipt,
         )
 
     def __enter__(self) -> Generation:

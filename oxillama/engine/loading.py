@@ -7,35 +7,39 @@ import logging
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from blake3 import blake3
+
 from oxillama import _kernels
-from oxillama.cache.kv_pool import KvCachePool, KvLayout
+from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
+from oxillama.engine.adapters import Adapters
+from oxillama.engine.building import load_decoder, load_weights, new_pool
 from oxillama.engine.constraints import Constraints
-from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, find_draft_model
+from oxillama.engine.draft_models import Drafters
+from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.prompts import Prompt, prompt_tokens
+from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.thread import EngineThread
-from oxillama.errors import ConfigError, LoadError
-from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models import Decoder, Spec, read_spec
+from oxillama.models import read_spec
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.weights.loader import Weights
 from oxillama.weights.packer import Progress
 
 T = TypeVar("T")
@@ -77,6 +81,7 @@ class LoadedModel(NotCopied):
         try:
             self.spec = spec = read_spec(file)
             self.tokenizer = tokenizer = load_tokenizer(file, config)
+            self.tokenizer_digest = digest_of(config.tokenizer_path)
             if tokenizer.n_vocab > spec.n_vocab:
                 raise LoadError(
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
@@ -86,11 +91,18 @@ class LoadedModel(NotCopied):
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
             self.runner = Runner(model, pool, config.num_threads or available_cpus())
+            self.adapters = Adapters(model)
+            for lora, scale in self.adapters.loaded(config.adapters):
+                self.adapters.stack.push(lora, scale)
+            self.drafters = Drafters(file, self.runner, tokenizer, config, self.context_size)
+            default = "lookup" if config.draft_corpora else "off"
+            wanted = default if config.speculate is None else os.fspath(config.speculate)
+            if wanted != "off":  # now, and not when a request waits for it
+                self.drafters.load(wanted)
         except BaseException:
             file.close()
             raise
         self.unused_tensors = weights.unused()
-        self._drafters: dict[str, Drafter] = {}
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
@@ -164,8 +176,11 @@ class LoadedModel(NotCopied):
         assert options.sampler is not None
         sampler = self.sampler(options.sampler)
         request = TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
+        if options.receipt:
+            facts = (self.fingerprint, self.config, self.context_size, sequence.adapters, request.prompt)
+            request.recorder = Recorder(receipt_head(*facts, options, sampler.seed))
         drafter = self.drafter(options.speculate)
-        if drafter is not None and sequence.can_rewind:
+        if drafter is not None:
             by_rejection = options.draft_acceptance == "rejection"
             random = Xorshift64(~sampler.seed) if by_rejection else None  # apart from the sampler's own
             request.speculation = Speculation(drafter, self.config.draft_max, random)
@@ -177,39 +192,13 @@ class LoadedModel(NotCopied):
         Raises
         ------
         ModelFileError, GGUFError, LoadError, TokenizerError : the draft model cannot be loaded.
-        ConfigError : it has another vocabulary, or is no decoder.
+        ConfigError : it cannot draft for this model, and why.
         """
         chosen = self.config.speculate if speculate is None else speculate
         if chosen is None or chosen == "off":
             return None
         name = os.fspath(chosen)
-        return self._drafters.get(name) or self.call(lambda: self._load_drafter(name))
-
-    def _load_drafter(self, name: str) -> Drafter:
-        """Loads what is not loaded yet; on the engine thread."""
-        if name not in self._drafters:
-            self._drafters[name] = self._new_drafter(name)
-        return self._drafters[name]
-
-    def _new_drafter(self, name: str) -> Drafter:
-        if name == "auto":
-            found = find_draft_model(self.file.paths[0], self.tokenizer) if self.file.paths else None
-            name = "lookup" if found is None else os.fspath(found)
-            log.info("speculate: auto takes %s", name)
-        if name == "lookup":
-            return LookupDrafter()
-        config = replace(self.config, tokenizer_path=None, quantize=None, kv_memory_limit=None)
-        file = ModelFile.open(name)
-        try:
-            spec, tokenizer = read_spec(file), TokenizerBridge.from_metadata(file.metadata)
-            context_size = min(self.context_size, spec.context_length)
-            weights = load_weights(file, self.kernels, config, None)
-            model = load_decoder(spec, weights, context_size, pack_now=True)
-            runner = Runner(model, new_pool(model, config), self.runner.n_threads)
-            return ModelDrafter(name, runner, tokenizer, self.tokenizer, context_size)
-        except BaseException:
-            file.close()
-            raise
+        return self.drafters.loaded.get(name) or self.call(lambda: self.drafters.load(name))
 
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
@@ -245,32 +234,18 @@ class Gauges:
         }
 
 
-def load_weights(
-    file: ModelFile, kernels: _kernels.Kernels, config: EngineConfig, progress: Progress | None
-) -> Weights:
-    """The tensors of a file, as the configuration wants them."""
-    quantize = None if config.quantize is None else FORMATS[config.quantize.upper()]
-    return Weights(file, kernels, config.num_threads or available_cpus(), progress, quantize, config.compute)
-
-
-def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:
-    """The model; otherwise each matrix is packed when it is first used."""
-    model = Decoder(spec, weights, context_size)
-    if pack_now:
-        for linear in model.linears():
-            linear.pack()
-    return model
-
-
-def new_pool(model: Decoder, config: EngineConfig) -> KvCachePool:
-    """An empty pool of pages for a model."""
-    shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
-    layout = KvLayout(*model.kv_dims(), config.kv_type)
-    return KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
-
-
 def load_tokenizer(file: ModelFile, config: EngineConfig) -> TokenizerBridge:
     """The tokenizer of the file, or the one that the configuration names."""
     if config.tokenizer_path is None:
         return TokenizerBridge.from_metadata(file.metadata)
     return TokenizerBridge.from_file(config.tokenizer_path, file.metadata)
+
+
+def digest_of(path: str | os.PathLike[str] | None) -> str:
+    """Hexadecimal BLAKE3 of a file; "" for None."""
+    if path is None:
+        return ""
+    try:
+        return blake3(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error

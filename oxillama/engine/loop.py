@@ -126,7 +126,8 @@ class EngineLoop:
     def _forward(self, batch: ScheduledBatch) -> list[Rows] | None:
         """For each request its rows, None if it wants none, or its error; None if the pass was cancelled."""
         try:
-            return list(self.runner.run(batch.sequences, batch.outputs, self._is_given_up))
+            taps = self.speculator.taps(batch.requests)
+            return list(self.runner.run(batch.sequences, batch.outputs, self._is_given_up, taps))
         except ForwardCancelled:
             return None  # the scheduler takes back what was scheduled
         except Exception as error:
@@ -145,7 +146,7 @@ class EngineLoop:
             while sequence.cached_len < end:
                 left = (start if sequence.cached_len < start else end) - sequence.cached_len
                 sequence.schedule(min(left, max(self.scheduler.chunk, end - start)))
-                (rows,) = self.runner.run([sequence], [output])
+                (rows,) = self.runner.run([sequence], [output], None, self.speculator.taps([request]))
                 sequence.commit()
             return rows
         except Exception as error:
@@ -206,6 +207,10 @@ class EngineLoop:
     def _sample(self, streams: Streams) -> None:
         """Samples tokens for each request from its rows of logits, as long as they are the drafted ones."""
         speculations = [request.speculation for request, _ in streams if request.speculation is not None]
+        if not any(request.sequence.n_drafts for request, _ in streams):
+            for speculation in speculations:
+                speculation.skip()
+            speculations = []
         for request, _ in streams if speculations else ():
             if request.speculation is not None:
                 request.speculation.begin(request.sequence.n_drafts)
@@ -236,7 +241,7 @@ class EngineLoop:
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream its next token, or what its sampler raised."""
-        if all(request.speculation is None for request, _ in streams):
+        if all(request.speculation is None or request.speculation.random is None for request, _ in streams):
             return self._drawn(streams)
         verified = [self._verified(request, row) for request, row in streams]
         drawn = iter(self._drawn([s for s, token in zip(streams, verified) if token is None]))
@@ -255,6 +260,8 @@ class EngineLoop:
 
     def _drawn(self, streams: Streams) -> list[int | SampledToken | BaseException]:
         """For each stream the token that its sampler draws, or what that raised."""
+        if len(streams) == 1:
+            return [_drawn_alone(*streams[0])]
         try:
             return [
                 *sample_batch(
@@ -265,9 +272,8 @@ class EngineLoop:
                     n_threads=self.runner.n_threads,
                 )
             ]
-        except BaseException as error:  # a stage raised SystemExit, say; to see whose
-            if len(streams) == 1:
-                return [error]
+        except BaseException:  # a stage raised SystemExit, say; to see whose
+            pass
         return [self._drawn([stream])[0] for stream in streams]
 
     def _measure(self, batch: ScheduledBatch, seconds: float) -> None:
@@ -298,3 +304,15 @@ class EngineLoop:
         if ended and not self.scheduler.running:
             self.runner.pool.shrink_to_fit(KEEP_BYTES)
         return len(ended)
+
+
+def _drawn_alone(request: TextRequest, row: np.ndarray) -> int | SampledToken | BaseException:
+    """The token that the sampler of a request draws, or what that raised."""
+    sampler, top = request.sampler, request.n_top_logprobs
+    history = request.sequence.certain if sampler.chain.window else []
+    try:
+        return (
+            sampler.sample(row, history) if top is None else sampler.sample_with_logprobs(row, history, top)
+        )
+    except BaseException as error:
+        return error

@@ -10,7 +10,7 @@ import math
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,8 +19,10 @@ import numpy as np
 from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.faults import fault
+from oxillama.engine.recorder import Recorder
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
+from oxillama.engine.shared_prompt import SharedPrompt
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.stop_strings import StopStrings
 from oxillama.sampling.logprobs import SampledToken
@@ -38,12 +40,14 @@ class Piece:
     tokens : ids sampled since the piece before.
     logprobs : of each of these, if they were asked for.
     logits : float32 (vocab,) each of these was chosen from, if they were asked for.
+    links : for each of these that of `LogitsChain`, if a receipt was asked for.
     """
 
-    text: str
-    tokens: list[int]
-    logprobs: list[SampledToken]
-    logits: list[np.ndarray]
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[SampledToken] = field(default_factory=list)
+    logits: list[np.ndarray] = field(default_factory=list)
+    links: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,33 @@ class End:
 Event = Piece | np.ndarray | End
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a request has come with its text, for a snapshot.
+
+    Attributes
+    ----------
+    n_prompt, n_known : tokens of the prompt, and those of them that the prefix cache had.
+    limit : most tokens of the text.
+    n_read, read : tokens and text that its reader has had.
+    unread : text that the reader has not had.
+    held : text that may begin a stop string.
+    undecoded : bytes of a character that is not whole.
+    logprobs, logits : of each token of the text, if they were asked for.
+    """
+
+    n_prompt: int
+    n_known: int
+    limit: int
+    n_read: int
+    read: str
+    unread: str
+    held: str
+    undecoded: bytes
+    logprobs: list[SampledToken]
+    logits: list[np.ndarray]
+
+
 class Request:
     """What the scheduler runs.
 
@@ -79,6 +110,7 @@ class Request:
     id : number among the requests of the engine, in order of arrival.
     prompt : ids of the sequence at the start.
     output : which rows of it are wanted of the passes.
+    shared : the prompt, if other requests have the same; None otherwise.
     events : for the reader: pieces or arrays, then an `End`.
     n_read : events that the reader has taken; the reader counts.
     window : events that may wait for the reader; with as many the request pauses.
@@ -110,6 +142,7 @@ class Request:
         self.timeout = timeout
         self.window = window
         self.keep = keep
+        self.shared: SharedPrompt | None = None
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.n_events = 0
         self.n_read = 0
@@ -180,6 +213,8 @@ class TextRequest(Request):
     n_generated : tokens sampled, an ending token included.
     whole : whether the text is handed over in one piece at the end; the reader may switch this on.
     speculation : drafts its next tokens; None without drafts.
+    recorder : makes its receipt; None without one.
+    had : what its reader had before it went on from a snapshot.
     """
 
     output = Output.LAST_LOGITS
@@ -208,6 +243,7 @@ class TextRequest(Request):
         self.sampler = sampler
         self.whole = whole
         self.speculation: Speculation | None = None
+        self.recorder: Recorder | None = None
         self.n_generated = 0
         room = context_size - len(self.prompt)
         self._limit = room if options.max_tokens is None else min(room, options.max_tokens)
@@ -216,7 +252,9 @@ class TextRequest(Request):
         self._stop = StopStrings(tuple(options.stop or ()))
         self._stopped = False  # a stop string was found: what follows is not shown
         self._decoder = tokenizer.stream_decoder(continuing=True)
-        self._piece = Piece("", [], [], [])  # not handed over yet
+        self._piece = Piece()  # not handed over yet
+        self._handed: list[Piece] = []  # all that was handed over, read or not
+        self.had = Piece()
 
     @property
     def limit(self) -> str | None:
@@ -250,6 +288,8 @@ class TextRequest(Request):
         piece.tokens.append(token)
         if self.options.keep_logits:
             piece.logits.append(logits.copy())
+        if self.recorder is not None:
+            piece.links.append(self.recorder.add(logits))
         self.sequence.append(token)
         self.n_generated += 1
         if token in self._ends:
@@ -262,13 +302,52 @@ class TextRequest(Request):
         """Adds text to the piece under way, and hands the piece over unless the text is wanted whole."""
         piece = self._piece
         if text:
-            self._piece = piece = Piece(piece.text + text, piece.tokens, piece.logprobs, piece.logits)
+            rest = (piece.tokens, piece.logprobs, piece.logits, piece.links)
+            self._piece = piece = Piece(piece.text + text, *rest)
         if piece.text and not self.whole:
             self._hand_over()
 
     def _hand_over(self) -> None:
+        self._handed.append(self._piece)
         self.put(self._piece)
-        self._piece = Piece("", [], [], [])
+        self._piece = Piece()
+
+    def progress(self) -> Progress:
+        """How far it has come; for the engine thread."""
+        n = min(self.n_read, len(self._handed))
+        read, unread = joined([self.had, *self._handed[:n]]), joined([*self._handed[n:], self._piece])
+        return Progress(
+            n_prompt=len(self.prompt),
+            n_known=self.n_cached,
+            limit=self._limit,
+            n_read=len(read.tokens),
+            read=read.text,
+            unread=unread.text,
+            held=self._stop.held,
+            undecoded=self._decoder.undecoded,
+            logprobs=read.logprobs + unread.logprobs,
+            logits=read.logits + unread.logits,
+        )
+
+    def go_on(self, progress: Progress, generated: list[int]) -> None:
+        """Takes a request that has just been made to where another one was.
+
+        Parameters
+        ----------
+        generated : tokens of the text. The caller gives the sequence its tokens, and the sampler its state.
+
+        Raises
+        ------
+        TokenizerError : ``undecoded`` is not the beginning of a character.
+        """
+        n = progress.n_read
+        self._decoder.go_on(progress.undecoded)
+        self._stop.held = progress.held
+        self._limit = min(self._limit, progress.limit)
+        self.n_generated, self.n_cached = len(generated), progress.n_known
+        self.had = Piece(progress.read, generated[:n], progress.logprobs[:n], progress.logits[:n])
+        self._piece = Piece(progress.unread, generated[n:], progress.logprobs[n:], progress.logits[n:])
+        self._add("")
 
     def flush(self, error: BaseException | None) -> None:
         """Hands over the text that was held back and the last tokens."""
@@ -277,6 +356,16 @@ class TextRequest(Request):
             self._add(shown + ("" if found else self._stop.flush()))
         if self._piece.text or self._piece.tokens:
             self._hand_over()
+
+
+def joined(pieces: list[Piece]) -> Piece:
+    """One piece of several."""
+    whole = Piece("".join(piece.text for piece in pieces))
+    for piece in pieces:
+        whole.tokens.extend(piece.tokens)
+        whole.logprobs.extend(piece.logprobs)
+        whole.logits.extend(piece.logits)
+    return whole
 
 
 class EmbeddingRequest(Request):

@@ -16,8 +16,12 @@ from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
-from oxillama.models.batch import Batch
+from oxillama.models.batch import Batch, StatePart
 from oxillama.models.thread_tuner import ThreadTuner
+from oxillama.weights.low_rank import AdaptedRows, RowGroup, joined
+
+Tap = Callable[[int, np.ndarray], object]
+"""Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
 
 
 class Output(enum.Enum):
@@ -47,10 +51,12 @@ class Runner:
         self.model = model
         self.pool = pool
         if model.state_floats:
-            pool.recurrent_states = RecurrentStatePool(pool, model.state_floats)
+            pool.recurrent_states = RecurrentStatePool(pool, model.state_floats, model.record_floats)
         self.tuner = ThreadTuner(n_threads)
         self._work = model.workspace()
         self._tables = BlockTables()
+        self._adapted: AdaptedRows | None = None  # of the last pass
+        self._layout = Layout([])
 
     @property
     def n_threads(self) -> int:
@@ -77,12 +83,10 @@ class Runner:
         ConfigError : logits of a model whose positions see what comes later.
         KvCacheFullError : there are no pages for them; no sequence has changed.
         """
-        output = {
-            (False, False): Output.LAST_LOGITS,
-            (True, False): Output.ALL_LOGITS,
-            (False, True): Output.LAST_HIDDEN,
-            (True, True): Output.ALL_HIDDEN,
-        }[all_logits, states]
+        if states:
+            output = Output.ALL_HIDDEN if all_logits else Output.LAST_HIDDEN
+        else:
+            output = Output.ALL_LOGITS if all_logits else Output.LAST_LOGITS
         schedule(parts)
         try:
             rows = self.run([sequence for sequence, _ in parts], [output] * len(parts))
@@ -100,6 +104,7 @@ class Runner:
         sequences: Listed[Sequence],
         outputs: Listed[Output],
         cancelled: Callable[[], bool] | None = None,
+        taps: Listed[Tap | None] = (),
     ) -> list[np.ndarray | None]:
         """Runs what is scheduled of some sequences together; it is then for the caller to `commit`.
 
@@ -107,6 +112,7 @@ class Runner:
         ----------
         outputs : what is wanted of each sequence.
         cancelled : asked between layers whether to give up.
+        taps : for each sequence what is called with all its rows after the pass, or None; () for nothing.
 
         Returns
         -------
@@ -117,12 +123,17 @@ class Runner:
         ConfigError : logits of a model whose positions see what comes later.
         ForwardCancelled : ``cancelled`` said so.
         """
-        if any(output.is_logits for output in outputs):
+        parts = [(o, *_rows_of(s)) for o, s in zip(outputs, sequences)]
+        if self._layout.parts != parts:
+            self._layout = Layout(parts)
+        layout = self._layout
+        if layout.n_logits:
             self.check_logits()
-        starts = [0, *accumulate(s.scheduled_len - s.cached_len for s in sequences)]
-        drafts = [sequence.n_drafts for sequence in sequences]
-        wanted = [_wanted(*part) for part in zip(outputs, starts, starts[1:], drafts)]
-        batch = self._batch(sequences, np.array(starts, np.int32), wanted)
+        ran = layout
+        if taps:
+            shown = (Output.ALL_HIDDEN if tap else output for tap, output in zip(taps, outputs))
+            ran = Layout([(output, n, n_drafts) for output, (_, n, n_drafts) in zip(shown, parts)])
+        batch = self._batch(sequences, ran)
         kv = self.model.kernels.attention.PagedBatch(
             self.pool.shape, self.pool.table, batch.tables, batch.row_start, batch.starts
         )
@@ -130,17 +141,24 @@ class Runner:
         for sequence in sequences:
             if isinstance(sequence.kv, RecurrentCache):
                 sequence.kv.end(sequence.scheduled_len)
-        return self._outputs(hidden, outputs, [len(rows) for rows in wanted])
+        if taps:
+            hidden = _show(hidden, [s.cached_len for s in sequences], taps, ran.counts, layout.counts)
+        return self._outputs(hidden, outputs, layout, batch.adapted)
 
     def _outputs(
-        self, hidden: np.ndarray, outputs: Listed[Output], counts: list[int]
+        self, hidden: np.ndarray, outputs: Listed[Output], layout: Layout, adapted: AdaptedRows | None
     ) -> list[np.ndarray | None]:
         """The rows of each sequence; one product makes the logits of all that want some."""
-        n_logits = sum(n for output, n in zip(outputs, counts) if output.is_logits)
-        rows = hidden
-        if n_logits < len(hidden):
-            rows = hidden[np.repeat([output.is_logits for output in outputs], counts)]
-        logits = self.model.logits(rows, self._work, self.tuner) if n_logits else rows
+        counts, rows, numbers = layout.counts, hidden, layout.wanted
+        if layout.n_logits < len(hidden):
+            chosen = np.repeat([output.is_logits for output in outputs], counts)
+            rows, numbers = hidden[chosen], numbers[chosen]
+        if adapted is not None and len(numbers) < layout.row_start[-1]:
+            adapted = adapted.of_rows(numbers)
+        logits = self.model.logits(rows, self._work, self.tuner, adapted) if layout.n_logits else rows
+        if len(counts) == 1:
+            only = outputs[0]
+            return [None if only is Output.NONE else logits if only.is_logits else hidden]
         found: list[np.ndarray | None] = []
         at = logits_at = 0
         for output, n in zip(outputs, counts):
@@ -160,7 +178,7 @@ class Runner:
         if self.model.output is None or not spec.causal:
             raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
-    def _batch(self, sequences: Listed[Sequence], row_start: np.ndarray, wanted: list[range]) -> Batch:
+    def _batch(self, sequences: Listed[Sequence], layout: Layout) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         for s in sequences:
@@ -169,20 +187,80 @@ class Runner:
         return Batch(
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
-            row_start=row_start,
+            row_start=layout.row_start,
             tables=self._tables.of([s.kv for s in sequences]),
-            wanted=np.array(list(chain.from_iterable(wanted)), np.int64),
+            wanted=layout.wanted,
             recurrent_states=_states(sequences) if self.model.state_floats else None,
+            adapted=self._adapted_rows(sequences, layout.row_start),
         )
 
+    def _adapted_rows(self, sequences: Listed[Sequence], row_start: np.ndarray) -> AdaptedRows | None:
+        """The adapters of the rows; those of the last pass again where they are the same."""
+        groups: list[RowGroup] = []
+        for sequence, row in zip(sequences, row_start.tolist()):
+            if sequence.adapters is not None:
+                groups += sequence.adapters.groups(sequence.cached_len, sequence.scheduled_len, row)
+        if not groups:
+            return None
+        last, found = self._adapted, tuple(joined(groups))
+        if last is None or last.groups != found or last.n_rows != row_start[-1]:
+            self._adapted = AdaptedRows(self.model.kernels, int(row_start[-1]), found)
+        return self._adapted
 
-def _wanted(output: Output, start: int, end: int, n_drafts: int) -> range:
-    """The rows from ``start`` to ``end`` that are wanted."""
-    return range(end if output is Output.NONE else start if output.is_all else end - 1 - n_drafts, end)
+
+def _rows_of(sequence: Sequence) -> tuple[int, int]:
+    """How many rows a pass runs of a sequence, and how many of them are drafts; the first is none."""
+    n = sequence.scheduled_len - sequence.cached_len
+    return n, min(sequence.n_drafts, n - 1)
 
 
-def _states(sequences: Listed[Sequence]) -> list[tuple[np.ndarray | None, np.ndarray]]:
-    """For each sequence the state that it begins with, None for zeros, and the one it leaves."""
+class Layout:
+    """Where the rows of each sequence lie in a batch, and which of them are wanted.
+
+    Decoding makes one pass after another of the same layout, so it is kept.
+
+    Parameters
+    ----------
+    parts : for each sequence what is wanted, its rows, and how many of them are drafts.
+
+    Attributes
+    ----------
+    row_start : int32 (sequences + 1,), the rows of each sequence.
+    wanted : int64, the wanted rows. counts : how many of each sequence.
+    n_logits : how many of them are wanted as logits.
+    """
+
+    def __init__(self, parts: list[tuple[Output, int, int]]) -> None:
+        starts = [0, *accumulate(n for _, n, _ in parts)]
+        wanted = [_wanted(output, end, n, drafts) for (output, n, drafts), end in zip(parts, starts[1:])]
+        self.parts = parts
+        self.row_start = np.array(starts, np.int32)
+        self.wanted = np.array(list(chain.from_iterable(wanted)), np.int64)
+        self.counts = [len(rows) for rows in wanted]
+        self.n_logits = sum(n for n, (output, _, _) in zip(self.counts, parts) if output.is_logits)
+
+
+def _wanted(output: Output, end: int, n: int, n_drafts: int) -> range:
+    """Those of the ``n`` rows before ``end`` that are wanted."""
+    return range(end if output is Output.NONE else end - n if output.is_all else end - 1 - n_drafts, end)
+
+
+def _show(
+    hidden: np.ndarray, positions: list[int], taps: Listed[Tap | None], counts: list[int], wanted: list[int]
+) -> np.ndarray:
+    """Calls the taps with their rows; returns the wanted ones, which are the last of each sequence."""
+    kept, at = [], 0
+    for position, tap, n, n_wanted in zip(positions, taps, counts, wanted):
+        part = hidden[at : at + n]
+        at += n
+        if tap is not None:
+            tap(position, part)
+        kept.append(part[n - n_wanted :])
+    return np.concatenate(kept)
+
+
+def _states(sequences: Listed[Sequence]) -> list[StatePart]:
+    """What the pass does to the recurrent state of each sequence."""
     return [s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache)]
 
 

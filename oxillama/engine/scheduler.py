@@ -25,6 +25,7 @@ from oxillama.engine.faults import fault, note
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import SeqState, Sequence
+from oxillama.engine.shared_prompt import SharedPrompt
 from oxillama.errors import KvCacheFullError, QueueFull
 
 log = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ class Scheduler:
         """The next batch, perhaps empty. Ends requests that are cancelled or late."""
         now = self.clock()
         self.reap(now)
-        self._recover()
+        self.recover()
         batch = ScheduledBatch()
         self._meet_claim(batch, now)
         self._add_streams(batch)
@@ -157,6 +158,8 @@ class Scheduler:
         sequence = request.sequence
         sequence.commit()
         if sequence.state is SeqState.PREFILLING:
+            if request.shared is not None and sequence.cached_len == request.shared.n_tokens:
+                request.shared.keep(sequence)
             self._remember(request, whole_pages=True)
             if not sequence.pending:
                 sequence.state = SeqState.DECODING
@@ -170,6 +173,9 @@ class Scheduler:
             sequence.rollback()
         sequence.drop_drafts()
         self._remember(request)
+        if request.shared is not None:
+            request.shared.leave(request)
+            request.shared.keep(sequence)
         if request.keep is None:
             sequence.forget()
         else:
@@ -197,6 +203,7 @@ class Scheduler:
     def check_integrity(self, others: Iterable[Sequence] = ()) -> None:
         """Asserts that free + cached + owned pages and states are all there are; ``others`` hold some too."""
         sequences = [*(request.sequence for request in (*self.waiting, *self.running)), *others]
+        sequences += [shared.sequence for shared in self._kept_prompts()]
         pages, slots = [s.pages for s in sequences], [s.kv.slots for s in sequences]
         if self.prefix is not None:
             self.prefix.check_integrity()
@@ -205,6 +212,7 @@ class Scheduler:
         self.pool.check_integrity(pages)
         if self.pool.recurrent_states is not None:
             self.pool.recurrent_states.check_integrity(slots)
+            self.pool.recurrent_states.records.check_integrity(s.kv.all_records for s in sequences)
         for request in self.waiting:
             assert request.sequence.state in (SeqState.WAITING, SeqState.PREEMPTED)
         for request in self.running:
@@ -213,7 +221,7 @@ class Scheduler:
 
     # --- what comes next ------------------------------------------------------------------------
 
-    def _recover(self) -> None:
+    def recover(self) -> None:
         """Rolls back the sequences of a pass that was cancelled."""
         for request in self.running:
             if request.sequence.is_scheduled:
@@ -228,9 +236,24 @@ class Scheduler:
             self._admit(claim, batch, now)
 
     def _add_streams(self, batch: ScheduledBatch) -> None:
-        for request in sorted(self.running, key=_rank):
-            if request.sequence.state is SeqState.DECODING and request.wanted:
-                self._run(request, request.sequence.pending, batch)
+        decoding = (r for r in self.running if r.sequence.state is SeqState.DECODING and r.wanted)
+        streams = sorted(decoding, key=_rank)
+        if any(r.sequence.n_drafts or r.sequence.kv.all_records for r in streams):
+            self._make_way([request.sequence for request in reversed(streams)])
+        for request in streams:
+            self._run(request, request.sequence.pending, batch)
+
+    def _make_way(self, sequences: list[Sequence]) -> None:
+        """Has the first sequences free what they can do without, drafts before the rest, where all need more
+        memory than there is: nobody is preempted for another's draft."""
+
+        def is_short() -> bool:
+            return not self.pool.can_allocate(sum(s.shortage(s.pending) for s in sequences))
+
+        while is_short() and (
+            any(s.n_drafts and s.spare() for s in sequences) or any(s.spare() for s in sequences)
+        ):
+            pass
 
     def _add_prompts(self, batch: ScheduledBatch, now: float) -> None:
         budget = self._prefill_budget(batch.n_decode, now)
@@ -246,6 +269,8 @@ class Scheduler:
                     continue
                 n_active += 1
             n = request.sequence.at_most(budget)
+            if request.shared is not None:
+                n = request.shared.at_most(request.sequence, n)
             if request.sequence.in_one_pass and n < request.sequence.pending:
                 if batch.requests:
                     continue  # it has the next step's budget for itself
@@ -275,15 +300,21 @@ class Scheduler:
         return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
-        """Whether the batch runs the same beginning for another request, whose pages this one will share."""
+        """Whether the same beginning is run for another request, whose pages this one will share."""
+        shared = request.shared
+        if shared is not None and any(
+            other.shared is shared and other.wanted and other.sequence.cached_len < shared.n_tokens
+            for other in self.running
+        ):
+            return True
         if self.prefix is None or request.key is None:
             return False
-        tokens = request.sequence.tokens
+        n_tokens = request.sequence.total_len
         for other in batch.requests:
             first, end = other.sequence, other.sequence.next_shared
-            if other.key == request.key and first.state is SeqState.PREFILLING and end < len(tokens):
+            if other.key == request.key and first.state is SeqState.PREFILLING and end < n_tokens:
                 n = int(end)
-                if first.tokens[:n] == tokens[:n]:
+                if first.path(n) == request.sequence.path(n):
                     return True
         return False
 
@@ -301,6 +332,8 @@ class Scheduler:
         # what those that run will need: the rest of their prompts, a page for each stream to go on with
         promised = sum(other.sequence.demand + 1 for other in self.running)
         while not self.pool.can_allocate(sequence.demand + promised):
+            if self._drop_prompts(but=request.shared):
+                continue
             lesser = [r for r in self.running if not r.wanted or r.priority < request.priority]
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
@@ -309,6 +342,7 @@ class Scheduler:
                     self._claim = request  # they are in this step's batch: it preempts them in the next
                 if self.running:
                     return False
+                self._drop_prompts()
                 n_known = 0  # without sharing, it needs no second page for the copy of a shared one
                 if self.pool.can_allocate(sequence.shortage(sequence.pending)):
                     break
@@ -324,26 +358,32 @@ class Scheduler:
         request.admitted_at = now
         self.waiting.remove(request)
         self.running.append(request)
+        if request.shared is not None:
+            request.shared.leave(request)
         return True
 
     def _reuse(self, request: Request) -> int:
-        """Shares the pages that the prefix cache has of a prompt; the number of their tokens."""
-        sequence = request.sequence
+        """Shares the pages that another request or the prefix cache has of a prompt; the number of their
+        tokens."""
+        sequence, shared = request.sequence, request.shared
         if sequence.cached_len:  # it goes on from what a session has run
             return sequence.cached_len
-        if self.prefix is None or request.key is None:
-            return 0
-        known = self.prefix.match(request.key, sequence.tokens[:-1])  # the last is run: its logits are wanted
-        sequence.adopt(known)
-        return known.n_tokens
+        is_new = sequence.state is SeqState.WAITING  # the cache may have more of one that was preempted
+        if self.prefix is not None and request.key is not None and not (is_new and shared and shared.n_kept):
+            # the last is run: its logits are wanted
+            sequence.adopt(self.prefix.match(request.key, sequence.path(sequence.total_len - 1)))
+        if shared is not None and shared.n_kept and not sequence.cached_len:
+            shared.begin(sequence)
+        return sequence.cached_len
 
     def _remember(self, request: Request, whole_pages: bool = False) -> None:
         """Puts the pages of a request into the prefix cache."""
         sequence = request.sequence
-        n = sequence.cached_len - (sequence.cached_len % self.pool.page_size if whole_pages else 0)
+        n = sequence.kv.settled_of(sequence.cached_len)
+        n -= n % self.pool.page_size if whole_pages else 0
         if self.prefix is not None and request.key is not None and n:
             slot = sequence.kv.state_after(n) if not whole_pages or n in (sequence.marks or ()) else None
-            tokens, kv = sequence.tokens[:n], sequence.kv
+            tokens, kv = sequence.path(n), sequence.kv
             kv.version += 1  # some of its pages may be known ones afterwards
             try:
                 request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
@@ -360,12 +400,11 @@ class Scheduler:
         """
         if request.sequence.state not in (SeqState.PREFILLING, SeqState.DECODING):
             return 0  # it was preempted in this step
-        may_spare = True
         while not self.pool.can_allocate(request.sequence.shortage(n)):
-            if may_spare:
-                may_spare = False
-                request.sequence.spare()
+            if request.sequence.spare():
                 n = min(n, request.sequence.pending)
+                continue
+            if self._drop_prompts():
                 continue
             victim = self._victim([r for r in self.running if r not in batch.requests])
             assert victim is not None
@@ -382,6 +421,17 @@ class Scheduler:
             return 0
         return n
 
+    def _kept_prompts(self) -> set[SharedPrompt]:
+        """The prompts of which something is kept for requests that wait."""
+        return {r.shared for r in self.waiting if r.shared is not None and r.shared.n_kept}
+
+    def _drop_prompts(self, but: SharedPrompt | None = None) -> bool:
+        """Frees what is kept of prompts, but for one; whether there was any."""
+        kept = self._kept_prompts() - {but}
+        for shared in kept:
+            shared.drop()
+        return bool(kept)
+
     def _victim(self, candidates: list[Request]) -> Request | None:
         """The request to preempt: one that pauses, else the lowest priority, else the latest."""
         return max(candidates, key=lambda r: (not r.wanted, _rank(r)), default=None)
@@ -392,6 +442,8 @@ class Scheduler:
         request.sequence.state = SeqState.PREEMPTED
         self.running.remove(request)
         self.waiting.append(request)
+        if request.shared is not None:
+            request.shared.join(request)
         self.preemptions += 1
         note(log, logging.DEBUG, "request %d: gives up its pages and waits for others", request.id)
 

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence as Tokens
 
+from oxillama.adapters.stack import Adaptation
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import Match
 from oxillama.cache.recurrent import CHECKPOINTS, new_cache
@@ -35,6 +36,7 @@ class Sequence:
     Parameters
     ----------
     checkpoints : earlier states of a recurrent model to keep, for `truncate`.
+    adapters : that its tokens are run with; None for none.
 
     Attributes
     ----------
@@ -46,8 +48,15 @@ class Sequence:
     in_one_pass : whether all its tokens must be run together, since they see each other.
     """
 
-    def __init__(self, pool: PagePool, tokens: Tokens[int] = (), checkpoints: int = CHECKPOINTS) -> None:
+    def __init__(
+        self,
+        pool: PagePool,
+        tokens: Tokens[int] = (),
+        checkpoints: int = CHECKPOINTS,
+        adapters: Adaptation | None = None,
+    ) -> None:
         self.pool = pool
+        self.adapters = adapters
         self.tokens = list(tokens)
         self.kv = new_cache(pool, checkpoints)
         self.state = SeqState.WAITING
@@ -68,11 +77,6 @@ class Sequence:
         return len(self.tokens)
 
     @property
-    def can_rewind(self) -> bool:
-        """Whether the last tokens can be taken back without running all others again."""
-        return self.kv.can_rewind
-
-    @property
     def certain(self) -> list[int]:
         """Its tokens without the drafted ones."""
         return self.tokens[: len(self.tokens) - self.n_drafts] if self.n_drafts else self.tokens
@@ -86,6 +90,11 @@ class Sequence:
     def is_scheduled(self) -> bool:
         """Whether tokens are scheduled that have not been run."""
         return self.scheduled_len > self.cached_len
+
+    def path(self, n: int) -> list[int]:
+        """The first ``n`` tokens as the prefix cache knows them: with the adapters that they are run with."""
+        tokens = self.tokens[:n]
+        return tokens if self.adapters is None else self.adapters.marked(tokens)
 
     def check(self) -> None:
         """Asserts what always holds of the lengths."""
@@ -116,7 +125,11 @@ class Sequence:
 
     def shortage(self, n: int) -> int:
         """Pages that must be allocated before ``n`` more tokens can be run."""
-        return self.kv.shortage(self.cached_len, self.cached_len + n)
+        return self.kv.shortage(self.cached_len, self.cached_len + n, self._open(n))
+
+    def _open(self, n: int) -> int:
+        """How many of the tokens up to the next ``n`` are drafted and may be taken back."""
+        return max(0, self.cached_len + n - len(self.tokens) + self.n_drafts)
 
     @property
     def demand(self) -> int:
@@ -126,7 +139,7 @@ class Sequence:
     def schedule(self, n: int) -> None:
         """Announces that ``n`` more tokens are run now, and makes place for them. Raises KvCacheFullError."""
         assert self.scheduled_len == self.cached_len and 0 < n <= self.pending
-        self.kv.reserve(self.cached_len, self.cached_len + n)
+        self.kv.reserve(self.cached_len, self.cached_len + n, self._open(n))
         self.scheduled_len = self.cached_len + n
         self.check()
 
@@ -141,7 +154,10 @@ class Sequence:
         self.drop_drafts()
 
     def draft(self, tokens: Tokens[int]) -> None:
-        """Adds tokens that may follow; the next pass runs them with what is pending."""
+        """Adds tokens that may follow; the next pass runs them with what is pending.
+
+        Those that it has run may be taken back by `append` or `truncate`, and none of the others runs again.
+        """
         self.tokens += tokens
         self.n_drafts += len(tokens)
 
@@ -153,26 +169,41 @@ class Sequence:
             self.drop_drafts()
             self.tokens.append(token)
 
+    def keep_drafts(self) -> None:
+        """Makes all drafted tokens certain."""
+        self.n_drafts = 0
+
     def drop_drafts(self) -> None:
         """Forgets the drafted tokens that are not certain, run or not."""
         if self.n_drafts:
-            n, self.n_drafts = len(self.tokens) - self.n_drafts, 0
-            self.truncate(n)
+            self.truncate(len(self.tokens) - self.n_drafts)
 
-    def spare(self) -> None:
-        """Frees what it can do without: drafts, checkpoints."""
-        self.drop_drafts()
-        self.kv.drop_checkpoints()
+    def spare(self) -> bool:
+        """Frees drafts, else checkpoints, else what has run since its state; whether there was any."""
+        n = self.cached_len
+        if self.n_drafts:
+            self.drop_drafts()
+            return True
+        if self.kv.drop_checkpoints():
+            return True
+        self.settle()
+        return self.cached_len < n
+
+    def settle(self) -> None:
+        """Goes back to its last recurrent state; the tokens since then run again."""
+        self.cached_len = self.scheduled_len = self.kv.truncate(self.kv.settled_of(self.cached_len))
 
     def fork(self) -> Sequence:
         """Another sequence that has run the same tokens; pages are shared until one of them writes."""
-        other = Sequence(self.pool, self.tokens)
+        other = Sequence(self.pool, self.tokens, adapters=self.adapters)
         other.take_fork(self, self.cached_len)
         return other
 
     def take_fork(self, other: Sequence, n_tokens: int) -> None:
         """Begins with what ``other`` has run of its first ``n_tokens`` tokens, which must be the same."""
         assert self.cached_len == 0
+        assert self.adapters == other.adapters
+        assert self.tokens[:n_tokens] == other.tokens[:n_tokens]
         self.kv, kept = other.kv.fork(n_tokens)
         self.cached_len = self.scheduled_len = kept
         self.check()
@@ -184,6 +215,7 @@ class Sequence:
         """
         if not 0 <= n_tokens <= len(self.tokens):
             raise ValueError(f"truncate: expected 0 to {len(self.tokens)}, got {n_tokens}")
+        self.n_drafts = max(0, self.n_drafts - (len(self.tokens) - n_tokens))
         del self.tokens[n_tokens:]
         self.cached_len = self.scheduled_len = self.kv.truncate(min(self.cached_len, n_tokens))
 

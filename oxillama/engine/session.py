@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from oxillama.adapters.stack import Adaptation
 from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.faults import fault
 from oxillama.engine.generation import Generation, text_of
@@ -20,8 +22,26 @@ from oxillama.engine.loop import EngineLoop
 from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.sequence import Sequence
-from oxillama.errors import ConfigError, EngineClosed, OxiLlamaError, PromptError
+from oxillama.engine.snapshots import (
+    Loras,
+    Taken,
+    adaptation,
+    check_fits,
+    page_data,
+    put,
+    snapshot_of,
+    write,
+)
+from oxillama.errors import (
+    ConfigError,
+    EngineClosed,
+    OxiLlamaError,
+    PositionBeyondEnd,
+    PromptError,
+    SnapshotIncompatible,
+)
 from oxillama.gguf.fingerprint import ModelFingerprint
+from oxillama.session.snapshot import EngineSnapshot
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,6 +61,7 @@ class KvSnapshot:
     data : uint8, its keys and values, and the recurrent state after it.
     kv_type, page_size : how they are kept.
     fingerprint : of the model that computed them, and of what else decides bits.
+    adapters : (fingerprint, scale) of each adapter that they were computed with.
     """
 
     tokens: list[int]
@@ -48,6 +69,7 @@ class KvSnapshot:
     kv_type: str
     page_size: int
     fingerprint: ModelFingerprint
+    adapters: tuple[tuple[bytes, float], ...] = ()
 
 
 class Session(NotCopied):
@@ -57,13 +79,15 @@ class Session(NotCopied):
     or until nobody refers to it any more. Threads may share it; each call is then run by itself.
     """
 
-    def __init__(self, model: LoadedModel, default_sampler: SamplerConfig) -> None:
+    def __init__(
+        self, model: LoadedModel, default_sampler: SamplerConfig, adapters: Adaptation | None
+    ) -> None:
         self._model = model
         self._default_sampler = default_sampler
         self._lock = ForkedOpen()  # two threads' tokens would mix
         self._request: TextRequest | None = None  # that goes on from here
         self._is_closed = False
-        self._sequence = sequence = Sequence(model.pool)
+        self._sequence = sequence = Sequence(model.pool, adapters=adapters)
         held_by = weakref.ref(self)
         model.call(lambda: model.loop.hold(sequence, held_by))
 
@@ -75,6 +99,11 @@ class Session(NotCopied):
     def tokens(self) -> list[int]:
         """Ids of the sequence."""
         return list(self._sequence.tokens)
+
+    @property
+    def adapters(self) -> Adaptation | None:
+        """That its tokens are run with; None for none."""
+        return self._sequence.adapters
 
     def _call(self, job: Callable[[], T]) -> T:
         """What a job of the engine thread returns, or an error of ours."""
@@ -158,20 +187,22 @@ class Session(NotCopied):
     # --- back, aside, and on ------------------------------------------------------------------------
 
     def rewind(self, n_tokens: int) -> None:
-        """Keeps the first ``n_tokens`` tokens. Raises ConfigError if there are fewer.
+        """Keeps the first ``n_tokens`` tokens. Raises PositionBeyondEnd, a ConfigError, if there are fewer.
 
         A recurrent model goes back to a checkpoint before them and runs the rest again with the next tokens.
         """
         with self._lock.lock:
             sequence = self._idle_sequence()
-            n = checks.integer("n_tokens", n_tokens, 0, len(sequence.tokens))
+            n = checks.integer("n_tokens", n_tokens, 0)
+            if n > len(sequence.tokens):
+                raise PositionBeyondEnd(n, len(sequence.tokens))
             self._call(lambda: sequence.truncate(n))
 
     def fork(self) -> Session:
         """Another session with the same tokens; pages are shared until one of them writes."""
         with self._lock.lock:
             sequence = self._idle_sequence()
-            made = Session(self._model, self._default_sampler)
+            made = Session(self._model, self._default_sampler, sequence.adapters)
             fork = made._sequence
 
             def take() -> None:
@@ -219,10 +250,14 @@ class Session(NotCopied):
             if not 0 < len(sequence.tokens) < model.context_size:
                 least = "at least one token" if not sequence.tokens else "room for a token"
                 raise PromptError(f"session: expected {least}, got {len(sequence.tokens)} tokens")
-            fork = Sequence(model.pool, sequence.tokens)
+            if checked.adapters is not None:
+                asked = model.adapters.adaptation(checked.adapters, None)
+                if asked != sequence.adapters:
+                    raise ConfigError("adapters: expected those of the session, got others")
+            fork = Sequence(model.pool, sequence.tokens, adapters=sequence.adapters)
             keep = partial(hand_over, weakref.ref(self), model.loop)
             request = model.text_request(fork, checked, key=None, whole=whole, keep=keep)
-            generation = Generation(model.thread, request, callback, self)  # it cancels what is dropped
+            generation = Generation(model, request, callback, self)  # it cancels what is dropped
 
             def begin() -> None:
                 model.scheduler.check_room(0)
@@ -241,17 +276,76 @@ class Session(NotCopied):
                 raise
             return generation
 
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
+        """Where it is now: `InferenceEngine.restore_session` goes on from there, in any process.
+
+        Parameters
+        ----------
+        compress : store with zlib what gets smaller by it.
+        notes : what is to be kept with it, as what JSON can hold.
+
+        Raises
+        ------
+        ConfigError : a generation goes on from here; an option of the engine cannot be saved.
+        """
+        return self.taken(notes).serialize(compress=compress)
+
+    def snapshot_to_file(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compress: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`snapshot`, to a file, which is replaced as a whole. Raises ModelFileError if it cannot be."""
+        write(self.taken(notes), path, compress)
+
+    def taken(self, notes: Mapping[str, Any] | None = None, kind: str = "session") -> EngineSnapshot:
+        """What `snapshot` gives the bytes of."""
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            return snapshot_of(
+                self._model, self._call(lambda: Taken.of(sequence)), kind, sequence.adapters, notes
+            )
+
+    @classmethod
+    def restored(
+        cls, model: LoadedModel, default_sampler: SamplerConfig, snapshot: EngineSnapshot, loras: Loras
+    ) -> Session:
+        """See `InferenceEngine.restore_session`."""
+        if snapshot.kind == "generation":
+            raise SnapshotIncompatible("expected one of a session, got one of a generation")
+        check_fits(model, snapshot)
+        data, adapters = page_data(model, snapshot), adaptation(model, snapshot, loras)
+        made = cls(model, default_sampler, adapters)
+        try:
+            made._call(lambda: put(made._sequence, snapshot, data))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     # --- keys and values ----------------------------------------------------------------------------
 
     def kv_snapshot(self) -> KvSnapshot:
         """A copy of the sequence: its tokens, keys, values and recurrent state."""
         with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
+            self._call(sequence.settle)
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
             data = self._call(lambda: sequence.kv.snapshot(sequence.cached_len))
             config = model.config
-            return KvSnapshot(self.tokens, data, config.kv_type, config.page_size, model.fingerprint)
+            return KvSnapshot(
+                self.tokens,
+                data,
+                config.kv_type,
+                config.page_size,
+                model.fingerprint,
+                named(sequence.adapters),
+            )
 
     def kv_restore(self, snapshot: KvSnapshot) -> None:
         """Puts a snapshot in place of the sequence.
@@ -278,6 +372,8 @@ class Session(NotCopied):
                     f"snapshot: expected one of model {model.fingerprint.display()}, "
                     f"got one of {snapshot.fingerprint.display()}"
                 )
+            if snapshot.adapters != named(sequence.adapters):
+                raise ConfigError("snapshot: expected the adapters of the session, got others")
             tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
             n = len(tokens)
 
@@ -308,6 +404,12 @@ class Session(NotCopied):
     def __del__(self) -> None:
         if hasattr(self, "_sequence") and not self._is_closed:
             self._model.thread.wake()  # the loop frees what it held
+
+
+def named(adapters: Adaptation | None) -> tuple[tuple[bytes, float], ...]:
+    """(fingerprint, scale) of each adapter."""
+    applied = () if adapters is None else adapters.applied
+    return tuple((item.lora.fingerprint, item.scale) for item in applied)
 
 
 def hand_over(to: weakref.ref[Session], loop: EngineLoop, sequence: Sequence) -> None:

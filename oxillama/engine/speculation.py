@@ -11,7 +11,7 @@ from oxillama.sampling.drafts import DraftSampler, accept_or_replace
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Distribution, Sampler
-from oxillama.speculative.length import Acceptance
+from oxillama.speculative.length import Acceptance, Outlook
 
 
 @dataclass
@@ -51,6 +51,8 @@ class Speculation:
     random : draws drafts and residuals by the rejection rule; None for the seeded rule.
     distributions : what the drafted tokens that are not verified yet were drawn from; of the rejection rule.
     n_drafted, n_accepted : drafted tokens of the last pass, and those that were right.
+    least : probability that a draft is accepted below which it ends.
+    outlook : of the last draft.
     """
 
     drafter: Drafter
@@ -61,10 +63,13 @@ class Speculation:
     acceptance: Acceptance = field(default_factory=Acceptance)
     n_drafted: int = 0
     n_accepted: int = 0
+    least: float = 0.0
+    outlook: Outlook | None = None
 
     def draft_sampler(self, sampler: Sampler) -> DraftSampler:
         """What samples the next draft."""
-        return DraftSampler(sampler, self.random)
+        self.outlook = Outlook(self.acceptance, self.least)
+        return DraftSampler(sampler, self.random, self.outlook.goes_on)
 
     def verify(
         self, sampler: Sampler, row: np.ndarray, history: list[int], drafted: int, top: int | None
@@ -80,10 +85,14 @@ class Speculation:
         """A pass has run so many drafted tokens, which are verified now."""
         self.n_drafted, self.n_accepted = n_drafted, 0
 
+    def skip(self) -> None:
+        """A pass has run none."""
+        self.acceptance.note(0, 0)
+
     def end(self) -> tuple[int, int]:
         """Notes what became of them: how many there were, and how many were accepted."""
         drafted, accepted = self.n_drafted, self.n_accepted
-        self.acceptance.note(drafted, accepted)
+        self.acceptance.note(drafted, accepted, self.outlook.probabilities if self.outlook else ())
         self.stats.drafted += drafted
         self.stats.accepted += accepted
         self.stats.passes += bool(drafted)

@@ -9,27 +9,41 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence as Listed
 
-from oxillama.engine.drafters import Drafter
+import numpy as np
+
+from oxillama.engine.drafters import Drafter, HiddenStateDrafter
 from oxillama.engine.faults import note
-from oxillama.engine.request import TextRequest
+from oxillama.engine.request import Request, TextRequest
+from oxillama.engine.runner import Tap
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState
 from oxillama.engine.speculation import Speculation
-from oxillama.speculative.length import SMOOTHING, RowCosts, draft_lengths
+from oxillama.speculative.length import FIRST_PROBE, IN_A_ROW, PROBE, Acceptance, RowCosts, draft_lengths
 
 log = logging.getLogger(__name__)
 
 
 class Speculator:
-    """Drafts for the streams of an engine, before each step."""
+    """Drafts for the streams of an engine, before each step.
 
-    def __init__(self) -> None:
-        self._costs = RowCosts()
-        self._pass_seconds: dict[str, float] = {}  # by drafter: one more token for all its requests
+    Parameters
+    ----------
+    costs : what steps and passes take, as far as it is known.
+    """
+
+    def __init__(self, costs: RowCosts | None = None) -> None:
+        self._costs = costs or RowCosts()
+        self._latest: dict[str, Acceptance] = {}  # of the text that each drafter drafted for last
+        self._since_probe = self._in_a_row = 0  # steps; those with drafts
+        self._seen: list[tuple[TextRequest, int, np.ndarray]] = []  # hidden states, not observed yet
 
     def draft(self, requests: list[TextRequest]) -> None:
         """Adds drafts to the sequences of those running requests that speculate."""
+        if self._seen:
+            self._observe_hidden()
+        began = time.perf_counter()
         streams = [r for r in requests if r.sequence.state is SeqState.DECODING and r.wanted]
         asking = [
             (request, request.speculation)
@@ -39,24 +53,59 @@ class Speculator:
         ]
         if not asking:
             return
-        lengths = self._lengths(sum(request.sequence.pending for request in streams), asking)
+        n_rows = sum([request.sequence.pending for request in streams])
+        self._since_probe += 1
+        for _, speculation in asking:
+            self._remember(speculation.drafter.name, speculation.acceptance)
+        may_probe = self._since_probe >= FIRST_PROBE  # streams take turns
+        asking = [(r, s) for r, s in asking if not s.acceptance.rests(n_rows, may_probe)]
+        if not asking:
+            return
+        lengths = self._lengths(n_rows, asking)
+        deciding = time.perf_counter() - began
         for drafter in {id(s.drafter): s.drafter for _, s in asking}.values():
             of_this = [(r, n) for (r, s), n in zip(asking, lengths) if s.drafter is drafter and n > 0]
             if of_this:
-                self._propose(drafter, [r for r, _ in of_this], [n for _, n in of_this])
+                self._propose(drafter, [r for r, _ in of_this], [n for _, n in of_this], deciding)
+
+    def _remember(self, drafter: str, acceptance: Acceptance) -> None:
+        """Has a new text begin with what is known of the last one, if a model drafts for both."""
+        known = self._latest.get(drafter)
+        if known is not acceptance:
+            if known is not None and known.is_graded and acceptance.is_fresh:
+                acceptance.take_over(known)
+            self._latest[drafter] = acceptance
 
     def _lengths(self, n_rows: int, asking: list[tuple[TextRequest, Speculation]]) -> list[int]:
-        """How many tokens each request drafts beside ``n_rows`` rows."""
-        return draft_lengths(
-            n_rows,
-            [speculation.acceptance for _, speculation in asking],
-            [room(request, speculation.most) for request, speculation in asking],
-            [self._pass_seconds.get(speculation.drafter.name, 0.0) for _, speculation in asking],
-            self._costs,
-        )
+        """How many tokens each request drafts at most beside ``n_rows`` rows.
 
-    def _propose(self, drafter: Drafter, requests: list[TextRequest], counts: list[int]) -> None:
-        started = time.perf_counter()
+        A draft of a model ends by itself where the next token does not pay (`Outlook`).
+        """
+        rooms = [room(request, speculation.most) for request, speculation in asking]
+        pass_seconds = [self._costs.seconds_of_pass(speculation.drafter.name) for _, speculation in asking]
+        acceptances = [speculation.acceptance for _, speculation in asking]
+        start = max(self._costs.seconds_of_start(speculation.drafter.name) for _, speculation in asking)
+        plan = draft_lengths(n_rows, acceptances, rooms, pass_seconds, self._costs, start)
+        row_seconds = self._costs.seconds_of_row(n_rows, max(1, sum(plan.lengths)))
+        lengths = plan.lengths
+        for i, (_, speculation) in enumerate(asking):
+            acceptance, speculation.least = acceptances[i], 0.0
+            acceptance.resting = 0 if lengths[i] or not rooms[i] else n_rows
+            if not lengths[i] and acceptance.wants_probe and self._since_probe >= FIRST_PROBE:
+                lengths[i] = min(PROBE, rooms[i])
+                self._since_probe = 0
+            elif lengths[i] and acceptance.is_graded:
+                lengths[i] = rooms[i]
+                token_seconds = row_seconds + pass_seconds[i] / len(asking)
+                speculation.least = plan.rate * token_seconds / acceptance.rate
+        self._in_a_row = self._in_a_row + 1 if any(lengths) and self._in_a_row < IN_A_ROW else 0
+        return lengths if self._in_a_row else [0] * len(lengths)
+
+    def _propose(
+        self, drafter: Drafter, requests: list[TextRequest], counts: list[int], deciding: float
+    ) -> None:
+        """Drafts with one drafter; ``deciding`` : seconds that it took to find the lengths."""
+        started = time.perf_counter() - deciding
         samplers = [
             request.speculation.draft_sampler(request.sampler)
             for request in requests
@@ -68,20 +117,56 @@ class Speculator:
             finally:
                 for sampler in samplers:
                     sampler.rewind()
-        except Exception:  # the texts go on without drafts
-            note(log, logging.ERROR, "%s: cannot draft", drafter.name, exc_info=True)
-            for request in requests:
-                request.speculation = None
-                drafter.forget(request.sequence)
+        except Exception:
+            give_up(drafter, requests)
             return
-        seconds = (time.perf_counter() - started) / max(1, *map(len, proposals))
-        known = self._pass_seconds.get(drafter.name, seconds)
-        share = SMOOTHING if seconds > known else 0.5  # what took longer may have been waiting
-        self._pass_seconds[drafter.name] = known + share * (seconds - known)
+        self._note_seconds(requests, time.perf_counter() - started, max(map(len, proposals)))
         for request, sampler, tokens in zip(requests, samplers, proposals):
             request.sequence.draft(tokens)
             assert request.speculation is not None
             request.speculation.distributions = sampler.distributions
+
+    def _note_seconds(self, requests: list[TextRequest], seconds: float, longest: int) -> None:
+        """Notes what a drafter took, for each token and beside that."""
+        speculations = [r.speculation for r in requests if r.speculation is not None]
+        name = speculations[0].drafter.name
+        outlooks = [s.outlook for s in speculations if s.outlook is not None and s.outlook.probabilities]
+        if not outlooks:  # it runs no passes
+            if longest:
+                self._costs.observe_pass(name, seconds / longest)
+            return
+        passes = [o.pass_seconds for o in outlooks if o.pass_seconds is not None]
+        if passes:
+            self._costs.observe_pass(name, min(passes))
+            if all(s.stats.passes for s in speculations):  # a first draft runs the prompt, too
+                catches_up = any(s.acceptance.idle for s in speculations)
+                self._costs.observe_start(name, seconds - longest * min(passes), at_most=catches_up)
+
+    def taps(self, requests: Listed[Request]) -> list[Tap | None]:
+        """For each request what takes the hidden states of its rows, or None; empty if none is wanted."""
+        found = [self._tap(request) for request in requests]
+        return found if any(found) else []
+
+    def _tap(self, request: Request) -> Tap | None:
+        if not isinstance(request, TextRequest) or request.speculation is None:
+            return None
+        if not getattr(request.speculation.drafter, "needs_hidden", False):  # most drafters have no such word
+            return None
+        return lambda start, hidden: self._seen.append((request, start, hidden))
+
+    def _observe_hidden(self) -> None:
+        """Shows drafters the hidden states of the last pass, without those of tokens that were rejected."""
+        seen, self._seen = self._seen, []
+        for request, start, hidden in seen:
+            if request.speculation is None or request.finish_reason is not None:
+                continue
+            drafter, n = request.speculation.drafter, request.sequence.cached_len - start
+            assert isinstance(drafter, HiddenStateDrafter)
+            try:
+                if n > 0:
+                    drafter.observe(request.sequence, start, hidden[:n])
+            except Exception:
+                give_up(drafter, [request])
 
     def observe(self, batch: ScheduledBatch, seconds: float) -> None:
         """Notes how long a step took, drafting left out."""
@@ -89,10 +174,14 @@ class Speculator:
             self._costs.observe(batch.n_decode, seconds)
 
 
-def room(request: TextRequest, most: int) -> int:
-    """How many tokens a request may draft: the last of a text need not be drafted.
+def give_up(drafter: Drafter, requests: list[TextRequest]) -> None:
+    """Logs the error of a drafter. The texts go on without drafts."""
+    note(log, logging.ERROR, "%s: cannot draft", drafter.name, exc_info=True)
+    for request in requests:
+        request.speculation = None
+        drafter.forget(request.sequence)
 
-    A recurrent sequence whose draft was rejected goes back to its last checkpoint, and what was accepted is
-    run again with the next draft. Where that is much it drafts nothing, and so gets a new checkpoint.
-    """
-    return max(0, min(most, request.n_left - 1)) if request.sequence.pending <= most else 0
+
+def room(request: TextRequest, most: int) -> int:
+    """How many tokens a request may draft: the last of a text need not be drafted."""
+    return max(0, min(most, request.n_left - 1))

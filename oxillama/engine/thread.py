@@ -63,12 +63,12 @@ class EngineThread:
         self._first = threading.Lock()  # held by the thread
         self._started, self._ended = threading.Event(), threading.Event()
 
-    def submit(self, request: Request, *, limited: bool = True) -> None:
-        """Queues a request.
+    def submit(self, *requests: Request, limited: bool = True) -> None:
+        """Queues requests, all or none; the scheduler then sees all of them in the same step.
 
         Raises
         ------
-        QueueFull : the queue is full, and the request is ``limited``.
+        QueueFull : the queue is full, and they are ``limited``: together they need one place.
         EngineClosed : the thread has ended.
         """
         loop = self._need_loop()
@@ -76,9 +76,11 @@ class EngineThread:
             self._check_open()
             if limited:
                 loop.scheduler.check_room(len(self._coming))
-            self._coming.add(request)
-            request.submit(loop.scheduler.clock())
-            self._inbox.put(partial(self._add, request))
+            now = loop.scheduler.clock()
+            for request in requests:
+                self._coming.add(request)
+                request.submit(now)
+            self._inbox.put(partial(self._add, requests))
         self._start()
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
@@ -210,14 +212,15 @@ class EngineThread:
     def _has_requests(self) -> bool:
         return self.loop is not None and bool(self.loop.scheduler.waiting or self.loop.scheduler.running)
 
-    def _add(self, request: Request) -> None:
+    def _add(self, requests: tuple[Request, ...]) -> None:
         with self._starting.lock:
-            self._coming.discard(request)
+            self._coming.difference_update(requests)
         loop = self._need_loop()
-        try:
-            loop.add(request)
-        except Exception as error:
-            loop.scheduler.finish(request, "error", fault(error))
+        for request in requests:
+            try:
+                loop.add(request)
+            except Exception as error:
+                loop.scheduler.finish(request, "error", fault(error))
 
     def _cancel_all(self) -> None:
         self._is_ending = True

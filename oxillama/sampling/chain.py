@@ -30,6 +30,7 @@ class SamplerChain:
     early_steps : what takes their place while fewer than ``config.min_tokens`` tokens were generated.
     window : how many of the latest tokens the stages look at; -1 for all.
     has_callables : whether a stage is the user's own, which may raise anything and have a state of its own.
+    takes_highest : whether it does nothing but take the highest logit, of those that a grammar allows.
     """
 
     def __init__(self, config: SamplerConfig, kernels: Kernels, eog: Collection[int], breakers: Any) -> None:
@@ -46,6 +47,11 @@ class SamplerChain:
         self.largest_token = max(named, default=-1)
         self.window = history_window(config)
         self.has_callables = any(callable(stage) for stage in config.order)
+        self.takes_highest = (
+            config.is_greedy
+            and not (named or config.min_tokens or config.allowed_tokens is not None)
+            and all(isinstance(stage, tuple) and stage[0] == "temperature" for stage in stages)
+        )
 
     @classmethod
     def from_config(

@@ -9,11 +9,15 @@ in both cases; only by the seeded rule they are those of the same seed without d
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 
 from oxillama.errors import GrammarError, SamplingError
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Distribution, Sampler
+from oxillama.sampling.workspaces import workspaces
 
 
 class DraftSampler:
@@ -24,17 +28,28 @@ class DraftSampler:
     sampler : that will choose the tokens.
     random : draws the drafts of the rejection rule, which must not depend on the sampler's own numbers; None
         for the seeded rule.
+    pays : told the draft model's own probability of each sampled token; whether another one is worth a pass.
 
     Attributes
     ----------
     distributions : what each token was drawn from; of the rejection rule only.
+    is_done : whether no further token is worth a pass of the draft model. The tokens so far are verified: to
+        leave one out by what it is would change the distribution of the rejection rule.
     """
 
-    def __init__(self, sampler: Sampler, random: Xorshift64 | None = None) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        random: Xorshift64 | None = None,
+        pays: Callable[[float], bool] | None = None,
+    ) -> None:
         self.sampler = sampler
         self.distributions: list[Distribution] = []
+        self.is_done = False
         self._random = random
+        self._pays = pays
         self._n_generated = sampler.n_generated
+        self._is_greedy = sampler.chain.takes_highest and sampler.constraint is None
 
     def sample(self, row: np.ndarray, history: list[int]) -> int | None:
         """A token after ``history`` by the logits ``row`` (vocab,) of a draft model; None if there is none.
@@ -42,15 +57,23 @@ class DraftSampler:
         Stages of the user's own may have a state that cannot be set back, so they are not called.
         """
         try:
-            if self.sampler.chain.has_callables:
-                return self._certain(int(row.argmax()))
-            if self._random is None:
-                return self.sampler.sample(row, history)
-            drawn_from = self.sampler.distribution(row, history)
-            token = draw(*drawn_from, self._random.uniform())
-            self.sampler.accept(token)
+            token = self._sampled(row, history)
         except (SamplingError, GrammarError):  # the draft model likes nothing that the grammar allows, say
             return None
+        if self._pays is not None:
+            (workspace,) = workspaces(self.sampler.chain.kernels, len(row))
+            workspace.start(row)
+            self.is_done = not self._pays(math.exp(workspace.logprob(token)))
+        return token
+
+    def _sampled(self, row: np.ndarray, history: list[int]) -> int:
+        if self.sampler.chain.has_callables:
+            return self._certain(int(row.argmax()))
+        if self._random is None:
+            return int(row.argmax()) if self._is_greedy else self.sampler.sample(row, history)
+        drawn_from = self.sampler.distribution(row, history)
+        token = draw(*drawn_from, self._random.uniform())
+        self.sampler.accept(token)
         self.distributions.append(drawn_from)
         return token
 

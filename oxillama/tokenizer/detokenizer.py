@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 
+from oxillama.errors import TokenizerError
 from oxillama.tokenizer.segmenters.base import SPACE
 from oxillama.tokenizer.segmenters.byte_pair import CHAR_TO_BYTE
 from oxillama.tokenizer.segmenters.longest_match import unescape_rwkv
@@ -28,6 +29,18 @@ class StreamDecoder:
     def flush(self) -> str:
         """End the stream; return what is left, incomplete characters as U+FFFD."""
         return self._utf8.decode(b"", final=True)
+
+    @property
+    def undecoded(self) -> bytes:
+        """Bytes of a character that is not whole."""
+        return self._utf8.getstate()[0]
+
+    def go_on(self, undecoded: bytes) -> None:
+        """Begin with the `undecoded` bytes of another decoder; TokenizerError if they begin no character."""
+        self._utf8.reset()
+        if self._utf8.decode(undecoded):
+            raise TokenizerError(f"stream: expected the beginning of a character, got {undecoded!r:.80}")
+        self._strip = False
 
     def piece(self, id: int) -> bytes:
         """Take the next token; return its bytes, complete characters or not."""

@@ -12,6 +12,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 
 from benchmarks import busy, curves, peers, plot, timing
 from benchmarks.__main__ import main
+from benchmarks.drafting import copying_work, frequent
 from benchmarks.make_model import write_model
 from benchmarks.shapes import Shape
 from oxillama.bench.report import Metric, Row, Summary, table
@@ -107,6 +109,42 @@ def test_what_cannot_be_measured_is_refused_at_once(
     assert main([*flags, "--model", str(model)]) == 2
     captured = capsys.readouterr()
     assert message in captured.err and captured.out == ""
+
+
+def test_speculation_measures_every_part(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It asserts by itself that drafts change no text."""
+    report = tmp_path / "report.json"
+    run = ["speculation", "--model", str(model), "--threads", "1", "--rounds", "1", "--warmup", "0"]
+    assert main([*run, "--new", "8", "--json", str(report)]) == 0
+    metrics = {result["metric"] for result in json.loads(report.read_text())["results"]}
+    assert {f"lookup, {work}" for work in ("extract", "rewrite", "edit")} < metrics
+    assert {"oracle, 80% right, 7", "oracle, 80% right, chosen", "oracle, 8 streams, 0% right"} < metrics
+    assert {"demo, 1 stream at temperature 0.8", "beams, a step"} < metrics
+    out = capsys.readouterr().out
+    assert "a step of n rows, relative to one" in out
+    assert "of the drafted tokens accepted" in out
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [(["guesses"], "parts: expected"), (["none"], "--model: expected"), (["demo", "--new", "4"], "--new")],
+)
+def test_speculation_refuses_what_it_cannot_measure(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["speculation", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_copying_work_copies_most_of_its_prompt() -> None:
+    for work in copying_work(48, 1000):
+        assert len(work.text) == 48
+        assert max(work.prompt + work.text) < 1000
+        copied = [pair in set(pairwise(work.prompt)) for pair in pairwise(work.text)]
+        assert 0.6 < sum(copied) / len(copied) < 1
+    assert frequent([1] * 90 + [2] * 5 + [3] * 5) == [2, 3]
 
 
 def test_rows_of_other_engines_have_a_table_of_their_own() -> None:

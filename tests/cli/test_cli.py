@@ -313,7 +313,7 @@ class FixedParser:
         (["-p", "x", "--nonsense\n\x1b[2J"], r"unrecognized arguments: --nonsense\n\x1b[2J"),
         (["-f", "absent\nfile"], r"prompt: absent\nfile cannot be read: No such file"),
         (["-f", "."], "prompt: . cannot be read: Is a directory"),
-        ([], "one of the arguments -p/--prompt -f/--file is required"),
+        ([], "prompt: expected text, got none"),
     ],
 )
 def test_bad_arguments_of_run(model: Path, flags: list[Text], message: str) -> None:

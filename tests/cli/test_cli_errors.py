@@ -26,7 +26,9 @@ INPUTS: dict[str, Arguments] = {
     "run, tokenizer": lambda path, out: ["run", demo.DRAFT, "-p", "x", "--tokenizer", path],
     "chat": lambda path, out: ["chat", path],
     "chat, template": lambda path, out: ["chat", demo.DRAFT, "--chat-template", path / "x"],
+    "verify": lambda path, out: ["verify", path, "--model", demo.DRAFT],
     "info": lambda path, out: ["info", path],
+    "snapshot": lambda path, out: ["snapshot", "info", path],
     "tokenize": lambda path, out: ["tokenize", path, "x"],
     "quantize": lambda path, out: ["quantize", path, out, "Q8_0"],
     "quantize, imatrix": lambda path, out: ["quantize", demo.DRAFT, out, "Q4_0", "--imatrix", path],
@@ -39,6 +41,7 @@ INPUTS: dict[str, Arguments] = {
 """A command line for each file that a command reads."""
 
 OUTPUTS: dict[str, Arguments] = {
+    "run, receipt": lambda path, out: ["run", demo.DRAFT, "-p", "x", "-n", "1", "--receipt", path],
     "quantize": lambda path, out: ["quantize", demo.DRAFT, path, "Q4_0", "--allow-requantize"],
     "imatrix": lambda path, out: ["imatrix", demo.DRAFT, demo.HELDOUT, "-o", path, "--chunks", "1"],
     "bench": lambda path, out: ["bench", demo.DRAFT, "--json", path, "--rounds", "1"],

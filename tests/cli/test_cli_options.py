@@ -35,7 +35,9 @@ def other_value(cls: type, name: str) -> Any:
         "regex": "a*",
         "choices": ("x",),
         "stop": ("x",),
+        "adapters": (("a=b.gguf", 0.5),),
         "speculate": "lookup",
+        "draft_corpus": ("notes.txt",),
         "draft_acceptance": "rejection",
         "order": ("top_k", "typical_p", "temperature"),
     }
@@ -54,6 +56,8 @@ def texts_of(value: Any) -> list[str]:
     """How the value is said on the command line."""
     if isinstance(value, dict):
         return [f"{token}{bias:+}" for token, bias in value.items()]
+    if isinstance(value, tuple) and isinstance(value[0], tuple):
+        return [f"{path}={scale}" for path, scale in value]
     if isinstance(value, tuple):
         return [";".join(map(str, value))]
     return [] if isinstance(value, bool) else [str(value)]
@@ -82,7 +86,7 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
     shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window"}
-    assert set(options.EXCLUDED) == shared | {"logprobs", "top_logprobs", "keep_logits"}
+    assert set(options.EXCLUDED) == shared | {"logprobs", "top_logprobs", "keep_logits", "receipt"}
 
 
 @pytest.mark.parametrize(

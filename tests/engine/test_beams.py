@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from oxillama import BeamHypothesis, BeamSearchConfig, ConfigError, InferenceEngine, KvCacheFullError, demo
-from oxillama.engine.beams import likeliest
+from oxillama import (
+    AsyncEngine,
+    BeamHypothesis,
+    BeamSearchConfig,
+    ConfigError,
+    EngineClosed,
+    InferenceEngine,
+    KvCacheFullError,
+    PromptError,
+    demo,
+)
+from oxillama.engine.beams import EngineBeams, beam_generate, likeliest
 
 PROMPT = "Once upon a time"
 
@@ -170,3 +182,126 @@ def test_scores() -> None:
     assert hypothesis.score() == -2.0
     assert hypothesis.score(0.5) == -4.0
     assert math.isclose(BeamHypothesis((), 0.0, False).score(), 0.0)
+
+    with_prompt = hypothesis.after((7, 8))
+    assert with_prompt == BeamHypothesis((7, 8, 1, 2, 3, 4), -8.0, True)
+    assert with_prompt.score(1.0, 2) == hypothesis.score(1.0)
+    for wrong in (5, -1, True):
+        with pytest.raises(ConfigError, match="prompt_len: expected"):
+            hypothesis.score(1.0, wrong)
+
+
+# --- the same search by other ways ----------------------------------------------------------------------
+
+
+class Rows:
+    """Runs one sequence by an engine, and notes what it was asked to run."""
+
+    def __init__(self, engine: InferenceEngine, whole: bool) -> None:
+        self.engine, self.whole = engine, whole
+        self.tokens: list[int] = []
+        self.asked: list[int] = []
+
+    def forward_tokens(self, tokens: list[int]) -> np.ndarray:
+        self.asked.append(len(tokens))
+        self.tokens = [*self.tokens, *tokens]
+        rows = self.engine.logits(self.tokens)[-len(tokens) :]
+        return rows if self.whole else rows[-1]
+
+    def reset(self) -> None:
+        self.tokens = []
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("width", [1, 3])
+def test_any_model_is_searched_alike(engine: InferenceEngine, whole: bool, width: int) -> None:
+    prompt = engine.tokenizer.encode(PROMPT)
+    config = BeamSearchConfig(beam_width=width, max_new_tokens=8)
+    rows = Rows(engine, whole)
+    found = beam_generate(config, np.array(prompt), rows, engine.tokenizer.eog_ids)
+    assert found == engine.beam_generate(PROMPT, config)
+    assert found == [h.after(prompt) for h in engine.beam_search(PROMPT, config)]
+    assert found[0].score(1.0, len(prompt)) == engine.beam_search(PROMPT, config)[0].score()
+    assert rows.asked[0] == len(prompt)
+    assert width > 1 or rows.asked[1:] == [1] * 7  # nothing is run twice
+
+
+def test_a_search_by_any_model_ends_with_its_token(engine: InferenceEngine) -> None:
+    prompt = engine.tokenizer.encode(PROMPT)
+    config = BeamSearchConfig(beam_width=2, max_new_tokens=6)
+    plain = beam_generate(config, prompt, Rows(engine, False))
+    assert not any(h.finished for h in plain)
+    end = plain[0].tokens[len(prompt) + 2]
+    for ends in (end, [end]):
+        found = beam_generate(config, prompt, Rows(engine, False), ends)
+        assert any(h.finished and h.tokens[-1] == end for h in found)
+    with pytest.raises(PromptError, match="prompt: "):
+        beam_generate(config, [], Rows(engine, False))
+    with pytest.raises(ConfigError, match="eos_id: expected token ids"):
+        beam_generate(config, prompt, Rows(engine, False), "end")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="config: expected"):
+        beam_generate(None, prompt, Rows(engine, False))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="config: expected"):
+        engine.beam_search(PROMPT, 4)  # type: ignore[arg-type]
+
+
+def test_a_step_of_a_search_is_one_pass(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, call, counts = engine.model.runner.forward, engine.model.call, Counter[str]()
+
+    def counted(name: str, function: Any) -> Any:
+        return lambda *arguments: counts.update([name]) or function(*arguments)
+
+    monkeypatch.setattr(engine.model.runner, "forward", counted("passes", forward))
+    monkeypatch.setattr(engine.model, "call", counted("jobs", call))
+    engine.beam_search(PROMPT, BeamSearchConfig(beam_width=4, max_new_tokens=10, early_stopping=False))
+    assert counts == {"passes": 10, "jobs": 11}  # and one that frees the pages
+
+
+def test_searches_in_asyncio(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = BeamSearchConfig(beam_width=3, max_new_tokens=10)
+    expected = engine.beam_search(PROMPT, config, banned_tokens=(5,))
+    long = BeamSearchConfig(beam_width=2, max_new_tokens=450, early_stopping=False)
+    rows, steps = EngineBeams.rows, Counter[EngineBeams]()
+    monkeypatch.setattr(EngineBeams, "rows", lambda self, beams: steps.update([self]) or rows(self, beams))
+
+    async def main() -> None:
+        async with AsyncEngine(engine) as many:
+            text = asyncio.ensure_future(many.generate(PROMPT, max_tokens=30, temperature=0))
+            assert await many.beam_search(PROMPT, config, banned_tokens=(5,)) == expected
+            with pytest.raises(ConfigError):
+                await many.beam_search(PROMPT, mirostat=2)
+            assert await text == engine.generate(PROMPT, max_tokens=30, temperature=0)
+            left = asyncio.ensure_future(many.beam_search(PROMPT, long))
+            cut = asyncio.ensure_future(many.beam_search(PROMPT, long))
+            while len(engine.model.loop.held) < 4:
+                await asyncio.sleep(0.001)
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            while len(engine.model.loop.held) > 2:
+                await asyncio.sleep(0.001)
+            assert min([*steps.values()][1:]) < 300
+        assert not engine.model.loop.held
+        with pytest.raises(EngineClosed):
+            await cut
+        with pytest.raises(EngineClosed):
+            await many.beam_search(PROMPT)
+        finishing = AsyncEngine(engine)
+        whole = asyncio.ensure_future(finishing.beam_search(PROMPT, config, banned_tokens=(5,)))
+        await asyncio.sleep(0)
+        await finishing.aclose(finish=True)
+        assert await whole == expected
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+@pytest.mark.parametrize("size", [1, 63, 64, 200, 3000])
+def test_the_likeliest_of_any_number(size: int, n: int) -> None:
+    """Also among equals, zeros, and in blocks of which only the largest is looked at first."""
+    rng = np.random.default_rng(size)
+    for digits in (1, 16):
+        p = np.round(rng.random(size) ** 8, digits)
+        ids = rng.permutation(size).astype(np.int32)
+        order = [i for i in np.lexsort((ids, -p)) if p[i] > 0][:n]
+        assert likeliest(ids, p, n) == [(int(ids[i]), float(p[i])) for i in order]

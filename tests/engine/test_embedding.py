@@ -12,6 +12,7 @@ from oxillama import ConfigError, InferenceEngine, PoolingMode, PromptError
 from oxillama.engine import loading
 from oxillama.engine.embedding import pool_hidden_states
 from oxillama.errors import LoadError
+from oxillama.weights.linear import Pass
 from tests.support.kernels import normal, same_bits
 from tests.support.serving import Letters
 from tests.support.tiny_file import write_tiny_model
@@ -47,7 +48,7 @@ def test_states_are_those_the_output_matrix_sees(engine: InferenceEngine) -> Non
     output = engine.model.runner.model.output
     logits = np.empty((len(tokens), engine.spec.n_vocab), np.float32)
     assert output is not None
-    output.apply(states, logits, np.empty(output.scratch_bytes(len(tokens)), np.uint8), 1)
+    output.apply(states, logits, Pass(np.empty(output.scratch_bytes(len(tokens)), np.uint8), 1))
     assert same_bits(logits, engine.logits(TEXTS[0]))
 
 

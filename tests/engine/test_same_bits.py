@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 
@@ -10,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.config.sampler import SamplerConfig
+from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.request import Request
 from oxillama.errors import KvCacheFullError
-from tests.support.serving import NAMES, Serving, check_as_alone, n_vocab_of
+from oxillama.grammar import Grammar
+from tests.support.serving import NAMES, STACKS, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
 from tests.support.zoo import RECURRENT
 
@@ -20,6 +23,9 @@ SAMPLERS = (
     SamplerConfig.greedy(),
     SamplerConfig(temperature=1.5, top_k=0, seed=1),
     SamplerConfig(temperature=0.9, seed=2, repetition_penalty=1.3),
+    SamplerConfig(
+        temperature=1.2, top_k=0, seed=3, grammar=Grammar.parse('root ::= ([a-g] | "k" [l-p]){3,12} [q-z]*')
+    ),
 )
 
 
@@ -38,6 +44,9 @@ class Arrival:
     pauses: bool  # its reader takes a piece at a time, and not in every step
     drafts: int  # most tokens it drafts, and the share of them that is right
     right: float
+    adapters: str
+    start: int  # the token from which on the last of them applies
+    samples: int  # of its prompt
 
 
 arrivals = st.builds(
@@ -53,6 +62,9 @@ arrivals = st.builds(
     pauses=st.booleans(),
     drafts=st.sampled_from([0, 0, 1, 4, 8]),
     right=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
+    adapters=st.sampled_from(["", "", *STACKS]),
+    start=st.sampled_from([0, 0, 1, 16, 20, 64, 80]),
+    samples=st.sampled_from([1, 1, 1, 4]),
 )
 
 
@@ -74,6 +86,9 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
     max_sequences=st.sampled_from([1, 3, 64]),
     wait_ms=st.sampled_from([1e-6, 1e9]),
     kv_type=st.sampled_from(["f16", "f32", "bf16", "q8_0"]),
+    beams=st.sampled_from([0, 0, 1, 2, 4]),
+    beams_at=st.integers(0, 12),
+    beams_adapted=st.sampled_from(["", "", "a"]),
 )
 def test_each_request_gets_the_bits_it_gets_alone(
     name: str,
@@ -89,6 +104,9 @@ def test_each_request_gets_the_bits_it_gets_alone(
     max_sequences: int,
     wait_ms: float,
     kv_type: str,
+    beams: int,
+    beams_at: int,
+    beams_adapted: str,
 ) -> None:
     serving = Serving(
         name,
@@ -110,25 +128,31 @@ def test_each_request_gets_the_bits_it_gets_alone(
     live: list[tuple[Arrival, Request, int]] = []
     ended: list[tuple[Arrival, Request]] = []
     waiting = sorted(requests, key=lambda r: r.step)
+    beam_prompt = tuple(common[:20])
     for now in range(20_000):  # a page short and a token a step, readers that pause undo each other
         while waiting and waiting[0].step <= now:
             arrival = waiting.pop(0)
             prompt = common[: arrival.shared] + tokens_of(arrival.own, n_vocab, seed=7 + arrival.who)
-            request = serving.submit(
+            samples = serving.submit_samples(
                 prompt,
+                arrival.samples,
                 max_tokens=arrival.max_tokens,
                 sampler=SAMPLERS[arrival.sampler],
                 priority=arrival.priority,
                 window=1 if arrival.pauses else float("inf"),
                 drafts=arrival.drafts,
                 right=arrival.right,
+                adapters=arrival.adapters,
+                start=arrival.start,
             )
-            live.append((arrival, request, now))
+            live += [(arrival, request, now + 2 * i) for i, request in enumerate(samples)]
         for arrival, request, came in live:
             if now - came == arrival.aborted:
                 serving.cancel(request)
             if arrival.pauses and now % 3 == 0:  # asks for a piece more now and then, until it has it
                 request.window = len(request.pieces) + 1
+        if beams and now == beams_at:
+            check_beams(serving, beam_prompt, beams, beams_adapted)
         serving.step()
         ended += [(arrival, request) for arrival, request, _ in live if request.finish_reason]
         live = [entry for entry in live if not entry[1].finish_reason]
@@ -139,11 +163,29 @@ def test_each_request_gets_the_bits_it_gets_alone(
         if request.finish_reason == "error":
             needed = len(request.prompt) + arrival.max_tokens - 1  # the last token is never run
             assert isinstance(request.error, KvCacheFullError)
-            assert serving.pool.pages_for(needed) + 2 * serving.slot_pages > serving.pool.max_pages
+            # or beams held the pages
+            assert beams or serving.pool.pages_for(needed) + 2 * serving.slot_pages > serving.pool.max_pages
         elif request.finish_reason == "cancelled":
             assert arrival.aborted < 10**6
         check_as_alone(serving, request, arrival.max_tokens)
     serving.check_empty()
+
+
+def check_beams(serving: Serving, prompt: tuple[int, ...], width: int, adapters: str) -> None:
+    """A beam search beside the requests finds what it finds alone, if there are pages for it."""
+    config = BeamSearchConfig(beam_width=width, max_new_tokens=6)
+    try:
+        found = serving.beams(list(prompt), config, adapters)
+    except KvCacheFullError:
+        return
+    assert found == beams_alone(serving.name, serving.kv_type, prompt, config, adapters)
+
+
+@functools.cache
+def beams_alone(
+    name: str, kv_type: str, prompt: tuple[int, ...], config: BeamSearchConfig, adapters: str
+) -> list[BeamHypothesis]:
+    return Serving(name, kv_type=kv_type).beams(list(prompt), config, adapters)
 
 
 @settings(max_examples=40, deadline=None)

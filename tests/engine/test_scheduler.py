@@ -424,7 +424,7 @@ def test_what_ends_in_a_pass_ends_the_pass_when_it_is_most_of_it(monkeypatch: py
     )
     real, answers = serving.runner.run, list[bool]()
 
-    def run(sequences: list[Sequence], outputs: Any, cancelled: Any) -> list[np.ndarray | None]:
+    def run(sequences: list[Sequence], outputs: Any, cancelled: Any, *taps: Any) -> list[np.ndarray | None]:
         assert sum(s.scheduled_len for s in sequences) == 58
         for event in (
             lambda: None,
@@ -433,7 +433,7 @@ def test_what_ends_in_a_pass_ends_the_pass_when_it_is_most_of_it(monkeypatch: py
         ):
             event()
             answers.append(cancelled())
-        rows = real(sequences, outputs, cancelled)
+        rows = real(sequences, outputs, cancelled, *taps)
         serving.clock.now += 11
         cancelled()
         return rows

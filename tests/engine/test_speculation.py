@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, ModelFileError, SamplerConfig, demo
-from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, common_length, find_draft_model
+from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter, common_length
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.speculator import Speculator, room
 from oxillama.models.decoder import ForwardCancelled
-from oxillama.tokenizer.bridge import TokenizerBridge
+from oxillama.sampling.drafts import DraftSampler
+from oxillama.speculative.length import IN_A_ROW, PROBE, RowCosts
 from tests.support.serving import AsManyAsMayBe, Guesses, Serving, check_as_alone, n_vocab_of
-from tests.support.tiny_file import write_tiny_model
-from tests.support.tiny_models import tokens_of
+from tests.support.tiny_models import Tiny, tokens_of
 from tests.support.zoo import RECURRENT
 
 PROMPT = demo.PROMPTS[0]
@@ -92,6 +92,13 @@ def test_requests_with_and_without_drafts_share_a_batch(engine: InferenceEngine)
     assert [stream.result().text for stream in streams] == texts
 
 
+def test_penalties_of_streams_in_a_batch_see_no_drafts(engine: InferenceEngine) -> None:
+    options = {"max_tokens": 40, "temperature": 0, "repetition_penalty": 1.4}
+    texts = [engine.generate(prompt, **options) for prompt in demo.PROMPTS[:3]]
+    streams = [engine.stream(p, speculate=demo.DRAFT, **options) for p in demo.PROMPTS[:3]]
+    assert [stream.result().text for stream in streams] == texts
+
+
 def test_the_draft_model_keeps_nothing_of_a_request_that_ended(engine: InferenceEngine) -> None:
     drafter = engine.model.drafter(demo.DRAFT)
     assert isinstance(drafter, ModelDrafter)
@@ -129,8 +136,17 @@ def test_a_stage_of_the_user_is_called_for_the_tokens_of_the_text_alone(engine: 
 
 
 def test_a_model_that_does_not_fit_is_refused(engine: InferenceEngine, tmp_path: Path) -> None:
-    other = write_tiny_model(tmp_path / "other.gguf")
-    with pytest.raises(ConfigError, match="speculate"):
+    other = tmp_path / "other.gguf"
+    words = {
+        "model": ("str", "gpt2"),
+        "pre": ("str", "gpt-2"),
+        "tokens": ("[str]", [f"w{i}" for i in range(50)]),
+    }
+    words |= {"token_type": ("[i32]", [1] * 50), "merges": ("[str]", [])}
+    other.write_bytes(Tiny(metadata={f"tokenizer.ggml.{key}": pair for key, pair in words.items()}).file())
+    with pytest.raises(
+        ConfigError, match=r"speculate: .* text tokens of .*other\.gguf and the model .* got 0%"
+    ):
         engine.generate(PROMPT, speculate=other)
     for path in (tmp_path / "missing.gguf", ""):
         with pytest.raises(ModelFileError):
@@ -204,6 +220,57 @@ def test_drafts_give_way_where_pages_are_short(monkeypatch: pytest.MonkeyPatch) 
     assert serving.scheduler.preemptions == 0
     check_as_alone(serving, short, 6)
     check_as_alone(serving, long, 20)
+
+
+class Slow(RowCosts):
+    """Passes of a drafter take a hundred steps, and steps always the same."""
+
+    def observe(self, n_rows: int, seconds: float) -> None:
+        super().observe(n_rows, 1.0 + 0.1 * (n_rows - 1))
+
+    def observe_pass(self, drafter: str, seconds: float) -> None:
+        super().observe_pass(drafter, 100.0)
+
+
+def test_where_drafts_do_not_pay_the_drafter_is_asked_ever_more_seldom() -> None:
+    serving = Serving()
+    serving.loop.speculator = Speculator(Slow())
+    request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=4, right=1.0)
+    serving.run(request)
+    check_as_alone(serving, request, 150)
+    assert request.speculation is not None
+    stats = request.speculation.stats
+    assert (
+        3 <= stats.passes <= 6
+    )  # two until it is known what a pass takes, then after 8, 16, 32 and 64 tokens
+    assert stats.drafted <= 2 * 4 + PROBE * (stats.passes - 2)
+
+
+class Fast(RowCosts):
+    """Steps of any number of rows take the same time."""
+
+    def observe(self, n_rows: int, seconds: float) -> None:
+        super().observe(n_rows, 1.0)
+
+
+def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
+    serving = Serving()
+    serving.loop.speculator = Speculator(Fast())
+    request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=2, right=1.0)
+    n_steps = serving.run(request)
+    check_as_alone(serving, request, 150)
+    stats = request.speculation.stats  # type: ignore[union-attr]
+    n_plain = n_steps - 1 - stats.passes
+    assert stats.passes // (2 * IN_A_ROW) <= n_plain <= stats.passes // IN_A_ROW + 2
+
+
+def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
+        engine.model.loop.speculator = Speculator(Slow())
+        options = {"speculate": demo.DRAFT, "temperature": 0, "max_tokens": 60}
+        passes = [engine.stream(PROMPT, **options).result().speculation.passes for _ in range(3)]
+        assert passes[0] > 2
+        assert passes[1:] == [0, 0] or sum(passes[1:]) == 1  # less than `LAST_MODEL_PROBE` tokens
 
 
 def test_a_rollback_forgets_drafts() -> None:
@@ -286,16 +353,20 @@ def test_the_rejection_rule_is_plain_decoding_where_nothing_is_random(engine: In
     assert engine.generate(PROMPT, speculate=demo.DRAFT, draft_acceptance="rejection", **GREEDY) == text
 
 
-def test_auto_finds_the_smallest_model_that_fits(tmp_path: Path) -> None:
-    target = TokenizerBridge.from_gguf(demo.STORY)
-    assert find_draft_model(demo.STORY, target) == demo.DRAFT  # not the adapter, which is smaller
-    alone = tmp_path / "story.gguf"
-    alone.write_bytes(demo.STORY.read_bytes())
-    write_tiny_model(tmp_path / "another vocabulary.gguf")
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    assert find_draft_model(alone, target) is None
-    with InferenceEngine.from_gguf(alone, speculate="auto") as engine:
-        assert isinstance(engine.model.drafter(None), LookupDrafter)
-    with InferenceEngine.from_gguf(demo.STORY, speculate="auto") as engine:
-        assert isinstance(engine.model.drafter(None), ModelDrafter)
-        assert engine.generate(PROMPT, **GREEDY) == engine.generate(PROMPT, speculate="off", **GREEDY)
+def test_a_draft_model_stops_where_a_further_token_does_not_pay(engine: InferenceEngine) -> None:
+    drafter = engine.model.drafter(demo.DRAFT)
+    sequences = [Sequence(engine.model.pool, [5, 6, 7]), Sequence(engine.model.pool, [8, 9])]
+
+    def propose(sure: float) -> list[int]:
+        samplers = [
+            DraftSampler(engine.model.sampler(SamplerConfig.greedy()), pays=pays) for pays in stops(sure)
+        ]
+        return [len(found) for found in drafter.propose(sequences, samplers, [4, 4])]
+
+    def stops(sure: float) -> list[Any]:
+        return [lambda p: p >= sure, lambda p: True]
+
+    assert engine.model.call(lambda: propose(2.0)) == [1, 4]
+    assert engine.model.call(lambda: propose(0.0)) == [4, 4]
+    for sequence in sequences:
+        engine.model.call(lambda sequence=sequence: drafter.forget(sequence))

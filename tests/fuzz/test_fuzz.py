@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,6 +20,15 @@ from tests.fuzz.targets import TARGETS
 from tests.fuzz.unsound import Unsound
 
 SEED = 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Some inputs are made with files, which belong into no folder of the user's."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("fuzz"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(scope="module")

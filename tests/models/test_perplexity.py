@@ -11,13 +11,15 @@ import pytest
 from oxillama import InferenceEngine, demo
 
 RECORDED = json.loads(demo.PERPLEXITY.read_text())
-CASES = [result for result in RECORDED["results"] if result["adapter"] is None]
 
 
-@pytest.mark.parametrize("recorded", CASES, ids=lambda r: f"{r['model']} on {r['text']}")
+@pytest.mark.parametrize(
+    "recorded", RECORDED["results"], ids=lambda r: f"{r['model']}, {r['adapter']} on {r['text']}"
+)
 def test_perplexity_is_the_recorded_one(recorded: dict[str, Any]) -> None:
     folder = demo.STORY.parent
-    engine = InferenceEngine.from_gguf(folder / recorded["model"])
+    adapters = [folder / name for name in (recorded["adapter"],) if name]
+    engine = InferenceEngine.from_gguf(folder / recorded["model"], adapters=adapters)
     text = (folder / recorded["text"]).read_text(encoding="utf-8")
     losses: list[float] = []
     for document in text.split(RECORDED["separator"]):

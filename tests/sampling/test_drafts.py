@@ -169,3 +169,36 @@ def test_draw_takes_its_share() -> None:
     shares = [draw(ids, np.array([1.0, 0.0, 3.0]), u) for u in (0.0, 0.2, 0.25, 0.99)]
     assert shares == [5, 5, 9, 9]
     assert drafts.draw(ids, np.array([0.0, 2.0, 0.0]), 0.5) == 2
+
+
+GREEDY = {
+    "plain": SamplerConfig.greedy(),
+    "biases": SamplerConfig(temperature=0, logit_bias={0: -5.0}),
+    "bans": SamplerConfig(temperature=0, banned_tokens=(0, 2)),
+    "allowed": SamplerConfig(temperature=0, allowed_tokens=(3, 4)),
+    "penalties": SamplerConfig(temperature=0, repetition_penalty=4.0),
+    "grammar": SamplerConfig(temperature=0, grammar="root ::= [b-f]+"),
+}
+
+
+@pytest.mark.parametrize("config", GREEDY.values(), ids=GREEDY)
+def test_greedy_drafts_are_what_the_sampler_would_choose(config: SamplerConfig) -> None:
+    sampler, trial = sampler_of(config), DraftSampler(sampler_of(config))
+    for _ in range(3):
+        assert trial.sample(DRAFT, [0]) == sampler.sample(DRAFT, [0])
+    trial.rewind()
+    assert trial.sampler.n_generated == 0
+
+
+@pytest.mark.parametrize("random", [None, Xorshift64(5)], ids=["seeded", "rejection"])
+def test_a_draft_is_told_the_models_own_probabilities(random: Xorshift64 | None) -> None:
+    told: list[float] = []
+    config = SamplerConfig(temperature=0.5, top_k=3, seed=1)
+    trial = DraftSampler(sampler_of(config), random, lambda p: told.append(p) or len(told) < 2)  # type: ignore[func-returns-value]
+    p = np.exp(DRAFT) / np.exp(DRAFT).sum()
+    first = trial.sample(DRAFT, [])
+    assert not trial.is_done
+    second = trial.sample(DRAFT, [])
+    assert trial.is_done
+    assert second is not None  # it is verified, too: to drop it for what it is would be a bias
+    assert told == pytest.approx([p[first], p[second]])

@@ -15,7 +15,10 @@ import pytest
 
 from tests.support.paths import ROOT
 
-COMMANDS = ("run", "demo", "chat", "info", "tokenize", "quantize", "imatrix", "convert", "bench", "doctor")
+COMMANDS = (
+    *("run", "demo", "chat", "verify", "info", "snapshot"),
+    *("tokenize", "quantize", "imatrix", "convert", "bench", "doctor"),
+)
 PROMPT = "once upon a time"
 SUMMARY = re.compile(
     r"prefill (\d+) tokens(, [\d.]+ tokens/s)? \| decode (\d+) tokens(, [\d.]+ tokens/s)? "

@@ -12,7 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -417,6 +417,14 @@ class World:
         prompts, options = [self.prompt(served.kind) for _ in range(3)], self.options(served.kind)
         for prompt, generation in zip(prompts, served.engine.stream_batch(prompts, options), strict=True):
             self.streams.append(Stream(generation, served.kind, [int(t) for t in prompt], options))
+
+    def do_samples(self) -> None:
+        served = self.served()
+        prompt, options = self.prompt(served.kind), self.options(served.kind)
+        for sample in served.engine.stream_n(prompt, options, n=self.draw.choice([1, 2, 4])):
+            assert options.sampler is not None
+            own = replace(options, sampler=replace(options.sampler, seed=sample.seed))
+            self.streams.append(Stream(sample, served.kind, [int(t) for t in prompt], own))
 
     def a_stream(self) -> Stream:
         if not self.streams:

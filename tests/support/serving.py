@@ -7,31 +7,40 @@ import math
 from collections import deque
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import load
+from oxillama.adapters.bind import bind
+from oxillama.adapters.lora import LoadedLora
+from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
+from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.runner import Runner
+from oxillama.engine.samples import seeded, share_prompt
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.speculator import Speculator, room
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
+from oxillama.grammar import GrammarState
+from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.models import Decoder, read_spec
 from oxillama.sampling.drafts import DraftSampler
 from oxillama.sampling.sampler import Sampler
 from oxillama.weights.loader import Weights
+from oxillama.weights.low_rank import Adapter
 from tests.support import zoo
+from tests.support.adapters import adapter_of
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.tiny_models import Tiny
 
@@ -60,9 +69,13 @@ class Letters:
 
     eog_ids = frozenset({ENDS})
     n_vocab = 10**6  # the models here have no rows beyond their vocabulary
+    undecoded = b""
 
     def stream_decoder(self, continuing: bool) -> Letters:
         return self
+
+    def go_on(self, undecoded: bytes) -> None:
+        assert not undecoded
 
     def push(self, id: int) -> str:
         return chr(97 + id)
@@ -71,10 +84,55 @@ class Letters:
         return ""
 
 
+def model_file(name: str) -> ModelFile:
+    return ModelFile.open((MODELS.get(name) or (zoo.MODELS | zoo.VARIANTS)[name]).file())
+
+
 @functools.cache
 def decoder(name: str) -> Decoder:
-    file = ModelFile.open((MODELS.get(name) or (zoo.MODELS | zoo.VARIANTS)[name]).file())
+    file = model_file(name)
     return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1))
+
+
+@functools.cache
+def vocabulary(n_vocab: int) -> Vocabulary:
+    """The letters, for grammars."""
+    return Vocabulary([b"" if id == ENDS else chr(97 + id).encode() for id in range(n_vocab)], {ENDS})
+
+
+def sampler_of(name: str, config: SamplerConfig) -> Sampler:
+    """A sampler for a model, with the grammar of its config."""
+    grammar = config.grammar and GrammarState(config.grammar, vocabulary(n_vocab_of(name)))
+    return Sampler(config, decoder(name).kernels, 0, constraint=grammar)
+
+
+@functools.cache
+def loras(name: str) -> list[tuple[LoadedLora, Adapter]]:
+    """Two random adapters of a model, also as it has them."""
+    file, model = model_file(name), decoder(name)
+    found = [
+        LoadedLora.load(adapter_of(file, model, rank, seed), everywhere=True)
+        for seed, rank in enumerate((2, 5))
+    ]
+    return [(lora, bind(lora, model)) for lora in found]
+
+
+STACKS: dict[str, tuple[tuple[int, float], ...]] = {
+    "": (),
+    "a": ((0, 1.0),),
+    "a, weaker": ((0, 0.5),),
+    "b": ((1, 1.0),),
+    "a b": ((0, 1.0), (1, -0.5)),
+}
+"""Stacks of these: (which, scale)."""
+
+
+def adaptation(name: str, stack: str, start: int) -> Adaptation | None:
+    """The adapters of a sequence, of which the last applies from the token ``start`` on."""
+    items = [(*loras(name)[which], scale) for which, scale in STACKS[stack]]
+    starts = [0] * (len(items) - 1) + [start]
+    applied = [Applied(*item, first) for item, first in zip(items, starts)]
+    return Adaptation(applied) if applied else None
 
 
 def n_vocab_of(name: str) -> int:
@@ -88,7 +146,10 @@ class Recorded(TextRequest):
     ----------
     pieces : texts that were not read yet.
     tokens, logits : of all pieces.
+    adapters : name of its stack, and where the last of the stack begins.
     """
+
+    adapters: tuple[str, int] = ("", 0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.pieces: deque[str] = deque()
@@ -207,21 +268,24 @@ class Serving:
         key: bytes = b"",
         drafts: int = 0,
         right: float = 0.7,
+        adapters: str = "",
+        start: int = 0,
         **options: Any,
     ) -> Recorded:
         """A request that is not submitted yet; it drafts so many tokens, of which a share is ``right``."""
         config = sampler or SamplerConfig.greedy()
+        applied = adaptation(self.name, adapters, start)
         made = Recorded(
-            Sequence(self.pool, prompt, checkpoints=CHECKPOINTS if drafts else 0),
+            Sequence(self.pool, prompt, checkpoints=0, adapters=applied),
             GenerationOptions(sampler=config, max_tokens=max_tokens, keep_logits=True, **options),
-            Sampler(config, self.kernels, 0),
+            sampler_of(self.name, config),
             Letters(),  # type: ignore[arg-type]
             CONTEXT,
             key=key,
         )
-        made.window = window
-        if drafts and made.sequence.can_rewind:
-            known = alone(self.name, self.kv_type, tuple(prompt), max_tokens, config).tokens
+        made.window, made.adapters = window, (adapters, start)
+        if drafts:
+            known = alone(self.name, self.kv_type, tuple(prompt), max_tokens, config, adapters, start).tokens
             made.speculation = Speculation(Guesses(prompt, known, right, n_vocab_of(self.name)), drafts)
         return made
 
@@ -229,6 +293,17 @@ class Serving:
         request = self.request(prompt, **options)
         self.loop.add(request)
         return request
+
+    def submit_samples(
+        self, prompt: Listed[int], n: int, sampler: SamplerConfig, **options: Any
+    ) -> list[Recorded]:
+        """Samples of one prompt, with the seeds after the sampler's."""
+        samplers = [each.sampler for each in seeded(GenerationOptions(sampler=sampler), n, 0)]
+        requests = [self.request(prompt, sampler=each, **options) for each in samplers]
+        share_prompt(requests)
+        for request in requests:
+            self.loop.add(request)
+        return requests
 
     def cancel(self, request: Recorded) -> None:
         """Cancels a request between two steps; it ends with the next."""
@@ -238,8 +313,26 @@ class Serving:
     def step(self) -> bool:
         """One step, after which every page and state must be accounted for."""
         did = self.loop.step()
-        self.scheduler.check_integrity()
+        self.loop.check_integrity()
         return did
+
+    def beams(self, prompt: list[int], config: BeamSearchConfig, adapters: str = "") -> list[BeamHypothesis]:
+        """A beam search, with a step for the requests between any two of its own."""
+        model: Any = SimpleNamespace(
+            tokenizer=Letters(),
+            call=lambda job: job(),
+            config=SimpleNamespace(prefill_chunk_size=self.scheduler.chunk),
+            runner=self.runner,
+            loop=self.loop,
+            pool=self.pool,
+        )
+        beams = EngineBeams(model, prompt, adaptation(self.name, adapters, 0))
+        beams.n_vocab = n_vocab_of(self.name)
+        sampler = sampler_of(self.name, UNCHANGED)
+        try:
+            return search(beams, config, sampler, config.max_new_tokens, self.step)
+        finally:
+            beams.release()
 
     def run(self, *requests: Recorded, most: int = 2000) -> int:
         """Steps until the requests have ended; how many it took."""
@@ -269,12 +362,20 @@ class Alone:
 
 
 @functools.cache
-def alone(name: str, kv_type: str, prompt: tuple[int, ...], max_tokens: int, sampler: SamplerConfig) -> Alone:
+def alone(
+    name: str,
+    kv_type: str,
+    prompt: tuple[int, ...],
+    max_tokens: int,
+    sampler: SamplerConfig,
+    adapters: str = "",
+    start: int = 0,
+) -> Alone:
     """The prompt in one piece, pages of 16 tokens, one thread, no scheduler, no cache."""
     model = decoder(name)
     pool = Serving(name, kv_type=kv_type).pool
-    runner, chooser = Runner(model, pool, 1), Sampler(sampler, model.kernels, 0)
-    sequence, rows = Sequence(pool, prompt), []
+    runner, chooser = Runner(model, pool, 1), sampler_of(name, sampler)
+    sequence, rows = Sequence(pool, prompt, adapters=adaptation(name, adapters, start)), []
     while len(rows) < max_tokens and sequence.total_len < CONTEXT:
         rows.append(runner.forward([(sequence, sequence.pending)])[0])
         sequence.tokens.append(chooser.sample(rows[-1], sequence.tokens))
@@ -287,7 +388,8 @@ def alone(name: str, kv_type: str, prompt: tuple[int, ...], max_tokens: int, sam
 
 def check_as_alone(serving: Serving, request: Recorded, max_tokens: int) -> None:
     """A request's tokens and logits, as far as they go, are those it gives alone, bit for bit."""
-    expected = alone(serving.name, serving.kv_type, tuple(request.prompt), max_tokens, request.sampler.config)
+    prompt, config = tuple(request.prompt), request.sampler.config
+    expected = alone(serving.name, serving.kv_type, prompt, max_tokens, config, *request.adapters)
     n = len(request.tokens)
     assert request.tokens == expected.tokens[:n]
     assert len(request.logits) == n

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import load
+from oxillama.adapters.bind import bind
+from oxillama.adapters.lora import LoadedLora
+from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.cache.pages import PagePool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
@@ -185,16 +188,19 @@ class Running:
         page_size: int = 16,
         max_pages: int = 10**6,
         compute: str = "int8",
+        adapters: Listed[tuple[LoadedLora, float, int]] = (),
     ) -> None:
         file = ModelFile.open(data)
         self.weights = Weights(file, load(target), n_threads, compute=compute)
         self.model = Decoder(read_spec(file), self.weights)
         self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
+        applied = [Applied(lora, bind(lora, self.model), scale, start) for lora, scale, start in adapters]
+        self.adapters = Adaptation(applied) if applied else None
 
     def hidden_states(self, texts: Listed[Listed[int]], chunk: int = 512) -> list[np.ndarray]:
         """float32 (tokens, n_embd) of each text: a decoder's run together in chunks, an encoder's whole."""
-        sequences = [Sequence(self.pool, tokens) for tokens in texts]
+        sequences = [Sequence(self.pool, tokens, adapters=self.adapters) for tokens in texts]
         found: list[list[np.ndarray]] = [[] for _ in texts]
         whole = not self.model.spec.causal
         while any(sequence.pending for sequence in sequences):
@@ -210,7 +216,7 @@ class Running:
 
     def logits(self, tokens: Listed[int], chunk: int = 10**6) -> np.ndarray:
         """float32 (n, vocab) of a fresh sequence run in chunks."""
-        sequence = Sequence(self.pool, tokens)
+        sequence = Sequence(self.pool, tokens, adapters=self.adapters)
         found = []
         while sequence.pending:
             found.append(self.runner.forward([(sequence, min(chunk, sequence.pending))], all_logits=True))

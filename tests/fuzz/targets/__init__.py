@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from tests.fuzz.harness import Target
+from tests.fuzz.targets.adapters import AdapterTarget
 from tests.fuzz.targets.calls import CommandTarget, OptionsTarget, PromptTarget
 from tests.fuzz.targets.containers import ContainerTarget, ImatrixTarget, ModelTarget
-from tests.fuzz.targets.folders import FolderTarget
+from tests.fuzz.targets.folders import FolderTarget, PeftTarget
 from tests.fuzz.targets.grammars import GbnfTarget, RegexTarget, SchemaTarget
+from tests.fuzz.targets.messages import MessageTarget
+from tests.fuzz.targets.receipts import ReceiptTarget
+from tests.fuzz.targets.snapshots import SnapshotTarget
 from tests.fuzz.targets.texts import TemplateTarget, TokenizerTarget, VocabularyTarget
 
 TARGETS: dict[str, Target] = {
@@ -14,16 +18,21 @@ TARGETS: dict[str, Target] = {
     for target in (
         ContainerTarget(),
         ModelTarget(),
+        AdapterTarget(),
+        SnapshotTarget(),
         FolderTarget(),
+        PeftTarget(),
         TokenizerTarget(),
         VocabularyTarget(),
         TemplateTarget(),
+        MessageTarget(),
         GbnfTarget(),
         RegexTarget(),
         SchemaTarget(),
         ImatrixTarget(),
         OptionsTarget(),
         PromptTarget(),
+        ReceiptTarget(),
         CommandTarget(),
     )
 }

@@ -1,4 +1,7 @@
-"""Hugging Face folders: config.json, weights and their index, the tokenizer; converted, then loaded."""
+"""Hugging Face folders: config.json, weights and their index, the tokenizer; converted, then loaded.
+
+And folders of LoRA adapters, converted with the config of a base.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from oxillama import InferenceEngine
 from oxillama.config import EngineConfig
 from oxillama.convert import convert
 from oxillama.errors import PromptError
+from oxillama.gguf.model_file import ModelFile
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import INTEGERS, SkipInput, built, hostile, mutated, paths, replaced, words
 from tests.support import huggingface as hf
 from tests.support.convert_families import NAMES, TIED, config_of, weights_of
+from tests.support.peft import CONFIG, adapter_of, matrices_of
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], **hf.SIZES, "vocab_size": hf.N_VOCAB}
 BERT: dict[str, Any] = {
@@ -151,3 +156,75 @@ class FolderTarget(Target):
         for path, new in changes:
             tokenizer = replaced(tokenizer, tuple(path), built(new))
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+PATTERNS: list[Any] = [
+    {}, {"q_proj": 2}, {"q_proj": 4}, {".*": 4}, {r"layers\.[0-9]+\..*": 4}, {"(a+)+$": 3}, {"(": 1}, {"": 4},
+    {"(?=x)": 2}, {"(.*)*(.*)*": 4}, {"\ud800": 1}, {"x{99999}": 3}, {"(((((x|y){99}){99}){99}){99}){99}": 3},
+]  # fmt: skip
+ADAPTER_VALUES: list[Any] = [
+    0, 1, 2, 3, 4, 8, -1, 2**31, 0.5, 1e300, True, False, None, "none", "all", "pissa", "LORA", "eva", [],
+    [1, 2, 3], ["lm_head"], *PATTERNS, "/dev/zero", "\0", "base",
+]  # fmt: skip
+
+
+@functools.cache
+def adapter_tensors(name: str) -> tuple[dict[str, Any], bytes]:
+    """The header of an adapter of all matrices, and its bytes."""
+    weights = hf.decoder_weights(LLAMA, qkv_biases=False, norms=False) if name == "llama" else None
+    weights = weights or weights_of(name, tied=name in TIED).source
+    data = hf.safetensors(adapter_of(weights, matrices_of(weights)), "F16")
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+class PeftTarget(Target):
+    name = "peft"
+    per_run = 100
+
+    def seeds(self) -> list[Any]:
+        bases = ("llama", "qwen3_moe", "phi3", "gemma", "mixtral")
+        return [{"base": name, "config": base_of(name)[0], "adapter": CONFIG} for name in bases]
+
+    def mutate(self, value: Any, rng: Random) -> Any:
+        new = copy.deepcopy(value)
+        header, _ = adapter_tensors(value["base"])
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            what = rng.random()
+            if what < 0.5:
+                keys = [*CONFIG, "alora_invocation_tokens", "init_lora_weights", "use_bdlora", "novel"]
+                new["adapter"] = mutated(new["adapter"], rng, keys=keys, values=ADAPTER_VALUES, times=2)
+            elif what < 0.7:
+                new["config"] = mutated(new["config"], rng, keys=CONFIG_KEYS, values=CONFIG_VALUES, times=2)
+            elif what < 0.95:
+                name = rng.choice(list(header))
+                entry = rng.choice([None, mutated(header[name], rng, values=["F32", "I8", *INTEGERS])])
+                other = name.replace(rng.choice(["lora_A", "base_model.model.", "0", ".weight"]), "")
+                new.setdefault("header", []).append([rng.choice([name, name, other, "x"]), entry])
+            else:
+                new["cut"] = rng.choice([0, 7, 8, 9, 100, *INTEGERS])
+        return new
+
+    def run(self, value: Any) -> None:
+        base, adapter = Path("base"), Path("lora")
+        for folder in (base, adapter):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        header, data = adapter_tensors(value["base"])
+        header = dict(header)
+        try:
+            for name, entry in value.get("header", []):
+                header[name] = built(entry)
+                if entry is None:
+                    del header[name]
+            text = json.dumps(header).encode()
+            raw = len(text).to_bytes(8, "little") + text + data
+            (adapter / "adapter_model.safetensors").write_bytes(raw[: int(value.get("cut", len(raw)))])
+            (adapter / "adapter_config.json").write_text(json.dumps(built(value["adapter"])))
+            (base / "config.json").write_text(json.dumps(built(value["config"])))
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError, RecursionError) as error:
+            raise SkipInput(str(error)) from None
+        convert(adapter, "out.gguf", ("F32", "F16", "BF16")[len(repr(value)) % 3], base)
+        with ModelFile.open("out.gguf") as file:
+            for name in file.tensors:
+                file.data(name)

@@ -1,0 +1,83 @@
+"""``--session FILE``: a session that outlives the process, read at the start and written at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oxillama.cli.console import check_writable
+from oxillama.errors import ConfigError
+
+if TYPE_CHECKING:
+    from oxillama import Generation, GenerationOptions, InferenceEngine
+
+
+def add_session_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--session",
+        metavar="FILE",
+        help="go on where the session in this file ended, and write it there at the end; "
+        "a file that does not exist begins one",
+    )
+
+
+class KeptSession:
+    """A session of an engine that begins as a file says, and is written there by `save`.
+
+    Parameters
+    ----------
+    kind : of the command, "run" or "chat": one does not go on with a session of the other.
+
+    Attributes
+    ----------
+    notes : what was saved with it; empty for a new one.
+
+    Raises
+    ------
+    ConfigError : the file cannot be written, is of the other command, or has other adapters.
+    SnapshotIncompatible, ModelFileError : it is damaged, does not fit the engine, or cannot be read.
+    """
+
+    def __init__(self, engine: InferenceEngine, path: str, kind: str) -> None:
+        from oxillama.engine.snapshots import read
+
+        self.path, self.kind = path, kind
+        check_writable("--session", Path(path))
+        self.notes: dict[str, Any] = {}
+        self._ends = engine.tokenizer.eog_ids
+        self.is_new = not os.path.exists(path)
+        if self.is_new:
+            self.session = engine.session()
+            return
+        taken = read(path)
+        self.notes = taken.notes
+        found = self.notes.get("command")
+        if found != kind:
+            raise ConfigError(f"--session: expected one of oxillama {kind} in {path}, got one of {found}")
+        self.session = engine.restore_session(taken)
+        asked = engine.model.adapters.adaptation(None, None)
+        if asked is not None and asked != self.session.adapters:
+            raise ConfigError(f"--lora: expected the adapters of the session in {path}, got others")
+
+    def stream(self, prompt: Sequence[int], chosen: GenerationOptions) -> Generation:
+        """Goes on with a whole prompt: what it begins with, as the session does, is not run again."""
+        tokens, n = self.session.tokens, 0
+        for ours, theirs in zip(tokens, prompt[:-1]):
+            if ours != theirs:
+                break
+            n += 1
+        if n < len(tokens):
+            self.session.rewind(n)
+        if n < len(prompt):
+            self.session.prefill(list(prompt[n:]))
+        return self.session.stream(chosen)
+
+    def save(self, **notes: Any) -> None:
+        """Writes the file, without the token that ended the text. Raises ModelFileError."""
+        tokens = self.session.tokens
+        if tokens and tokens[-1] in self._ends:
+            self.session.rewind(len(tokens) - 1)
+        self.session.snapshot_to_file(self.path, notes={**notes, "command": self.kind})

@@ -1,0 +1,72 @@
+"""``snapshot info``: describes a snapshot without loading its model, or its keys and values."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from oxillama.cli.console import human_bytes, print_json, print_rows
+from oxillama.cli.options import add_command
+from oxillama.errors import ModelFileError
+
+
+def add_commands(commands: Any) -> None:
+    snapshot = add_command(
+        commands,
+        "snapshot",
+        help="describe a saved session",
+        description="Describes a snapshot: which model it is of, how long it is, what is inside.",
+    )
+    snapshot.add_argument("action", choices=["info"], help="info reads the header alone")
+    snapshot.add_argument("file", metavar="FILE", help="the snapshot")
+    snapshot.add_argument("--check", action="store_true", help="read all of it, and compare its checksums")
+    snapshot.add_argument("--json", action="store_true", help="write JSON")
+    snapshot.set_defaults(command=run_snapshot)
+
+
+def run_snapshot(args: argparse.Namespace) -> int:
+    from oxillama.session.container import read_header
+    from oxillama.session.snapshot import EngineSnapshot, ModelFacts
+
+    facts = read_header(args.file)
+    if args.check:
+        try:
+            EngineSnapshot.deserialize(Path(args.file).read_bytes())
+        except OSError as error:
+            raise ModelFileError(f"{args.file}: cannot be read: {error.strerror or error}") from error
+    if args.json:
+        print_json(facts)
+        return 0
+    from oxillama.session.values import refusals
+
+    with refusals():
+        model = ModelFacts.of(facts.get("model"))
+    settings = ", ".join(f"{name} {value}" for name, value in model.fingerprint.settings)
+    rows = {
+        "kind": facts.get("kind"),
+        "written by": f"oxillama {facts.get('library')}",
+        "model": f"{model.name or model.architecture} ({model.architecture})",
+        "model file": model.path or None,
+        "fingerprint": f"{model.fingerprint.display()} ({settings})",
+        "tokens": f"{facts.get('n_tokens')}, of which {facts.get('n_cached')} were run",
+        "keys and values": f"{model.kv_type}, {human_bytes(model.position_bytes)} a token",
+        "recurrent state": human_bytes(4 * model.state_floats) if model.state_floats else None,
+        "adapters": ", ".join(map(adapter_words, facts.get("adapters") or ())) or None,
+        "checksums": "right" if args.check else None,
+    }
+    print_rows([label, str(value)] for label, value in rows.items() if value is not None)
+    print()
+    sizes = [(name, human_bytes(size), human_bytes(stored)) for name, size, stored, _ in facts["sections"]]
+    print_rows([("section", "bytes", "stored"), *sizes], right=(1, 2))
+    return 0
+
+
+def adapter_words(adapter: Any) -> str:
+    """An adapter of a header in a few words."""
+    from oxillama.session.snapshot import AdapterFacts
+    from oxillama.session.values import refusals
+
+    with refusals():
+        facts = AdapterFacts.of(adapter)
+    return f"{facts.name} {facts.scale:g} ({facts.fingerprint[:16]})"

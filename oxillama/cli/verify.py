@@ -1,0 +1,84 @@
+"""``verify``: checks the receipt of a text with the model it names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oxillama.cli import options
+from oxillama.cli.console import check_writable
+from oxillama.cli.progress import loading_bar, shows_bars
+
+if TYPE_CHECKING:
+    from oxillama import Generation
+
+DIFFERS = 1
+
+
+def add_commands(commands: Any) -> None:
+    verify = options.add_command(
+        commands,
+        "verify",
+        help="check the receipt of a text",
+        description="Checks that a text follows from what its receipt names: runs prompt and text through "
+        "the model in one pass and chooses each token again. The exit code is 0 if it does, else 1.",
+    )
+    verify.add_argument("receipt", metavar="RECEIPT", help="file that run --receipt wrote")
+    verify.add_argument(
+        "--model", metavar="MODEL", required=True, help="GGUF file that the text was made with"
+    )
+    verify.add_argument(
+        "--lora",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="LoRA adapter that the receipt names; its scale is the receipt's",
+    )
+    verify.add_argument("--text", action="store_true", help="write the text that was verified, too")
+    options.add_named_options(verify, ("num_threads",))
+    options.add_progress_option(verify)
+    verify.set_defaults(command=run_verify)
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    from oxillama import EngineConfig, InferenceEngine, Receipt
+
+    receipt = Receipt.load(args.receipt)
+    config = EngineConfig(
+        model_path=args.model, num_threads=args.num_threads, prefix_cache_bytes=0, **receipt.engine_options
+    )
+    with (
+        loading_bar(str(config.model_path), shows_bars(args)) as progress,
+        InferenceEngine(config, progress=progress) as engine,
+    ):
+        found = engine.verify(receipt, adapters=args.lora)
+    print(found.message)
+    if args.text:
+        sys.stdout.write(found.text + ("" if found.text.endswith("\n") else "\n"))
+    return 0 if found else DIFFERS
+
+
+def add_receipt_option(parser: argparse.ArgumentParser) -> None:
+    """--receipt FILE, of the commands that generate."""
+    parser.add_argument(
+        "--receipt",
+        dest="receipt_path",
+        metavar="FILE",
+        help="write a receipt, with which oxillama verify checks the text",
+    )
+
+
+def receipt_wanted(args: argparse.Namespace) -> bool:
+    """Whether a receipt is to be written. Raises ConfigError if it cannot be: before the work, not after."""
+    if args.receipt_path is not None:
+        check_writable("receipt", Path(args.receipt_path))
+    return args.receipt_path is not None
+
+
+def write_receipt(generation: Generation, args: argparse.Namespace) -> None:
+    """Writes the receipt of a text that was read, if one was asked for."""
+    receipt = generation.receipt
+    if receipt is not None:
+        receipt.save(args.receipt_path)

@@ -1,0 +1,114 @@
+"""Receipts on the command line: run and demo write them, verify checks them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import InferenceEngine, Receipt, _kernels, cli, demo
+from tests.support.command_line import ENVIRONMENT, command, error, run
+from tests.support.tiny_file import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that never ends by itself."""
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf", ends=False)
+
+
+def called(*args: Any) -> int:
+    return cli.main([str(arg) for arg in args])
+
+
+def test_run_writes_what_verify_checks(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, options = tmp_path / "receipt.json", ["--kv-type", "f32", "--compute", "f32", "-c", "500"]
+    asked = ["run", model, "-p", "the fox", "-n", "12", "-s", "3", "--receipt", path, "--regex", "[a-z ]+"]
+    assert called(*asked, *options, "--quantize", "q8_0", "--compute", "int8") == 0
+    text = capsys.readouterr().out
+    receipt = Receipt.load(path)
+    assert (receipt.quantize, receipt.kv_type, receipt.context_size) == ("Q8_0", "f32", 500)
+    assert called("verify", path, "--model", model, "--text") == 0
+    assert capsys.readouterr().out == "verified: 12 tokens\n" + text
+    assert called("verify", path, "--model", model, "-t", "2") == 0
+    assert capsys.readouterr().out == "verified: 12 tokens\n"
+    path.write_text(receipt.to_json().replace('"seed": 3', '"seed": 4'))
+    assert called("verify", path, "--model", model) == 1
+    found = capsys.readouterr().out
+    assert found.startswith("token ") and ", the sampler chooses " in found
+    assert called("verify", path, "--model", demo.STORY) == 1
+    assert capsys.readouterr().out.startswith("another model: expected ")
+
+
+@pytest.mark.parametrize("target", [name for name, reason in _kernels.targets().items() if reason is None])
+def test_every_target_says_the_same(model: Path, tmp_path: Path, target: str) -> None:
+    path = tmp_path / "receipt.json"
+    with InferenceEngine.from_gguf(model) as engine:
+        receipt = engine.stream("the fox", receipt=True, seed=3, max_tokens=20).result().receipt
+    assert receipt is not None
+    receipt.save(path)
+    done = run("verify", path, "--model", model, OXILLAMA_TARGET=target)
+    assert (done.returncode, done.stdout) == (0, b"verified: 20 tokens\n"), done.stderr
+    wrong = [*receipt.tokens[:7], receipt.tokens[7] ^ 1, *receipt.tokens[8:]]
+    replace(receipt, tokens=wrong).save(path)
+    done = run("verify", path, "--model", model, OXILLAMA_TARGET=target)
+    said = f"token 7: expected {wrong[7]}, the sampler chooses {receipt.tokens[7]}\n"
+    assert (done.returncode, done.stdout.decode()) == (1, said), done.stderr
+
+
+def test_demo_with_its_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "receipt.json"
+    assert called("demo", "--pirate", "--seed", "5", "-n", "20", "--receipt", path) == 0
+    assert called("verify", path, "--model", demo.STORY, "--lora", demo.PIRATE) == 0
+    capsys.readouterr()
+    assert called("verify", path, "--model", demo.STORY) == 1
+    assert capsys.readouterr().out.startswith("another adapter: expected ")
+
+
+def test_what_cannot_be_done_is_said_in_a_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("run", model, "-p", "the fox")
+    assert "receipt: expected a file" in error(*asked, "--receipt", tmp_path)
+    assert "rejection" in error(
+        *asked, "--receipt", tmp_path / "r.json", "--draft-acceptance", "rejection", "--speculate", "lookup"
+    )
+    assert "cannot be read" in error("verify", tmp_path / "missing.json", "--model", model)
+    assert "expected JSON" in error("verify", model, "--model", model)
+    assert list(tmp_path.iterdir()) == []
+    path, absent = tmp_path / "receipt.json", tmp_path / "absent"
+    assert called("demo", "-n", "2", "-q", "--receipt", path) == 0
+    capsys.readouterr()
+    for flags in (["--model", absent], ["--model", tmp_path], ["--model", demo.STORY, "--lora", absent]):
+        assert called("verify", path, *flags) == 2
+        assert capsys.readouterr().out == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal elsewhere too, but not this one")
+def test_a_text_that_ctrl_c_ended_has_one(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    process = subprocess.Popen(
+        command("run", model, "-p", "the fox", "-n", "4000", "-q", "--receipt", path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.skip("it had ended before")
+    assert process.returncode == 130
+    receipt = Receipt.load(path)
+    assert receipt.finish_reason == "cancelled"
+    assert 0 < len(receipt.tokens) < 4000
+    with InferenceEngine.from_gguf(model) as engine:
+        assert engine.verify(receipt)
