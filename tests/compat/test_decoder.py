@@ -231,7 +231,7 @@ def test_a_text_ends_as_its_caller_wants(target: InferenceEngine, draft: Inferen
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not target.model.scheduler.running
+        until(lambda: not target.model.scheduler.running)
 
     run(cancelled)
 
