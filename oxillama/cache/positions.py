@@ -103,14 +103,15 @@ def position_bytes(layout: KvLayout, heads: Sequence[int]) -> int:
 
 
 def to_positions(
-    layout: KvLayout, heads: Sequence[int], page_size: int, pages: np.ndarray, n_tokens: int
+    layout: KvLayout, heads: Sequence[int], page_size: int, pages: np.ndarray, n_tokens: int, start: int = 0
 ) -> np.ndarray:
-    """uint8 (n_tokens * `position_bytes`,): the keys and values of the first ``n_tokens`` tokens of pages.
+    """uint8 (n_tokens * `position_bytes`,): keys and values of tokens in pages.
 
     Parameters
     ----------
     heads : that each layer has; a page has room for as many as the widest layer has.
     pages : uint8 (pages, bytes of a page), in order of position.
+    start : of the tokens, in the first page.
     """
     out, at = np.empty(n_tokens * position_bytes(layout, heads), np.uint8), 0
     lanes = min(page_size, LANES)
@@ -118,7 +119,8 @@ def to_positions(
         panels = np.ascontiguousarray(pages[:, place]).reshape(
             len(pages), part.heads, page_size // lanes, part.panel_bytes(lanes)
         )
-        rows = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, part.row_bytes)[:, :n_tokens]
+        rows = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, part.row_bytes)
+        rows = rows[:, start : start + n_tokens]
         out[at : at + rows.size] = rows.reshape(-1)
         at += rows.size
     return out
@@ -142,6 +144,20 @@ def from_positions(
         by_page = np.ascontiguousarray(rows.reshape(shape).swapaxes(0, 1))
         pages[:, place] = part.panels(by_page, lanes).reshape(n_pages, place.stop - place.start)
     return pages
+
+
+def joined_positions(layout: KvLayout, heads: Sequence[int], blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """uint8 (bytes,): by position, the keys and values of blocks of equally many tokens each, in order."""
+    out, at = np.empty(sum(map(len, blocks)), np.uint8), 0
+    n_tokens = len(blocks[0]) // max(1, position_bytes(layout, heads)) if blocks else 0
+    for n_heads in heads:
+        for part in _parts(layout, n_heads):
+            size = n_heads * n_tokens * part.row_bytes
+            rows = [block[at : at + size].reshape(n_heads, -1) for block in blocks]
+            end = at * len(blocks) + size * len(blocks)
+            out[at * len(blocks) : end] = np.concatenate(rows, axis=1).reshape(-1)
+            at += size
+    return out
 
 
 def _parts(layout: KvLayout, heads: int) -> tuple[_Part, _Part]:

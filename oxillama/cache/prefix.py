@@ -89,6 +89,7 @@ class PrefixKvCache:
     pool : the pool of the pages and states; it calls `reclaim` when it runs out.
     max_bytes : limit of pages and states; 0 keeps none.
     spacing : least tokens between the grid's states, a power of two.
+    grain : states are kept after multiples of it, a power of two, or of the size of a page.
 
     Attributes
     ----------
@@ -98,8 +99,9 @@ class PrefixKvCache:
     evicted_pages : pages evicted so far.
     """
 
-    def __init__(self, pool: PagePool, max_bytes: int, spacing: int = SPACING) -> None:
+    def __init__(self, pool: PagePool, max_bytes: int, spacing: int = SPACING, grain: int = 1) -> None:
         self.pool = pool
+        self.grain = grain
         self.max_bytes = max_bytes
         self.spacing = spacing
         self.n_pages = 0
@@ -146,6 +148,16 @@ class PrefixKvCache:
         pages = [node.page for node in path]
         self.pool.retain(pages)
         return Match(pages, n, slot, marks)
+
+    def known(self, key: bytes, tokens: Sequence[int]) -> tuple[list[int], int, int]:
+        """The longest cached prefix of ``tokens``, which is not retained: its pages and its tokens, and how
+        many of those `match` would give."""
+        path, n = walk(self._roots.get(key), tokens, self.pool.page_size)
+        pages = [node.page for node in path]
+        if self.pool.recurrent_states is None:
+            return pages, n, n
+        state = last_state(path, n)
+        return pages, n, 0 if state is None else state.end
 
     def count(self, n_tokens: int, n_known: int) -> None:
         """Counts a prompt of ``n_tokens`` tokens with a cached prefix of ``n_known``."""
@@ -265,13 +277,13 @@ class PrefixKvCache:
     def _marks(self, start: int, known: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose states to keep; pages are cached up to ``known``.
 
-        Each is at the end of a page. A pass ends there, so none is near another.
+        Each is at the end of a page, and of a grain. A pass ends there, so none is near another.
         """
         room = self.pool.max_pages - 2 * self._slot_pages  # a running sequence needs two slots
         most = min(self._most, room) // self._slot_pages
         if not most:
             return []
-        size = self.pool.page_size
+        size = max(self.pool.page_size, self.grain)
         spacing = max(self.spacing, size)
         while end // spacing > max(1, most // 2):  # the grid of a prompt takes at most half of the cache
             spacing *= 2

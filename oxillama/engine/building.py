@@ -34,3 +34,10 @@ def new_pool(model: Decoder, config: EngineConfig) -> KvCachePool:
     shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
     layout = KvLayout(*model.kv_dims(), config.kv_type)
     return KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
+
+
+def kv_heads(spec: Spec) -> tuple[int, ...]:
+    """Heads whose keys and values each layer keeps; layers without any are left out."""
+    if spec.latent is not None:
+        return (1,) * spec.n_layers
+    return tuple(spec.layers[i].n_kv_heads for i in spec.attending)

@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from oxillama import _kernels
+from oxillama._version import __version__
+from oxillama.cache.disk import BLOCK, BlockFolder
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import load_decoder, load_weights, new_pool
+from oxillama.engine.building import kv_heads, load_decoder, load_weights, new_pool
 from oxillama.engine.constraints import Constraints
+from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters
 from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
@@ -103,8 +106,10 @@ class LoadedModel(NotCopied):
             file.close()
             raise
         self.unused_tensors = weights.unused()
-        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
+        grain = 1 if config.prefix_cache_dir is None else BLOCK
+        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
+        self.scheduler.disk = self._disk_prefixes()
         self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
         self.constraints = Constraints(tokenizer)
         self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
@@ -112,6 +117,18 @@ class LoadedModel(NotCopied):
             "loaded a model of architecture %s: %d layers, context %d, %s kernels on %d threads",
             spec.family.name, spec.n_layers, self.context_size, self.kernels.target, self.runner.n_threads,
         )  # fmt: skip
+
+    def _disk_prefixes(self) -> DiskPrefixes | None:
+        """The prefix cache on the disk, if there is to be one. Raises ConfigError if the folder cannot be."""
+        config, layout = self.config, self.pool.layout
+        if config.prefix_cache_dir is None:
+            return None
+        folder = BlockFolder(config.prefix_cache_dir, config.prefix_cache_dir_bytes)
+        heads = kv_heads(self.spec)
+        # bits may change from version to version
+        shape = f"{__version__} {layout.kv_type} {heads} {layout.key_dim} {layout.value_dim}"
+        root = blocks_root(self.fingerprint.digest, shape.encode())
+        return DiskPrefixes(folder, root, self.pool, self.prefix_cache, heads, self.thread.post)
 
     def warn(self, stacklevel: int) -> None:
         """Warns of tensors and options of the file that have no effect, and of a long context."""
@@ -203,6 +220,8 @@ class LoadedModel(NotCopied):
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
         self.thread.close(finish=finish)
+        if self.scheduler.disk is not None:
+            self.scheduler.disk.flush()
 
     def __del__(self) -> None:
         if hasattr(self, "thread"):
@@ -220,6 +239,7 @@ class Gauges:
         return {
             "prompt_tokens": prefix.looked_up_tokens,
             "cached_prompt_tokens": prefix.hit_tokens,
+            "disk_prompt_tokens": 0 if scheduler.disk is None else scheduler.disk.n_tokens,
             "prefix_hits": prefix.hits,
             "prefix_misses": prefix.misses,
             "preemptions": scheduler.preemptions,

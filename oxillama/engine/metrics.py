@@ -60,7 +60,7 @@ class MetricsSnapshot:
     Attributes
     ----------
     prompt_tokens : of the prompts of admitted requests; cached_prompt_tokens of them were not run, because
-        the prefix cache had them.
+        the prefix cache had them. disk_prompt_tokens were read from ``prefix_cache_dir``.
     prefill_tokens, generation_tokens : run for prompts (again, after a preemption), and sampled.
     prefill_seconds, decode_seconds : time in steps, mixed ones shared out by rows.
     finished : requests by `finish_reason`.
@@ -77,6 +77,7 @@ class MetricsSnapshot:
 
     prompt_tokens: int
     cached_prompt_tokens: int
+    disk_prompt_tokens: int
     prefill_tokens: int
     generation_tokens: int
     prefill_seconds: float
@@ -194,6 +195,7 @@ class EngineMetrics:
 COUNTERS = {
     "prompt_tokens": "Tokens of admitted prompts",
     "cached_prompt_tokens": "Tokens of prompts that the prefix cache had",
+    "disk_prompt_tokens": "Tokens of prompts that were read from the disk",
     "prefill_tokens": "Tokens of prompts that were run",
     "generation_tokens": "Tokens sampled",
     "prompt_seconds": "Time spent on prompts",
@@ -229,6 +231,7 @@ def prometheus_text(now: MetricsSnapshot, labels: dict[str, str]) -> str:
     values: dict[str, float] = {
         "prompt_tokens": now.prompt_tokens,
         "cached_prompt_tokens": now.cached_prompt_tokens,
+        "disk_prompt_tokens": now.disk_prompt_tokens,
         "prefill_tokens": now.prefill_tokens,
         "generation_tokens": now.generation_tokens,
         "prompt_seconds": now.prefill_seconds,

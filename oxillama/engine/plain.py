@@ -85,7 +85,7 @@ def plain_options(options: GenerationOptions) -> Plain:
 def plain_engine(config: EngineConfig) -> Plain:
     """Every field of the options but for ``adapters``."""
     found: Plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "adapters"}
-    for name in ("model_path", "tokenizer_path", "speculate"):
+    for name in ("model_path", "tokenizer_path", "speculate", "prefix_cache_dir"):
         found[name] = _path(found[name])
     found["sampler"] = plain_sampler(config.sampler)
     scheduler = config.scheduler

@@ -158,6 +158,10 @@ class Request:
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
         self.node: Node | None = None
+        # for the prefix cache on the disk
+        self.is_held = False  # while blocks of its prompt are read
+        self.blocks: list[str] = []  # names of the whole blocks of its prompt
+        self.n_offered = 0  # of these, those that were offered to be written
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
 

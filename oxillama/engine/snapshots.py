@@ -20,6 +20,7 @@ from oxillama.atomic_file import replaced_file
 from oxillama.cache.positions import from_positions, to_positions
 from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
 from oxillama.config import checks
+from oxillama.engine.building import kv_heads
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages, options_of, plain_engine, plain_options
 from oxillama.engine.request import Progress, TextRequest
@@ -71,7 +72,6 @@ class Taken:
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
     spec, metadata, layout = model.spec, model.file.metadata, model.pool.layout
-    heads = [spec.layers[i].n_kv_heads for i in spec.attending]
     return ModelFacts(
         architecture=spec.family.name,
         name=str(metadata.get("general.name") or ""),
@@ -80,7 +80,7 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         tokenizer=model.tokenizer_digest,
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
-        kv_heads=(1,) * spec.n_layers if spec.latent is not None else tuple(heads),
+        kv_heads=kv_heads(spec),
         key_dim=layout.key_dim,
         value_dim=layout.value_dim,
         state_floats=model.runner.model.state_floats,
@@ -377,5 +377,9 @@ def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:
 
 def _with_whole_paths(plain: dict[str, Any]) -> dict[str, Any]:
     """Options whose paths hold from any working directory."""
-    names = [name for name in ("tokenizer_path", "speculate") if plain.get(name) not in (None, *DRAFTERS)]
-    return plain | {name: os.path.abspath(plain[name]) for name in names}
+    names = [
+        "tokenizer_path",
+        "prefix_cache_dir",
+        *(["speculate"] if plain["speculate"] not in DRAFTERS else []),
+    ]
+    return plain | {name: os.path.abspath(plain[name]) for name in names if plain.get(name) is not None}

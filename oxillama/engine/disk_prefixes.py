@@ -1,0 +1,285 @@
+"""The prefix cache on the disk: what other processes, or earlier ones, have computed of a prompt.
+
+When a request arrives whose prompt goes on in the folder behind what memory has, it waits while a thread
+reads those blocks and lays them out as pages. The engine thread then puts the pages into the prefix cache,
+where the request finds them like any others. All other requests run meanwhile.
+
+Of a prompt that is run, the engine thread copies the blocks that the folder lacks, after the step that ended
+them; another thread writes them. If it falls behind by more than `MOST_PENDING` bytes, blocks are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from blake3 import blake3
+
+from oxillama.cache.disk import BLOCK, KV, STATE, BlockFolder, chain
+from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.positions import from_positions, joined_positions, position_bytes, to_positions
+from oxillama.cache.prefix import PrefixKvCache
+from oxillama.engine.background import Background
+from oxillama.engine.faults import note
+from oxillama.engine.locks import ForkedOpen
+from oxillama.engine.request import Request
+
+log = logging.getLogger(__name__)
+
+MOST_PENDING = 256 << 20
+"""Bytes of copies that wait to be written."""
+
+
+class DiskPrefixes:
+    """Keeps prompts of an engine in a folder. Its methods are for the engine thread.
+
+    Parameters
+    ----------
+    folder : of the blocks.
+    root : hash of all that decides bits but the tokens and the key of a request, 32 bytes.
+    prefix : where blocks are put that are read.
+    heads : whose keys and values each layer keeps.
+    post : has the engine thread run a command after its step.
+
+    Attributes
+    ----------
+    n_tokens : read so far.
+    """
+
+    def __init__(
+        self,
+        folder: BlockFolder,
+        root: bytes,
+        pool: KvCachePool,
+        prefix: PrefixKvCache,
+        heads: Sequence[int],
+        post: Callable[[Callable[[], object]], None],
+    ) -> None:
+        self.folder = folder
+        self.n_tokens = 0
+        self._root = root
+        self._pool = pool
+        self._prefix = prefix
+        self._heads = heads
+        self._post = post
+        self._block_bytes = BLOCK * position_bytes(pool.layout, heads)
+        self._reader, self._writer = (
+            Background("oxillama-prefix-reader"),
+            Background("oxillama-prefix-writer"),
+        )
+        self._reading: dict[str, list[Request]] = {}  # by the first block that is read
+        self._process = os.getpid()
+        self._pending = 0  # bytes
+        self._counting = ForkedOpen()
+
+    # --- from the folder ------------------------------------------------------------------------------
+
+    def look(self, request: Request) -> None:
+        """Has a request that arrives wait, if the folder has more of its prompt than memory has."""
+        if self._process != os.getpid():  # what was under way is the parent's
+            self._process, self._reading, self._pending = os.getpid(), {}, 0
+        if request.key is not None and len(request.prompt) >= BLOCK:
+            root = blake3(self._root + request.key).digest()
+            request.blocks = chain(root, request.sequence.path(len(request.prompt)))
+            self._begin(request)
+
+    def _begin(self, request: Request) -> None:
+        """Begins to read what the folder has, or waits for another request that reads the same."""
+        first, end = self._plan(request)
+        request.is_held = end > 0
+        if not request.is_held:
+            return
+        name = request.blocks[min(first, end - 1)]
+        if name in self._reading:
+            self._reading[name].append(request)
+            return
+        self._reading[name] = [request]
+        self._reader.submit(partial(self._read, request, name, first, end))
+
+    def _plan(self, request: Request) -> tuple[int, int]:
+        """The blocks to read; the second is 0 for none."""
+        tokens = request.sequence.path(len(request.prompt) - 1)  # the last is run: its logits are wanted
+        _, n_pages, n_known = self._prefix.known(request.key or b"", tokens)
+        size, states = self._pool.page_size, self._pool.recurrent_states
+        room = self._prefix.max_bytes // self._pool.stride - (0 if states is None else states.slot_pages)
+        blocks = request.blocks[: max(0, min(len(tokens), room * size)) // BLOCK]
+        align = max(BLOCK, size)
+        first = end = n_pages // align * align // BLOCK  # a page is read whole
+        if self._block_bytes:
+            while end < len(blocks) and self.folder.has(blocks[end] + KV):
+                end += 1
+        else:  # pages hold nothing
+            end = len(blocks)
+        if states is not None:
+            while end * BLOCK > n_known and not self.folder.has(blocks[end - 1] + STATE):
+                end -= 1
+        return (min(first, end), end) if end * BLOCK > n_known else (0, 0)
+
+    def _read(self, request: Request, name: str, first: int, end: int) -> None:
+        """Reads blocks and lays them out, in the reader's thread."""
+        pages, state = None, None
+        try:
+            found: list[np.ndarray] = []
+            for block in request.blocks[first:end]:
+                data = self.folder.read(block + KV, self._block_bytes) if self._block_bytes else None
+                if data is None:
+                    break
+                found.append(data)
+            if self._block_bytes:
+                end = first + len(found)
+            states = self._pool.recurrent_states
+            if states is not None and end:
+                data = self.folder.read(request.blocks[end - 1] + STATE, states.slot_bytes)
+                state = None if data is None else data.view("<f4")
+                end = 0 if state is None else end
+            pages = self._laid_out(found, first, end)
+        except Exception:
+            end = 0
+            note(log, logging.ERROR, "prefix cache: blocks could not be read", exc_info=True)
+        self._post(partial(self._put, request, name, first, end, pages, state))
+
+    def _laid_out(self, blocks: list[np.ndarray], first: int, end: int) -> np.ndarray:
+        """uint8 (pages, bytes of a page) of the keys and values of blocks."""
+        size, n = self._pool.page_size, max(0, end - first) * BLOCK
+        if not blocks or not n:
+            return np.zeros((self._pool.pages_for(n), self._pool.page_bytes), np.uint8)
+        data = joined_positions(self._pool.layout, self._heads, blocks)
+        return from_positions(self._pool.layout, self._heads, size, data, n)
+
+    def _put(
+        self,
+        request: Request,
+        name: str,
+        first: int,
+        end: int,
+        pages: np.ndarray | None,
+        state: np.ndarray | None,
+    ) -> None:
+        """Puts pages into the prefix cache, on the engine thread, and has the requests go on."""
+        waiting = self._reading.pop(name, [])
+        try:
+            if pages is not None and end and request.finish_reason is None:
+                self._insert(request, first * BLOCK, end * BLOCK, pages, state)
+        except Exception as error:  # no memory: the request runs its prompt itself
+            note(log, logging.WARNING, "prefix cache: %d blocks could not be kept: %s", end - first, error)
+        for other in waiting:
+            if other is request:
+                other.is_held = False
+            else:
+                self._begin(other)
+
+    def _insert(
+        self, request: Request, start: int, end: int, data: np.ndarray, state: np.ndarray | None
+    ) -> None:
+        pool, states = self._pool, self._pool.recurrent_states
+        tokens, key = request.sequence.path(end), request.key or b""
+        known, n_known, _ = self._prefix.known(key, tokens[:start])
+        if n_known < start:
+            return  # it was evicted meanwhile
+        pages, slot = known[: start // pool.page_size], None
+        n_ours = len(pages)
+        pool.retain(pages)  # allocating may evict
+        try:
+            if state is not None and states is not None:
+                slot = states.allocate()
+                states.slot(slot)[:] = state
+            pages = pages + pool.allocate(len(data))
+            for page, source in zip(pages[n_ours:], data):
+                pool.page(page)[:] = source
+            self._prefix.insert(key, tokens, pages, slot=slot)
+            self.n_tokens += end - start
+        finally:
+            pool.release(pages)
+            if slot is not None and states is not None:
+                states.release(slot)
+
+    # --- to the folder --------------------------------------------------------------------------------
+
+    def offer(self, request: Request) -> None:
+        """Has the blocks written that a step has ended of a prompt, where the folder lacks them."""
+        sequence, folder = request.sequence, self.folder
+        n, n_prompt = sequence.cached_len, len(request.prompt)
+        if not request.blocks or request.n_offered >= len(request.blocks):
+            return
+        end = min(n, n_prompt) // BLOCK
+        new = range(request.n_offered, end)
+        request.n_offered = end
+        if folder.is_writable and self._block_bytes:
+            lacking = [i for i in new if request.blocks[i] + KV not in folder.present]
+            if lacking:
+                self._copy_pages(request, lacking)
+        if folder.is_writable and self._pool.recurrent_states is not None and n == end * BLOCK and new:
+            self._copy_state(request, end)
+        if end == len(request.blocks):
+            kinds = ([KV] if self._block_bytes else []) + ([STATE] if sequence.marks is not None else [])
+            names = [name + kind for name in request.blocks for kind in kinds]
+            # after those that wait have been written
+            self._writer.submit(lambda: folder.touch([name for name in names if name in folder.present]))
+
+    def _copy_pages(self, request: Request, blocks: list[int]) -> None:
+        """Copies the pages of blocks of a prompt, to write the blocks."""
+        pool, pages = self._pool, request.sequence.pages
+        first = blocks[0] * BLOCK // pool.page_size
+        wanted = pages[first : pool.pages_for((blocks[-1] + 1) * BLOCK)]
+        if not self._count(len(wanted) * pool.page_bytes):
+            return
+        copies = np.array([pool.page(page) for page in wanted], np.uint8)
+        parts = [(request.blocks[i] + KV, i * BLOCK - first * pool.page_size) for i in blocks]
+        self._writer.submit(partial(self._write_blocks, copies, parts))
+
+    def _write_blocks(self, pages: np.ndarray, parts: list[tuple[str, int]]) -> None:
+        """Writes blocks, each with its name and its first token in the pages; in the writer's thread."""
+        pool = self._pool
+        try:
+            for name, start in parts:
+                first = start // pool.page_size
+                held = pages[first : pool.pages_for(start + BLOCK)]
+                self.folder.write(
+                    name,
+                    to_positions(
+                        pool.layout, self._heads, pool.page_size, held, BLOCK, start - first * pool.page_size
+                    ),
+                )
+        finally:
+            self._count(-pages.nbytes)
+
+    def _copy_state(self, request: Request, end: int) -> None:
+        """Copies the state after the blocks up to ``end``, to write it."""
+        kv, states = request.sequence.kv, self._pool.recurrent_states
+        name, slot = request.blocks[end - 1] + STATE, kv.state_after(end * BLOCK)
+        wanted = slot is not None and end * BLOCK in (request.sequence.marks or ())
+        if not wanted or name in self.folder.present:
+            return
+        assert states is not None and slot is not None
+        if self._count(states.slot_bytes):
+            self._writer.submit(partial(self._write_state, name, states.slot(slot).astype("<f4")))
+
+    def _write_state(self, name: str, state: np.ndarray) -> None:
+        try:
+            self.folder.write(name, state.view(np.uint8))
+        finally:
+            self._count(-state.nbytes)
+
+    def _count(self, n: int) -> bool:
+        """Counts bytes that wait to be written; whether there is room for them."""
+        with self._counting.lock:
+            if n > 0 and self._pending + n > MOST_PENDING:
+                return False
+            self._pending += n
+            return True
+
+    def flush(self) -> None:
+        """Waits until all is written; for any thread."""
+        self._writer.flush()
+
+
+def blocks_root(*parts: bytes) -> bytes:
+    """A hash of parts, of which each is hashed after its length."""
+    hashed = blake3(b"oxillama blocks 1")
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+    return hashed.digest()
