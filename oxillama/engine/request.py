@@ -80,6 +80,7 @@ class Progress:
     held : text that may begin a stop string.
     undecoded : bytes of a character that is not whole.
     logprobs, logits : of each token of the text, if they were asked for.
+    links : of each token of the text, if a receipt was asked for.
     """
 
     n_prompt: int
@@ -92,6 +93,11 @@ class Progress:
     undecoded: bytes
     logprobs: list[SampledToken]
     logits: list[np.ndarray]
+    links: list[bytes]
+
+
+PER_TOKEN = ("logprobs", "logits", "links")
+"""Fields of `Progress` that have a part for each token."""
 
 
 class Request:
@@ -331,6 +337,7 @@ class TextRequest(Request):
             undecoded=self._decoder.undecoded,
             logprobs=read.logprobs + unread.logprobs,
             logits=read.logits + unread.logits,
+            links=read.links + unread.links,
         )
 
     def go_on(self, progress: Progress, generated: list[int]) -> None:
@@ -345,12 +352,13 @@ class TextRequest(Request):
         TokenizerError : ``undecoded`` is not the beginning of a character.
         """
         n = progress.n_read
+        logprobs, logits, links = progress.logprobs, progress.logits, progress.links
         self._decoder.go_on(progress.undecoded)
         self._stop.held = progress.held
         self._limit = min(self._limit, progress.limit)
         self.n_generated, self.n_cached = len(generated), progress.n_known
-        self.had = Piece(progress.read, generated[:n], progress.logprobs[:n], progress.logits[:n])
-        self._piece = Piece(progress.unread, generated[n:], progress.logprobs[n:], progress.logits[n:])
+        self.had = Piece(progress.read, generated[:n], logprobs[:n], logits[:n], links[:n])
+        self._piece = Piece(progress.unread, generated[n:], logprobs[n:], logits[n:], links[n:])
         self._add("")
 
     def flush(self, error: BaseException | None) -> None:
@@ -369,6 +377,7 @@ def joined(pieces: list[Piece]) -> Piece:
         whole.tokens.extend(piece.tokens)
         whole.logprobs.extend(piece.logprobs)
         whole.logits.extend(piece.logits)
+        whole.links.extend(piece.links)
     return whole
 
 

@@ -105,6 +105,7 @@ def same(found: Completion, expected: Completion) -> None:
     assert found.logprobs == expected.logprobs
     assert (found.finish_reason, found.seed) == (expected.finish_reason, expected.seed)
     assert found.usage.prompt_tokens == expected.usage.prompt_tokens
+    assert found.receipt == expected.receipt
 
 
 def check_goes_on(
@@ -157,7 +158,9 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "60"))
     kv_type=st.sampled_from(sorted(KV_TYPES)),
     speculate=st.sampled_from([(None, None), ("lookup", "lookup"), ("lookup", None), (None, "lookup")]),
     stop=st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
-    logprobs=st.sampled_from([{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}]),
+    logprobs=st.sampled_from(
+        [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
+    ),
     compress=st.booleans(),
 )
 def test_the_rest_of_a_text_is_the_same(
@@ -617,3 +620,47 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
             capture_output=True, check=True, env={**os.environ, "OXILLAMA_TARGET": target}, timeout=120,
         )  # fmt: skip
         assert done.stdout.decode() == repr((expected.text, expected.tokens, expected.logprobs))
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_receipt_goes_on(seed: int | None, tmp_path: Path) -> None:
+    """It is that of the whole text, whoever has made which part of it."""
+    options: dict[str, Any] = {"receipt": True, "temperature": 1.1, "max_tokens": 30, "adapters": demo.PIRATE}
+    with (
+        InferenceEngine.from_gguf(demo.STORY, page_size=4) as here,
+        InferenceEngine.from_gguf(demo.STORY, num_threads=1, context_size=100) as there,
+    ):
+        going = here.stream(PROMPTS[0], seed=seed, window=2, **options)
+        read(going, 4)
+        data = going.snapshot()
+        expected = going.result().receipt
+        assert expected is not None
+        resumed = there.resume_generation(data, window=1)
+        read(resumed, 3)
+        found = here.resume_generation(resumed.snapshot()).result()
+        assert found.receipt is not None
+        assert found.receipt == replace(expected, context_size=100)
+        for engine in (here, there):
+            assert engine.verify(found.receipt, adapters=demo.PIRATE)
+        assert here.resume_generation(data).result().receipt == expected
+        assert found.receipt.seed == going.seed and len(found.receipt.tokens) == 30
+        changed = replace(EngineSnapshot.deserialize(data))
+        assert changed.request is not None and changed.request.links
+        wrong = replace(changed.request, links=[bytes(32), *changed.request.links[1:]])
+        lying = here.resume_generation(replace(changed, request=wrong)).result().receipt
+        assert lying is not None
+        check = here.verify(lying, adapters=demo.PIRATE)
+        assert (check.cause, check.at) == ("logits", 0)
+        for facts in (replace(wrong, links=None, receipt_context=None), replace(wrong, receipt_context=None)):
+            with pytest.raises(SnapshotIncompatible, match="receipt that its options ask for"):
+                here.resume_generation(replace(changed, request=facts))
+
+
+def test_the_model_that_drafts_for_itself_is_no_path() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, speculate="self", num_threads=1) as engine:
+        going = engine.stream(PROMPTS[0], seed=1, max_tokens=20, window=1)
+        next(going)
+        data = going.snapshot()
+        with InferenceEngine.resume(data) as again:
+            assert again.config.speculate == "self"
+            same(again.resume_generation(data).result(), going.result())
