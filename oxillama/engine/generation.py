@@ -15,7 +15,7 @@ from oxillama.engine.plain import Stages
 from oxillama.engine.request import Event, Piece, TextRequest
 from oxillama.engine.restoring import Loras, page_data, put, restored_request
 from oxillama.engine.snapshots import Snapshotted, snapshot_of_request
-from oxillama.engine.speculation import SpeculationStats
+from oxillama.engine.speculation import Speculation, SpeculationStats
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.receipts.receipt import Receipt
 from oxillama.sampling.logprobs import SampledToken
@@ -192,9 +192,10 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         loras: Loras,
         callback: Callable[[str], object] | None,
         fields: Mapping[str, Any],
+        speculation: Speculation | None = None,
     ) -> Generation:
-        """See `InferenceEngine.resume_generation`."""
-        request = restored_request(model, taken, stages, loras, fields)
+        """See `InferenceEngine.resume_generation`; ``speculation`` replaces what its options ask for."""
+        request = restored_request(model, taken, stages, loras, fields, speculation)
         data, had = page_data(model, taken.kv, taken.state, taken.n_cached), request.had
         found = cls(model, request, callback)
         found.text, found.tokens = had.text, list(had.tokens)

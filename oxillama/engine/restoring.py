@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from oxillama.engine.plain import Stages, options_of
 from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.engine.snapshots import model_facts
+from oxillama.engine.speculation import Speculation
 from oxillama.errors import ConfigError, ModelFileError, ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.grammar import GrammarState
 from oxillama.session.snapshot import AdapterFacts, EngineSnapshot, RequestFacts
@@ -52,15 +54,17 @@ def read(source: Source) -> EngineSnapshot:
         return EngineSnapshot.deserialize(source)
     if not isinstance(source, (str, os.PathLike)):
         raise checks.refuse("snapshot", "bytes, or the path of a file", source)
+    return EngineSnapshot.deserialize(read_bytes(source))
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a snapshot's file. Raises ModelFileError if it cannot be read."""
     try:
-        with open(source, "rb") as file:
-            return EngineSnapshot.deserialize(file.read())
+        return Path(path).read_bytes()
     except OSError as error:
-        raise ModelFileError(f"{source}: cannot be read: {error.strerror or error}") from error
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        if isinstance(error, SnapshotIncompatible):
-            raise
-        raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {source!r}") from error
+        raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {path!r}") from error
 
 
 def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
@@ -156,8 +160,9 @@ def restored_request(
     stages: Stages | None,
     loras: Loras,
     fields: Mapping[str, Any],
+    speculation: Speculation | None = None,
 ) -> TextRequest:
-    """The request of a snapshot, which has no pages yet.
+    """The request of a snapshot, which has no pages yet; ``speculation`` replaces what its options ask for.
 
     Raises
     ------
@@ -179,14 +184,16 @@ def restored_request(
     generated = snapshot.tokens[facts.n_prompt :].tolist()
     with refusals():
         _check_request(facts, options, snapshot)
-    checkpoints = CHECKPOINTS if model.drafter(options.speculate) is not None else 0
+    drafts = speculation is not None or model.drafter(options.speculate) is not None
     sequence = Sequence(
         model.pool,
         snapshot.tokens[: facts.n_prompt].tolist(),
-        checkpoints=checkpoints,
+        checkpoints=CHECKPOINTS if drafts else 0,
         adapters=adaptation(model, snapshot, loras),
     )
     request = model.text_request(sequence, options, key=None)  # its pages are not for others to share
+    if speculation is not None:
+        request.speculation = speculation
     with refusals():
         constraint = request.sampler.constraint
         digest = constraint.grammar.digest.hex() if isinstance(constraint, GrammarState) else ""

@@ -6,7 +6,7 @@ Taking one copies pages between two steps; the rest is done by the caller's thre
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
 from oxillama.atomic_file import replaced_file
+from oxillama.cache.pages import PagePool
 from oxillama.cache.positions import to_positions
 from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.building import kv_heads
@@ -25,6 +26,7 @@ from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 from oxillama.grammar import GrammarState
+from oxillama.session.container import Buffer
 from oxillama.session.snapshot import AdapterFacts, EngineSnapshot, ModelFacts, RequestFacts
 
 DRAFTERS = ("lookup", "self", "auto", "off")
@@ -41,6 +43,11 @@ class Taken:
     state: np.ndarray | None
 
     @classmethod
+    def none(cls, pool: PagePool) -> Taken:
+        """Of a sequence without tokens."""
+        return cls([], 0, np.empty((0, pool.page_bytes), np.uint8), None)
+
+    @classmethod
     def of(cls, sequence: Sequence) -> Taken:
         """For the engine thread. Drafted tokens are left out."""
         tokens, kv = list(sequence.certain), sequence.kv
@@ -52,6 +59,13 @@ class Taken:
         pages = kv.pages[: kv.pool.pages_for(n)]
         copies = np.array([kv.pool.page(page) for page in pages], np.uint8)
         return cls(tokens, n, copies.reshape(-1, kv.pool.page_bytes), state)
+
+
+def write(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
+    """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
+    with replaced_file(Path(path)) as file:
+        for piece in pieces:
+            file.write(piece)
 
 
 class Snapshotted:
@@ -84,9 +98,7 @@ class Snapshotted:
         notes: Mapping[str, Any] | None = None,
     ) -> None:
         """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
-        with replaced_file(Path(path)) as file:
-            for piece in self._taken(notes).pieces(compress):
-                file.write(piece)
+        write(path, self._taken(notes).pieces(compress))
 
 
 def model_facts(model: LoadedModel) -> ModelFacts:

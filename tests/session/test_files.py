@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,13 @@ def test_a_file_stays_where_writing_fails(
     def fail(*args: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def pieces(*args: object) -> Iterator[bytes]:
+        yield b"OXI"
+        fail()
+
     with monkeypatch.context() as patched:
         if call == "write":
-            patched.setattr(
-                "oxillama.session.snapshot.EngineSnapshot.pieces", lambda *args: iter([b"OXI", fail()])
-            )
+            patched.setattr("oxillama.session.snapshot.EngineSnapshot.pieces", pieces)
         else:
             patched.setattr(os, call, fail)
         with pytest.raises(ModelFileError, match="cannot be written: No space left on device"):
