@@ -35,7 +35,7 @@ def run_snapshot(args: argparse.Namespace) -> int:
     if args.check:
         try:
             data = Path(args.file).read_bytes()
-            SpeculativeEngineSnapshot.decode(data) if is_pair else EngineSnapshot.deserialize(data)
+            (SpeculativeEngineSnapshot.decode if is_pair else EngineSnapshot.deserialize)(data)
         except OSError as error:
             raise ModelFileError(f"{args.file}: cannot be read: {error.strerror or error}") from error
     if args.json:
@@ -52,9 +52,7 @@ def run_snapshot(args: argparse.Namespace) -> int:
         "written by": f"oxillama {facts.get('library')}",
         "model": f"{model.name or model.architecture} ({model.architecture})",
         "model file": model.path or None,
-        "drafts": None
-        if draft is None
-        else f"{draft.name or draft.architecture}, {draft.path or 'from bytes'}",
+        "drafts with": None if draft is None else draft.path or draft.name or draft.architecture,
         "fingerprint": f"{model.fingerprint.display()} ({settings})",
         "tokens": f"{facts.get('n_tokens')}, of which {facts.get('n_cached')} were run",
         "keys and values": f"{model.kv_type}, {human_bytes(model.position_bytes)} a token",
