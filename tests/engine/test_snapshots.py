@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama import (
+    AsyncEngine,
     Completion,
     ConfigError,
+    EngineClosed,
     EngineConfig,
     Generation,
     InferenceEngine,
@@ -664,3 +666,30 @@ def test_the_model_that_drafts_for_itself_is_no_path() -> None:
         with InferenceEngine.resume(data) as again:
             assert again.config.speculate == "self"
             same(again.resume_generation(data).result(), going.result())
+
+
+def test_asyncio_takes_snapshots_and_goes_on() -> None:
+    engine = engine_of(16, 512, 1, "f16", None)
+    expected = engine.stream(PROMPTS[0], seed=1, max_tokens=20).result()
+
+    async def main() -> None:
+        many = AsyncEngine(engine)
+        going = many.stream(PROMPTS[0], seed=1, max_tokens=20, window=1)
+        begun = await anext(going)
+        data = await many.snapshot(going, notes={"n": 1})
+        assert EngineSnapshot.deserialize(data).notes == {"n": 1}
+        resumed = await many.resume_generation(data)
+        assert resumed.text == begun
+        same(await resumed, expected)
+        same(await going, expected)
+        assert EngineSnapshot.deserialize(await many.snapshot()).kind == "engine"
+        with engine.session() as session:
+            session.prefill(PROMPTS[0])
+            assert await many.snapshot(session, compress=True) == session.snapshot(compress=True)
+        with pytest.raises(ConfigError, match="of: expected a Snapshotted"):
+            await many.snapshot(b"")  # type: ignore[arg-type]
+        await many.aclose()
+        with pytest.raises(EngineClosed):
+            await many.snapshot()
+
+    asyncio.run(main())
