@@ -109,7 +109,7 @@ MADE_OF: dict[str, Callable[[Any], Any]] = {
 EXCLUDED = (
     *("model_path", "sampler", "scheduler"),  # set by MODEL, by the sampling options, and for servers only
     *("priority", "salt", "window"),  # no effect on a single request
-    *("logprobs", "top_logprobs", "keep_logits"),  # no effect on the text
+    *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
 )
 """Fields without an option."""

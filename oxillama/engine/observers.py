@@ -1,0 +1,87 @@
+"""What an engine tells of its requests and steps, and who is told: metrics, the log, a trace.
+
+The loop tells each event once, in its own thread; what an observer does with it changes no request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from oxillama.engine.faults import note
+
+if TYPE_CHECKING:
+    from oxillama.engine.request import Request
+    from oxillama.engine.scheduler import ScheduledBatch
+
+log = logging.getLogger(__name__)
+
+
+class Observer:
+    """Is told what happens, by the engine thread unless a method says otherwise. Each method may be left out.
+
+    Times are seconds of the scheduler's clock.
+    """
+
+    def queue(self, request: Request) -> None:
+        """A request has come in; it has its number now."""
+
+    def refuse(self, n: int) -> None:
+        """The queue was full for so many requests. Any thread tells it."""
+
+    def admit(self, request: Request) -> None:
+        """A request runs from now on, or again after a preemption."""
+
+    def preempt(self, request: Request) -> None:
+        """A request has given up its pages and waits for others."""
+
+    def step(self, batch: ScheduledBatch, seconds: float) -> None:
+        """A step has been run and sampled, in so many seconds."""
+
+    def token(self, request: Request, now: float) -> None:
+        """A request has got a token."""
+
+    def draft(self, drafted: int, accepted: int) -> None:
+        """So many drafted tokens of a request have been verified; the first ``accepted`` were right."""
+
+    def end(self, request: Request, now: float) -> None:
+        """A request has ended; its reader is told afterwards."""
+
+
+class Observers(Observer):
+    """Tells each event to all of some observers. What one of them raises is logged and goes no further."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self.observers = tuple(observers)
+
+    def queue(self, request: Request) -> None:
+        self._tell(lambda observer: observer.queue(request))
+
+    def refuse(self, n: int) -> None:
+        self._tell(lambda observer: observer.refuse(n))
+
+    def admit(self, request: Request) -> None:
+        self._tell(lambda observer: observer.admit(request))
+
+    def preempt(self, request: Request) -> None:
+        self._tell(lambda observer: observer.preempt(request))
+
+    def step(self, batch: ScheduledBatch, seconds: float) -> None:
+        self._tell(lambda observer: observer.step(batch, seconds))
+
+    def token(self, request: Request, now: float) -> None:
+        self._tell(lambda observer: observer.token(request, now))
+
+    def draft(self, drafted: int, accepted: int) -> None:
+        self._tell(lambda observer: observer.draft(drafted, accepted))
+
+    def end(self, request: Request, now: float) -> None:
+        self._tell(lambda observer: observer.end(request, now))
+
+    def _tell(self, event: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            try:
+                event(observer)
+            except Exception:
+                note(log, logging.ERROR, "an observer failed", exc_info=True)
