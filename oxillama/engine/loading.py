@@ -31,11 +31,11 @@ from oxillama.engine.prompts import Prompt, prompt_tokens
 from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
 from oxillama.engine.request_log import RequestLog
-from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.thread import EngineThread
+from oxillama.engine.tracing import Traced, Untraced
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
@@ -72,6 +72,7 @@ class LoadedModel(NotCopied):
         self.config = config
         self.kernels = _kernels.best()
         self.thread = EngineThread()
+        self.parts = Untraced()
         try:
             self.thread.call(lambda: self._load(source, progress))
         except BaseException:
@@ -93,7 +94,9 @@ class LoadedModel(NotCopied):
             weights = load_weights(file, self.kernels, config, progress)
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
-            self.runner = Runner(model, pool, config.num_threads or available_cpus())
+            if config.trace is not None:
+                self.parts = Traced(config.trace, self.name)
+            self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
             self.adapters = Adapters(model)
             for lora, scale in self.adapters.loaded(config.adapters):
                 self.adapters.stack.push(lora, scale)
@@ -104,14 +107,15 @@ class LoadedModel(NotCopied):
                 self.drafters.load(wanted)
         except BaseException:
             file.close()
+            self.parts.close()
             raise
         self.unused_tensors = weights.unused()
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, matrix_bytes(model))
-        self.metrics = EngineMetrics(gauges, self._labels())
+        self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
         self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
-        self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics, RequestLog())
+        self.thread.loop = self.parts.loop(self.runner, self.scheduler, self.metrics, RequestLog())
         gauges.load_seconds = time.perf_counter() - started
         log.info(
             "loaded a model of architecture %s in %.1f s: %d layers, context %d, %s kernels on %d threads",
@@ -227,6 +231,7 @@ class LoadedModel(NotCopied):
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
         self.thread.close(finish=finish)
+        self.parts.close()
 
     def __del__(self) -> None:
         if hasattr(self, "thread"):

@@ -46,13 +46,19 @@ class EngineMetrics(Observer):
     ----------
     gauges : returns the present values of the gauges, by the names of `MetricsSnapshot`.
     labels : see `MetricsSnapshot`.
+    mask_timer : is told of masks of grammars.
     """
 
-    def __init__(self, gauges: Callable[[], dict[str, Any]], labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        gauges: Callable[[], dict[str, Any]],
+        labels: Mapping[str, str] | None = None,
+        mask_timer: MaskTimer | None = None,
+    ) -> None:
         self._gauges = gauges
         self._lock = ForkedOpen()
         self.labels = dict(labels or {})
-        self.mask_timer = MaskTimer()
+        self.mask_timer = mask_timer or MaskTimer()
         self.steps = 0
         self.prefill_tokens = 0
         self.generation_tokens = 0
