@@ -6,7 +6,7 @@ The loop tells each event once, in its own thread; what an observer does with it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oxillama.engine.faults import note
@@ -49,39 +49,49 @@ class Observer:
         """A request has ended; its reader is told afterwards."""
 
 
+EVENTS = tuple(name for name in vars(Observer) if not name.startswith("_"))
+
+
 class Observers(Observer):
-    """Tells each event to all of some observers. What one of them raises is logged and goes no further."""
+    """Tells each event to those of some observers that have a method for it.
+
+    What one of them raises is logged and goes no further.
+    """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self.observers = tuple(observers)
+        every = tuple(observers)
+        self._hearers = {
+            event: [o for o in every if getattr(type(o), event) is not getattr(Observer, event)]
+            for event in EVENTS
+        }
 
     def queue(self, request: Request) -> None:
-        self._tell(lambda observer: observer.queue(request))
+        self._tell("queue", request)
 
     def refuse(self, n: int) -> None:
-        self._tell(lambda observer: observer.refuse(n))
+        self._tell("refuse", n)
 
     def admit(self, request: Request) -> None:
-        self._tell(lambda observer: observer.admit(request))
+        self._tell("admit", request)
 
     def preempt(self, request: Request) -> None:
-        self._tell(lambda observer: observer.preempt(request))
+        self._tell("preempt", request)
 
     def step(self, batch: ScheduledBatch, seconds: float) -> None:
-        self._tell(lambda observer: observer.step(batch, seconds))
+        self._tell("step", batch, seconds)
 
     def token(self, request: Request, now: float) -> None:
-        self._tell(lambda observer: observer.token(request, now))
+        self._tell("token", request, now)
 
     def draft(self, drafted: int, accepted: int) -> None:
-        self._tell(lambda observer: observer.draft(drafted, accepted))
+        self._tell("draft", drafted, accepted)
 
     def end(self, request: Request, now: float) -> None:
-        self._tell(lambda observer: observer.end(request, now))
+        self._tell("end", request, now)
 
-    def _tell(self, event: Callable[[Observer], None]) -> None:
-        for observer in self.observers:
+    def _tell(self, event: str, *facts: object) -> None:
+        for observer in self._hearers[event]:
             try:
-                event(observer)
+                getattr(observer, event)(*facts)
             except Exception:
                 note(log, logging.ERROR, "an observer failed", exc_info=True)
