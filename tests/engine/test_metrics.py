@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 
 import pytest
@@ -15,6 +16,7 @@ from oxillama.engine.metrics_snapshot import Histogram
 from oxillama.engine.observers import Observer, Observers
 from oxillama.engine.request import Request
 from oxillama.engine.scheduler import ScheduledBatch
+from tests.support.paths import DOCS
 from tests.support.serving import Serving
 from tests.support.tiny_models import tokens_of
 
@@ -226,3 +228,11 @@ def test_labels_that_the_text_cannot_have(labels: dict[str, str]) -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
     with pytest.raises(ConfigError, match="labels: expected names"):
         engine.metrics.prometheus(labels)
+
+
+@pytest.mark.skipif(not (DOCS / "observability.md").is_file(), reason="only the package was unpacked")
+def test_the_page_has_every_metric_once() -> None:
+    text = (DOCS / "observability.md").read_text(encoding="utf-8")
+    rows = [row for row in text.splitlines() if row.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`([a-z0-9_]+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(metric.name for metric in TABLE)
