@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,12 +228,16 @@ def test_engines_share_a_file(path: Path) -> None:
     assert path.read_text(encoding="utf-8").endswith("\n]\n")
 
 
-def test_a_trace_is_ended_when_its_engine_is_dropped(path: Path) -> None:
+def test_a_trace_is_ended_when_its_engine_is_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(loop: EngineLoop, listeners: object) -> None:
+        time.sleep(0.1)  # the reader has its end, and the step goes on
+
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1, trace=path)
+    monkeypatch.setattr(EngineLoop, "_wake", slow)
     engine.generate(PROMPT, max_tokens=2)
     del engine
     until(lambda: path.read_text(encoding="utf-8").endswith("\n]\n"))
-    assert spans(events(path), "step")
+    assert len(spans(events(path), "step")) == 2
 
 
 def test_an_idle_engine_has_written_everything(path: Path) -> None:
