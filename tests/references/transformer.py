@@ -234,9 +234,9 @@ class Reference:
 
     def n_rot(self, i: int) -> int:
         """Dimensions that turn: in Step 3.5 half of them in layers without a window."""
-        n = self.model.n_rot
         if self.name != "step35":
-            return n
+            return self.model.n_rot
+        n: int = self.get("rope.dimension_count", self.model.n_rot)
         return self.get("rope.dimension_count_swa", n) if self.window(i) else n // 4 * 2
 
     def still_pairs(self, n: int) -> np.ndarray:

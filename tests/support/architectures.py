@@ -88,7 +88,9 @@ GPT = "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b"
 ENDS_BIASED = "n:output_norm+b output"
 WIDTH = {"expert_feed_forward_length": ("u32", "=expert_ff")}
 WINDOW = {"attention.sliding_window": ("u32", 6)}
+MANY_HEADS = {"n_kv_heads": 4}
 STATED = WIDTH | {
+    "expert_shared_count": ("u32", 1),
     "leading_dense_block_count": ("u32", 1),
     "expert_weights_norm": ("bool", True),
     "expert_weights_scale": ("f32", 1.7),
@@ -352,6 +354,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "baichuan": arch(DENSE, rope="none"),
     "qwen": arch(
         "n:attn_norm qkv+b o n:ffn_norm gate up down",
+        sizes=MANY_HEADS,
         keys={"feed_forward_length": ("u32", "=twice_ff")},
         rope="neox",
     ),
@@ -402,10 +405,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         normalize=True,
     ),
     "hunyuan-moe": arch(
-        f"{HEADS} moe shexp", keys=SHARED_WIDTH, rope="neox", norm_after_rope=True, normalize=True
+        f"{HEADS} moe shexp",
+        keys=SHARED_WIDTH | {"expert_feed_forward_length": ("u32", 7), "expert_shared_count": ("u32", 1)},
+        rope="neox",
+        norm_after_rope=True,
+        normalize=True,
     ),
     "dots1": arch(
         f"{HEADS} shexp dense probs",
+        sizes=MANY_HEADS,
         keys=STATED | SIGMOID | {"expert_shared_count": ("u32", 2)},
         rope="neox",
     ),
@@ -425,7 +433,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "bailingmoe2": arch(
         "n:attn_norm qkv o h:attn_q_norm h:attn_k_norm n:ffn_norm shexp dense probs",
-        keys=STATED | SIGMOID | {"expert_shared_count": ("u32", 1)},
+        keys=STATED | SIGMOID,
         rope="neox",
     ),
     "exaone-moe": arch(
@@ -539,7 +547,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "modern-bert": arch(
         "m:attn_norm qkv o n:ffn_norm up2 down",
         beside="n:token_embd_norm n:output_norm",
-        sizes={"n_layers": 4},
+        sizes={"n_layers": 4, "n_kv_heads": 4},
         keys=WINDOW,
         rope="neox",
         norm="layer",

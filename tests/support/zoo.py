@@ -856,7 +856,8 @@ VARIANTS: dict[str, Model] = {
             "attention.key_length": ("u32", 8),
             "attention.value_length": ("u32", 8),
             "feed_forward_length": ("u32", 40),
-            "rope.dimension_count_swa": ("u32", 6),
+            "rope.dimension_count_swa": ("u32", 8),
+            "rope.dimension_count": ("u32", 4),
             "swiglu_clamp_exp": ("f32", 0.4),
             "swiglu_clamp_shexp": None,
         },
@@ -870,9 +871,8 @@ VARIANTS: dict[str, Model] = {
             "/xielu.alpha_n": ("[f32]", [0.6, -0.2]),
             "/xielu.beta": ("[f32]", [0.5, 0.3]),
             "/xielu.eps": ("[f32]", [-1e-6, -0.1]),
-            "rope.scaling.original_context_length": ("u32", 64),
         },
-        beside="n:output_norm output factors",
+        beside="n:output_norm output rope_freqs",
         seed=186,
     ),
     "smallthinker-full": Model("smallthinker", keys={"attention.sliding_window": None}, seed=187),
@@ -917,6 +917,7 @@ VARIANTS: dict[str, Model] = {
     "modern-bert-silu": Model(
         "modern-bert",
         n_layers=3,
+        n_kv_heads=4,
         keys={
             "hidden_activation": ("str", "silu"),
             "rope.freq_base_swa": ("f32", 50.0),
