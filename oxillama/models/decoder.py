@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
@@ -132,7 +133,7 @@ class Decoder:
         )
         if batch.recurrent_states is not None:
             before, after, earlier, recorded, settled = zip(*batch.recurrent_states)
-            step.recurrent = self.kernels.recurrent.StateBatch(
+            step.recurrent = StateBatch(
                 before, after, batch.row_start, self.state_floats,
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip

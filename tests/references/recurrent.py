@@ -74,6 +74,21 @@ def mamba2(m: Model, block: str, h: np.ndarray) -> np.ndarray:
     return y.reshape(rows, inner) @ m.w[f"{block}.ssm_out.weight"].T
 
 
+def delta_rule(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+) -> np.ndarray:
+    """(n, values): one head of the gated delta rule.
+
+    q, k (n, keys), v (n, values), decay (n, 1 or keys), beta (n,).
+    """
+    state, out = np.zeros((k.shape[1], v.shape[1])), []
+    for t in range(len(q)):
+        state = decay[t][:, None] * state
+        state = state + np.outer(k[t], beta[t] * (v[t] - k[t] @ state))
+        out.append(q[t] @ state)
+    return np.array(out)
+
+
 def shortconv(m: Model, block: str, h: np.ndarray) -> np.ndarray:
     b, c, x = np.split(h @ m.w[f"{block}.shortconv.in_proj.weight"].T, 3, axis=1)
     weight = m.w[f"{block}.shortconv.conv.weight"]
