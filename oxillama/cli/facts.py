@@ -49,6 +49,7 @@ def describe(file: ModelFile) -> dict[str, Any]:
         "tokenizer": describe_tokenizer(file, found),
         "memory": describe_memory(spec, found) if spec and found.weight_bytes else None,
         "surplus": list(found.surplus),
+        "ignored": list(spec.ignored) if spec else [],
         "supported": not found.reasons,
         "missing": list(found.reasons),
     }

@@ -57,6 +57,7 @@ class Decoder:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
         self.context = context or spec.context_length
+        weights.ignore(spec.ignored)
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
         blocks = (block for layer in self.layers for block in layer.blocks())

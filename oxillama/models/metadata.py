@@ -68,6 +68,12 @@ OPTIONS = frozenset(
 )
 
 
+EXPERT_OPTIONS = frozenset(
+    key for key in OPTIONS if key.startswith("expert_") or "moe_" in key or key.startswith("leading_dense_")
+)
+"""Those that only say how experts are chosen and fed."""
+
+
 # The least and the largest value of each number that is no size. Files in use are far inside; values outside
 # them come from damaged files and would overflow somewhere, or turn everything into zeros.
 USUAL_RANGE = 1e-6, 1e6

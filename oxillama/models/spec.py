@@ -124,6 +124,7 @@ class Spec:
         classifier), or "" where the file does not say.
     labels : of a classifier, () where the file names none.
     unread : options that the file states and that are ignored for its architecture.
+    ignored : tensors that the file has and the model knowingly does not use (`Family.ignores`, draft blocks).
     """
 
     family: Family
@@ -151,6 +152,7 @@ class Spec:
     pooling: str = ""
     labels: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def depends_on_context(self) -> bool:

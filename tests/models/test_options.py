@@ -106,12 +106,12 @@ def test_queries_of_llama_4_are_scaled_by_whole_chunks() -> None:
 
 
 def test_options_are_known() -> None:
-    assert {option for family in FAMILIES.values() for option in family.options} == OPTIONS
+    assert {option for family in FAMILIES.values() for option in family.all_options} == OPTIONS
     assert set(VALUES) == OPTIONS
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].options]
+    ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].all_options]
 )
 def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
     usual = replace(MODELS[name], keys=MODELS[name].keys | NEEDED.get((name, option), {}))
@@ -123,7 +123,7 @@ def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_options_of_other_architectures_change_nothing_and_are_told(name: str) -> None:
-    foreign = sorted(OPTIONS.difference(FAMILIES[name].options))
+    foreign = sorted(OPTIONS.difference(FAMILIES[name].all_options))
     keys: dict[str, Any] = {option: VALUES[option] for option in foreign}
     keys |= dict.fromkeys(foreign[::3], ("str", "of no kind"))
     model = MODELS[name]
@@ -228,7 +228,7 @@ def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
 def test_any_architecture_may_see_both_ways(name: str) -> None:
     """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""
     model = MODELS[name]
-    window = {"attention.sliding_window": ("u32", 99)} if name in zoo.WINDOWED else {}
+    window = {"attention.sliding_window": ("u32", 99)} if model.facts.windows is not None else {}
     model = replace(model, keys=model.keys | window | {"attention.causal": ("bool", False)})
     for n in (20, 1, 2):
         tokens = tokens_of(n, zoo.VOCAB)

@@ -35,10 +35,9 @@ NOMIC_BERT = register(BERT.derive("nomic-bert", rope="neox", positions="no", gat
 NOMIC_BERT_MOE = register(
     BERT.derive(
         "nomic-bert-moe",
-        options=("moe_every_n_layers",),
         rope="neox",
         positions="no",
-        routing=Routing(normalize=False, gated=False),
+        routing=Routing(options=("moe_every_n_layers",), normalize=False, gated=False),
     )
 )
 

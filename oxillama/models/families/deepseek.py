@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -19,10 +19,14 @@ MANY_EXPERTS = (
     "expert_weights_scale",
     "leading_dense_block_count",
 )
+STATED = (*MANY_EXPERTS, "expert_gating_func", "expert_weights_norm")
 
 DEEPSEEK = register(
-    LLAMA.derive("deepseek", options=MANY_EXPERTS, routing=Routing(normalize=False, shared_width="expert")),
-    needs_experts,
+    LLAMA.derive(
+        "deepseek",
+        requires=("expert_count",),
+        routing=Routing(options=MANY_EXPERTS, normalize=False, shared_width="expert"),
+    )
 )
 
 LATENT_MATRICES = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b")
@@ -84,13 +88,12 @@ DEEPSEEK2 = register(
     DEEPSEEK.derive(
         "deepseek2",
         options=(
-            *MANY_EXPERTS,
             "attention.temperature_length",
             "attention.temperature_scale",
-            "expert_gating_func",
-            "expert_weights_norm",
             "rope.scaling.yarn_log_multiplier",
         ),
+        requires=(),
+        routing=Routing(options=STATED, normalize=False, shared_width="expert"),
         mixer="mla",
         unadapted=("attn_q", *LATENT_MATRICES, "output"),
     ),

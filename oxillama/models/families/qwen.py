@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -16,11 +16,20 @@ QWEN2 = register(LLAMA.derive("qwen2", rope="neox", routing=None))
 QWEN2_MOE = register(
     QWEN2.derive(
         "qwen2moe",
-        options=("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm"),
-        routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
+        requires=("expert_count",),
+        routing=Routing(
+            options=(
+                "expert_feed_forward_length",
+                "expert_shared_feed_forward_length",
+                "expert_weights_norm",
+            ),
+            normalize=False,
+            width="ff/used",
+            shared_width="ff",
+            shared_gate=True,
+        ),
         output="own",
-    ),
-    needs_experts,
+    )
 )
 
 
@@ -43,7 +52,9 @@ QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",)
 QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
 QWEN3_MOE = register(
     QWEN3.derive(
-        "qwen3moe", classifier="", options=("expert_feed_forward_length",), routing=Routing(width="ff/used")
-    ),
-    needs_experts,
+        "qwen3moe",
+        classifier="",
+        requires=("expert_count",),
+        routing=Routing(options=("expert_feed_forward_length",), width="ff/used"),
+    )
 )

@@ -35,8 +35,8 @@ class Attention:
         self.attn_qkv = weights.linear(fused, spec.n_embd, parts if apart else None)
         self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], attended)
         norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
-        after = spec.family.qk_norm == "unit"
-        self.norms, self.rotated_norms = ([], norms) if after else (norms, [])  # before and after rotation
+        last = spec.family.qk_norm_last
+        self.norms, self.rotated_norms = ([], norms) if last else (norms, [])  # before and after rotation
         sinks = weights.vector(f"{block}.attn_sinks.weight", layer.n_heads) if spec.family.sinks else None
         self.options = attend_options(spec, layer, sinks)
         # a layer with fewer key heads than the pages have leaves the others empty
