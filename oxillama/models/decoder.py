@@ -85,7 +85,7 @@ class Decoder:
         spec = self.spec
         if spec.latent is not None:
             rank = spec.latent.kv_rank
-            return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
+            return len(spec.attending), 1, rank + spec.latent.rotated, rank
         if not spec.attending:  # pages of a model without keys only count tokens
             return 1, 1, 1, 1
         return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
-RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7"]
-Mixer = Literal["attention", "mla", RecurrentMixer]
+RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
+Mixer = Literal["attention", "gated_attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
     "silu",
@@ -170,7 +170,8 @@ class Family:
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), or a recurrent one.
+    mixer : token mixer of a layer: "attention", "gated_attention" (with a gate for each head's output), "mla"
+        (multi-head latent attention), or a recurrent one.
     recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
         ``mixer`` where no layer attends; the file need not state heads then.
     feed_forward : "dense" (or experts), "" for none, or that of an RWKV version.

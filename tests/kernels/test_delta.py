@@ -73,7 +73,7 @@ CASES = [
 
 
 def run(case: Case, target: str, pieces: list[int], threads: int = 1, drafts: int = 0) -> np.ndarray:
-    """Outputs of all rows, run in ``pieces``; the last ``drafts`` rows of a piece are recorded, then taken in."""
+    """Outputs of all rows, run in ``pieces``, of each the last ``drafts`` rows as records taken in later."""
     given, kernel = case.inputs(), load(target).delta.delta_scan
     state = np.full(case.state_floats, np.nan, np.float32)
     empty, out, first = True, np.zeros((case.rows, case.heads * case.dim), np.float32), 0

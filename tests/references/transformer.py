@@ -149,6 +149,7 @@ class Reference:
             beta_fast=8.0 if self.name == "grok" else 32.0,
             beta_slow=1.0,
             sections=self.sections(),
+            interleaved=self.name.startswith("qwen35"),
         )
         factors = self.w.get("rope_freqs.weight")
         if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3")):
@@ -250,6 +251,10 @@ class Reference:
             q, k, v = np.split(self.linear(f"{block}.attn_qkv", h), widths, axis=1)
         else:
             q, k, v = (self.linear(f"{block}.attn_{c}", h) for c in "qkv")
+        gate: np.ndarray | float = 1.0
+        if self.facts.gated:
+            by_head = q.reshape(n, heads, 2, -1)
+            q, gate = by_head[:, :, 0].reshape(n, -1), 1 / (1 + np.exp(-by_head[:, :, 1].reshape(n, -1)))
         clamp = self.get("attention.clamp_kqv", 0.0)
         if clamp:
             q, k, v = (np.clip(part, -clamp, clamp) for part in (q, k, v))
@@ -262,7 +267,7 @@ class Reference:
         if self.name == "llama4" and self.rotation(i) is not None and m.n_experts != 128:
             q, k = (self.norm("", part, layer=False) for part in (q, k))
         attended = self.attend(i, q, k, v.reshape(n, kv, -1), self.scores_scale(m.key_dim))
-        return self.linear(f"{block}.attn_output", attended)
+        return self.linear(f"{block}.attn_output", attended * gate)
 
     def qk_norm(self, name: str, x: np.ndarray, heads: int) -> np.ndarray:
         """By head, by head with its own weights, or over the whole row: as the weights' shape has it."""

@@ -338,7 +338,7 @@ RECORDS = [normal(150) for _ in range(5)]
 
 
 def state_batch() -> dict[str, Any]:
-    """Arguments of a `StateBatch`: two sequences with three rows, the first of them with earlier ones, too."""
+    """Arguments of a `StateBatch`: two sequences with three rows, the first of them with earlier ones."""
     return {
         "before": [None, STATES[1]],
         "after": list(STATES),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.errors import LoadError
 from oxillama.models.layers.norm import load_qk_norms
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
@@ -19,14 +20,22 @@ class Attention:
     """Attention of one layer (Vaswani et al., 2017), with heads that share keys (Ainslie et al., 2023).
 
     A row of the buffer ``qkv`` holds q's heads, then k's, then v's.
+
+    Attributes
+    ----------
+    query_rows : rows of the matrix ``attn_q`` for each row of q.
     """
+
+    query_rows = 1
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         layer, block = spec.layers[i], f"blk.{i}"
         q, k = layer.n_heads * spec.key_dim, layer.n_kv_heads * spec.key_dim
         v, attended = layer.n_kv_heads * spec.value_dim, layer.n_heads * spec.value_dim
-        parts = [(f"{block}.attn_q", q), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
-        fused = [(f"{block}.attn_qkv", q + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
+        first = self.query_rows * q
+        parts = [(f"{block}.attn_q", first), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
+        fused = [(f"{block}.attn_qkv", first + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
+        self.width = q + k + v
         self.index = spec.attending.index(i)  # among the layers of a page
         self.spec = spec
         self.layer = layer
@@ -49,7 +58,7 @@ class Attention:
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
         wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
-        found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
+        found = {"qkv": self.width, "attended": self.attn_output.cols}
         if self.padded_heads != self.layer.n_heads:
             found["wide_qkv"] = wide + self.shared_heads * self.spec.value_dim
             found["wide_attended"] = self.padded_heads * self.spec.value_dim
@@ -59,8 +68,7 @@ class Attention:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads
         heads, kv_heads, dim = layer.n_heads, layer.n_kv_heads, spec.key_dim
-        qkv = work.rows("qkv", n, self.attn_qkv.rows)
-        self.attn_qkv.apply(h, qkv, step)
+        qkv = self.project(h, step)
         if spec.clamp:
             np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
         for norm in self.norms:
@@ -77,7 +85,17 @@ class Attention:
             self._attend(qkv, heads, kv_heads, attended, step)
         else:
             self._attend_wide(qkv, attended, step)
+        self.gate(attended, step)
         self.attn_output.apply(attended, out, step, accumulate)
+
+    def project(self, h: np.ndarray, step: Step) -> np.ndarray:
+        """(n, q + k + v) for h (n, d)."""
+        qkv = step.work.rows("qkv", len(h), self.width)
+        self.attn_qkv.apply(h, qkv, step)
+        return qkv
+
+    def gate(self, attended: np.ndarray, step: Step) -> None:
+        """What is done to the heads' outputs (n, heads * value_dim) before they are projected: nothing."""
 
     def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
         """Stores k and v of the rows, then attends with q; ``kv_heads`` is that of the pages."""
@@ -104,6 +122,41 @@ class Attention:
             column += room * dim
         self._attend(wide, self.padded_heads, self.shared_heads, wide_out, step)
         out[:] = wide_out[:, : out.shape[1]]
+
+
+class GatedAttention(Attention):
+    """o = W_o (attention(h) * sigmoid(W_g h)) (Qiu et al., "Gated Attention", 2025).
+
+    The rows of ``attn_q`` are those of a head's query, then those of its gate, head by head.
+    """
+
+    query_rows = 2
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        if spec.value_dim != spec.key_dim:
+            key = f"{spec.family.name}.attention.value_length"
+            raise LoadError(f"{key}: expected {spec.key_dim}, as keys have, got {spec.value_dim}")
+        super().__init__(spec, i, weights)
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return super().widths() | {"gated_qkv": self.attn_qkv.rows}
+
+    def project(self, h: np.ndarray, step: Step) -> np.ndarray:
+        """(n, q + k + v) for h (n, d); the gates stay in the buffer ``gated_qkv``."""
+        n, heads, dim = len(h), self.layer.n_heads, self.spec.key_dim
+        both, qkv = step.work.rows("gated_qkv", n, self.attn_qkv.rows), step.work.rows("qkv", n, self.width)
+        self.attn_qkv.apply(h, both, step)
+        q = both[:, : 2 * heads * dim].reshape(n, heads, 2, dim)[:, :, 0]
+        qkv[:, : heads * dim].reshape(n, heads, dim)[:] = q
+        qkv[:, heads * dim :] = both[:, 2 * heads * dim :]
+        return qkv
+
+    def gate(self, attended: np.ndarray, step: Step) -> None:
+        """attended (n, heads * dim) *= the sigmoids of the gates."""
+        heads, dim = self.layer.n_heads, self.spec.key_dim
+        gates = step.work.rows("gated_qkv", len(attended), self.attn_qkv.rows)
+        self.kernels.vector.gate_heads(attended, heads, gates, dim, 2 * dim, "sigmoid", step.n_threads)
 
 
 def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> dict[str, Any]:

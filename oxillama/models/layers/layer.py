@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.attention import Attention
+from oxillama.models.layers.attention import Attention, GatedAttention
+from oxillama.models.layers.delta import GatedDelta, KimiDelta
 from oxillama.models.layers.experts import load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
@@ -125,12 +126,15 @@ class Layer:
 
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "attention": Attention,
+    "gated_attention": GatedAttention,
     "mla": LatentAttention,
     "mamba": Mamba,
     "mamba2": Mamba2,
     "shortconv": ShortConv,
     "rwkv6": TimeMix6,
     "rwkv7": TimeMix7,
+    "delta": GatedDelta,
+    "kda": KimiDelta,
 }
 
 
