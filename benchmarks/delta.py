@@ -1,9 +1,9 @@
 """The gated delta rule alone, beside what the machine can do at best: decoding and prefill.
 
 Decoding reads and writes every layer's state for one token, so its roofline is a streaming read of as many
-bytes by as many threads. There are as many layers as it takes for the states to be in no cache. Prefill multiplies
-four times for each number of the state and token (decay, what the key recalls, the change, the output), so its
-roofline is the rate of float multiply-adds from registers. Each round measures both.
+bytes by as many threads. There are as many layers as it takes for the states to be in no cache. Prefill
+multiplies four times for each number of the state and token (decay, what the key recalls, the change, the
+output), so its roofline is the rate of float multiply-adds from registers. Each round measures both.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 def scanning(
     kernels: Kernels, shape: Shape, memory: np.ndarray, rows: int, threads: int
 ) -> Callable[[], None]:
-    """A function that scans so many random rows into float32 (layers, state_floats), the states of all layers."""
+    """Scans so many random rows into float32 (layers, state_floats), the states of all layers."""
     rng, inner = np.random.default_rng(0), shape.heads * shape.dim
     decays = inner if shape.by_channel else shape.heads
     width = 2 * shape.keys * shape.dim + inner

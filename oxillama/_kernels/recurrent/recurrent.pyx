@@ -8,7 +8,7 @@ Memories are stored in blocks (rows, 16): 16 channels side by side, padded where
 cimport numpy as cnp
 from cython.parallel cimport prange, threadid
 from libc.math cimport sqrt
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memmove, memset
 
 from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_dimensions, f32_data, f32_out, f32_rows, f32_rows_out, fits, rows_of)
@@ -24,6 +24,19 @@ cnp.import_array()
 
 
 # --- convolution and shift -------------------------------------------------------------------------------
+
+
+cdef enum:
+    CONV_BLOCKS = 8  # of channels, to a task
+
+
+# A convolution: rows of x are ``width`` floats apart, those of the old state, at ``at``, of the weight and of out d.
+cdef struct Taps:
+    const float* x
+    const float* weight
+    const float* bias
+    Py_ssize_t width, record, at, taps, d
+    bint silu
 
 
 def conv(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.ndarray x, Py_ssize_t column,
@@ -42,7 +55,7 @@ def conv(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.n
     check_dimensions(weight, 2, "weight")
     check_dimensions(x, 2, "x")
     cdef Py_ssize_t taps = weight.shape[0], d = weight.shape[1], width = x.shape[1], task
-    cdef Py_ssize_t per = blocks(d)
+    cdef Py_ssize_t per = (blocks(d) + CONV_BLOCKS - 1) // CONV_BLOCKS
     cdef const float* xp = f32_rows(x, states.n_rows, width, "x")
     cdef const float* wp = f32_data(weight, 0, "weight")
     cdef const float* bp = NULL if bias is None else f32_data(bias, d, "bias")
@@ -53,46 +66,79 @@ def conv(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.n
     states.check_record(record, d)
     if not 0 <= column <= width - d:
         raise ValueError(f"conv: expected {d} channels within rows of {width}, got column {column}")
-    for task in prange(states.n_sequences * per, nogil=True, schedule="dynamic", chunksize=4, num_threads=threads):
-        conv_block(states, task // per, offset, record, task % per * 16, xp + column, width, wp, bp, taps, d, silu, op)
+    for task in prange(states.n_sequences * per, nogil=True, schedule="dynamic", num_threads=threads):
+        conv_task(states, task // per, offset, record, task % per * 16 * CONV_BLOCKS, xp + column, width, wp, bp, taps,
+                  d, silu, op)
     states.note(record, xp + column, width, d)
 
 
-cdef void conv_block(StateBatch states, Py_ssize_t s, Py_ssize_t offset, Py_ssize_t record, Py_ssize_t c,
-                     const float* x, Py_ssize_t width, const float* weight, const float* bias, Py_ssize_t taps,
-                     Py_ssize_t d, bint silu, float* out) noexcept nogil:
-    cdef Py_ssize_t first = states.row_start[s], n = states.row_start[s + 1] - first, r, t, left = d - c
-    cdef Py_ssize_t settled = states.settled[s] - (states.earlier_start[s + 1] - states.earlier_start[s])
-    cdef float* new = states.after[s] + offset + c
-    cdef f32x16 y, v
-    x += first * width + c
-    for r in range(n):
-        y = f32_zero() if bias == NULL else load_part(bias + c, left, 0.0)
-        for t in range(taps):
-            if r + t >= taps - 1:
-                v = load_part(x + (r + t - (taps - 1)) * width, left, 0.0)
-            else:
-                v = input_at(states, s, r + t - (taps - 1), x, width, record + c, offset + c, taps, d, left)
-            y = f32_fma(load_part(weight + t * d + c, left, 0.0), v, y)
-        if silu:
-            y = over_logistic16(y, y)
-        store_part(out + (first + r) * d + c, y, left)
+cdef void conv_task(StateBatch states, Py_ssize_t s, Py_ssize_t offset, Py_ssize_t record, Py_ssize_t c, const float* x,
+                    Py_ssize_t width, const float* weight, const float* bias, Py_ssize_t taps, Py_ssize_t d, bint silu,
+                    float* out) noexcept nogil:
+    """`CONV_BLOCKS` blocks of channels from ``c`` on, or what is left, row by row: rows lie far apart."""
+    cdef Taps f
+    cdef Py_ssize_t n = states.row_start[s + 1] - states.row_start[s], end = min(c + 16 * CONV_BLOCKS, d)
+    cdef Py_ssize_t settled = states.settled[s] - (states.earlier_start[s + 1] - states.earlier_start[s]), r, t, k
+    cdef const float* row
+    cdef float* new = states.after[s] + offset
+    f.x, f.width, f.record, f.at = x + states.row_start[s] * width, width, record, offset
+    f.weight, f.bias, f.taps, f.d, f.silu = weight, bias, taps, d, silu
+    out += states.row_start[s] * d
+    if end - c == 16 * CONV_BLOCKS:
+        for r in range(n):
+            conv_row(CONV_BLOCKS, True, states, s, &f, r, c, out + r * d)
+    else:
+        for r in range(n):
+            for k in range(c, end, 16):
+                conv_row(1, False, states, s, &f, r, k, out + r * d)
     for t in range(taps - 1):  # ascending: what is read has not been written yet, if both are one place
-        v = input_at(states, s, settled + t - (taps - 1), x, width, record + c, offset + c, taps, d, left)
-        store_part(new + t * d, v, left)
+        row = input_row(states, s, &f, settled + t - (taps - 1))
+        if row == NULL:
+            memset(new + t * d + c, 0, (end - c) * sizeof(float))
+        else:
+            memmove(new + t * d + c, row + c, (end - c) * sizeof(float))
 
 
-cdef f32x16 input_at(StateBatch states, Py_ssize_t s, Py_ssize_t r, const float* x, Py_ssize_t width, Py_ssize_t record,
-                     Py_ssize_t at, Py_ssize_t taps, Py_ssize_t d, Py_ssize_t left) noexcept nogil:
-    """Row ``r`` of a sequence's block; those before its first from records, then from the old state."""
+cdef inline void conv_row(const int B, const bint whole, StateBatch states, Py_ssize_t s, Taps* f, Py_ssize_t r,
+                          Py_ssize_t c, float* out) noexcept nogil:
+    """B blocks of channels of one row; not ``whole``: the only one may be a part."""
+    cdef f32x16 y[CONV_BLOCKS]
+    cdef f32x16 v
+    cdef const float* row
+    cdef const float* weight
+    cdef Py_ssize_t t
+    cdef int b
+    for b in range(B):
+        y[b] = f32_zero()
+        if f.bias != NULL:
+            y[b] = f32_load(f.bias + c + 16 * b) if whole else load_part(f.bias + c, f.d - c, 0.0)
+    for t in range(f.taps):
+        row = input_row(states, s, f, r + t - (f.taps - 1))
+        weight = f.weight + t * f.d + c
+        for b in range(B):
+            v = f32_zero()
+            if row != NULL:
+                v = f32_load(row + c + 16 * b) if whole else load_part(row + c, f.d - c, 0.0)
+            y[b] = f32_fma(f32_load(weight + 16 * b) if whole else load_part(weight, f.d - c, 0.0), v, y[b])
+    for b in range(B):
+        if f.silu:
+            y[b] = over_logistic16(y[b], y[b])
+        if whole:
+            f32_store(out + c + 16 * b, y[b])
+        else:
+            store_part(out + c, y[b], f.d - c)
+
+
+cdef inline const float* input_row(StateBatch states, Py_ssize_t s, Taps* f, Py_ssize_t r) noexcept nogil:
+    """Row ``r`` of a sequence; those before its first from records, then from the old state, NULL for zeros."""
     if r >= 0:
-        return load_part(x + r * width, left, 0.0)
+        return f.x + r * f.width
     r += states.earlier_start[s + 1]
     if r >= states.earlier_start[s]:
-        return load_part(states.earlier[r] + record, left, 0.0)
+        return states.earlier[r] + f.record
     if states.before[s] == NULL:
-        return f32_zero()
-    return load_part(states.before[s] + at + (taps - 1 + r - states.earlier_start[s]) * d, left, 0.0)
+        return NULL
+    return states.before[s] + f.at + (f.taps - 1 + r - states.earlier_start[s]) * f.d
 
 
 def shift(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, cnp.ndarray x, cnp.ndarray out):
