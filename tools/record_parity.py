@@ -65,16 +65,22 @@ def llama_cpp_rows(path: Path, tokens: list[int], encoder: bool) -> np.ndarray:
 
 
 def record(name: str, model: Model, folder: Path) -> dict[str, np.ndarray]:
-    """In a process of its own: llama.cpp ends it where it does not like a model."""
+    """A model's entries, {} where llama.cpp does not run it; it says why.
+
+    It runs in a process of its own, which it ends where it does not like a model.
+    """
     tokens = np.random.default_rng(model.seed).integers(0, VOCAB, N_TOKENS).astype(np.int32)
-    path, out = folder / "model.gguf", folder / "rows.npy"
+    path, out, log = folder / "model.gguf", folder / "rows.npy", folder / "log"
     path.write_bytes(model.file())
     child = os.fork()
     if child == 0:
+        os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 2)
         np.save(out, llama_cpp_rows(path, tokens.tolist(), model.architecture in ENCODERS))
         os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
-        raise SystemExit(f"{name}: llama.cpp does not run it")
+        lines = log.read_text(errors="replace").splitlines()[-3:]
+        print(f"{name}: llama.cpp does not run it:", *lines, sep="\n    ")
+        return {}
     rows = np.load(out)
     return {
         f"{name}.tokens": tokens,
@@ -94,10 +100,12 @@ def main() -> None:
         raise SystemExit(f"expected names of models in tests/support/zoo.py, got {wrong}")
     with tempfile.TemporaryDirectory() as folder:
         for name in compared.keys() - set(kept):
-            print(name)
             found |= record(name, compared[name], Path(folder))
     np.savez_compressed(out, **found)
     print(f"{out.name}: {len(found) // 3} models, {out.stat().st_size} bytes")
+    missing = [name for name in compared if name not in found]
+    if missing:
+        raise SystemExit(f"no numbers of {', '.join(missing)}")
 
 
 if __name__ == "__main__":

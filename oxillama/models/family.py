@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
 RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
-Mixer = Literal["attention", "gated_attention", "mla", RecurrentMixer]
+Mixer = Literal["attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
     "silu",
@@ -29,8 +29,9 @@ Activation = Literal[
     "exp",
     "erfc",
     "silu_clamped",
+    "xielu",
 ]
-"""Names of the kernels' activations."""
+"""Names of the kernels' activations, and of those in `layers/activations.py`."""
 
 
 @cache
@@ -84,6 +85,9 @@ class Routing:
     beside_dense : in layers with a dense block, the outputs of both are added and multiplied by sqrt(1/2).
     bias : a number for each expert, ``exp_probs_b.bias``, is added to its weight for the choice alone: "no",
         "yes", or "auto" (if the file has it).
+    layers : those with experts: as the file has "stated", or those that have a "router" tensor.
+    reads : input of the router: that of the block, "normed", or the hidden state before the "layer".
+    shared_gate_up : gate and up matrices of the shared expert are one tensor.
 
     Raises
     ------
@@ -100,6 +104,9 @@ class Routing:
     gated: bool = True
     beside_dense: bool = False
     bias: Literal["no", "yes", "auto"] = "auto"
+    layers: Literal["stated", "router"] = "stated"
+    reads: Literal["normed", "layer"] = "normed"
+    shared_gate_up: bool = False
 
     def __post_init__(self) -> None:
         check_fields("Routing", self)
@@ -148,6 +155,7 @@ class Family:
         those of its `Routing`.
     requires : keys that every file must state, and with another value than 0.
     only : keys that files may state with some values only.
+    ignored_keys : keys of other families' options that files state, and that have no effect in the family.
     ignores : tensors that files may have and the model does not use, as patterns of `fnmatch`:
         "attn_output.bias", "nextn.*". Others that the model does not use are told as a warning.
     at_layers : facts of the models with so many layers.
@@ -166,12 +174,12 @@ class Family:
         "parallel" without).
     attn_norm, ffn_norm : norms before the blocks, "" for none. Without an ``ffn_norm``, a parallel
         feed-forward block has the input of attention.
+    optional_norms : norms that the first layer may lack; its block then has the hidden state as its input.
     attn_post_norm, ffn_post_norm : norms after the blocks, before (or, "post", after) the addition: the first
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    mixer : token mixer of a layer: "attention", "gated_attention" (with a gate for each head's output), "mla"
-        (multi-head latent attention), or a recurrent one.
+    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), or a recurrent one.
     recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
         ``mixer`` where no layer attends; the file need not state heads then.
     feed_forward : "dense" (or experts), "" for none, or that of an RWKV version.
@@ -179,11 +187,20 @@ class Family:
         (over all heads at once), or "unit" (of each head, without weights).
     qk_norm_last : those norms come after the rotation; layers that do not rotate have none then.
     qk_norm_optional : those norms are there if the file has them.
-    sinks : each head has one more logit in its softmax, which has no value.
+    sinks : each head has one more logit in its softmax, without a value: "no", "yes", or "auto" (where
+        the file has them).
+    v_is_k : in layers without a matrix of v, v is k before its norm and its rotation.
+    v_norm : each head of v is normed, without weights.
+    attn_gate : each attended value is multiplied by the sigmoid of a gate that reads the block's input: one
+        gate for each "head", or for each of its "elements", in ``attn_gate``; or "query", for each element,
+        where ``attn_q`` has the rows of a head's query and then those of its gate (Qiu et al., "Gated
+        Attention", 2025); "" for none.
+    attn_gate_optional : those gates are there if the file has them.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where one layer of n has none (0: all layers have it).
     full_layer : which layer of n that is, the "last" or the "first".
     score_scale : of attention: key_dim^-0.5, or "embd/heads": (n_embd / heads)^-0.5; the file may state it.
+    centred_windows : a position attends to those at most half a window before or behind it.
     chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
     embedding_scale : factor of embeddings, 0 for sqrt(n_embd).
@@ -209,6 +226,7 @@ class Family:
     options: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     only: tuple[Only, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     at_layers: tuple[AtLayers, ...] = ()
     rope: Literal["norm", "neox", "none"] = "norm"
@@ -223,6 +241,7 @@ class Family:
     residual: Literal["sequential", "parallel", "post", "auto"] = "sequential"
     attn_norm: str = "attn_norm"
     ffn_norm: str = "ffn_norm"
+    optional_norms: tuple[str, ...] = ()
     attn_post_norm: tuple[str, ...] = ()
     ffn_post_norm: tuple[str, ...] = ()
     embd_norm: bool = False
@@ -233,12 +252,17 @@ class Family:
     qk_norm: Literal["", "head", "heads", "row", "unit"] = ""
     qk_norm_last: bool = False
     qk_norm_optional: bool = False
-    sinks: bool = False
+    sinks: Literal["no", "yes", "auto"] = "no"
+    v_is_k: bool = False
+    v_norm: bool = False
+    attn_gate: Literal["", "head", "elements", "query"] = ""
+    attn_gate_optional: bool = False
     alibi_bias: float = 0.0
     window: int = 0
     window_period: int = 0
     full_layer: Literal["last", "first"] = "last"
     score_scale: Literal["key_dim", "embd/heads"] = "key_dim"
+    centred_windows: bool = False
     chunk: int = 0
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
@@ -259,6 +283,10 @@ class Family:
         check_fields(owner, self)
         known = OPTIONS - EXPERT_OPTIONS
         check_options(owner, self.options, known, "metadata.OPTIONS that are no EXPERT_OPTIONS")
+        both = sorted({*self.all_options} & {*self.ignored_keys})
+        if both:
+            raise ValueError(f"{owner}.ignored_keys: expected keys that are no options of it, got {both}")
+        check_options(f"{owner}.ignored_keys", self.ignored_keys, OPTIONS, "metadata.OPTIONS")
         unread = sorted(
             (OPTIONS & {*self.requires, *(each.key for each in self.only)}) - set(self.all_options)
         )

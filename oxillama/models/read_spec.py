@@ -44,7 +44,7 @@ def read_spec(file: ModelFile) -> Spec:
     family = family_of(file)
     n_layers = count_layers(Reader(file, family.name))
     family = family.with_layers(n_layers)
-    read = Reader(file, family.name, family.all_options)
+    read = Reader(file, family.name, family.all_options, family.ignored_keys)
     check_support(read, family)
     n_embd, context = read.size("embedding_length"), read.size("context_length")
     layers, key_dim, value_dim = read_layers(read, family, n_embd, n_layers)
@@ -67,6 +67,7 @@ def read_spec(file: ModelFile) -> Spec:
         alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
         embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
         residual_scale=read.factor("residual_scale"),
+        value_scale=read.factor("attention.value_scale"),
         logit_scale=read_logit_scale(read, family),
         experts=read_experts(read, family, layers),
         causal=family.causal and read.flag("attention.causal", True),
@@ -92,7 +93,8 @@ def count_layers(read: Reader) -> int:
 def check_support(read: Reader, family: Family) -> None:
     """Raises LoadError where a file asks for what is not there, or lacks a key that its family requires."""
     for key, harmless in UNSUPPORTED.items():
-        read.refuse(key, harmless)
+        if key not in family.all_options:
+            read.refuse(key, harmless)
     for only in family.only:
         read.refuse(only.key, only.values)
     for key in family.requires:
@@ -129,10 +131,13 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tupl
         only_experts = read.has("expert_feed_forward_length")  # then files may state 0
         widths = read.per_layer("feed_forward_length", n, least=0 if only_experts else 1)
     windows = read_windows(read, family, n)
+    if family.centred_windows:
+        windows = [window and window // 2 + 1 for window in windows]
     if any(windows):
         read.refuse("attention.key_length_swa", (key_dim,))
         read.refuse("attention.value_length_swa", (value_dim,))
-        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
+        if "rope.dimension_count_swa" not in family.options:
+            read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
     routed = expert_layers(read, family, n)
     layers = []
     for i in range(n):
@@ -143,6 +148,8 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tupl
                 n_heads=heads[i],
                 n_kv_heads=kv_heads[i],
                 n_ff=widths[i],
+                key_dim=key_dim,
+                value_dim=value_dim,
                 window=0 if family.chunk else windows[i],
                 chunk=windows[i] if family.chunk else 0,
                 rope=(1 if windows[i] else 0) if turns else None,
@@ -203,6 +210,8 @@ def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
         if family.routing is None:
             read.refuse("expert_count", (0,))
         return [False] * n_layers
+    if family.routing.layers == "router":
+        return [f"blk.{i}.ffn_gate_inp.weight" in read.file.tensors for i in range(n_layers)]
     dense = read.size("leading_dense_block_count", 0, least=0)
     step = read.size("interleave_moe_layer_step", 1, least=0)
     if "moe_every_n_layers" in family.all_options:

@@ -41,7 +41,7 @@ class Rope:
     beta_fast, beta_slow : YaRN keeps pairs of more than ``beta_fast`` rotations in the original context, and
         divides frequencies of fewer than ``beta_slow`` rotations by ``factor``.
     sections : pairs that rotate with time, height, width, and not at all; () for all with time.
-    interleaved : the pairs of time, height and width take turns, and do not follow each other.
+    still : pairs that do not rotate.
     """
 
     n_rot: int
@@ -55,7 +55,7 @@ class Rope:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     sections: tuple[int, ...] = ()
-    interleaved: bool = False
+    still: tuple[int, ...] = ()
 
     def frequencies(self, context: int = 0, factors: np.ndarray | None = None) -> np.ndarray:
         """float64 (n_rot / 2,): radians per position of each pair.
@@ -71,16 +71,11 @@ class Rope:
         if self.kind not in ("none", "ntk", "dynamic"):
             ramp = self.mix * self._ramp() if self.mix else np.zeros(len(found))
             found = found * (1.0 / self.factor * (1 - ramp) + ramp)
-        return np.where(self._still(len(found)), 0.0, found) if sum(self.sections) else found
-
-    def _still(self, n: int) -> np.ndarray:
-        """bool (n,): pairs that do not rotate in text."""
-        c = np.arange(n) % sum(self.sections)
-        if not self.interleaved:
-            return c >= sum(self.sections[:3])
-        share = np.array([*self.sections, 0, 0, 0][:3])
-        still: np.ndarray = c >= 3 * share[c % 3]
-        return still
+        if sum(self.sections):
+            still = np.arange(len(found)) % sum(self.sections) >= sum(self.sections[:3])
+            found = np.where(still, 0.0, found)
+        found[list(self.still)] = 0.0
+        return found
 
     def _base(self, context: int) -> float:
         """The base, times s^(n / (n - 2)) for NTK-aware scaling by s."""

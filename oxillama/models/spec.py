@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from oxillama.models.family import Family
 from oxillama.models.rope import Rope
+
+
+class Xielu(NamedTuple):
+    """Numbers of the activation xIELU: factors of the square, of the exponential and of x, and a bound of
+    the exponent."""
+
+    positive: float
+    negative: float
+    linear: float
+    bound: float
 
 
 @dataclass(frozen=True)
@@ -16,6 +27,8 @@ class LayerSpec:
     ----------
     n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
     n_ff : width of its feed-forward block.
+    key_dim, value_dim : width of a head's query and key, and of its value.
+    kv_from : index of the layer whose keys and values it attends to; None for its own.
     window : a position attends to so many positions, its own included; 0 for all before it.
     chunk : a position attends to none before the last multiple of this; 0 for all.
     rope : index of its rotation among the model's, None for none.
@@ -23,11 +36,17 @@ class LayerSpec:
     experts : its feed-forward block has experts.
     mixer : name of its token mixer.
     scale : factor of the hidden state after the layer.
+    limit, expert_limit : bounds of the gates and ups of its dense block and shared expert, and of its routed
+        experts; 0 for none.
+    xielu : numbers of its activation, where that is xIELU.
     """
 
     n_heads: int
     n_kv_heads: int
     n_ff: int
+    key_dim: int
+    value_dim: int
+    kv_from: int | None = None
     window: int = 0
     chunk: int = 0
     rope: int | None = 0
@@ -35,6 +54,9 @@ class LayerSpec:
     experts: bool = False
     mixer: str = "attention"
     scale: float = 1.0
+    limit: float = 0.0
+    expert_limit: float = 0.0
+    xielu: Xielu | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +136,7 @@ class Spec:
     ----------
     layers : of each layer.
     n_embd, n_vocab : width of the hidden state, rows of the embedding table.
-    key_dim, value_dim : width of a head's query and key, and of its value.
+    key_dim, value_dim : the widest of all layers.
     ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
     context_length : tokens of the training context.
@@ -122,7 +144,8 @@ class Spec:
     soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
     clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
     alibi_bias : largest slope exponent of linear biases, 0 without.
-    embedding_scale, residual_scale, logit_scale : factors of embeddings, of the blocks' outputs, of logits.
+    embedding_scale, residual_scale, value_scale, logit_scale : factors of embeddings, of the blocks' outputs,
+        of attended values, of logits.
     temperature, experts, latent, recurrent : None where the model has none.
     pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
         classifier), or "" where the file does not say.
@@ -147,6 +170,7 @@ class Spec:
     alibi_bias: float = 0.0
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
+    value_scale: float = 1.0
     logit_scale: float = 1.0
     temperature: Temperature | None = None
     experts: Experts | None = None
@@ -174,8 +198,9 @@ class Spec:
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """Indices of the layers with keys and values."""
-        return tuple(i for i, layer in enumerate(self.layers) if layer.n_kv_heads)
+        """Indices of the layers with keys and values of their own."""
+        own = (i for i, layer in enumerate(self.layers) if layer.n_kv_heads and layer.kv_from is None)
+        return tuple(own)
 
     def each_layer(self, **changes: object) -> Spec:
         """A copy with these changes in every layer."""

@@ -128,13 +128,13 @@ def test_facts_by_the_number_of_layers() -> None:
         at_layers=(
             AtLayers(64, qk_norm="heads"),
             AtLayers(32, None, rope="neox"),
-            AtLayers(1, 2, sinks=True),
+            AtLayers(1, 2, token_types=True),
         ),
     )
     found = {n: family.with_layers(n) for n in (1, 2, 3, 31, 32, 63, 64, 65)}
     assert [n for n, facts in found.items() if facts.qk_norm == "heads"] == [64]
     assert [n for n, facts in found.items() if facts.rope == "neox"] == [32, 63, 64, 65]
-    assert [n for n, facts in found.items() if facts.sinks] == [1, 2]
+    assert [n for n, facts in found.items() if facts.token_types] == [1, 2]
     with pytest.raises(
         ValueError, match=r"other\.at_layers: expected fields of Family .*, got \['qk_nrom'\]"
     ):
@@ -217,4 +217,4 @@ def test_the_words_of_a_family_are_those_of_the_code() -> None:
         get_args(RecurrentMixer)
     )
     for target in PRESENT:
-        assert set(get_args(Activation)) == set(load(target).vector.ACTIVATIONS)
+        assert set(get_args(Activation)) == {*load(target).vector.ACTIVATIONS, "xielu"}

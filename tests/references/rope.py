@@ -22,16 +22,7 @@ def frequencies(rope: Any, context: int, factors: np.ndarray | None = None) -> n
         turning = turning / factors.astype(Wide)
     if sum(rope.sections):
         time, height, width, still = rope.sections
-        c = pairs % (time + height + width + still)
-        if getattr(rope, "interleaved", False):
-            turns = (
-                (c % 3 == 0) & (c < 3 * time)
-                | (c % 3 == 1) & (c < 3 * height)
-                | (c % 3 == 2) & (c < 3 * width)
-            )
-        else:
-            turns = c < time + height + width
-        turning = np.where(turns, turning, 0)
+        turning = np.where(pairs % (time + height + width + still) < time + height + width, turning, 0)
     if rope.kind in ("linear", "longrope"):
         return turning / s
     if rope.kind != "yarn":

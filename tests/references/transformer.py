@@ -31,6 +31,9 @@ class Reference:
         self.w = {name: values.astype(np.float64) for name, values in (weights or model.tensors()).items()}
         self.context = context or model.context
         self.n_layers = model.n_layers
+        for name in [name for name in self.w if name.endswith("_norm")]:  # some have no suffix
+            self.w[f"{name}.weight"] = self.w[name]
+        self.given = np.zeros(())  # the input of a layer, which a router may read
 
     def get(self, key: str, default: Any) -> Any:
         value = self.keys.get(key, default)
@@ -56,16 +59,45 @@ class Reference:
         up, down = self.linear(f"{block}.ffn_up{ending}", h), f"{block}.ffn_down{ending}"
         width = self.w[f"{down}.weight"].shape[1]
         if f"{block}.ffn_gate{ending}.weight" in self.w:
-            fed = vector.gate(self.facts.activation, self.linear(f"{block}.ffn_gate{ending}", h), up)
+            gate = self.linear(f"{block}.ffn_gate{ending}", h)
+            fed = self.gated(block, gate, up, "swiglu_clamp_shexp")
         elif up.shape[1] == 2 * width:
-            fed = vector.gate(self.facts.activation, up[:, :width], up[:, width:])
+            fed = self.gated(block, up[:, :width], up[:, width:], "swiglu_clamp_shexp")
+        elif self.facts.activation == "xielu":
+            fed = self.xielu(int(block.split(".")[1]), up)
         else:
             fed = vector.activate(self.facts.activation, up)
         return self.linear(down, fed.astype(np.float64) / self.w.get(f"{block}.ffn.act.scales", 1.0))
 
+    def gated(self, block: str, gate: np.ndarray, up: np.ndarray, key: str) -> np.ndarray:
+        """activation(gate) * up; in Step 3.5 both may have a limit."""
+        limit = self.get(key, 0.0)
+        limit = float(np.float32(limit[int(block.split(".")[1])] if isinstance(limit, list) else limit))
+        fed = vector.gate(self.activation(), gate, np.clip(up, -limit, limit) if limit else up)
+        if limit:
+            active = vector.activate(self.activation(), gate)
+            fed = np.minimum(active, limit) * np.clip(up, -limit, limit)
+        return fed.astype(np.float64)
+
+    def activation(self) -> str:
+        """ModernBERT states its own."""
+        stated: str = self.get("hidden_activation", self.facts.activation)
+        return stated
+
+    def xielu(self, i: int, x: np.ndarray) -> np.ndarray:
+        """Apertus's activation (Huang and Schlag, 2024)."""
+
+        def number(name: str) -> float:
+            value = self.get(f"/xielu.{name}", 0.0)
+            return float(np.float32(value[i] if isinstance(value, list) else value))
+
+        b = number("beta")
+        p, n = np.log1p(np.exp(number("alpha_p"))), b + np.log1p(np.exp(number("alpha_n")))
+        return np.where(x > 0, p * x**2 + b * x, n * (np.expm1(np.minimum(x, number("eps"))) - x) + b * x)
+
     def experts(self, block: str, h: np.ndarray) -> np.ndarray:
         """Each row through its own experts, one at a time."""
-        logits = self.linear(f"{block}.ffn_gate_inp", h)
+        logits = self.linear(f"{block}.ffn_gate_inp", self.given if self.name == "smallthinker" else h)
         normalize = self.facts.normalize or self.get("expert_weights_norm", False)
         stated = {1: "softmax", 2: "sigmoid"}
         gating = stated.get(self.get("expert_gating_func", 0), self.facts.gating)
@@ -102,7 +134,7 @@ class Reference:
             return y
 
         if f"{block}.ffn_gate_exps.weight" in self.w:
-            fed = vector.gate(self.facts.activation, linear("gate", x), linear("up", x))
+            fed = self.gated(block, linear("gate", x), linear("up", x), "swiglu_clamp_exp")
         else:
             fed = vector.activate(self.facts.activation, linear("up", x))
         return linear("down", fed.astype(np.float64))
@@ -113,20 +145,36 @@ class Reference:
         """Positions that layer i sees back, 0 for all."""
         facts = self.facts
         if facts.windows is None:
-            return 0
+            return self.large_window(i) if self.name == "exaone4" and self.n_layers == 64 else 0
         window, pattern = self.get("attention.sliding_window", facts.window), facts.windows
         if pattern:
             pattern = self.get("attention.sliding_window_pattern", pattern)
+        else:
+            stated = self.get("attention.sliding_window_pattern", 0)
+            pattern = stated if isinstance(stated, list) else 0
+        if self.name == "smallthinker":
+            window = 4096 if window else 0
         if isinstance(pattern, list):
             return window if pattern[i] else 0
         full = 0 if facts.full_layer == "first" else pattern - 1
         return window if not pattern or i % pattern != full else 0
 
+    def large_window(self, i: int) -> int:
+        """Of the large EXAONE 4."""
+        window: int = self.get("attention.sliding_window", 4096)
+        return window if i % 4 < 3 else 0
+
     def rotation(self, i: int) -> tuple[np.ndarray, float] | None:
         """Radians per position and the magnitude, or None for a layer that does not rotate."""
         windowed = bool(self.window(i))
         facts = self.facts
-        if facts.rope == "none" or (facts.rope_on_windows and not windowed):
+        of_windows = facts.rope_on_windows or (self.name == "exaone4" and self.n_layers == 64)
+        turns = facts.rope != "none" or (self.name == "baichuan" and self.n_layers == 32)
+        if not turns or (of_windows and not windowed):
+            return None
+        if self.name == "smallthinker" and self.get("attention.sliding_window", 0) and i % 4 == 0:
+            return None
+        if not self.get("attention.rope_pattern", [1] * self.n_layers)[i]:
             return None
         plain_llama4 = self.name == "llama4" and self.get("attention.sliding_window", 1) == 0
         if facts.no_rope_every and not plain_llama4 and (i + 1) % facts.no_rope_every == 0:
@@ -139,8 +187,12 @@ class Reference:
             base = self.get("rope.freq_base_swa", facts.local_base or base)
         plain = windowed and facts.plain_windows
         first = self.get("rope.scaling.original_context_length", self.model.context)
+        alpha = self.get("rope.scaling.alpha", 1.0)
+        if alpha > 1:
+            kind, s = "ntk", alpha
+        n_rot = self.n_rot(i)
         rope = SimpleNamespace(
-            n_rot=self.model.n_rot,
+            n_rot=n_rot,
             base=base,
             kind="none" if plain else kind,
             factor=s,
@@ -149,19 +201,19 @@ class Reference:
             beta_fast=8.0 if self.name == "grok" else 32.0,
             beta_slow=1.0,
             sections=self.sections(),
-            interleaved=self.name.startswith("qwen35"),
         )
         factors = self.w.get("rope_freqs.weight")
-        if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3")):
+        if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3", "apertus")):
             factors = self.w.get(f"rope_factors_{'long' if self.context > first else 'short'}.weight")
-        factors = factors if factors is None else factors[: self.model.n_rot // 2]
+        factors = None if factors is None or (plain and self.name != "gemma3") else factors[: n_rot // 2]
         turning = rope_reference.frequencies(rope, self.context, factors).astype(np.float64)
+        turning[self.still_pairs(n_rot // 2)] = 0
         magnitude = self.get("rope.scaling.attn_factor", 1.0)
         if plain:
             return turning, magnitude if self.name == "gemma3" else 1.0
         if kind == "yarn":
             m = self.get("rope.scaling.yarn_log_multiplier", 0.0)
-            if self.name == "deepseek2":
+            if self.name in ("deepseek2", "mistral4"):
                 gain = 1.0 if m else 1 + 0.1 * math.log(s)
             else:
                 gain = (1 + 0.1 * math.log(s)) / (1 + 0.1 * m * math.log(s))
@@ -177,12 +229,33 @@ class Reference:
         neox = self.facts.rope == "neox" or bool(self.sections())
         angles = np.arange(len(x))[:, None] * turning
         turned = vector.rope(x, angles, neox)
-        n_rot = self.model.n_rot
+        n_rot = self.n_rot(i)
         return np.concatenate([turned[..., :n_rot] * magnitude, turned[..., n_rot:]], axis=-1)
+
+    def n_rot(self, i: int) -> int:
+        """Dimensions that turn: in Step 3.5 half of them in layers without a window."""
+        if self.name != "step35":
+            return self.model.n_rot
+        n: int = self.get("rope.dimension_count", self.model.n_rot)
+        return self.get("rope.dimension_count_swa", n) if self.window(i) else n // 4 * 2
+
+    def still_pairs(self, n: int) -> np.ndarray:
+        """Pairs of interleaved sections that do not turn."""
+        still = np.zeros(n, bool)
+        sections = self.get("rope.dimension_sections", ())
+        if not self.name.startswith(("qwen3vl", "qwen35")) or not sum(sections):
+            return still
+        for pair in range(n):
+            place = pair % sum(sections)
+            kind = (0, 1, 2)[place % 3]
+            still[pair] = place >= 3 * sections[kind]
+        return still
 
     def sections(self) -> Any:
         """Pairs that turn with each coordinate of a token; GLM-4 has some if it sees images."""
-        sections = self.get("rope.dimension_sections", ())
+        sections = (
+            () if self.name.startswith(("qwen3vl", "qwen35")) else self.get("rope.dimension_sections", ())
+        )
         return () if self.name == "glm4" and not all(sections[:2]) else sections
 
     def temperature(self, i: int, n: int) -> np.ndarray:
@@ -190,7 +263,7 @@ class Reference:
         rate, length, offset = self.get("attention.temperature_scale", 0.0), 1, 0
         if self.name == "mistral3":
             length = self.get("rope.scaling.original_context_length", self.model.context)
-        elif self.name == "deepseek2":
+        elif self.name in ("deepseek2", "mistral4"):
             length = self.get("attention.temperature_length", 1)
         elif self.name == "llama4" and self.get("attention.sliding_window", 1) and self.rotation(i) is None:
             rate, length, offset = 0.1, 8192, 1
@@ -203,7 +276,10 @@ class Reference:
         if (self.name, self.n_layers) in (("gemma2", 46), ("gemma3", 62)):
             return (self.model.n_embd // self.model.n_heads) ** -0.5
         scale = self.get("attention.scale", 0.0) or key_dim**-0.5
-        if self.name == "deepseek2":  # the multiplier stands in for YaRN's own gain, and joins any other
+        if self.name in (
+            "deepseek2",
+            "mistral4",
+        ):  # the multiplier stands in for YaRN's own gain, and joins any other
             s, m = self.get("rope.scaling.factor", 1.0), self.get("rope.scaling.yarn_log_multiplier", 0.0)
             own = 0.0 if m and self.get("rope.scaling.type", "") == "yarn" else 0.1
             scale *= ((1 + m * math.log(s)) * (1 + own * math.log(s))) ** 2
@@ -215,13 +291,18 @@ class Reference:
         group, window = heads // k.shape[1], self.window(i)
         caps = {"gemma2": 50.0, "grok": 30.0}
         cap = self.get("attn_logit_softcapping", caps.get(self.name, 0.0))
-        bias = 8.0 if self.name in ("bloom", "jina-bert-v2") else self.get("attention.max_alibi_bias", 0.0)
+        bias = (
+            8.0
+            if self.name in ("bloom", "jina-bert-v2") or (self.name, self.n_layers) == ("baichuan", 40)
+            else self.get("attention.max_alibi_bias", 0.0)
+        )
         q = q * self.temperature(i, n)
         distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
         both_ways = self.facts.encoder or not self.get("attention.causal", True)
         seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
         if window:
-            seen &= np.arange(n)[:, None] - np.arange(n)[None] < window
+            back = np.arange(n)[:, None] - np.arange(n)[None]
+            seen &= np.abs(back) <= window // 2 if self.facts.centred else np.abs(back) < window
         out = []
         for h in range(heads):
             scores = q[:, h] @ k[:, h // group].T * scale
@@ -232,7 +313,7 @@ class Reference:
                 scores = scores - 2**-exponent * distance
             powers = np.where(seen, np.exp(np.where(seen, scores, -np.inf)), 0.0)
             total = powers.sum(axis=1, keepdims=True)
-            if self.name == "gpt-oss":
+            if f"blk.{i}.attn_sinks.weight" in self.w:
                 total = total + np.exp(self.w[f"blk.{i}.attn_sinks.weight"][h])
             out.append(powers / total @ v[:, h // group])
         return np.concatenate(out, axis=1)
@@ -267,6 +348,10 @@ class Reference:
         if self.name == "llama4" and self.rotation(i) is not None and m.n_experts != 128:
             q, k = (self.norm("", part, layer=False) for part in (q, k))
         attended = self.attend(i, q, k, v.reshape(n, kv, -1), self.scores_scale(m.key_dim))
+        if f"{block}.attn_gate.weight" in self.w:
+            gates = 1 / (1 + np.exp(-self.linear(f"{block}.attn_gate", h)))
+            attended = (attended.reshape(*gates.shape, -1) * gates[:, :, None]).reshape(n, -1)
+        attended = attended * self.get("attention.value_scale", 1.0)
         return self.linear(f"{block}.attn_output", attended * gate)
 
     def qk_norm(self, name: str, x: np.ndarray, heads: int) -> np.ndarray:
@@ -332,12 +417,13 @@ class Reference:
             h = norm("attn_norm", x)
             return x + self.mixer(i, h) + feed(h)
         residual, second = self.residual_scale(), self.facts.second_norm
+        self.given = x
 
         def add(x: np.ndarray, y: np.ndarray, after: str) -> np.ndarray:
             return x + residual * (norm(after, y) if has(after) and after != second else y)
 
         def before(name: str, x: np.ndarray) -> np.ndarray:
-            return norm(name, x) if self.facts.pre_norms else x
+            return norm(name, x) if has(name) or self.name == "olmo" else x
 
         after, last = self.facts.post_norms
         x = add(x, self.mixer(i, before("attn_norm", x)), after)

@@ -19,7 +19,8 @@ class Architecture:
     layer : tensors of a layer: norms (n:name; h: of heads, r: of rows, e: of each head), matrices; "+b" is a
         bias. "moe" is a router with its experts, "dense" a dense block or those, by the layer, "shexp" the
         shared expert of layers with experts, "probs" the bias of their choice, "mixed" attention or the
-        recurrent mixer, by the layer.
+        recurrent mixer, by the layer. b: is a norm without the suffix ".weight", m: one that the first layer
+        lacks; "gates" are those of attended values, a head or ("gates2") an element each.
     beside : tensors beside the embeddings and the layers.
     sizes : of its model in `zoo.MODELS`, where they are not the usual ones.
     keys : metadata beside the usual ones, (kind, value) by key without prefix; the value "=n_ff" is that
@@ -31,18 +32,19 @@ class Architecture:
     rope_on_windows : layers without a window do not rotate.
     no_rope_every : every n-th layer does not rotate.
     norm, activation, residual : "rms" or "layer"; a kernel's name; "sequential", "parallel" or "post".
-    pre_norms : blocks have norms before them.
     second_norm, post_norms : names of the norm before the second block, and of those after both, if present.
     last_norm : name of the norm before the output matrix.
     norm_after_rope : q and k are normed after the rotation.
     windows : the file's window counts: n where one layer of n has none, 0 for windows on all layers.
     full_layer : which of n, "last" or "first".
+    centred : windows reach as far ahead as back, half of their width.
     window : default window.
     local_base : rotary base of windowed layers: None for that of the others whatever the file says, 0 for
         that of the others unless the file has one.
     plain_windows : windowed layers rotate without scaling.
     gating, normalize : of experts, unless the file says.
     embedding_scale : 0 for sqrt(n_embd).
+    optional : parts of names of tensors that a file may leave out, beside biases and the like.
     tied : the output matrix is always the embedding table.
     """
 
@@ -59,19 +61,20 @@ class Architecture:
     norm: str = "rms"
     activation: str = "silu"
     residual: str = "sequential"
-    pre_norms: bool = True
     second_norm: str = "ffn_norm"
     post_norms: tuple[str, str] = ("post_attention_norm", "post_ffw_norm")
     last_norm: str = "output_norm"
     norm_after_rope: bool = False
     windows: int | None = None
     full_layer: str = "last"
+    centred: bool = False
     window: int = 0
     local_base: float | None = None
     plain_windows: bool = False
     gating: str = "softmax"
     normalize: bool = False
     embedding_scale: float = 1.0
+    optional: tuple[str, ...] = ()
     tied: bool = False
     encoder: bool = False
 
@@ -97,6 +100,16 @@ DELTA = {
     "ssm.time_step_rank": ("u32", 4),
     "ssm.inner_size": ("u32", 24),
 }
+MANY_HEADS = {"n_kv_heads": 4}
+STATED = WIDTH | {
+    "expert_shared_count": ("u32", 1),
+    "leading_dense_block_count": ("u32", 1),
+    "expert_weights_norm": ("bool", True),
+    "expert_weights_scale": ("f32", 1.7),
+}
+SIGMOID = {"expert_gating_func": ("u32", 2)}
+SHARED_WIDTH = {"expert_shared_feed_forward_length": ("u32", 20)}
+WINDOWED = WINDOW | {"attention.sliding_window_pattern": ("[bool]", "=alternating")}
 LATENT = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 3}
 
 
@@ -258,9 +271,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         beside="n:output_norm",
         keys={"attention.max_alibi_bias": ("f32", 8.0)},
         rope="none",
+        optional=("ffn_norm.weight",),
     ),
     "gptneox": gpt(GPT, keys={"use_parallel_residual": ("bool", True)}),
-    "stablelm": gpt("n:attn_norm+b q k v o n:ffn_norm+b gate up down", activation="silu"),
+    "stablelm": gpt(
+        "n:attn_norm+b q k v o n:ffn_norm+b gate up down", activation="silu", optional=("ffn_norm.weight",)
+    ),
     "nemotron": gpt("n:attn_norm+b q k v o n:ffn_norm+b up down", activation="relu_squared"),
     "orion": gpt("n:attn_norm+b q k v o n:ffn_norm+b gate up down", activation="silu"),
     "gpt-oss": arch(
@@ -277,7 +293,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "olmo2": arch(
         "q k v o r:attn_q_norm r:attn_k_norm n:post_attention_norm gate up down n:post_ffw_norm",
         rope="neox",
-        pre_norms=False,
         windows=4,
         plain_windows=True,
     ),
@@ -299,7 +314,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         keys={"moe_every_n_layers": ("u32", 2)},
     ),
     "jina-bert-v2": encoder(
-        "q+b k+b v+b o+b n:attn_output_norm+b gate up down+b n:layer_output_norm+b", rope="none"
+        "q+b k+b v+b o+b n:attn_output_norm+b gate up down+b n:layer_output_norm+b",
+        rope="none",
+        optional=("ffn_gate",),
     ),
     "mamba": arch("n:attn_norm mamba", rope="none"),
     "mamba2": arch("n:attn_norm mamba2", rope="none"),
@@ -325,7 +342,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3next": arch(
         "n:attn_norm mixed h:attn_q_norm h:attn_k_norm n:post_attention_norm moe shexp shgate",
         keys=WIDTH | DELTA | {"expert_shared_feed_forward_length": ("u32", 20)},
-        sizes={"compared": False},
         mixed="delta",
         gated=True,
         rope="neox",
@@ -335,7 +351,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen35": arch(
         "n:attn_norm mixed h:attn_q_norm h:attn_k_norm n:post_attention_norm gate up down",
         keys=DELTA | {"rope.dimension_sections": ("[i32]", [2, 1, 1, 0])},
-        sizes={"compared": False},
         mixed="delta",
         gated=True,
         rope="neox",
@@ -347,7 +362,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         | DELTA
         | {"expert_shared_feed_forward_length": ("u32", 20), "feed_forward_length": ("u32", 0)}
         | {"rope.dimension_sections": ("[i32]", [2, 1, 1, 0])},
-        sizes={"compared": False},
         mixed="delta",
         gated=True,
         rope="neox",
@@ -355,8 +369,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         normalize=True,
     ),
     "kimi-linear": arch(
-        "n:attn_norm mixed n:ffn_norm probs shexp dense",
-        sizes=LATENT | {"q_rank": 0, "seed": 75, "compared": False},
+        "n:attn_norm mixed n:ffn_norm shexp dense probs",
+        sizes=LATENT | {"q_rank": 0, "seed": 75},
         keys=WIDTH
         | {
             "leading_dense_block_count": ("u32", 1),
@@ -385,5 +399,237 @@ ARCHITECTURES: dict[str, Architecture] = {
         rope="none",
         norm="layer",
         second_norm="attn_norm_2",
+    ),
+    # Llama with differences
+    "xverse": arch(DENSE),
+    "arcee": arch(f"n:attn_norm {QKVO} n:ffn_norm up down", activation="relu_squared"),
+    "ernie4_5": arch(DENSE),
+    "seed_oss": arch(
+        "n:attn_norm q+b k+b v+b o n:post_attention_norm gate up down",
+        rope="neox",
+        second_norm="post_attention_norm",
+    ),
+    "baichuan": arch(DENSE, rope="none"),
+    "qwen": arch(
+        "n:attn_norm qkv+b o n:ffn_norm gate up down",
+        sizes=MANY_HEADS,
+        keys={"feed_forward_length": ("u32", "=twice_ff")},
+        rope="neox",
+    ),
+    "codeshell": gpt(GPT),
+    "jais2": gpt("n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b up+b down+b", activation="relu_squared"),
+    "hunyuan-dense": arch(
+        f"{HEADS} {FFN}", keys={"rope.scaling.alpha": ("f32", 9.0)}, rope="neox", norm_after_rope=True
+    ),
+    "exaone4": arch(
+        f"{QKVO} h:attn_q_norm h:attn_k_norm n:post_attention_norm {FFN} n:post_ffw_norm",
+        beside="n:output_norm rope_freqs",
+        rope="neox",
+    ),
+    "openelm": arch(
+        "n:attn_norm qkv o h:attn_q_norm h:attn_k_norm n:ffn_norm gate up down",
+        beside="n:output_norm",
+        rope="neox",
+        tied=True,
+    ),
+    "plamo3": arch(
+        "n:attn_norm qkv o h:attn_q_norm h:attn_k_norm b:post_attention_norm n:ffn_norm up2 down"
+        " b:post_ffw_norm",
+        sizes={"n_layers": 8},
+        keys=WINDOW,
+        rope="neox",
+        windows=8,
+        local_base=10000.0,
+        plain_windows=True,
+    ),
+    "apertus": arch(
+        f"{HEADS} up down",
+        beside="n:output_norm output rope_freqs",
+        keys={
+            "/xielu.alpha_p": ("f32", -0.3),
+            "/xielu.alpha_n": ("f32", 0.6),
+            "/xielu.beta": ("f32", 0.5),
+            "/xielu.eps": ("f32", -1e-6),
+        },
+        rope="neox",
+        activation="xielu",
+    ),
+    # with experts
+    "ernie4_5-moe": arch(
+        f"n:attn_norm {QKVO} n:ffn_norm shexp dense probs",
+        keys=WIDTH
+        | SHARED_WIDTH
+        | {"leading_dense_block_count": ("u32", 1), "interleave_moe_layer_step": ("u32", 1)},
+        normalize=True,
+    ),
+    "hunyuan-moe": arch(
+        f"{HEADS} moe shexp",
+        keys=SHARED_WIDTH | {"expert_feed_forward_length": ("u32", 7), "expert_shared_count": ("u32", 1)},
+        rope="neox",
+        norm_after_rope=True,
+        normalize=True,
+    ),
+    "dots1": arch(
+        f"{HEADS} shexp dense probs",
+        sizes=MANY_HEADS,
+        keys=STATED | SIGMOID | {"expert_shared_count": ("u32", 2)},
+        rope="neox",
+    ),
+    "glm4moe": arch(
+        f"n:attn_norm {QKVO} h:attn_q_norm h:attn_k_norm n:post_attention_norm shexp dense probs",
+        keys=STATED,
+        rope="neox",
+        second_norm="post_attention_norm",
+        gating="sigmoid",
+        optional=("attn_q_norm", "attn_k_norm"),
+    ),
+    "minimax-m2": arch(
+        f"n:attn_norm {QKVO} r:attn_q_norm r:attn_k_norm n:ffn_norm moe probs",
+        keys=SIGMOID | {"expert_feed_forward_length": ("u32", "=n_ff")},
+        rope="neox",
+        normalize=True,
+    ),
+    "bailingmoe2": arch(
+        "n:attn_norm qkv o h:attn_q_norm h:attn_k_norm n:ffn_norm shexp dense probs",
+        keys=STATED | SIGMOID,
+        rope="neox",
+    ),
+    "exaone-moe": arch(
+        f"{HEADS} shexp dense probs",
+        beside="n:output_norm output rope_freqs",
+        sizes={"n_layers": 4},
+        keys=STATED | SIGMOID | SHARED_WIDTH | WINDOW,
+        rope="neox",
+        rope_on_windows=True,
+        windows=4,
+    ),
+    "smallthinker": arch(
+        DENSE.replace(FFN, "moe"),
+        sizes={"n_layers": 5},
+        keys=WIDTH | WINDOW | SIGMOID,
+        rope="neox",
+        activation="relu",
+        windows=4,
+        full_layer="first",
+        local_base=0,
+        normalize=True,
+    ),
+    "afmoe": arch(
+        f"n:attn_norm {QKVO} gates2 h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm shexp dense"
+        " probs n:post_ffw_norm",
+        sizes={"n_layers": 5},
+        keys=STATED | WINDOW,
+        rope="neox",
+        no_rope_every=4,
+        windows=4,
+        local_base=0,
+        gating="sigmoid",
+        embedding_scale=0,
+    ),
+    "granite_swa": arch(
+        f"n:attn_norm {QKVO} sinks n:ffn_norm moe shexp2",
+        keys=WINDOWED
+        | SHARED_WIDTH
+        | {
+            "logit_scale": ("f32", 4.0),
+            "residual_scale": ("f32", 0.5),
+            "embedding_scale": ("f32", 1.5),
+            "attention.scale": ("f32", 0.4),
+            "attention.rope_pattern": ("[bool]", "=alternating"),
+        },
+        windows=0,
+        normalize=True,
+    ),
+    "mimo2": arch(
+        f"n:attn_norm {QKVO} sinks n:ffn_norm dense probs",
+        sizes={"key_dim": 12, "n_rot": 4},
+        optional=("attn_sinks",),
+        keys=WIDTH | WINDOWED | {"attention.value_scale": ("f32", 0.7)},
+        rope="neox",
+        windows=0,
+        local_base=10000.0,
+        plain_windows=True,
+        gating="sigmoid",
+        normalize=True,
+    ),
+    "step35": arch(
+        f"n:attn_norm {QKVO} gates h:attn_q_norm h:attn_k_norm n:ffn_norm shexp dense probs",
+        beside="n:output_norm output rope_freqs",
+        sizes={"n_layers": 3},
+        optional=("attn_gate", "attn_q_norm", "attn_k_norm"),
+        keys=WIDTH
+        | WINDOWED
+        | SHARED_WIDTH
+        | {
+            "expert_weights_norm": ("bool", True),
+            "swiglu_clamp_exp": ("[f32]", "=limits"),
+            "swiglu_clamp_shexp": ("[f32]", "=limits"),
+        },
+        rope="neox",
+        windows=0,
+        local_base=10000.0,
+        plain_windows=True,
+        gating="sigmoid",
+    ),
+    "lfm2moe": arch(
+        "n:attn_norm mixed h:attn_q_norm h:attn_k_norm n:ffn_norm dense probs",
+        beside="n:token_embd_norm",
+        sizes={"n_layers": 3},
+        keys=WIDTH | SIGMOID | {"leading_dense_block_count": ("u32", 1)},
+        mixed="shortconv",
+        rope="neox",
+        last_norm="token_embd_norm",
+        normalize=True,
+    ),
+    "mistral4": arch(
+        "n:attn_norm mla n:ffn_norm shexp dense",
+        keys=WIDTH | {"leading_dense_block_count": ("u32", 1), "expert_shared_count": ("u32", 2)},
+        sizes=LATENT,
+    ),
+    "qwen3vl": arch(f"{HEADS} {FFN}", keys={"rope.dimension_sections": ("[i32]", "=sections")}, rope="neox"),
+    "qwen3vlmoe": arch(
+        f"{HEADS} moe",
+        keys=WIDTH | {"rope.dimension_sections": ("[i32]", "=sections")},
+        rope="neox",
+        normalize=True,
+    ),
+    # encoders
+    "jina-bert-v3": encoder("qkv+b o+b n:attn_output_norm+b up+b down+b n:layer_output_norm+b"),
+    "neo-bert": arch(
+        "n:attn_norm qkv o n:ffn_norm up2 down",
+        beside="n:enc.output_norm",
+        last_norm="enc.output_norm",
+        encoder=True,
+    ),
+    "eurobert": arch(DENSE, beside="n:output_norm", rope="neox", encoder=True),
+    "modern-bert": arch(
+        "m:attn_norm qkv o n:ffn_norm up2 down",
+        beside="n:token_embd_norm n:output_norm",
+        sizes={"n_layers": 4, "n_kv_heads": 4},
+        keys=WINDOW,
+        rope="neox",
+        norm="layer",
+        activation="gelu",
+        windows=3,
+        full_layer="first",
+        centred=True,
+        local_base=10000.0,
+        plain_windows=True,
+        encoder=True,
+    ),
+    "gemma-embedding": arch(
+        f"n:attn_norm {QKVO} h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm {FFN}"
+        " n:post_ffw_norm",
+        beside="n:output_norm",
+        sizes={"n_layers": 6},
+        keys=WINDOW,
+        rope="neox",
+        activation="gelu",
+        windows=6,
+        centred=True,
+        local_base=10000.0,
+        plain_windows=True,
+        embedding_scale=0,
+        encoder=True,
     ),
 }

@@ -87,7 +87,7 @@ class Model:
         if tokens & {"moe", "dense"}:
             found["expert_count"] = (u, self.n_experts)
             found["expert_used_count"] = (u, self.n_used)
-        if "expert_feed_forward_length" not in facts.keys:
+        if facts.keys.get("expert_feed_forward_length", ("", ""))[1] != "=expert_ff":
             self.expert_ff = self.n_ff
         if self.latent:
             found["attention.q_lora_rank"] = (u, self.q_rank)
@@ -128,6 +128,26 @@ class Model:
     def latent(self) -> bool:
         """Whether its attention is latent."""
         return "mla" in f"{self.parts()} {self.facts.attention}".split()
+
+    @property
+    def twice_ff(self) -> int:
+        return 2 * self.n_ff
+
+    @property
+    def alternating(self) -> list[bool]:
+        """Every second layer, from the first on."""
+        return [i % 2 == 0 for i in range(self.n_layers)]
+
+    @property
+    def limits(self) -> list[float]:
+        """A number for each layer, 0 for the first."""
+        return [0.5 * i for i in range(self.n_layers)]
+
+    @property
+    def sections(self) -> list[int]:
+        """Pairs that rotate with time, height and width, and none beside them."""
+        pairs = self.n_rot // 2
+        return [pairs - pairs // 3 * 2, pairs // 3, pairs // 3, 0]
 
     def attends(self, i: int) -> bool:
         """Whether layer i of a hybrid has attention."""
@@ -294,11 +314,9 @@ class Model:
         every = metadata.get("moe_every_n_layers")
         if every is not None:
             return every[1] > 0 and i % every[1] == 1
-        step = metadata.get("interleave_moe_layer_step", ("", 0))[1]
-        if step:
-            return (i + 1) % step == 0
-        dense: int = metadata.get("leading_dense_block_count", ("", 1))[1]
-        return i >= dense
+        step: int = metadata.get("interleave_moe_layer_step", ("", 0))[1]
+        dense: int = metadata.get("leading_dense_block_count", ("", int(not step)))[1]
+        return i >= dense and (i + 1) % (step or 1) == 0
 
     def tensors(self) -> dict[str, np.ndarray]:
         """By GGUF name, float32."""
@@ -368,7 +386,10 @@ class Model:
         names = {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "up2": "ffn_up", "down": "ffn_down"}
         names |= {short: f"attn_{short}" for short in ("q", "k", "v", "qkv")}
         shared = self.expert_ff * metadata.get("expert_shared_count", ("", 1))[1]
-        shared = metadata.get("expert_shared_feed_forward_length", ("", shared))[1]
+        stated = metadata.get("expert_shared_feed_forward_length")
+        if stated is not None:
+            times = metadata["expert_shared_count"][1] if self.architecture == "bailingmoe2" else 1
+            shared = stated[1] * times
         hybrid = bool(self.facts.mixed)
         tokens = self.parts().split()
         for token in tokens:
@@ -394,6 +415,17 @@ class Model:
                 add(f"{block}.{name[2:]}", d, bias=bias)
             elif name[:2] == "h:" and not (hybrid and not self.attends(i)):
                 add(f"{block}.{name[2:]}", self.key_dim)
+            elif name[:2] == "m:":
+                if i > 0:
+                    add(f"{block}.{name[2:]}", d)
+            elif name[:2] == "b:":
+                add(f"{block}.{name[2:]}", d)
+                made[f"{block}.{name[2:]}"] = made.pop(f"{block}.{name[2:]}.weight")
+            elif name in ("gates", "gates2"):
+                add(f"{block}.attn_gate", heads * (1 if name == "gates" else self.value_dim), d)
+            elif name == "shexp2":
+                add(f"{block}.ffn_up_shexp", 2 * shared, d)
+                add(f"{block}.ffn_down_shexp", d, shared)
             elif name[:2] == "r:":
                 add(f"{block}.{name[2:]}", q if "_q_" in name else k, bias=bias)
             elif name[:2] == "e:":  # each head its own norm
@@ -467,7 +499,8 @@ class Model:
         ]
         if self.facts.encoder:
             pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
-        pairs += [(f"{self.architecture}.{key}", *pair) for key, pair in self.metadata().items()]
+        for key, pair in self.metadata().items():  # a key that begins with a slash has no architecture
+            pairs.append((key[1:] if key[0] == "/" else f"{self.architecture}.{key}", *pair))
         return ggufwriter.write(pairs, tensors)
 
 
@@ -489,7 +522,7 @@ MODELS: dict[str, Model] = {
 """One of each architecture."""
 
 VARIANTS: dict[str, Model] = {
-    "qwen3next-by-key": Model("qwen3next", extra="by_key", compared=False, seed=180),
+    "qwen3next-by-key": Model("qwen3next", extra="by_key", seed=180),
     "qwen3next-groups": Model(
         "qwen3next",
         n_layers=4,
@@ -502,7 +535,6 @@ VARIANTS: dict[str, Model] = {
             "ssm.inner_size": ("u32", 99),
             "ssm.conv_kernel": ("u32", 2),
         },
-        compared=False,
         seed=181,
     ),
     "qwen35-layers": Model(
@@ -516,14 +548,12 @@ VARIANTS: dict[str, Model] = {
         key_dim=12,
         value_dim=12,
         n_rot=12,
-        compared=False,
         seed=182,
     ),
     "kimi-scaled": Model(
         "kimi-linear",
         q_rank=0,
         keys={"expert_weights_scale": ("f32", 2.4), "kda.head_dim": ("u32", 16)},
-        compared=False,
         seed=183,
         **(LATENT | {"n_layers": 4}),  # type: ignore[arg-type]
     ),
@@ -887,5 +917,115 @@ VARIANTS: dict[str, Model] = {
     "smollm3-eight": Model("smollm3", n_layers=8, seed=154),
     "starcoder-one-head": Model("starcoder", n_kv_heads=1, seed=155),
     "chatglm-partial": Model("chatglm", n_rot=4, seed=156),
+    "baichuan-7b": Model(
+        "baichuan", n_layers=32, n_embd=16, n_ff=12, key_dim=4, value_dim=4, n_rot=4, seed=180
+    ),
+    "baichuan-13b": Model("baichuan", n_layers=40, n_embd=16, n_ff=12, key_dim=4, value_dim=4, seed=181),
+    "exaone4-64": Model(
+        "exaone4",
+        n_layers=64,
+        n_embd=16,
+        n_ff=12,
+        key_dim=4,
+        value_dim=4,
+        n_rot=4,
+        keys={"attention.sliding_window": ("u32", 6)},
+        seed=182,
+    ),
+    "openelm-layers": Model(
+        "openelm",
+        n_layers=3,
+        heads_of_layers=((4, 2, 40), (8, 4, 24), (2, 1, 56)),
+        keys={"attention.key_length": ("u32", 8), "attention.value_length": ("u32", 8)},
+        seed=183,
+    ),
+    "mimo2-layers": Model(
+        "mimo2",
+        n_layers=3,
+        key_dim=12,
+        n_rot=4,
+        heads_of_layers=((4, 1, 40), (4, 2, 40), (4, 4, 40)),
+        keys={"feed_forward_length": ("u32", 40), "rope.freq_base_swa": ("f32", 20.0)},
+        layer="n:attn_norm q k v o n:ffn_norm dense",
+        seed=184,
+    ),
+    "step35-layers": Model(
+        "step35",
+        n_layers=3,
+        heads_of_layers=((4, 2, 40), (6, 2, 40), (8, 2, 40)),
+        keys={
+            "attention.key_length": ("u32", 8),
+            "attention.value_length": ("u32", 8),
+            "feed_forward_length": ("u32", 40),
+            "rope.dimension_count_swa": ("u32", 8),
+            "rope.dimension_count": ("u32", 4),
+            "swiglu_clamp_exp": ("f32", 0.4),
+            "swiglu_clamp_shexp": None,
+        },
+        layer="n:attn_norm q k v o n:ffn_norm dense shexp",
+        seed=185,
+    ),
+    "apertus-layers": Model(
+        "apertus",
+        keys={
+            "/xielu.alpha_p": ("[f32]", [0.3, 0.8]),
+            "/xielu.alpha_n": ("[f32]", [0.6, -0.2]),
+            "/xielu.beta": ("[f32]", [0.5, 0.3]),
+            "/xielu.eps": ("[f32]", [-1e-6, -0.1]),
+        },
+        beside="n:output_norm output rope_freqs",
+        seed=186,
+    ),
+    "smallthinker-full": Model("smallthinker", keys={"attention.sliding_window": None}, seed=187),
+    "bailingmoe2-groups": Model(
+        "bailingmoe2",
+        n_experts=8,
+        keys={
+            "expert_group_count": ("u32", 4),
+            "expert_group_used_count": ("u32", 2),
+            "expert_shared_feed_forward_length": ("u32", 12),
+            "expert_shared_count": ("u32", 2),
+        },
+        seed=188,
+    ),
+    "glm4moe-biases": Model(
+        "glm4moe",
+        layer="n:attn_norm q+b k+b v+b o n:post_attention_norm shexp dense probs",
+        n_rot=4,
+        keys={"expert_gating_func": ("u32", 1), "expert_weights_norm": None, "expert_weights_scale": None},
+        seed=189,
+    ),
+    "granite_swa-dense": Model(
+        "granite_swa",
+        layer="n:attn_norm q k v o sinks n:ffn_norm gate up down",
+        seed=190,
+        keys={"attention.rope_pattern": None},
+    ),
+    "mistral4-sharp": Model(
+        "mistral4",
+        keys=YARN
+        | {
+            "attention.temperature_scale": ("f32", 0.3),
+            "attention.temperature_length": ("u32", 4),
+            "rope.scaling.yarn_log_multiplier": ("f32", 0.1),
+        },
+        seed=191,
+        **LATENT,
+    ),
+    "qwen3vl-still": Model(
+        "qwen3vl", n_rot=8, keys={"rope.dimension_sections": ("[i32]", [1, 1, 1, 1])}, seed=192
+    ),
+    "modern-bert-silu": Model(
+        "modern-bert",
+        n_layers=3,
+        n_kv_heads=4,
+        keys={
+            "hidden_activation": ("str", "silu"),
+            "rope.freq_base_swa": ("f32", 50.0),
+            "attention.sliding_window": ("u32", 5),
+            "attention.sliding_window_pattern": ("[bool]", [False, True, True]),
+        },
+        seed=193,
+    ),
 }
 """Options that files of an architecture may have."""

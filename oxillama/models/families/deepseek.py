@@ -104,6 +104,10 @@ DEEPSEEK2 = register(
 )
 
 
+# Mistral's large model is DeepSeek 2 in every respect.
+MISTRAL4 = register(DEEPSEEK2.derive("mistral4"), deepseek2_numbers)
+
+
 def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
     """Constants of the model's code, which files do not state."""
     return replace(

@@ -7,7 +7,7 @@ from functools import partial
 
 from oxillama.errors import LoadError
 from oxillama.models.families.deepseek import MANY_EXPERTS, latent_sizes
-from oxillama.models.families.qwen import QWEN3, rope_sections
+from oxillama.models.families.qwen import QWEN3, interleaved_sections
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -44,10 +44,9 @@ def delta_layers(spec: Spec, read: Reader, interleaved: bool) -> Spec:
     return replace(spec, layers=layers, recurrent=sizes)
 
 
-def interleaved_sections(spec: Spec, read: Reader) -> Spec:
-    """Rotations whose pairs take turns among the coordinates of a token, and interleaved heads of keys."""
-    spec = delta_layers(rope_sections(spec, read), read, interleaved=True)
-    return replace(spec, ropes=tuple(replace(rope, interleaved=True) for rope in spec.ropes))
+def interleaved_layers(spec: Spec, read: Reader) -> Spec:
+    """Heads of keys that take turns, as the coordinates of a token do in rotations."""
+    return delta_layers(interleaved_sections(spec, read), read, interleaved=True)
 
 
 ROUTING = Routing(
@@ -61,7 +60,7 @@ QWEN3_NEXT = register(
     QWEN3.derive(
         "qwen3next",
         requires=("expert_count",),
-        mixer="gated_attention",
+        attn_gate="query",
         recurrent_mixer="delta",
         ffn_norm="post_attention_norm",
         routing=ROUTING,
@@ -71,10 +70,10 @@ QWEN3_NEXT = register(
 )
 QWEN35 = register(
     QWEN3_NEXT.derive("qwen35", options=("rope.dimension_sections",), requires=(), routing=None),
-    interleaved_sections,
+    interleaved_layers,
 )
 QWEN35_MOE = register(
-    QWEN35.derive("qwen35moe", requires=("expert_count",), routing=ROUTING), interleaved_sections
+    QWEN35.derive("qwen35moe", requires=("expert_count",), routing=ROUTING), interleaved_layers
 )
 
 

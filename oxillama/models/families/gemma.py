@@ -42,3 +42,14 @@ GEMMA3 = register(
         at_layers=(AtLayers(62, score_scale="embd/heads"),),
     )
 )
+
+# An encoder; what follows the pooling is not there yet.
+GEMMA_EMBEDDING = register(
+    GEMMA3.derive(
+        "gemma-embedding",
+        centred_windows=True,
+        causal=False,
+        output="none",
+        at_layers=(),
+    )
+)

@@ -42,6 +42,21 @@ def rope_sections(spec: Spec, read: Reader) -> Spec:
     return replace(spec, ropes=tuple(replace(rope, neox=True, sections=sections) for rope in spec.ropes))
 
 
+def interleaved_sections(spec: Spec, read: Reader) -> Spec:
+    """Pairs take the coordinates in turn; those that are left over for the fourth section do not rotate."""
+    t, h, w, rest = (*read.sections("rope.dimension_sections"), 0, 0, 0, 0)[:4]
+    total = t + h + w + rest
+    if not total:
+        return spec
+
+    def turns(pair: int) -> bool:
+        i = pair % total
+        return (i % 3 == 1 and i < 3 * h) or (i % 3 == 2 and i < 3 * w) or (i % 3 == 0 and i < 3 * t)
+
+    still = tuple(pair for pair in range(spec.ropes[0].n_rot // 2) if not turns(pair))
+    return replace(spec, ropes=tuple(replace(rope, still=still) for rope in spec.ropes))
+
+
 def without_epsilon(spec: Spec, read: Reader) -> Spec:
     """llama.cpp ignores the epsilon of this family. 1e-30 has the same effect, and avoids NaN for zeros."""
     return replace(rope_sections(spec, read), norm_eps=1e-30)
@@ -50,6 +65,11 @@ def without_epsilon(spec: Spec, read: Reader) -> Spec:
 QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",)), without_epsilon)
 
 QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
+# For text the interleaved sections of a vision model come to a plain rotation. Additional inputs of the first
+# layers ("deep stack") are those of images.
+QWEN3_VL = register(
+    QWEN3.derive("qwen3vl", classifier="", options=("rope.dimension_sections",)), interleaved_sections
+)
 QWEN3_MOE = register(
     QWEN3.derive(
         "qwen3moe",
@@ -57,4 +77,8 @@ QWEN3_MOE = register(
         requires=("expert_count",),
         routing=Routing(options=("expert_feed_forward_length",), width="ff/used"),
     )
+)
+
+QWEN3_VL_MOE = register(
+    QWEN3_MOE.derive("qwen3vlmoe", options=("rope.dimension_sections",)), interleaved_sections
 )
