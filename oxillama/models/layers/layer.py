@@ -10,6 +10,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
+from oxillama.models.layers.delta import GatedDelta, KimiDelta
 from oxillama.models.layers.experts import load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
@@ -135,6 +136,8 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "shortconv": ShortConv,
     "rwkv6": TimeMix6,
     "rwkv7": TimeMix7,
+    "delta": GatedDelta,
+    "kda": KimiDelta,
 }
 
 
