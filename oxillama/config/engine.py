@@ -134,6 +134,8 @@ class EngineConfig:
         alone. None for nowhere.
     prefix_cache_dir_bytes : most bytes of the files in it; those used longest ago go first.
     scheduler : how requests share the engine.
+    trace : file to which the times of steps, layers and requests are written, in Chrome's trace event format,
+        which Perfetto shows; a file that is there is replaced. None for no trace.
 
     Raises
     ------
@@ -160,13 +162,14 @@ class EngineConfig:
     draft_corpus: Texts | tuple[Texts, ...] = ()
     draft_max: int = DRAFT_MAX
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    trace: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in INTEGERS.items():
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, checks.integer(name, value, low, high))
-        for name in ("model_path", "tokenizer_path", "speculate", "prefix_cache_dir"):
+        for name in ("model_path", "tokenizer_path", "speculate", "prefix_cache_dir", "trace"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
         if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
@@ -220,3 +223,4 @@ class EngineFields(TypedDict, total=False):
     draft_corpus: Texts | tuple[Texts, ...]
     draft_max: int
     scheduler: SchedulerConfig
+    trace: str | os.PathLike[str] | None

@@ -39,5 +39,5 @@ def new_pool(model: Decoder, config: EngineConfig) -> KvCachePool:
 def kv_heads(spec: Spec) -> tuple[int, ...]:
     """Heads whose keys and values each layer keeps; layers without any are left out."""
     if spec.latent is not None:
-        return (1,) * spec.n_layers
+        return (1,) * len(spec.attending)
     return tuple(spec.layers[i].n_kv_heads for i in spec.attending)

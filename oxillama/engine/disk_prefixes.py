@@ -40,8 +40,8 @@ class DiskPrefixes:
     ----------
     folder : of the blocks.
     root : hash of all that decides bits but the tokens and the key of a request, 32 bytes.
-    prefix : where blocks are put that are read.
     heads : whose keys and values each layer keeps.
+    prefix : where blocks are put that are read.
     post : has the engine thread run a command after its step.
 
     Attributes
@@ -53,9 +53,9 @@ class DiskPrefixes:
         self,
         folder: BlockFolder,
         root: bytes,
+        heads: Sequence[int],
         pool: KvCachePool,
         prefix: PrefixKvCache,
-        heads: Sequence[int],
         post: Callable[[Callable[[], object]], None],
     ) -> None:
         self.folder = folder

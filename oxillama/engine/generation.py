@@ -204,7 +204,7 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         found._links = list(had.links)
 
         def begin() -> None:
-            model.scheduler.check_room(0)
+            model.loop.check_room(0, 1)
             put(request.sequence, taken, data)
             try:
                 model.loop.add(request)

@@ -136,6 +136,7 @@ def snapshot_of(
     request: RequestFacts | None = None,
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
+    model.metrics.snapshot_taken()
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(
         kind=kind,
@@ -214,9 +215,5 @@ def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:
 
 def _with_whole_paths(plain: dict[str, Any]) -> dict[str, Any]:
     """Options whose paths hold from any working directory."""
-    names = [
-        "tokenizer_path",
-        "prefix_cache_dir",
-        *(["speculate"] if plain["speculate"] not in DRAFTERS else []),
-    ]
-    return plain | {name: os.path.abspath(plain[name]) for name in names if plain.get(name) is not None}
+    names = [name for name in ("tokenizer_path", "speculate") if plain.get(name) not in (None, *DRAFTERS)]
+    return plain | {name: os.path.abspath(plain[name]) for name in names}

@@ -449,9 +449,11 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
         engine_of(tmp_path / "file")
 
 
-def test_a_snapshot_has_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with engine_of(Path("auto")) as engine:
+def test_no_snapshot_has_files_written(tmp_path: Path) -> None:
+    with engine_of(tmp_path / "a") as engine:
         data = engine.snapshot()
     with InferenceEngine.resume(data, num_threads=1) as again:
-        assert again.config.prefix_cache_dir == str(tmp_path / "auto")
+        assert again.config.prefix_cache_dir is None
+    with InferenceEngine.resume(data, num_threads=1, prefix_cache_dir=tmp_path / "b") as again:
+        answer(again, SYSTEM)
+    assert not list((tmp_path / "a").iterdir()) and len(list((tmp_path / "b").iterdir())) == 4
