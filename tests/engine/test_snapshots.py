@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "cuts": {"typical_p": 0.9, "top_a": 0.1, "top_n_sigma": 2.0, "eta_cutoff": 1e-3, "epsilon_cutoff": 1e-3},
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": -0.2},
     "long memory": {"repetition_penalty": 1.2, "repetition_window": -1, "dry_multiplier": 0.9},
+    "dry": {"dry_multiplier": 0.7, "dry_base": 1.4, "dry_allowed_length": 1, "dry_range": 30,
+            "dry_sequence_breakers": (".", (13,))},
+    "allowed": {"allowed_tokens": tuple(range(3, 700)), "temperature": 1.5},
     "xtc": {"xtc_probability": 0.7, "xtc_threshold": 0.05},
     "dynamic": {"dynatemp_range": 0.7, "dynatemp_exponent": 1.5},
     "mirostat": {"mirostat": 1, "mirostat_tau": 3.0, "temperature": 1.1},
@@ -79,9 +82,7 @@ STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"])).values(),
 
 
 @functools.cache
-def engine_of(
-    page_size: int, chunk: int, threads: int, kv_type: str, speculate: str | None
-) -> InferenceEngine:
+def engine_of(page_size: int, chunk: int, threads: int, kv_type: str, speculate: Any) -> InferenceEngine:
     return InferenceEngine(
         EngineConfig(
             model_path=demo.STORY,
@@ -92,6 +93,11 @@ def engine_of(
             speculate=speculate,
         )
     )
+
+
+def test_every_option_is_among_them() -> None:
+    tried = {name for options in SAMPLERS.values() for name in options}
+    assert tried | {"seed"} == {field.name for field in fields(SamplerConfig)}
 
 
 def read(generation: Generation, n: int) -> None:
@@ -158,7 +164,8 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "60"))
     chunks=st.sampled_from([(512, 3), (2, 512)]),
     threads=st.sampled_from([(1, 2), (2, 1)]),
     kv_type=st.sampled_from(sorted(KV_TYPES)),
-    speculate=st.sampled_from([(None, None), ("lookup", "lookup"), ("lookup", None), (None, "lookup")]),
+    speculate=st.tuples(*(st.sampled_from([None, "lookup", "self", demo.DRAFT]),) * 2),
+    adapters=st.sampled_from([None, demo.PIRATE, [(demo.PIRATE, 0.4), (demo.PIRATE, -0.1)]]),
     stop=st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
     logprobs=st.sampled_from(
         [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
@@ -175,7 +182,8 @@ def test_the_rest_of_a_text_is_the_same(
     chunks: tuple[int, int],
     threads: tuple[int, int],
     kv_type: str,
-    speculate: tuple[str | None, str | None],
+    speculate: tuple[Any, Any],
+    adapters: Any,
     stop: tuple[str, ...],
     logprobs: dict[str, Any],
     compress: bool,
@@ -183,7 +191,14 @@ def test_the_rest_of_a_text_is_the_same(
     engines = [
         engine_of(*settings, kv_type, what) for *settings, what in zip(pages, chunks, threads, speculate)
     ]
-    options = {**SAMPLERS[name], **logprobs, "seed": seed, "max_tokens": max_tokens, "stop": stop}
+    options = {
+        **SAMPLERS[name],
+        **logprobs,
+        "seed": seed,
+        "max_tokens": max_tokens,
+        "stop": stop,
+        "adapters": adapters,
+    }
     check_goes_on(*engines, prompt, pieces, compress, **options)
 
 
@@ -602,7 +617,7 @@ def test_a_callback_and_other_readers_go_on() -> None:
 OTHER_PROCESS = """
 import sys
 from oxillama import InferenceEngine
-engine = InferenceEngine.resume_from_file(sys.argv[1], num_threads=1, page_size=8)
+engine = InferenceEngine.resume_from_file(sys.argv[1], num_threads=1, page_size=8, prefill_chunk_size=5)
 assert engine.model.kernels.target == sys.argv[2]
 done = engine.resume_generation(sys.argv[1]).result()
 sys.stdout.buffer.write(repr((done.text, done.tokens, done.logprobs)).encode())
@@ -612,7 +627,7 @@ sys.stdout.buffer.write(repr((done.text, done.tokens, done.logprobs)).encode())
 def test_another_process_goes_on(tmp_path: Path) -> None:
     engine = engine_of(16, 512, 2, "q8_0", None)
     for name, target in (("schema", PRESENT[0]), ("mirostat", "portable")):
-        options = {**SAMPLERS[name], "seed": 5, "max_tokens": 40, "top_logprobs": 1}
+        options = {**SAMPLERS[name], "seed": 5, "max_tokens": 40, "top_logprobs": 1, "adapters": demo.PIRATE}
         expected = engine.stream(PROMPTS[0], **options).result()
         going = engine.stream(PROMPTS[0], window=1, **options)
         read(going, 6)
