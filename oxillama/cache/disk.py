@@ -112,13 +112,14 @@ class BlockFolder:
 
     def read(self, name: str, size: int) -> np.ndarray | None:
         """uint8 (size,): the data of a file; None if there is none. One that is damaged is deleted."""
+        path, whole = self.path / name, len(MAGIC) + DIGEST + size
         try:
-            found = (self.path / name).read_bytes()
+            found = path.read_bytes() if path.stat().st_size == whole else b""
         except OSError:
             self.present.discard(name)
             return None
         data = memoryview(found)[len(MAGIC) + DIGEST :]
-        if len(data) == size and found[: len(MAGIC) + DIGEST] == _head(name, data):
+        if len(found) == whole and found[: len(MAGIC) + DIGEST] == _head(name, data):
             self.present.add(name)
             return np.frombuffer(data, np.uint8)
         log.warning("prefix cache: %s is damaged and is deleted", self.path / name)
@@ -166,8 +167,10 @@ class BlockFolder:
         for i, name in enumerate(names):
             try:
                 os.utime(self.path / name, ns=(now, now - i * 1_000_000))
-            except OSError:
+            except FileNotFoundError:
                 self.present.discard(name)
+            except OSError:  # the folder is another's, or cannot be written
+                return
 
     def _make_room(self, size: int) -> None:
         """Deletes files, those used longest ago first, until there is room for ``size`` bytes."""

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from blake3 import blake3
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 MOST_PENDING = 256 << 20
 """Bytes of copies that wait to be written."""
+
+PART_BYTES = 64 << 20
+"""Bytes of blocks that are read before they are laid out and go into the prefix cache."""
 
 
 class DiskPrefixes:
@@ -119,53 +123,50 @@ class DiskPrefixes:
         return (min(first, end), end) if end * BLOCK > n_known else (0, 0)
 
     def _read(self, request: Request, name: str, first: int, end: int) -> None:
-        """Reads blocks and lays them out, in the reader's thread."""
-        pages, state = None, None
+        """Reads blocks and lays them out, a part after the other; in the reader's thread."""
+        size, states = self._pool.page_size, self._pool.recurrent_states
+        align = max(1, size // BLOCK)  # blocks to a page
+        step = max(align, PART_BYTES // max(1, self._block_bytes) // align * align)
         try:
-            found: list[np.ndarray] = []
-            for block in request.blocks[first:end]:
-                data = self.folder.read(block + KV, self._block_bytes) if self._block_bytes else None
-                if data is None:
-                    break
-                found.append(data)
-            if self._block_bytes:
-                end = first + len(found)
-            states = self._pool.recurrent_states
-            if states is not None and end:
+            state = None
+            if states is not None:
                 data = self.folder.read(request.blocks[end - 1] + STATE, states.slot_bytes)
                 state = None if data is None else data.view("<f4")
-                end = 0 if state is None else end
-            pages = self._laid_out(found, first, end)
+                end = first if data is None else end
+            stops = range(first + step, end, step)
+            for start, stop in pairwise((first, *stops, end)):
+                blocks = self._blocks(request.blocks[start:stop])
+                n = len(blocks) if self._block_bytes else stop - start
+                last = state if stop == end == start + n else None
+                pages = self._laid_out(blocks, n * BLOCK)
+                self._post(partial(self._insert, request, start * BLOCK, (start + n) * BLOCK, pages, last))
+                if n < stop - start:
+                    break
         except Exception:
-            end = 0
             note(log, logging.ERROR, "prefix cache: blocks could not be read", exc_info=True)
-        self._post(partial(self._put, request, name, first, end, pages, state))
+        self._post(partial(self._go_on, request, name))
 
-    def _laid_out(self, blocks: list[np.ndarray], first: int, end: int) -> np.ndarray:
+    def _blocks(self, names: Sequence[str]) -> list[np.ndarray]:
+        """Keys and values of blocks, up to the first that is not there."""
+        found: list[np.ndarray] = []
+        for name in names if self._block_bytes else ():
+            data = self.folder.read(name + KV, self._block_bytes)
+            if data is None:
+                break
+            found.append(data)
+        return found
+
+    def _laid_out(self, blocks: list[np.ndarray], n_tokens: int) -> np.ndarray:
         """uint8 (pages, bytes of a page) of the keys and values of blocks."""
-        size, n = self._pool.page_size, max(0, end - first) * BLOCK
-        if not blocks or not n:
-            return np.zeros((self._pool.pages_for(n), self._pool.page_bytes), np.uint8)
-        data = joined_positions(self._pool.layout, self._heads, blocks)
-        return from_positions(self._pool.layout, self._heads, size, data, n)
+        pool = self._pool
+        if not blocks:
+            return np.zeros((pool.pages_for(n_tokens), pool.page_bytes), np.uint8)
+        data = joined_positions(pool.layout, self._heads, blocks)
+        return from_positions(pool.layout, self._heads, pool.page_size, data, n_tokens)
 
-    def _put(
-        self,
-        request: Request,
-        name: str,
-        first: int,
-        end: int,
-        pages: np.ndarray | None,
-        state: np.ndarray | None,
-    ) -> None:
-        """Puts pages into the prefix cache, on the engine thread, and has the requests go on."""
-        waiting = self._reading.pop(name, [])
-        try:
-            if pages is not None and end and request.finish_reason is None:
-                self._insert(request, first * BLOCK, end * BLOCK, pages, state)
-        except Exception as error:  # no memory: the request runs its prompt itself
-            note(log, logging.WARNING, "prefix cache: %d blocks could not be kept: %s", end - first, error)
-        for other in waiting:
+    def _go_on(self, request: Request, name: str) -> None:
+        """Has the requests go on whose blocks were read."""
+        for other in self._reading.pop(name, []):
             if other is request:
                 other.is_held = False
             else:
@@ -174,12 +175,23 @@ class DiskPrefixes:
     def _insert(
         self, request: Request, start: int, end: int, data: np.ndarray, state: np.ndarray | None
     ) -> None:
+        """Puts pages into the prefix cache; on the engine thread."""
+        if (end == start and state is None) or request.finish_reason is not None:
+            return
+        try:
+            self._keep(request, start, end, data, state)
+        except Exception as error:  # no memory: the request runs these tokens itself
+            note(log, logging.WARNING, "prefix cache: %d tokens could not be kept: %s", end - start, error)
+
+    def _keep(
+        self, request: Request, start: int, end: int, data: np.ndarray, state: np.ndarray | None
+    ) -> None:
         pool, states = self._pool, self._pool.recurrent_states
         tokens, key = request.sequence.path(end), request.key or b""
         known, n_known, _ = self._prefix.known(key, tokens[:start])
         if n_known < start:
             return  # it was evicted meanwhile
-        pages, slot = known[: start // pool.page_size], None
+        pages, slot = known[: pool.pages_for(start)], None
         n_ours = len(pages)
         pool.retain(pages)  # allocating may evict
         try:

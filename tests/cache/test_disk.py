@@ -147,6 +147,26 @@ def test_others_delete_what_is_in_use(tmp_path: Path) -> None:
     assert folder.read(name_of(1), 1000) is not None
 
 
+def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = filled(tmp_path, 2)
+
+    def refuse(*args: object, **kind: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    folder.touch([name_of(0), name_of(1)])
+    assert folder.present == {name_of(0), name_of(1)}
+    assert folder.read(name_of(1), 1000) is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = filled(tmp_path, 1)
+    os.mkfifo(tmp_path / name_of(1))
+    assert folder.read(name_of(1), 1000) is None
+    assert names_in(tmp_path) == [0]
+
+
 @pytest.mark.parametrize("call", ["mkstemp", "write", "replace", "scandir"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_full_disk_ends_the_writing_and_nothing_else(

@@ -146,6 +146,13 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         if folder is not None:
             assert recurrent or later.cached == 2 * BLOCK + 3
         engine.check_integrity()
+        if recurrent and folder is not None:  # memory has the pages, and only the disk a state
+            cache = engine.model.prefix_cache
+            engine.model.call(lambda cache=cache: [cache._forget(s) for s in [*cache._states.values()]])
+            again = answer(engine, prompt, **options)
+            same(again, found[0])
+            assert again.cached == 3 * BLOCK
+            engine.check_integrity()
         engine.close()
         found.append(later)
     for done, other in zip(found[2::2], found[3::2]):
@@ -324,6 +331,24 @@ def test_the_folder_keeps_to_its_limit(tmp_path: Path) -> None:
             engine.model.scheduler.disk.flush()  # type: ignore[union-attr]
             assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 3 * size
     assert run(tmp_path, [*range(14, 14 + 2 * BLOCK), 9], {"prefix_cache_dir_bytes": 3 * size})[1] > 0
+
+
+@pytest.mark.parametrize("page_size", [16, 128])
+def test_a_long_beginning_is_read_in_parts(
+    page_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = run(tmp_path, SYSTEM)
+    monkeypatch.setattr(disk_prefixes, "PART_BYTES", 1)
+    parts, laid_out = [], disk_prefixes.from_positions
+
+    def count(*args: Any) -> np.ndarray:
+        parts.append(args[-1])
+        return laid_out(*args)
+
+    monkeypatch.setattr(disk_prefixes, "from_positions", count)
+    done, read = run(tmp_path, SYSTEM, {"page_size": page_size})
+    assert (read, parts) == (4 * BLOCK, [max(BLOCK, page_size)] * (4 * BLOCK // max(BLOCK, page_size)))
+    same(done, expected)
 
 
 def test_the_folder_is_read_into_the_room_there_is(tmp_path: Path) -> None:
