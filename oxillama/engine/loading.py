@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from oxillama import _kernels
-from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
@@ -212,7 +212,7 @@ class LoadedModel(NotCopied):
 class Gauges:
     """The gauges of an engine, by the names of `MetricsSnapshot`."""
 
-    def __init__(self, pool: KvCachePool, prefix: PrefixKvCache, scheduler: Scheduler) -> None:
+    def __init__(self, pool: CachePool, prefix: PrefixKvCache, scheduler: Scheduler) -> None:
         self.pool, self.prefix, self.scheduler = pool, prefix, scheduler
 
     def __call__(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class Gauges:
             "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
             "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
-            "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
+            "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
         }
 
 

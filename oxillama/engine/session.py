@@ -27,7 +27,10 @@ from oxillama.engine.snapshots import (
     Taken,
     adaptation,
     check_fits,
+    kv_of,
+    model_facts,
     page_data,
+    paged,
     put,
     snapshot_of,
     write,
@@ -58,8 +61,8 @@ class KvSnapshot:
     Attributes
     ----------
     tokens : ids of the sequence.
-    data : uint8, its keys and values, and the recurrent state after it.
-    kv_type, page_size : how they are kept.
+    data : uint8, the keys and values that the next token sees, by position, and the recurrent state.
+    kv_type : how they are kept.
     fingerprint : of the model that computed them, and of what else decides bits.
     adapters : (fingerprint, scale) of each adapter that they were computed with.
     """
@@ -67,7 +70,6 @@ class KvSnapshot:
     tokens: list[int]
     data: np.ndarray
     kv_type: str
-    page_size: int
     fingerprint: ModelFingerprint
     adapters: tuple[tuple[bytes, float], ...] = ()
 
@@ -336,13 +338,12 @@ class Session(NotCopied):
             self._call(sequence.settle)
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
-            data = self._call(lambda: sequence.kv.snapshot(sequence.cached_len))
-            config = model.config
+            taken = self._call(lambda: Taken.of(sequence))
+            parts = [kv_of(model, taken)] + ([] if taken.state is None else [taken.state.view(np.uint8)])
             return KvSnapshot(
                 self.tokens,
-                data,
-                config.kv_type,
-                config.page_size,
+                np.concatenate(parts),
+                model.config.kv_type,
                 model.fingerprint,
                 named(sequence.adapters),
             )
@@ -352,19 +353,18 @@ class Session(NotCopied):
 
         Raises
         ------
-        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``,
-            ``kv_type`` or ``page_size``; or it is not as `kv_snapshot` made it.
+        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``
+            or ``kv_type``; or it is not as `kv_snapshot` made it.
         PromptError : its tokens do not fit the context, or are not of the vocabulary.
         KvCacheFullError : there are no pages for it. The sequence is as it was in all cases.
         """
         checks.instance("snapshot", snapshot, KvSnapshot)
         with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
-            for name in ("kv_type", "page_size"):
-                wanted, found = getattr(model.config, name), getattr(snapshot, name)
-                if found != wanted:
-                    got = found if isinstance(found, str) else checks.shown(found)
-                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {got}")
+            wanted, found = model.config.kv_type, snapshot.kv_type
+            if found != wanted:
+                got = found if isinstance(found, str) else checks.shown(found)
+                raise ConfigError(f"snapshot: expected kv_type {wanted}, got {got}")
             checks.instance("snapshot: fingerprint", snapshot.fingerprint, ModelFingerprint)
             data = checks.instance("snapshot: data", snapshot.data, np.ndarray)
             if snapshot.fingerprint != model.fingerprint:
@@ -375,10 +375,15 @@ class Session(NotCopied):
             if snapshot.adapters != named(sequence.adapters):
                 raise ConfigError("snapshot: expected the adapters of the session, got others")
             tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
-            n = len(tokens)
+            n, facts = len(tokens), model_facts(model)
+            sizes = sum(facts.kv_bytes(n)), 4 * facts.state_floats if n else 0
+            if data.dtype != np.uint8 or data.shape != (sum(sizes),):
+                expected = f"uint8 ({sum(sizes)},) for {n} tokens"
+                raise ConfigError(f"snapshot: expected {expected}, got {data.dtype} {data.shape}")
+            pages = paged(model, data[: sizes[0]], data[sizes[0] :], n)
 
             def restore() -> None:
-                sequence.kv.restore(data, n)
+                sequence.kv.restore(pages, n)
                 sequence.tokens = tokens
                 sequence.cached_len = sequence.scheduled_len = n
 

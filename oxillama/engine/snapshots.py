@@ -17,6 +17,8 @@ import numpy as np
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.atomic_file import replaced_file
+from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.positions import from_positions, to_positions
 from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
 from oxillama.config import checks
@@ -44,11 +46,11 @@ LATER = ("priority", "timeout", "window", "speculate")
 
 @dataclass(frozen=True)
 class Taken:
-    """Copies of what a sequence has run: its pages, and the recurrent state after them."""
+    """Copies of what a sequence has run: its pages of each group, and the recurrent state after them."""
 
     tokens: list[int]
     n_cached: int
-    pages: np.ndarray
+    pages: list[np.ndarray]
     state: np.ndarray | None
 
     @classmethod
@@ -60,9 +62,7 @@ class Taken:
             slot = kv.state_after(n)
             state = None if slot is None else kv.states.slot(slot).copy()
             n = 0 if state is None else n
-        pages = kv.pages[: kv.pool.pages_for(n)]
-        copies = np.array([kv.pool.page(page) for page in pages], np.uint8)
-        return cls(tokens, n, copies.reshape(-1, kv.pool.page_bytes), state)
+        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state)
 
 
 # --- taking ---------------------------------------------------------------------------------------------
@@ -70,8 +70,7 @@ class Taken:
 
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
-    spec, metadata, layout = model.spec, model.file.metadata, model.pool.layout
-    heads = [spec.layers[i].n_kv_heads for i in spec.attending]
+    spec, metadata = model.spec, model.file.metadata
     return ModelFacts(
         architecture=spec.family.name,
         name=str(metadata.get("general.name") or ""),
@@ -80,11 +79,19 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         tokenizer=model.tokenizer_digest,
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
-        kv_heads=(1,) * spec.n_layers if spec.latent is not None else tuple(heads),
-        key_dim=layout.key_dim,
-        value_dim=layout.value_dim,
+        page_groups=model.runner.model.page_groups if spec.attending else (),
         state_floats=model.runner.model.state_floats,
     )
+
+
+def kv_of(model: LoadedModel, taken: Taken) -> np.ndarray:
+    """uint8: the keys and values that the next row sees, by position, group after group."""
+    found, n = [np.empty(0, np.uint8)], taken.n_cached
+    for group, pages in zip(model.pool.groups, taken.pages) if model.spec.attending else ():
+        assert isinstance(group, KvCachePool)
+        first = group.reach.first_seen(n)
+        found.append(to_positions(group.layout, group.page_size, pages, first, n))
+    return np.concatenate(found)
 
 
 def snapshot_of(
@@ -96,10 +103,7 @@ def snapshot_of(
     request: RequestFacts | None = None,
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
-    facts, layout, page_size = model_facts(model), model.pool.layout, model.config.page_size
-    kv = np.empty(0, np.uint8)
-    if facts.kv_heads:
-        kv = to_positions(layout, facts.kv_heads, page_size, taken.pages, taken.n_cached)
+    facts = model_facts(model)
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(
         kind=kind,
@@ -107,7 +111,7 @@ def snapshot_of(
         engine=_with_whole_paths(plain_engine(model.config)),
         tokens=np.array(taken.tokens, np.int32),
         n_cached=taken.n_cached,
-        kv=kv,
+        kv=kv_of(model, taken),
         state=taken.state,
         adapters=tuple(_adapter_facts(item.lora, item.scale, item.start) for item in applied),
         engine_adapters=tuple(_adapter_facts(lora, scale, 0) for lora, scale in model.adapters.stack),
@@ -216,7 +220,7 @@ def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
         raise ModelFingerprintMismatch(
             wanted.fingerprint.display(), found.fingerprint.display(), "; ".join(parts)
         )
-    for name in ("tokenizer", "kv_type", "n_vocab", "kv_heads", "key_dim", "value_dim", "state_floats"):
+    for name in ("tokenizer", "kv_type", "n_vocab", "page_groups", "state_floats"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
             raise SnapshotIncompatible(f"{name}: expected {theirs or 'none'}, got {ours or 'none'}")
@@ -265,7 +269,7 @@ def loaded(model: LoadedModel, wanted: Iterable[AdapterFacts], loras: Loras) -> 
     return found
 
 
-def put(sequence: Sequence, snapshot: EngineSnapshot, data: np.ndarray) -> None:
+def put(sequence: Sequence, snapshot: EngineSnapshot, data: list[np.ndarray]) -> None:
     """Gives an empty sequence what a snapshot has run; for the engine thread. Raises KvCacheFullError."""
     sequence.kv.restore(data, snapshot.n_cached)
     sequence.tokens = snapshot.tokens.tolist()
@@ -273,17 +277,23 @@ def put(sequence: Sequence, snapshot: EngineSnapshot, data: np.ndarray) -> None:
     sequence.check()
 
 
-def page_data(model: LoadedModel, snapshot: EngineSnapshot) -> np.ndarray:
+def page_data(model: LoadedModel, snapshot: EngineSnapshot) -> list[np.ndarray]:
     """What `PagedKvCache.restore` takes, or that of a recurrent cache."""
-    pool, n, heads = model.pool, snapshot.n_cached, snapshot.model.kv_heads
-    if heads:
-        pages = from_positions(pool.layout, heads, pool.page_size, snapshot.kv, n)
-    else:
-        pages = np.zeros((pool.pages_for(n), pool.page_bytes), np.uint8)
-    if not snapshot.model.state_floats:
-        return pages
     state = np.empty(0, np.float32) if snapshot.state is None else snapshot.state.astype(np.float32)
-    return np.concatenate([pages.reshape(-1), state.view(np.uint8)])
+    return paged(model, snapshot.kv, state.view(np.uint8), snapshot.n_cached)
+
+
+def paged(model: LoadedModel, kv: np.ndarray, state: np.ndarray, n: int) -> list[np.ndarray]:
+    """Keys and values by position, as pages of each group; then, of a recurrent model, the state."""
+    facts, pool, found, at = model_facts(model), model.pool, [], 0
+    if not facts.page_groups:
+        found = [np.zeros((group.pages_for(n), group.page_bytes), np.uint8) for group in pool.groups]
+    for group, size in zip(pool.groups, facts.kv_bytes(n)):
+        assert isinstance(group, KvCachePool)
+        first, data = group.reach.first_seen(n), kv[at : at + size]
+        found.append(from_positions(group.layout, group.page_size, data, first, n))
+        at += size
+    return [*found, state] if facts.state_floats else found
 
 
 def restored_request(

@@ -312,7 +312,7 @@ def test_requests_of_a_batch(pages: int | None) -> None:
     """Also of one whose pages were taken away by others."""
     here, there = (InferenceEngine.from_gguf(demo.STORY, page_size=16, num_threads=1) for _ in range(2))
     if pages is not None:
-        limit = pages * here.model.pool.stride
+        limit = pages * here.model.pool.page_stride
         here = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit, prefix_cache_bytes=0)
     options = [
         {"seed": seed, "max_tokens": 100, "adapters": adapters, **SAMPLERS[name]}
@@ -526,7 +526,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
         with pytest.raises(SnapshotIncompatible, match=message):
             InferenceEngine.from_gguf(demo.STORY, **options).restore_session(data)  # type: ignore[arg-type]
     small = InferenceEngine.from_gguf(demo.STORY, page_size=1)
-    small = InferenceEngine.from_gguf(demo.STORY, page_size=1, kv_memory_limit=2 * small.model.pool.stride)
+    small = InferenceEngine.from_gguf(
+        demo.STORY, page_size=1, kv_memory_limit=2 * small.model.pool.page_stride
+    )
     with pytest.raises(KvCacheFullError):
         small.restore_session(data)
     small.check_integrity()

@@ -9,6 +9,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import load_qk_norms
+from oxillama.models.page_groups import place_of
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -27,7 +28,7 @@ class Attention:
         v, attended = layer.n_kv_heads * spec.value_dim, layer.n_heads * spec.value_dim
         parts = [(f"{block}.attn_q", q), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
         fused = [(f"{block}.attn_qkv", q + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
-        self.index = spec.attending.index(i)  # among the layers of a page
+        self.group, self.index = place_of(spec, i)  # of pages, and among the layers of a page
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels
@@ -39,21 +40,13 @@ class Attention:
         self.norms, self.rotated_norms = ([], norms) if after else (norms, [])  # before and after rotation
         sinks = weights.vector(f"{block}.attn_sinks.weight", layer.n_heads) if spec.family.sinks else None
         self.options = attend_options(spec, layer, sinks)
-        # a layer with fewer key heads than the pages have leaves the others empty
-        self.shared_heads = spec.n_kv_heads
-        self.padded_heads = layer.n_heads // layer.n_kv_heads * self.shared_heads
 
     def linears(self) -> list[Linear]:
         return [self.attn_qkv, self.attn_output]
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
-        wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
-        found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
-        if self.padded_heads != self.layer.n_heads:
-            found["wide_qkv"] = wide + self.shared_heads * self.spec.value_dim
-            found["wide_attended"] = self.padded_heads * self.spec.value_dim
-        return found
+        return {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
@@ -73,37 +66,11 @@ class Attention:
         if layer.scaled_queries and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
         attended = work.rows("attended", n, self.attn_output.cols)
-        if self.padded_heads == heads:
-            self._attend(qkv, heads, kv_heads, attended, step)
-        else:
-            self._attend_wide(qkv, attended, step)
-        self.attn_output.apply(attended, out, step, accumulate)
-
-    def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
-        """Stores k and v of the rows, then attends with q; ``kv_heads`` is that of the pages."""
-        dim, kv, n_threads = self.spec.key_dim, step.kv, step.n_threads
+        kv = step.kv[self.group]
         kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
-        scale = self.spec.score_scale
-        kv.attend(self.index, qkv, heads, scale, out, step.work.scratch, n_threads, **self.options)
-
-    def _attend_wide(self, qkv: np.ndarray, out: np.ndarray, step: Step) -> None:
-        """`_attend` with heads of zeros after the layer's own."""
-        spec, layer, n, work = self.spec, self.layer, len(qkv), step.work
-        widths = self.widths()
-        wide = work.rows("wide_qkv", n, widths["wide_qkv"])
-        wide_out = work.rows("wide_attended", n, widths["wide_attended"])
-        wide[:] = 0
-        start, column = 0, 0
-        for heads, room, dim in (
-            (layer.n_heads, self.padded_heads, spec.key_dim),
-            (layer.n_kv_heads, self.shared_heads, spec.key_dim),
-            (layer.n_kv_heads, self.shared_heads, spec.value_dim),
-        ):
-            wide[:, column : column + heads * dim] = qkv[:, start : start + heads * dim]
-            start += heads * dim
-            column += room * dim
-        self._attend(wide, self.padded_heads, self.shared_heads, wide_out, step)
-        out[:] = wide_out[:, : out.shape[1]]
+        scale = spec.score_scale
+        kv.attend(self.index, qkv, heads, scale, attended, work.scratch, n_threads, **self.options)
+        self.attn_output.apply(attended, out, step, accumulate)
 
 
 def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> dict[str, Any]:
@@ -115,12 +82,10 @@ def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> di
         options["chunk"] = layer.chunk
     if spec.soft_cap:
         options["softcap"] = spec.soft_cap
-    heads = layer.n_heads // layer.n_kv_heads * spec.n_kv_heads if spec.latent is None else layer.n_heads
     if sinks is not None:
-        options["sinks"] = np.pad(sinks, (0, heads - len(sinks)))
+        options["sinks"] = sinks
     if spec.alibi_bias:
-        slopes = alibi_slopes(layer.n_heads, spec.alibi_bias)
-        options["slopes"] = np.pad(slopes, (0, heads - len(slopes)))
+        options["slopes"] = alibi_slopes(layer.n_heads, spec.alibi_bias)
     if not spec.causal:
         options["causal"] = False
     return options
