@@ -103,6 +103,7 @@ def snapshot_of(
     request: RequestFacts | None = None,
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
+    model.metrics.snapshot_taken()
     facts = model_facts(model)
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
@@ -58,6 +59,7 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.context = context or spec.context_length
         self.page_groups = page_groups(spec)
+        weights.ignore(spec.ignored)
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
         blocks = (block for layer in self.layers for block in layer.blocks())
@@ -127,7 +129,7 @@ class Decoder:
         )
         if batch.recurrent_states is not None:
             before, after, earlier, recorded, settled = zip(*batch.recurrent_states)
-            step.recurrent = self.kernels.recurrent.StateBatch(
+            step.recurrent = StateBatch(
                 before, after, batch.row_start, self.state_floats,
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip

@@ -74,20 +74,24 @@ def page_groups(spec: Spec) -> tuple[PageGroup, ...]:
     """
     if spec.latent is not None:
         rank = spec.latent.kv_rank
-        return (PageGroup(spec.attending, 1, rank + spec.ropes[0].n_rot, rank),)
-    found: dict[tuple[int, Reach], list[int]] = {}
+        return (PageGroup(spec.attending, 1, rank + spec.latent.rotated, rank),)
+    found: dict[tuple[int, int, int, Reach], list[int]] = {}
     for i in spec.attending:
         layer = spec.layers[i]
-        # an encoder's window also reaches ahead, and an encoder runs a text in one pass
-        reach = Reach(layer.window, layer.chunk) if spec.causal else Reach()
-        found.setdefault((layer.n_kv_heads, reach), []).append(i)
+        found.setdefault((layer.n_kv_heads, layer.key_dim, layer.value_dim, _reach(spec, i)), []).append(i)
     if not found:
         return (PageGroup((0,), 1, 1, 1),)
-    groups = [
-        PageGroup(tuple(layers), n_heads, spec.key_dim, spec.value_dim, reach)
-        for (n_heads, reach), layers in found.items()
-    ]
+    groups = [PageGroup(tuple(layers), *kind) for kind, layers in found.items()]
     return tuple(sorted(groups, key=lambda group: (group.reach.is_limited, group.layers)))
+
+
+def _reach(spec: Spec, own: int) -> Reach:
+    """How far back the rows of a layer see, and those of the layers that attend to its keys and values."""
+    if not spec.causal:  # an encoder's window also reaches ahead, and an encoder runs a text in one pass
+        return EVERYTHING
+    readers = [layer for i, layer in enumerate(spec.layers) if own in (i, layer.kv_from)]
+    reaches = {Reach(layer.window, layer.chunk) for layer in readers}
+    return reaches.pop() if len(reaches) == 1 else EVERYTHING
 
 
 def place_of(spec: Spec, layer: int) -> tuple[int, int]:

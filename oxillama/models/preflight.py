@@ -34,7 +34,7 @@ class Preflight:
     weight_bytes : memory of the packed matrices.
     table_bytes : bytes of the embedding tables, which stay in the file.
     kv_bytes : memory of the keys and values of a token, by KV type.
-    kv_context_bytes : of those that a sequence as long as the training context keeps: windows pass the others.
+    kv_context_bytes : of those that a sequence as long as the training context keeps.
     state_bytes : memory of the recurrent state of a sequence.
     """
 

@@ -1,4 +1,4 @@
-"""Groups of pages: windows give pages back, what they have passed is never needed, and no bit depends on it."""
+"""Groups of pages: windows give pages back, and no bit depends on it."""
 
 from __future__ import annotations
 

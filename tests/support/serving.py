@@ -19,8 +19,8 @@ from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
-from oxillama.engine.building import cache_pool
 from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
+from oxillama.engine.building import cache_pool
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import End, Event, Piece, TextRequest
@@ -54,6 +54,7 @@ OF_THE_ZOO = (
     "gemma2", "gemma3", "cohere2", "gpt-oss", "deepseek2", "minicpm3", "bloom", "mpt", "qwen3moe", "phi3",
     "gpt2", "chatglm", "olmo2", "llama-arrays", "llama-windows",
     "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7",
+    "qwen3next", "qwen35", "kimi-linear",
 )  # fmt: skip
 """Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
 
