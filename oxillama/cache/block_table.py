@@ -9,6 +9,11 @@ from oxillama.cache.pages import PagePool
 GIVEN_BACK = -1
 
 
+def held(pages: Iterable[int]) -> list[int]:
+    """Those of some page numbers that were not given back."""
+    return [page for page in pages if page != GIVEN_BACK]
+
+
 class BlockTable:
     """Pages in order of position; the first of them may have been given back.
 

@@ -10,7 +10,7 @@ What is stored of a position depends on its own key and value only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,6 +139,20 @@ def from_positions(layout: KvLayout, page_size: int, data: np.ndarray, first: in
         by_page = np.ascontiguousarray(rows.reshape(shape).swapaxes(0, 1))
         pages[:, place] = part.panels(by_page, lanes).reshape(n_pages, place.stop - place.start)
     return pages
+
+
+def joined_positions(layout: KvLayout, blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """uint8 (bytes,): by position, the keys and values of blocks of equally many tokens each, in order."""
+    out, at = np.empty(sum(map(len, blocks)), np.uint8), 0
+    n_tokens = len(blocks[0]) // position_bytes(layout) if blocks else 0
+    for _ in range(layout.n_layers):
+        for part in _parts(layout):
+            size = part.heads * n_tokens * part.row_bytes
+            rows = [block[at : at + size].reshape(part.heads, -1) for block in blocks]
+            start, end = at * len(blocks), (at + size) * len(blocks)
+            out[start:end] = np.concatenate(rows, axis=1).reshape(-1)
+            at += size
+    return out
 
 
 def _parts(layout: KvLayout) -> tuple[_Part, _Part]:

@@ -104,6 +104,7 @@ class PrefixKvCache:
     pool : of the pages and states; its limit calls `reclaim` when it runs out.
     max_bytes : limit of pages and states; 0 keeps none.
     spacing : least tokens between the grid's states, a power of two.
+    grain : states are kept after multiples of it, a power of two, or of the size of a page.
 
     Attributes
     ----------
@@ -113,8 +114,9 @@ class PrefixKvCache:
     evicted_pages : pages evicted so far.
     """
 
-    def __init__(self, pool: CachePool, max_bytes: int, spacing: int = SPACING) -> None:
+    def __init__(self, pool: CachePool, max_bytes: int, spacing: int = SPACING, grain: int = 1) -> None:
         self.pool = pool
+        self.grain = grain
         self.max_bytes = max_bytes
         self.spacing = spacing
         self.n_pages = 0
@@ -148,17 +150,15 @@ class PrefixKvCache:
         """The longest cached prefix of ``tokens`` that a sequence can continue."""
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         self._clock += 1
-        ends, slots, marks = self._continuable(path, known), {}, None
-        if self.pool.recurrent_states is not None:
-            slots = {state.end: state for node in path for state in node.states.values()}
-            ends = (end for end in sorted(slots, reverse=True) if end <= known and self._reaches(path, end))
-        n = next(iter(ends), 0)
-        slot = None
-        if n and self.pool.recurrent_states is not None:
-            slot = slots[n].slot
-            slots[n].used = self._clock
-            self.pool.recurrent_states.retain(slot)
-        if self.pool.recurrent_states is not None:
+        n, slot, marks = 0, None, None
+        if self.pool.recurrent_states is None:
+            n = next(self._continuable(path, known), 0)
+        else:
+            states = (s for node in path for s in node.states.values() if s.end <= known)
+            state = max((s for s in states if self._reaches(path, s.end)), key=_end, default=None)
+            if state is not None:
+                n, slot, state.used = state.end, state.slot, self._clock
+                self.pool.recurrent_states.retain(slot)
             marks = self._marks(n, known, len(tokens))
         return Match(self._take(path[: self.pool.pages_for(n)], n), n, slot, marks)
 
@@ -192,6 +192,20 @@ class PrefixKvCache:
                 for node in path[first:]:
                     node.seen = self._clock
         return found
+
+    def known(self, key: bytes, tokens: Sequence[int]) -> tuple[list[list[int]], int, int]:
+        """The longest cached prefix of ``tokens`` whose pages a row behind it can see, which is not retained.
+
+        Its pages of each group, its tokens, and how many of those `match` would give.
+        """
+        path, most = walk(self._roots.get(key), tokens, self.pool.page_size)
+        n = next(self._continuable(path, most), 0)
+        path = path[: self.pool.pages_for(n)]
+        pages = [[node.pages[group] for node in path] for group in range(len(self.pool.groups))]
+        if self.pool.recurrent_states is None:
+            return pages, n, n
+        ends = (end for node in path for end in node.states if end <= n and self._reaches(path, end))
+        return pages, n, max(ends, default=0)
 
     def count(self, n_tokens: int, n_known: int) -> None:
         """Counts a prompt of ``n_tokens`` tokens with a cached prefix of ``n_known``."""
@@ -325,13 +339,13 @@ class PrefixKvCache:
     def _marks(self, start: int, known: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose states to keep; pages are cached up to ``known``.
 
-        Each is at the end of a page. A pass ends there, so none is near another.
+        Each is at the end of a page, and of a grain. A pass ends there, so none is near another.
         """
         room = self.pool.limit.max_bytes - 2 * self._slot_bytes  # a running sequence needs two slots
         most = min(self.max_bytes, room) // self._slot_bytes
         if most < 1:
             return []
-        size = self.pool.page_size
+        size = max(self.pool.page_size, self.grain)
         spacing = max(self.spacing, size)
         while end // spacing > max(1, most // 2):  # the grid of a prompt takes at most half of the cache
             spacing *= 2
@@ -502,3 +516,7 @@ class PrefixKvCache:
 def _time(kind: Kind, item: Node | CachedState) -> int:
     """When it was last used."""
     return item.seen if isinstance(item, Node) and kind is Kind.WINDOWS else item.used
+
+
+def _end(state: CachedState) -> int:
+    return state.end

@@ -42,7 +42,7 @@ class KeptSession:
     """
 
     def __init__(self, engine: InferenceEngine, path: str, kind: str) -> None:
-        from oxillama.engine.snapshots import read
+        from oxillama.engine.restoring import read
 
         self.path, self.kind = path, kind
         check_writable("--session", Path(path))

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import SchedulerConfig
+from oxillama.engine.disk_prefixes import DiskPrefixes
 from oxillama.engine.faults import fault, note
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Output
@@ -92,6 +93,7 @@ class Scheduler:
 
     Attributes
     ----------
+    disk : keeps prompts in a folder, too; None for nowhere.
     waiting : Waiting or Preempted. running : Prefilling or Decoding.
     preemptions : so far.
     """
@@ -109,6 +111,7 @@ class Scheduler:
         self.prefix = prefix
         self.chunk = chunk
         self.clock = clock
+        self.disk: DiskPrefixes | None = None
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.preemptions = 0
@@ -127,6 +130,8 @@ class Scheduler:
             self.finish(request, request.limit)
         else:
             self.waiting.append(request)
+            if self.disk is not None:
+                self.disk.look(request)
 
     def check_room(self, n_more: int) -> None:
         """Raises QueueFull if, beside ``n_more``, there is no room in the queue."""
@@ -164,9 +169,11 @@ class Scheduler:
             if request.shared is not None and sequence.cached_len == request.shared.n_tokens:
                 request.shared.keep(sequence)
             self._remember(request, whole_pages=True)
+            if self.disk is not None:
+                self.disk.offer(request)
             if not sequence.pending:
                 sequence.state = SeqState.DECODING
-        sequence.give_back()
+        sequence.give_back(math.inf if self.disk is None else self.disk.needed_from(request))
 
     def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
         """Ends a request and frees its pages; what it has run is kept for others that begin alike.
@@ -304,7 +311,7 @@ class Scheduler:
             return -(request.priority + waited), request.sequence.pending, request.id
 
         started = [r for r in self.running if r.sequence.state is SeqState.PREFILLING]
-        return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
+        return sorted((r for r in (*started, *self.waiting) if r.wanted and not r.is_held), key=urgency)
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
         """Whether the same beginning is run for another request, whose pages this one will share."""

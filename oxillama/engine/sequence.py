@@ -149,10 +149,10 @@ class Sequence:
         self.cached_len = self.scheduled_len
         self.check()
 
-    def give_back(self) -> None:
-        """Frees the pages that windows have passed."""
+    def give_back(self, most: float = math.inf) -> None:
+        """Frees the pages that no row sees from where the sequence goes on, or from position ``most`` on."""
         if self.pool.has_windows:
-            self.kv.give_back(min(self.cached_len, len(self.tokens) - self.n_drafts))
+            self.kv.give_back(int(min(most, self.cached_len, len(self.tokens) - self.n_drafts)))
 
     def rollback(self) -> None:
         """Notes that what was scheduled has not been run; drafts are forgotten."""

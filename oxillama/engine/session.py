@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,20 +20,9 @@ from oxillama.engine.locks import ForkedOpen, NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
+from oxillama.engine.restoring import Loras, adaptation, check_fits, page_data, put
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.snapshots import (
-    Loras,
-    Taken,
-    adaptation,
-    check_fits,
-    kv_of,
-    model_facts,
-    page_data,
-    paged,
-    put,
-    snapshot_of,
-    write,
-)
+from oxillama.engine.snapshots import Snapshotted, Taken, kv_of, model_facts, snapshot_of
 from oxillama.errors import (
     ConfigError,
     EngineClosed,
@@ -74,7 +62,7 @@ class KvSnapshot:
     adapters: tuple[tuple[bytes, float], ...] = ()
 
 
-class Session(NotCopied):
+class Session(Snapshotted, NotCopied):
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
     Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
@@ -280,36 +268,12 @@ class Session(NotCopied):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
-        """Where it is now: `InferenceEngine.restore_session` goes on from there, in any process.
-
-        Parameters
-        ----------
-        compress : store with zlib what gets smaller by it.
-        notes : what is to be kept with it, as what JSON can hold.
-
-        Raises
-        ------
-        ConfigError : a generation goes on from here; an option of the engine cannot be saved.
-        """
-        return self.taken(notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`snapshot`, to a file, which is replaced as a whole. Raises ModelFileError if it cannot be."""
-        write(self.taken(notes), path, compress)
-
-    def taken(self, notes: Mapping[str, Any] | None = None, kind: str = "session") -> EngineSnapshot:
-        """What `snapshot` gives the bytes of."""
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of, for `InferenceEngine.restore_session`."""
         with self._lock.lock:
             sequence = self._idle_sequence()
             return snapshot_of(
-                self._model, self._call(lambda: Taken.of(sequence)), kind, sequence.adapters, notes
+                self._model, self._call(lambda: Taken.of(sequence)), "session", sequence.adapters, notes
             )
 
     @classmethod
@@ -320,7 +284,8 @@ class Session(NotCopied):
         if snapshot.kind == "generation":
             raise SnapshotIncompatible("expected one of a session, got one of a generation")
         check_fits(model, snapshot)
-        data, adapters = page_data(model, snapshot), adaptation(model, snapshot, loras)
+        adapters = adaptation(model, snapshot, loras)
+        data = page_data(model, snapshot.kv, snapshot.state, snapshot.n_cached)
         made = cls(model, default_sampler, adapters)
         try:
             made._call(lambda: put(made._sequence, snapshot, data))
@@ -341,7 +306,7 @@ class Session(NotCopied):
             taken = self._call(lambda: Taken.of(sequence))
             parts = [kv_of(model, taken)] + ([] if taken.state is None else [taken.state.view(np.uint8)])
             return KvSnapshot(
-                self.tokens,
+                taken.tokens,
                 np.concatenate(parts),
                 model.config.kv_type,
                 model.fingerprint,
@@ -361,10 +326,9 @@ class Session(NotCopied):
         checks.instance("snapshot", snapshot, KvSnapshot)
         with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
-            wanted, found = model.config.kv_type, snapshot.kv_type
-            if found != wanted:
-                got = found if isinstance(found, str) else checks.shown(found)
-                raise ConfigError(f"snapshot: expected kv_type {wanted}, got {got}")
+            wanted, kind = model.config.kv_type, snapshot.kv_type
+            if kind != wanted:
+                raise ConfigError(f"snapshot: expected kv_type {wanted}, got {checks.shown(kind)}")
             checks.instance("snapshot: fingerprint", snapshot.fingerprint, ModelFingerprint)
             data = checks.instance("snapshot: data", snapshot.data, np.ndarray)
             if snapshot.fingerprint != model.fingerprint:
@@ -376,11 +340,13 @@ class Session(NotCopied):
                 raise ConfigError("snapshot: expected the adapters of the session, got others")
             tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
             n, facts = len(tokens), model_facts(model)
-            sizes = sum(facts.kv_bytes(n)), 4 * facts.state_floats if n else 0
-            if data.dtype != np.uint8 or data.shape != (sum(sizes),):
-                expected = f"uint8 ({sum(sizes)},) for {n} tokens"
-                raise ConfigError(f"snapshot: expected {expected}, got {data.dtype} {data.shape}")
-            pages = paged(model, data[: sizes[0]], data[sizes[0] :], n)
+            n_bytes = sum(facts.kv_bytes(n))
+            expected = n_bytes + (4 * facts.state_floats if n else 0)
+            if data.dtype != np.uint8 or data.shape != (expected,):
+                found = f"{data.dtype} {data.shape}"
+                raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")
+            state = data[n_bytes:].copy().view(np.float32) if expected > n_bytes else None
+            pages = page_data(model, data[:n_bytes], state, n)
 
             def restore() -> None:
                 sequence.kv.restore(pages, n)

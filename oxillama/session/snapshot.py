@@ -17,6 +17,7 @@ from oxillama.errors import SnapshotIncompatible
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.fingerprint import DIGEST_BYTES, ModelFingerprint
 from oxillama.models.page_groups import PageGroup, Reach
+from oxillama.receipts.chain import START
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.session.container import Buffer, Container, pieces
 from oxillama.session.values import (
@@ -32,6 +33,7 @@ from oxillama.session.values import (
 KINDS = ("engine", "session", "generation")
 MOST_DIM = 1 << 24
 MOST_REACH = 2**31 - 1
+LINK_BYTES = len(START)
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ class RequestFacts:
     speculation : "random" of the rejection rule or None, and the counts of `SpeculationStats`; or None.
     logprobs : of each token of the text; None if they were not asked for.
     logits : float32 (n, vocab) that the tokens were chosen from; None if they were not asked for.
+    receipt_context : the context size that its receipt names; None without one.
+    links : of each token, of the chain of its receipt (`LogitsChain`), 32 bytes each; None without one.
     """
 
     options: dict[str, Any]
@@ -192,8 +196,10 @@ class RequestFacts:
     speculation: dict[str, int | None] | None
     logprobs: list[SampledToken] | None
     logits: np.ndarray | None
+    receipt_context: int | None
+    links: list[bytes] | None
 
-    ARRAYS = ("before", "logprobs", "logits")
+    ARRAYS = ("before", "logprobs", "logits", "links")
 
     def plain(self) -> dict[str, Any]:
         """All but the arrays, for JSON."""
@@ -212,6 +218,8 @@ class RequestFacts:
             found["logprobs"] = stored_logprobs(self.logprobs)
         if self.logits is not None:
             found["logits"] = stored(self.logits, "<f4")
+        if self.links is not None:
+            found["links"] = b"".join(self.links)
         return found
 
     @classmethod
@@ -230,6 +238,11 @@ class RequestFacts:
             if n and len(logits) % n:
                 raise checks.refuse("logits", f"as many numbers for each of {n} tokens", len(logits))
             logits = logits.reshape(n, len(logits) // n if n else 0)
+        links, context = None, read.value("receipt_context")
+        if context is not None:
+            context = checks.integer("receipt_context", context, 1, MAX_CONTEXT)
+            data = array_of(container, "links", "u1", n * LINK_BYTES).tobytes()
+            links = [data[at : at + LINK_BYTES] for at in range(0, len(data), LINK_BYTES)]
         mu = array_of(container, "mu", "<f8", n)
         if not np.isfinite(mu).all():
             raise checks.refuse("mu", "finite numbers", mu)
@@ -260,6 +273,8 @@ class RequestFacts:
             speculation=drafts,
             logprobs=logprobs,
             logits=logits,
+            receipt_context=context,
+            links=links,
         )
 
 

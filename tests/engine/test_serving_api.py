@@ -150,6 +150,7 @@ def test_snapshots_of_the_own_sequence(engine: InferenceEngine) -> None:
     assert same_bits(engine.prefill(tokens[18:]), whole[-1])
     for other in (
         InferenceEngine.from_gguf(demo.DRAFT),
+        InferenceEngine.from_gguf(demo.STORY, compute="f32"),
         InferenceEngine.from_gguf(demo.STORY, kv_type="f32"),
     ):
         other.prefill(tokens[:3])

@@ -256,7 +256,7 @@ def test_a_snapshot_is_its_keys_and_values_and_little_more() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, page_size=256)
     with engine.session() as session:
         session.prefill(np.arange(5, 500))
-        taken = session.taken()
+        taken = session._taken()
         kv = sum(taken.model.kv_bytes(len(session)))
         assert len(taken.kv) == kv
         for data in (session.snapshot(), b"".join(taken.pieces())):
