@@ -50,6 +50,8 @@ class SpeculativeConfig:
             config = checks.instance(name, getattr(self, name), EngineConfig)
             if config.speculate is not None:
                 raise ConfigError(f"{name}: expected no speculate beside a draft, got {config.speculate!r}")
+        if self.draft.prefix_cache_dir is not None:
+            raise ConfigError("draft: expected no prefix_cache_dir, which only the target's prompts use")
         n = checks.integer("num_speculative", self.num_speculative, 1, 64)
         object.__setattr__(self, "num_speculative", n)
         if self.seed is not None:
