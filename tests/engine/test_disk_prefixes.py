@@ -147,6 +147,8 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             assert recurrent or later.cached == 2 * BLOCK + 3
         engine.check_integrity()
         if recurrent and folder is not None:  # memory has the pages, and only the disk a state
+            assert engine.model.scheduler.disk is not None
+            engine.model.scheduler.disk.flush()
             cache = engine.model.prefix_cache
             engine.model.call(lambda cache=cache: [cache._forget(s) for s in [*cache._states.values()]])
             again = answer(engine, prompt, **options)
