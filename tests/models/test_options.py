@@ -96,7 +96,9 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
     ("deepseek2", "attention.temperature_length"): RATE,
     ("deepseek2", "attention.temperature_scale"): RATE,
     ("deepseek2", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
-    ("gemma4", "expert_feed_forward_length"): {"expert_count": ("u32", 4), "expert_used_count": ("u32", 2)},
+    ("gemma3n", "attention.shared_kv_layers"): {
+        "attention.sliding_window_pattern": ("[bool]", [True, False, True, True, False])
+    },
     ("granite", "expert_shared_feed_forward_length"): SHARED,
     ("granitehybrid", "expert_shared_feed_forward_length"): SHARED,
     ("llama", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
@@ -109,6 +111,9 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
     ("phi3", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
 }
 
+
+VARIANTS_OF = {("gemma4", "expert_feed_forward_length"): zoo.VARIANTS["gemma4-experts"]}
+"""Models that have what an option acts on."""
 
 REFUSED = {*UNSUPPORTED, "attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"}
 """Options that change too much to be ignored by other architectures."""
@@ -148,7 +153,8 @@ def test_options_are_known() -> None:
     ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].all_options]
 )
 def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
-    usual = replace(MODELS[name], keys=MODELS[name].keys | NEEDED.get((name, option), {}))
+    model = VARIANTS_OF.get((name, option), MODELS[name])
+    usual = replace(model, keys=model.keys | NEEDED.get((name, option), {}))
     values = [VALUES_OF.get((name, option), VALUES[option])]
     values += [OTHERS[option]] if option in OTHERS else []
     found = [facts(replace(usual, keys=usual.keys | {option: value})) for value in values]

@@ -578,7 +578,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma4": arch(
         f"n:attn_norm {QKVO} h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm {FFN}"
         " n:post_ffw_norm layer_input output_scale",
-        beside="n:output_norm layer_inputs",
+        beside="n:output_norm layer_inputs rope_freqs",
         sizes={"n_layers": 6},
         keys=WINDOW
         | {

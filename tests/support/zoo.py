@@ -159,10 +159,8 @@ class Model:
 
     def dims_of(self, i: int, metadata: dict[str, tuple[str, Any]]) -> tuple[int, int]:
         """Widths of a key and of a value in layer i."""
-        if (
-            "attention.key_length_swa" not in metadata
-            or not metadata["attention.sliding_window_pattern"][1][i]
-        ):
+        windowed = metadata.get("attention.sliding_window_pattern", ("", 0))[1]
+        if "attention.key_length_swa" not in metadata or not isinstance(windowed, list) or not windowed[i]:
             return self.key_dim, self.value_dim
         return metadata["attention.key_length_swa"][1], metadata["attention.value_length_swa"][1]
 
@@ -1026,7 +1024,7 @@ VARIANTS: dict[str, Model] = {
             "rope.freq_base_swa": ("f32", 50.0),
         },
         compared=False,
-        seed=196,
+        seed=198,
     ),
     "gemma3n-gates": Model(
         "gemma3n",
