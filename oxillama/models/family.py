@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
-RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7"]
+RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
 Mixer = Literal["attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
@@ -196,7 +196,9 @@ class Family:
     v_is_k : in layers without a matrix of v, v is k before its norm and its rotation.
     v_norm : each head of v is normed, without weights.
     attn_gate : each attended value is multiplied by the sigmoid of a gate that reads the block's input: one
-        gate for each "head", or for each of its "elements"; "" for none.
+        gate for each "head", or for each of its "elements", in ``attn_gate``; or "query", for each element,
+        where ``attn_q`` has the rows of a head's query and then those of its gate (Qiu et al., "Gated
+        Attention", 2025); "" for none.
     attn_gate_optional : those gates are there if the file has them.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where one layer of n has none (0: all layers have it).
@@ -261,7 +263,7 @@ class Family:
     sinks: Literal["no", "yes", "auto"] = "no"
     v_is_k: bool = False
     v_norm: bool = False
-    attn_gate: Literal["", "head", "elements"] = ""
+    attn_gate: Literal["", "head", "elements", "query"] = ""
     attn_gate_optional: bool = False
     alibi_bias: float = 0.0
     window: int = 0

@@ -130,7 +130,8 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[Laye
     elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
         widths = [0] * n  # all layers have experts only
     else:
-        widths = read.per_layer("feed_forward_length", n)
+        only_experts = read.has("expert_feed_forward_length")  # then files may state 0
+        widths = read.per_layer("feed_forward_length", n, least=0 if only_experts else 1)
     windows = read_windows(read, family, n)
     if family.centred_windows:
         windows = [window and window // 2 + 1 for window in windows]

@@ -85,13 +85,15 @@ class Latent:
     ----------
     q_rank : width of the compressed queries, 0 where queries are not compressed.
     kv_rank : width of the compressed vector of keys and values.
-    key_dim, value_dim : of a head; the last dimensions of a key rotate.
+    key_dim, value_dim : of a head.
+    rotated : last dimensions of a key, which all heads share and which rotate.
     """
 
     q_rank: int
     kv_rank: int
     key_dim: int
     value_dim: int
+    rotated: int
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,9 @@ class RecurrentSizes:
     taps : tokens of a convolution.
     inner : channels.
     n : size of a channel's state.
-    heads : of Mamba-2 and RWKV; in Mamba the rank of dt.
-    groups : of heads that share B and C.
+    heads : of Mamba-2, RWKV and, of values, the delta rule; in Mamba the rank of dt.
+    groups : of heads that share B and C, or q and k.
+    interleaved : every ``groups``-th head is of the same group, not neighbours.
     norms : of Mamba's dt, B and C: "" none, "plain" without weights, "learned".
     ranks : of RWKV's low-rank matrices, by name.
     """
@@ -114,6 +117,7 @@ class RecurrentSizes:
     n: int
     heads: int
     groups: int = 1
+    interleaved: bool = False
     norms: str = ""
     ranks: dict[str, int] = field(default_factory=dict)
 

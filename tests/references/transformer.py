@@ -252,7 +252,7 @@ class Reference:
         """Pairs of interleaved sections that do not turn."""
         still = np.zeros(n, bool)
         sections = self.get("rope.dimension_sections", ())
-        if not self.name.startswith("qwen3vl") or not sum(sections):
+        if not self.name.startswith(("qwen3vl", "qwen35")) or not sum(sections):
             return still
         for pair in range(n):
             place = pair % sum(sections)
@@ -262,7 +262,9 @@ class Reference:
 
     def sections(self) -> Any:
         """Pairs that turn with each coordinate of a token; GLM-4 has some if it sees images."""
-        sections = () if self.name.startswith("qwen3vl") else self.get("rope.dimension_sections", ())
+        sections = (
+            () if self.name.startswith(("qwen3vl", "qwen35")) else self.get("rope.dimension_sections", ())
+        )
         return () if self.name == "glm4" and not all(sections[:2]) else sections
 
     def temperature(self, i: int, n: int) -> np.ndarray:
@@ -341,6 +343,10 @@ class Reference:
             q, k, v = np.split(self.linear(f"{block}.attn_qkv", h), widths, axis=1)
         else:
             q, k, v = (self.linear(f"{block}.attn_{c}", h) for c in "qkv")
+        gate: np.ndarray | float = 1.0
+        if self.facts.gated:
+            by_head = q.reshape(n, heads, 2, -1)
+            q, gate = by_head[:, :, 0].reshape(n, -1), 1 / (1 + np.exp(-by_head[:, :, 1].reshape(n, -1)))
         clamp = self.get("attention.clamp_kqv", 0.0)
         if clamp:
             q, k, v = (np.clip(part, -clamp, clamp) for part in (q, k, v))
@@ -357,7 +363,7 @@ class Reference:
             gates = 1 / (1 + np.exp(-self.linear(f"{block}.attn_gate", h)))
             attended = (attended.reshape(*gates.shape, -1) * gates[:, :, None]).reshape(n, -1)
         attended = attended * self.get("attention.value_scale", 1.0)
-        return self.linear(f"{block}.attn_output", attended)
+        return self.linear(f"{block}.attn_output", attended * gate)
 
     def gemma_mixer(self, i: int, h: np.ndarray, heads: int, kv: int) -> np.ndarray:
         """Attention of Gemma 3n and 4: no score scale, normed values; the last layers share keys, values."""

@@ -26,6 +26,8 @@ class Architecture:
     keys : metadata beside the usual ones, (kind, value) by key without prefix; the value "=n_ff" is that
         attribute of the model.
     mixed : recurrent mixer of those layers of a hybrid that do not attend: every second.
+    attention : tensors of those that do.
+    gated : the rows of q hold a head's query, then its gate.
     rope : pairs that rotate, "norm" or "neox"; "none".
     rope_on_windows : layers without a window do not rotate.
     no_rope_every : every n-th layer does not rotate.
@@ -51,6 +53,8 @@ class Architecture:
     sizes: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, tuple[str, Any]] = field(default_factory=dict)
     mixed: str = ""
+    attention: str = "q k v o"
+    gated: bool = False
     rope: str = "norm"
     rope_on_windows: bool = False
     no_rope_every: int = 0
@@ -88,6 +92,14 @@ GPT = "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b"
 ENDS_BIASED = "n:output_norm+b output"
 WIDTH = {"expert_feed_forward_length": ("u32", "=expert_ff")}
 WINDOW = {"attention.sliding_window": ("u32", 6)}
+DELTA = {
+    "full_attention_interval": ("u32", 2),
+    "ssm.conv_kernel": ("u32", 4),
+    "ssm.state_size": ("u32", 6),
+    "ssm.group_count": ("u32", 2),
+    "ssm.time_step_rank": ("u32", 4),
+    "ssm.inner_size": ("u32", 24),
+}
 MANY_HEADS = {"n_kv_heads": 4}
 STATED = WIDTH | {
     "expert_shared_count": ("u32", 1),
@@ -327,6 +339,52 @@ ARCHITECTURES: dict[str, Architecture] = {
         last_norm="token_embd_norm",
         windows=0,
     ),
+    "qwen3next": arch(
+        "n:attn_norm mixed h:attn_q_norm h:attn_k_norm n:post_attention_norm moe shexp shgate",
+        keys=WIDTH | DELTA | {"expert_shared_feed_forward_length": ("u32", 20)},
+        mixed="delta",
+        gated=True,
+        rope="neox",
+        second_norm="post_attention_norm",
+        normalize=True,
+    ),
+    "qwen35": arch(
+        "n:attn_norm mixed h:attn_q_norm h:attn_k_norm n:post_attention_norm gate up down",
+        keys=DELTA | {"rope.dimension_sections": ("[i32]", [2, 1, 1, 0])},
+        mixed="delta",
+        gated=True,
+        rope="neox",
+        second_norm="post_attention_norm",
+    ),
+    "qwen35moe": arch(
+        "n:attn_norm mixed h:attn_q_norm h:attn_k_norm n:post_attention_norm moe shexp shgate",
+        keys=WIDTH
+        | DELTA
+        | {"expert_shared_feed_forward_length": ("u32", 20), "feed_forward_length": ("u32", 0)}
+        | {"rope.dimension_sections": ("[i32]", [2, 1, 1, 0])},
+        mixed="delta",
+        gated=True,
+        rope="neox",
+        second_norm="post_attention_norm",
+        normalize=True,
+    ),
+    "kimi-linear": arch(
+        "n:attn_norm mixed n:ffn_norm shexp dense probs",
+        sizes=LATENT | {"q_rank": 0, "seed": 75},
+        keys=WIDTH
+        | {
+            "leading_dense_block_count": ("u32", 1),
+            "expert_shared_count": ("u32", 2),
+            "expert_gating_func": ("u32", 2),
+            "kda.head_dim": ("u32", 6),
+            "ssm.conv_kernel": ("u32", 4),
+            "rope.dimension_count": ("u32", "=n_rot"),
+        },
+        mixed="kda",
+        attention="mla",
+        rope="none",
+        normalize=True,
+    ),
     "rwkv6": arch(
         "n:attn_norm+b rwkv6 n:attn_norm_2+b",
         beside="n:token_embd_norm+b n:output_norm+b output",
@@ -476,7 +534,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "logit_scale": ("f32", 4.0),
             "residual_scale": ("f32", 0.5),
             "embedding_scale": ("f32", 1.5),
-            "attention.scale": ("f32", 0.4),
+            "attention.scale": ("f32", 0.2),
             "attention.rope_pattern": ("[bool]", "=alternating"),
         },
         windows=0,

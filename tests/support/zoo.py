@@ -78,6 +78,7 @@ class Model:
             found["attention.key_length"] = (u, self.key_dim)
             found["attention.value_length"] = (u, self.value_dim)
         tokens = {token.removesuffix("+b") for token in self.parts().split()}
+        hybrid = self.latent and bool(facts.mixed)
         if facts.recurrent:
             found |= self._recurrent_metadata()
         if facts.rope != "none":
@@ -88,7 +89,7 @@ class Model:
             found["expert_used_count"] = (u, self.n_used)
         if facts.keys.get("expert_feed_forward_length", ("", ""))[1] != "=expert_ff":
             self.expert_ff = self.n_ff
-        if "mla" in tokens:
+        if self.latent:
             found["attention.q_lora_rank"] = (u, self.q_rank)
             found["attention.kv_lora_rank"] = (u, self.kv_rank)
             if self.old_latent:
@@ -96,7 +97,8 @@ class Model:
                 found["attention.key_length"] = (u, self.key_dim)
                 found["attention.value_length"] = (u, self.value_dim)
             else:
-                found["attention.head_count_kv"] = (u, 1)
+                if not hybrid:
+                    found["attention.head_count_kv"] = (u, 1)
                 found["attention.key_length"] = (u, self.kv_rank + self.n_rot)
                 found["attention.value_length"] = (u, self.kv_rank)
                 found["attention.key_length_mla"] = (u, self.key_dim)
@@ -121,6 +123,15 @@ class Model:
         if self.architecture == "rwkv7" and self.n_embd % 64 == 0:
             return 64
         return max(n for n in range(1, 17) if self.n_embd % n == 0)
+
+    @property
+    def latent(self) -> bool:
+        """Whether its attention is latent."""
+        return "mla" in f"{self.parts()} {self.facts.attention}".split()
+
+    def full_key(self, key: str) -> str:
+        """A key of `metadata` as in the file: one that begins with a slash has no architecture before it."""
+        return key[1:] if key[0] == "/" else f"{self.architecture}.{key}"
 
     @property
     def twice_ff(self) -> int:
@@ -166,14 +177,23 @@ class Model:
 
     def attends(self, i: int) -> bool:
         """Whether layer i of a hybrid has attention."""
-        return i % 2 == 1
+        if self.facts.mixed != "delta":
+            return i % 2 == 1
+        stated = self.facts.keys | self.keys
+        recurrent, every = stated.get("attention.recurrent_layers"), stated.get("full_attention_interval")
+        if recurrent is not None:
+            return not recurrent[1][i]
+        return (i + 1) % (every[1] if every else 4) == 0
 
     def _recurrent_metadata(self) -> dict[str, tuple[str, Any] | None]:
         a, u = self.architecture, "u32"
         mixed = self.facts.mixed
         found: dict[str, tuple[str, Any] | None] = {}
+        if mixed == "delta":  # the file says which layers attend in other words
+            return found
         if mixed:
-            heads = [self.n_kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
+            kv_heads = 1 if self.latent else self.n_kv_heads
+            heads = [kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
             found["attention.head_count_kv"] = ("[u32]", heads)
         else:
             found |= {"attention.head_count": (u, 0), "attention.head_count_kv": None}
@@ -184,6 +204,8 @@ class Model:
             sixth = {"time_mix_extra_dim": (u, 5), "time_decay_extra_dim": (u, 6)}
             seventh = {f"attention.{name}_lora_rank": (u, rank) for name, rank in ranks.items()}
             return found | (sixth | {"rescale_every_n_layers": (u, 2)} if a == "rwkv6" else seventh)
+        if mixed == "kda":
+            return found
         if mixed == "shortconv":
             return found | {"shortconv.l_cache": (u, 3)}
         found["ssm.conv_kernel"] = (u, 4)
@@ -232,6 +254,23 @@ class Model:
             bare("ssm_d", rng.standard_normal((rank, 1)))
             bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
             add(f"{block}.ssm_out", d, inner)
+        elif kind == "delta":
+            self._add_delta(block, inner, n, rank, groups, taps, add, bare)
+        elif kind == "kda":
+            dim = metadata["kda.head_dim"][1]
+            wide = self.n_heads * dim
+            for part in "qkv":
+                add(f"{block}.attn_{part}", wide, d)
+                bare(f"ssm_conv1d_{part}.weight", rng.standard_normal((1, wide, 1, taps)) / 2)
+            add(f"{block}.ssm_f_a", dim, d)
+            add(f"{block}.ssm_f_b", wide, dim)
+            add(f"{block}.ssm_g_a", dim, d)
+            add(f"{block}.ssm_g_b", wide, dim)
+            add(f"{block}.ssm_beta", self.n_heads, d)
+            bare("ssm_a", -np.exp(rng.standard_normal((1, 1, self.n_heads, 1))))
+            bare("ssm_dt.bias", rng.standard_normal(wide))
+            add(f"{block}.ssm_norm", dim)
+            add(f"{block}.attn_output", d, wide)
         elif kind == "shortconv":
             add(f"{block}.shortconv.conv", d, 3)
             add(f"{block}.shortconv.in_proj", 3 * d, d)
@@ -264,6 +303,34 @@ class Model:
                 add(f"{block}.time_mix_{name}2", d, rank)
             for name in ("k_k", "k_a", "r_k"):
                 add(f"{block}.time_mix_{name}", d)
+
+    def _add_delta(
+        self,
+        block: str,
+        inner: int,
+        dim: int,
+        heads: int,
+        keys: int,
+        taps: int,
+        add: Callable[..., None],
+        bare: Callable[..., None],
+    ) -> None:
+        d, channels, rng = self.n_embd, inner + 2 * keys * dim, np.random.default_rng(self.seed + heads)
+        if "by_key" in self.extra.split():  # as older files have them
+            add(f"{block}.ssm_in", channels + inner, d)
+        else:
+            add(f"{block}.attn_qkv", channels, d)
+            add(f"{block}.attn_gate", inner, d)
+        if self.architecture == "qwen3next":
+            add(f"{block}.ssm_ba", 2 * heads, d)
+        else:
+            add(f"{block}.ssm_beta", heads, d)
+            add(f"{block}.ssm_alpha", heads, d)
+        add(f"{block}.ssm_conv1d", channels, taps)
+        bare("ssm_a", -np.exp(rng.standard_normal(heads)))
+        bare("ssm_dt.bias", rng.standard_normal(heads))
+        add(f"{block}.ssm_norm", dim)
+        add(f"{block}.ssm_out", d, inner)
 
     def parts(self) -> str:
         return (self.layer or self.facts.layer) + " " + self.extra
@@ -342,7 +409,7 @@ class Model:
         key_dim, value_dim = self.dims_of(i, metadata)
         q, k, v = heads * key_dim, kv * key_dim, kv * value_dim
         shapes: dict[str, tuple[int, ...]] = {
-            "q": (q, d),
+            "q": (2 * q if self.facts.gated else q, d),
             "k": (k, d),
             "v": (v, d),
             "qkv": (q + k + v, d),
@@ -365,7 +432,10 @@ class Model:
         for token in tokens:
             name, bias = token.removesuffix("+b"), token.endswith("+b")
             if name == "mixed" and self.attends(i):
-                for part in "qkvo":
+                if self.latent:
+                    self._add_latent(block, heads, d, add)
+                    continue
+                for part in self.facts.attention.split():
                     add(f"{block}.{names[part]}", *shapes[part])
             elif name in ("mixed", "mamba", "mamba2", "rwkv6", "rwkv7"):
                 kind = self.facts.mixed or name
@@ -385,6 +455,8 @@ class Model:
             elif name[:2] == "h:" and not (hybrid and not self.attends(i)):
                 if "attn_k" not in name or not shares:
                     add(f"{block}.{name[2:]}", key_dim)
+                    if self.architecture in ("gemma4", "gemma3n"):  # whose scores have no other scale
+                        made[f"{block}.{name[2:]}.weight"] *= np.float32(key_dim**-0.25)
             elif name[:2] == "m:":
                 if i > 0:
                     add(f"{block}.{name[2:]}", d)
@@ -493,8 +565,7 @@ class Model:
         ]
         if self.facts.encoder:
             pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
-        for key, pair in self.metadata().items():  # a key that begins with a slash has no architecture
-            pairs.append((key[1:] if key[0] == "/" else f"{self.architecture}.{key}", *pair))
+        pairs += [(self.full_key(key), *pair) for key, pair in self.metadata().items()]
         return ggufwriter.write(pairs, tensors)
 
 
@@ -516,6 +587,41 @@ MODELS: dict[str, Model] = {
 """One of each architecture."""
 
 VARIANTS: dict[str, Model] = {
+    "qwen3next-by-key": Model("qwen3next", extra="by_key", seed=180),
+    "qwen3next-groups": Model(
+        "qwen3next",
+        n_layers=4,
+        n_rot=4,
+        keys={
+            "full_attention_interval": None,
+            "ssm.state_size": ("u32", 33),
+            "ssm.group_count": ("u32", 1),
+            "ssm.time_step_rank": ("u32", 3),
+            "ssm.inner_size": ("u32", 99),
+            "ssm.conv_kernel": ("u32", 2),
+        },
+        seed=181,
+    ),
+    "qwen35-layers": Model(
+        "qwen35",
+        n_layers=3,
+        beside="n:output_norm",
+        keys={
+            "attention.recurrent_layers": ("[bool]", [True, True, False]),
+            "rope.dimension_sections": ("[i32]", [2, 2, 1, 1]),
+        },
+        key_dim=12,
+        value_dim=12,
+        n_rot=12,
+        seed=182,
+    ),
+    "kimi-scaled": Model(
+        "kimi-linear",
+        q_rank=0,
+        keys={"expert_weights_scale": ("f32", 2.4), "kda.head_dim": ("u32", 16)},
+        seed=183,
+        **(LATENT | {"n_layers": 4}),  # type: ignore[arg-type]
+    ),
     "llama-mixtral": Model("llama", layer="n:attn_norm q k v o n:ffn_norm moe", seed=100),
     "llama-rope_freqs": Model("llama", beside="n:output_norm rope_freqs", seed=101),
     "llama-yarn": Model("llama", keys=dict(YARN), seed=102),

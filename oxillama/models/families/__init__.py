@@ -3,6 +3,7 @@
 from oxillama.models.families import bert as bert
 from oxillama.models.families import cohere as cohere
 from oxillama.models.families import deepseek as deepseek
+from oxillama.models.families import delta as delta
 from oxillama.models.families import dense as dense
 from oxillama.models.families import gemma as gemma
 from oxillama.models.families import glm as glm

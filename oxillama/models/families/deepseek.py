@@ -39,15 +39,18 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
         kv_rank=read.size("attention.kv_lora_rank"),
         key_dim=read.size("attention.key_length_mla", 0, least=0) or spec.key_dim,
         value_dim=read.size("attention.value_length_mla", 0, least=0) or spec.value_dim,
+        rotated=spec.ropes[0].n_rot if spec.ropes else read.size("rope.dimension_count"),
     )
-    if latent.q_rank and "blk.0.attn_q.weight" in read.file.tensors:
+    first = min(spec.attending, default=0)
+    if latent.q_rank and f"blk.{first}.attn_q.weight" in read.file.tensors:
         latent = replace(latent, q_rank=0)  # some small models state an unused rank
-    n_rot = spec.ropes[0].n_rot
-    if n_rot >= latent.key_dim:
+    if latent.rotated >= latent.key_dim:
         key = f"{read.prefix}.rope.dimension_count"
-        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {n_rot}")
+        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {latent.rotated}")
+    layers = tuple(replace(layer, n_kv_heads=min(layer.n_kv_heads, 1)) for layer in spec.layers)
     return replace(
-        spec.each_layer(n_kv_heads=1),
+        spec,
+        layers=layers,
         latent=latent,
         score_scale=read.amount("attention.scale") or 1 / math.sqrt(latent.key_dim),
     )

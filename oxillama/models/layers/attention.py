@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.errors import LoadError
 from oxillama.models.layers.norm import HeadNorm, load_qk_norms
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
@@ -25,13 +26,16 @@ class Attention:
         layer, family, block = spec.layers[i], spec.family, f"blk.{i}"
         heads, kv_heads = layer.n_heads, layer.n_kv_heads if layer.kv_from is None else 0
         q, k, v = heads * layer.key_dim, kv_heads * layer.key_dim, kv_heads * layer.value_dim
-        parts = [(f"{block}.attn_q", q), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
+        self.gated_queries = family.attn_gate == "query"
+        first = 2 * q if self.gated_queries else q
+        parts = [(f"{block}.attn_q", first), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
         if layer.kv_from is not None:
             parts = parts[:1]
         elif family.v_is_k and not weights.has(f"{block}.attn_v.weight"):
             parts[2] = parts[1]
-        fused = [(f"{block}.attn_qkv", q + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
+        fused = [(f"{block}.attn_qkv", first + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
         self.index = spec.attending.index(i if layer.kv_from is None else layer.kv_from)  # of a page's layers
+        self.width = q + k + v
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels
@@ -60,10 +64,21 @@ class Attention:
     def _load_gate(self, block: str, weights: Weights) -> Linear | None:
         """The matrix of the gates, None for none."""
         family, name, layer = self.spec.family, f"{block}.attn_gate", self.layer
-        if not family.attn_gate or (family.attn_gate_optional and not weights.has(f"{name}.weight")):
+        if self.gated_queries:
+            self._check_gated_queries()
+        if family.attn_gate in ("", "query") or (
+            family.attn_gate_optional and not weights.has(f"{name}.weight")
+        ):
             return None
         width = layer.n_heads * (1 if family.attn_gate == "head" else layer.value_dim)
         return weights.linear([(name, width)], self.spec.n_embd)
+
+    def _check_gated_queries(self) -> None:
+        """A gate is as wide as the query beside it, and as the value that it multiplies."""
+        layer = self.layer
+        if layer.value_dim != layer.key_dim:
+            key = f"{self.spec.family.name}.attention.value_length"
+            raise LoadError(f"{key}: expected {layer.key_dim}, as keys have, got {layer.value_dim}")
 
     def linears(self) -> list[Linear]:
         gate = [self.attn_gate] if self.attn_gate else []
@@ -72,7 +87,9 @@ class Attention:
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
         wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
-        found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
+        found = {"qkv": self.width, "attended": self.attn_output.cols}
+        if self.gated_queries:
+            found["gated_qkv"] = self.attn_qkv.rows
         if self.attn_gate is not None:
             found["attn_gate"] = self.attn_gate.rows
         if self.padded:
@@ -84,8 +101,7 @@ class Attention:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads
         heads, kv_heads, dim = layer.n_heads, self.kv_heads, layer.key_dim
-        qkv = work.rows("qkv", n, self.attn_qkv.rows)
-        self.attn_qkv.apply(h, qkv, step)
+        qkv = self._project(h, step)
         if spec.clamp:
             np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
         for norm in self.norms:
@@ -104,9 +120,26 @@ class Attention:
             self._attend(qkv, heads, kv_heads, attended, step)
         if self.attn_gate is not None:
             self._gate(self.attn_gate, h, attended, step)
+        if self.gated_queries:
+            gates = work.rows("gated_qkv", n, self.attn_qkv.rows)
+            self.kernels.vector.gate_heads(attended, heads, gates, dim, 2 * dim, "sigmoid", n_threads)
         if spec.value_scale != 1:
             attended *= np.float32(spec.value_scale)
         self.attn_output.apply(attended, out, step, accumulate)
+
+    def _project(self, h: np.ndarray, step: Step) -> np.ndarray:
+        """(n, q + k + v) for h (n, d); gates beside the queries stay in the buffer ``gated_qkv``."""
+        n, heads, dim = len(h), self.layer.n_heads, self.layer.key_dim
+        qkv = step.work.rows("qkv", n, self.width)
+        if not self.gated_queries:
+            self.attn_qkv.apply(h, qkv, step)
+            return qkv
+        both = step.work.rows("gated_qkv", n, self.attn_qkv.rows)
+        self.attn_qkv.apply(h, both, step)
+        by_head = both[:, : 2 * heads * dim].reshape(n, heads, 2, dim)
+        qkv[:, : heads * dim].reshape(n, heads, dim)[:] = by_head[:, :, 0]
+        qkv[:, heads * dim :] = both[:, 2 * heads * dim :]
+        return qkv
 
     def _gate(self, matrix: Linear, h: np.ndarray, attended: np.ndarray, step: Step) -> None:
         """Multiplies each head, or each element, by the sigmoid of its gate."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
+from oxillama.models.layers.delta import GatedDelta, KimiDelta
 from oxillama.models.layers.experts import DenseAndExperts, load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
@@ -69,6 +70,12 @@ class Layer:
     def blocks(self) -> list[Block]:
         """Its blocks, in order."""
         return [block for block in (self.mixer, self.feed_forward, self.layer_input) if block is not None]
+
+    def with_blocks(self, wrap: Callable[[Block], Block]) -> Layer:
+        """A copy whose blocks are what ``wrap`` makes of them."""
+        feed_forward = self.feed_forward and wrap(self.feed_forward)
+        layer_input = self.layer_input and wrap(self.layer_input)
+        return replace(self, mixer=wrap(self.mixer), feed_forward=feed_forward, layer_input=layer_input)
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
@@ -142,6 +149,8 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "shortconv": ShortConv,
     "rwkv6": TimeMix6,
     "rwkv7": TimeMix7,
+    "delta": GatedDelta,
+    "kda": KimiDelta,
 }
 
 

@@ -7,6 +7,7 @@ The first stream is the model's hidden state x (n, d); the others stand in the b
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,12 @@ class StreamedLayer:
     def blocks(self) -> list[Any]:
         """Those of the ordinary layer, in order."""
         found: list[Any] = self.layer.blocks()
+        return found
+
+    def with_blocks(self, wrap: Any) -> StreamedLayer:
+        """A copy whose blocks are what ``wrap`` makes of them."""
+        found = copy(self)
+        found.layer = self.layer.with_blocks(wrap)
         return found
 
     def linears(self) -> list[Linear]:
