@@ -22,6 +22,7 @@ from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.layers.streams import StreamedLayer, Streams
+from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
@@ -71,6 +72,7 @@ class Decoder:
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
         self.classifier = load_classifier(spec, weights)
+        self.projection = load_projection(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
     def linears(self) -> list[Linear]:
@@ -79,7 +81,8 @@ class Decoder:
         found += self.streams.linears() if self.streams else []
         found += [linear for layer in self.layers for linear in layer.linears()]
         found += [self.output] if self.output else []
-        return found + (self.classifier.linears() if self.classifier else [])
+        heads = [head for head in (self.classifier, self.projection) if head is not None]
+        return found + [linear for head in heads for linear in head.linears()]
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""

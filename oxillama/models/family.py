@@ -223,6 +223,7 @@ class Family:
     output : output matrix: its "own", the embedding table ("tied"), either ("auto"), or "none" (an encoder).
     classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
         of the first token's hidden state), "last" (projection of the last token's, then softmax).
+    projections : matrices that files may have for pooled hidden states, one after the other.
     unadapted : matrices that LoRA adapters do not change, because llama.cpp multiplies them without adapters.
 
     Raises
@@ -287,6 +288,7 @@ class Family:
     causal: bool = True
     output: Literal["auto", "own", "tied", "none"] = "auto"
     classifier: Literal["", "cls", "last"] = ""
+    projections: tuple[str, ...] = ()
     unadapted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

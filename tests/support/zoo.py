@@ -367,6 +367,8 @@ class Model:
                 add(name, self.context, d)
             elif name == "token_types":
                 add(name, 2, d)
+            elif name in ("dense_2", "dense_3"):  # behind the pooling of an encoder
+                add(name, *((3 * d, d) if name == "dense_2" else (d, 3 * d)))
             elif name == "layer_inputs":
                 width = metadata["embedding_length_per_layer_input"][1]
                 if width:
@@ -1091,6 +1093,13 @@ VARIANTS: dict[str, Model] = {
             "attention.sliding_window_pattern": ("[bool]", [False, True, True]),
         },
         seed=193,
+    ),
+    "gemma-embedding-dense": Model(
+        "gemma-embedding",
+        n_layers=2,
+        beside="n:output_norm dense_2 dense_3",
+        compared=False,  # its tokens' states, of which llama.cpp shows what the matrices make
+        seed=198,
     ),
     "gemma4-experts": Model(
         "gemma4",

@@ -49,13 +49,14 @@ GEMMA3 = register(
     )
 )
 
-# An encoder; what follows the pooling is not there yet.
+# An encoder; files may have two matrices for what is pooled.
 GEMMA_EMBEDDING = register(
     GEMMA3.derive(
         "gemma-embedding",
         centred_windows=True,
         causal=False,
         output="none",
+        projections=("dense_2", "dense_3"),
         at_layers=(),
     )
 )
