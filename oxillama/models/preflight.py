@@ -90,7 +90,6 @@ def preflight(file: ModelFile) -> Preflight:
         model = Decoder(spec, weights)
     except (LoadError, GGUFError) as error:
         return Preflight((str(error), *reasons), spec, tokenizer)
-    tables = [table for table in (model.inputs.tokens, model.inputs.positions) if table is not None]
     page = EngineConfig.page_size
     kv, whole = dict.fromkeys(KV_TYPES, 0), dict.fromkeys(KV_TYPES, 0)
     for name, id in KV_TYPES.items() if spec.attending else ():
@@ -106,7 +105,7 @@ def preflight(file: ModelFile) -> Preflight:
         tokenizer=tokenizer,
         surplus=tuple(weights.unused()),
         weight_bytes=weights.packed_bytes,
-        table_bytes=sum(table.table.nbytes for table in tables),
+        table_bytes=sum(table.table.nbytes for table in model.inputs.tables()),
         kv_bytes=kv,
         kv_context_bytes=whole,
         state_bytes=4 * model.state_floats,
