@@ -91,7 +91,7 @@ def describe_attention(spec: Spec) -> dict[str, Any] | None:
     return {
         "kind": kind,
         "layers": len(layers),
-        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.ropes[0].n_rot,
+        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.latent.rotated,
         "value_width": spec.value_dim if spec.latent is None else spec.latent.kv_rank,
         "windows": windows or None,
         "windowed_layers": windowed if windows else None,

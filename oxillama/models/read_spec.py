@@ -50,6 +50,8 @@ def read_spec(file: ModelFile) -> Spec:
     layers, key_dim, value_dim = read_layers(read, family, n_embd, n_layers)
     scaled_by = key_dim if family.score_scale == "key_dim" else n_embd // layers[0].n_heads
     epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
+    if family.any_epsilon and not read.has(f"attention.{epsilon}"):
+        epsilon = "layer_norm_epsilon"
     spec = Spec(
         family=family,
         layers=layers,
