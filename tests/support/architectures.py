@@ -19,8 +19,9 @@ class Architecture:
     layer : tensors of a layer: norms (n:name; h: of heads, r: of rows, e: of each head), matrices; "+b" is a
         bias. "moe" is a router with its experts, "dense" a dense block or those, by the layer, "shexp" the
         shared expert of layers with experts, "probs" the bias of their choice, "mixed" attention or the
-        recurrent mixer, by the layer, "single" Mamba-2, a feed-forward block or attention, in turn. b: is a norm without the suffix ".weight", m: one that the first layer
-        lacks; "gates" are those of attended values, a head or ("gates2") an element each.
+        recurrent mixer, by the layer, "single" Mamba-2, a feed-forward block or attention, in turn. b: is a
+        norm without the suffix ".weight", m: one that the first layer lacks; "gates" are those of attended
+        values, a head or ("gates2") an element each.
     beside : tensors beside the embeddings and the layers.
     sizes : of its model in `zoo.MODELS`, where they are not the usual ones.
     keys : metadata beside the usual ones, (kind, value) by key without prefix; the value "=n_ff" is that
