@@ -13,8 +13,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
-RecurrentMixer = Literal["mamba", "mamba2", "plamo2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
-Mixer = Literal["attention", "mla", RecurrentMixer, "attention+mamba2"]
+RecurrentMixer = Literal[
+    "mamba", "mamba2", "plamo2", "shortconv", "rwkv6", "rwkv7", "delta", "kda", "attention+mamba2"
+]
+Mixer = Literal["attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
     "silu",
