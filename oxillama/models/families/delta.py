@@ -91,6 +91,7 @@ KIMI_LINEAR = register(
         "kimi-linear",
         rope="none",
         requires=("expert_gating_func",),
+        ignored_keys=("expert_weights_norm",),
         mixer="mla",
         recurrent_mixer="kda",
         qk_norm="",

@@ -47,6 +47,7 @@ NEMOTRON_H_MOE = register(
     NEMOTRON_H.derive(
         "nemotron_h_moe",
         requires=("attention.layer_norm_epsilon", "expert_feed_forward_length"),
+        ignored_keys=("expert_gating_func", "expert_shared_count"),
         routing=Routing(
             options=(
                 "expert_feed_forward_length",
