@@ -17,6 +17,7 @@ from benchmarks import (
     kernels,
     loading,
     make_model,
+    observing,
     quantizers,
     receipts,
     runs,
@@ -56,6 +57,10 @@ def parser() -> argparse.ArgumentParser:
     turns = commands.add_parser("handover", help="what the engine thread costs a stream, and waits for turns")
     handover.add_arguments(turns)
     turns.set_defaults(run=handover.run)
+
+    told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
+    observing.add_arguments(told)
+    told.set_defaults(run=observing.run)
 
     attending = commands.add_parser(
         "attention", help="attention alone, decoding and prefill, beside a roofline"
