@@ -71,7 +71,6 @@ class Taken:
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
     spec, metadata, layout = model.spec, model.file.metadata, model.pool.layout
-    heads = [spec.layers[i].n_kv_heads for i in spec.attending]
     return ModelFacts(
         architecture=spec.family.name,
         name=str(metadata.get("general.name") or ""),
@@ -80,7 +79,7 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         tokenizer=model.tokenizer_digest,
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
-        kv_heads=(1,) * spec.n_layers if spec.latent is not None else tuple(heads),
+        kv_heads=tuple(spec.layers[i].n_kv_heads for i in spec.attending),
         key_dim=layout.key_dim,
         value_dim=layout.value_dim,
         state_floats=model.runner.model.state_floats,

@@ -399,7 +399,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         gating="sigmoid",
         **NEMOTRON,
     ),
-    "falcon-h1": arch("n:attn_norm q k v o mamba2 b:ffn_norm gate up down", rope="neox"),
+    "falcon-h1": arch(
+        "n:attn_norm q k v o mamba2 b:ffn_norm gate up down", rope="neox", optional=("ssm_norm",)
+    ),
     "plamo2": arch(
         "n:attn_norm mixed e:attn_q_norm e:attn_k_norm b:post_attention_norm n:ffn_norm up2 down"
         " b:post_ffw_norm",
