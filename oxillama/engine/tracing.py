@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence as Listed
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,9 +134,7 @@ class TracedRunner(Runner):
     def __init__(self, trace: Trace, model: Decoder, pool: PagePool, n_threads: int) -> None:
         self._trace = trace
         for i, layer in enumerate(model.layers):
-            feed_forward = layer.feed_forward and TracedBlock(trace, layer.feed_forward, i)
-            mixer = TracedBlock(trace, layer.mixer, i)
-            model.layers[i] = replace(layer, mixer=mixer, feed_forward=feed_forward)
+            model.layers[i] = layer.with_blocks(partial(TracedBlock, trace, layer=i))
         super().__init__(model, pool, n_threads)
 
     def run(self, sequences: Any, *others: Any) -> list[np.ndarray | None]:

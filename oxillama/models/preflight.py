@@ -88,7 +88,6 @@ def preflight(file: ModelFile) -> Preflight:
         model = Decoder(spec, weights)
     except (LoadError, GGUFError) as error:
         return Preflight((str(error), *reasons), spec, tokenizer)
-    tables = [table for table in (model.inputs.tokens, model.inputs.positions) if table is not None]
     page = EngineConfig.page_size
     kv = {name: model.kv_shape(id, page).page_bytes // page for name, id in KV_TYPES.items()}
     return Preflight(
@@ -97,7 +96,7 @@ def preflight(file: ModelFile) -> Preflight:
         tokenizer=tokenizer,
         surplus=tuple(weights.unused()),
         weight_bytes=weights.packed_bytes,
-        table_bytes=sum(table.table.nbytes for table in tables),
+        table_bytes=sum(table.table.nbytes for table in model.inputs.tables()),
         kv_bytes=kv if spec.attending else dict.fromkeys(kv, 0),
         state_bytes=4 * model.state_floats,
     )
