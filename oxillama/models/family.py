@@ -164,6 +164,7 @@ class Family:
     ignored_keys : keys of other families' options that files state, and that have no effect in the family.
     ignores : tensors that files may have and the model does not use, as patterns of `fnmatch`:
         "attn_output.bias", "nextn.*". Others that the model does not use are told as a warning.
+    next_token : a block behind the layers that files may have can draft (`models/next_token.py`).
     at_layers : facts of the models with so many layers.
     rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), or "none".
     longrope : ``rope_factors_long`` and ``_short`` are used whatever the file calls its scaling.
@@ -241,6 +242,7 @@ class Family:
     only: tuple[Only, ...] = ()
     ignored_keys: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    next_token: bool = False
     at_layers: tuple[AtLayers, ...] = ()
     rope: Literal["norm", "neox", "none"] = "norm"
     longrope: bool = False

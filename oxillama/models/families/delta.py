@@ -62,6 +62,7 @@ QWEN3_NEXT = register(
         requires=("expert_count",),
         attn_gate="query",
         recurrent_mixer="delta",
+        next_token=True,
         ffn_norm="post_attention_norm",
         routing=ROUTING,
         classifier="",
