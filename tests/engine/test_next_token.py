@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Listed
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,35 @@ def test_a_text_that_runs_again_from_the_start_is_followed() -> None:
     text.release()
 
 
+def test_rows_of_drafts_that_were_right_run_again_with_states_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving, drafter = serve("qwen35")
+    seen: list[np.ndarray] = []
+    logits = drafter._runner.logits
+
+    def noted(states: np.ndarray) -> np.ndarray:
+        seen.append(states)
+        return logits(states)
+
+    monkeypatch.setattr(drafter._runner, "logits", noted)
+    text = Sequence(serving.pool, tokens_of(30, n_vocab_of("qwen35")))
+
+    def propose() -> list[int]:
+        return drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3])[0]
+
+    drafter.observe(text, 0, serving.runner.forward([(text, 29)], all_logits=True, states=True))
+    right = propose()
+    text.tokens += [*right[:2], 7]
+    start = text.cached_len
+    drafter.observe(text, start, serving.runner.forward([(text, 3)], all_logits=True, states=True))
+    seen.clear()
+    assert propose() == drafted(serving, drafter, text.tokens, 3)
+    assert all(map(same_bits, seen[:3], seen[3:]))
+    drafter.forget(text)
+    text.release()
+
+
 def test_other_files_offer_none() -> None:
     serving = Serving("qwen35")
     for data in (MODELS["qwen35"].file(), MODELS["llama"].file()):
@@ -203,16 +233,14 @@ def test_other_files_offer_none() -> None:
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in RECORDED])
-def test_an_engine_drafts_with_the_block_of_its_file(path: Path) -> None:
+def test_auto_takes_the_block_of_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = path.with_suffix(".gguf")
-    with (
-        InferenceEngine.from_gguf(file) as plain,
-        InferenceEngine.from_gguf(file, speculate="auto") as engine,
-    ):
+    with caplog.at_level(logging.INFO, "oxillama"):
+        plain, drafting = InferenceEngine.from_gguf(file), InferenceEngine.from_gguf(file, speculate="auto")
+    assert "speculate: auto takes next-token" in caplog.text
+    with plain, drafting:
         for options in ({"temperature": 0.0}, {"temperature": 1.0, "seed": 3}):
             wanted = plain.stream("hello there", max_tokens=40, **options).result()
-            found = engine.stream("hello there", max_tokens=40, **options).result()
-            assert found.text == wanted.text
+            found = drafting.stream("hello there", max_tokens=40, **options).result()
             assert found.tokens == wanted.tokens
             assert found.speculation is not None
-            assert found.speculation.passes > 0
