@@ -56,6 +56,7 @@ OF_THE_ZOO = (
     "gpt2", "chatglm", "olmo2", "llama-arrays", "llama-windows",
     "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7",
     "qwen3next", "qwen35", "kimi-linear",
+    "gemma4", "gemma4-experts", "gemma3n", "smallthinker", "afmoe", "mimo2-layers", "step35",
 )  # fmt: skip
 """Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
 
