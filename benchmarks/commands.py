@@ -9,6 +9,7 @@ from benchmarks import (
     attention,
     busy,
     curves,
+    delta,
     end_to_end,
     generation,
     grammar,
@@ -66,6 +67,11 @@ def parser() -> argparse.ArgumentParser:
     )
     attention.add_arguments(attending)
     attending.set_defaults(run=attention.run)
+    recurring = commands.add_parser(
+        "delta", help="the gated delta rule alone, decoding and prefill, beside a roofline"
+    )
+    delta.add_arguments(recurring)
+    recurring.set_defaults(run=delta.run)
     both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
     quantizers.add_arguments(both)
     both.set_defaults(run=quantizers.run)
