@@ -244,7 +244,7 @@ def test_a_text_that_is_cut_is_no_success(engine: InferenceEngine) -> None:
     async def main() -> None:
         many = AsyncEngine(engine)
         with pytest.raises(GenerationTimeout, match="timeout: ") as caught:
-            await many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.05)
+            await many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.005)
         assert engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480).startswith(caught.value.text)
         task = asyncio.create_task(many.generate(PROMPTS[0], max_tokens=480))
         await asyncio.sleep(0.01)

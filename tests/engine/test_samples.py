@@ -295,7 +295,7 @@ def test_streams_of_samples_are_read_and_cancelled_one_by_one(engine: InferenceE
 
 
 def test_a_timeout_and_an_error_of_one_prompt(engine: InferenceEngine) -> None:
-    found = engine.generate_n(PROMPT, n=3, timeout=0.02, max_tokens=480, ignore_eos=True)
+    found = engine.generate_n(PROMPT, n=3, timeout=0.005, max_tokens=480, ignore_eos=True)
     assert {c.finish_reason for c in found} == {"timeout"}
 
     calls: list[int] = []

@@ -235,10 +235,10 @@ def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
     assert whole.startswith(generation.text)
     assert len(generation.text) < len(whole)
     with pytest.raises(GenerationTimeout) as caught:
-        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.03)
+        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.005)
     assert whole.startswith(caught.value.text)
     with pytest.raises(TimeoutError):
-        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.03)
+        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.005)
 
 
 @pytest.mark.parametrize(
