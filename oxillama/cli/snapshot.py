@@ -55,7 +55,7 @@ def run_snapshot(args: argparse.Namespace) -> int:
         "drafts with": None if draft is None else draft.path or draft.name or draft.architecture,
         "fingerprint": f"{model.fingerprint.display()} ({settings})",
         "tokens": f"{facts.get('n_tokens')}, of which {facts.get('n_cached')} were run",
-        "keys and values": f"{model.kv_type}, {human_bytes(model.position_bytes)} a token",
+        "keys and values": f"{model.kv_type}, {human_bytes(sum(model.kv_bytes(int(facts['n_cached']))))}",
         "recurrent state": human_bytes(4 * model.state_floats) if model.state_floats else None,
         "adapters": ", ".join(map(adapter_words, facts.get("adapters") or ())) or None,
         "checksums": "right" if args.check else None,

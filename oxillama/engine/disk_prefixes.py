@@ -11,6 +11,7 @@ them; another thread writes them. If it falls behind by more than `MOST_PENDING`
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,8 +20,10 @@ from itertools import pairwise
 import numpy as np
 from blake3 import blake3
 
+from oxillama.cache.block_table import held
 from oxillama.cache.disk import BLOCK, KV, STATE, BlockFolder, chain
-from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.kv_pool import KvLayout
+from oxillama.cache.pool import CachePool
 from oxillama.cache.positions import from_positions, joined_positions, position_bytes, to_positions
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.engine.background import Background
@@ -44,7 +47,7 @@ class DiskPrefixes:
     ----------
     folder : of the blocks.
     root : hash of all that decides bits but the tokens and the key of a request, 32 bytes.
-    heads : whose keys and values each layer keeps.
+    layouts : of the keys and values of each page group; none for a model without keys.
     prefix : where blocks are put that are read.
     post : has the engine thread run a command after its step.
 
@@ -57,8 +60,8 @@ class DiskPrefixes:
         self,
         folder: BlockFolder,
         root: bytes,
-        heads: Sequence[int],
-        pool: KvCachePool,
+        layouts: Sequence[KvLayout],
+        pool: CachePool,
         prefix: PrefixKvCache,
         post: Callable[[Callable[[], object]], None],
     ) -> None:
@@ -67,9 +70,10 @@ class DiskPrefixes:
         self._root = root
         self._pool = pool
         self._prefix = prefix
-        self._heads = heads
+        self._layouts = layouts
         self._post = post
-        self._block_bytes = BLOCK * position_bytes(pool.layout, heads)
+        self._sizes = [BLOCK * position_bytes(layout) for layout in layouts]  # of a block, by group
+        self._block_bytes = sum(self._sizes)
         self._reader, self._writer = (
             Background("oxillama-prefix-reader"),
             Background("oxillama-prefix-writer"),
@@ -106,12 +110,12 @@ class DiskPrefixes:
     def _plan(self, request: Request) -> tuple[int, int]:
         """The blocks to read; the second is 0 for none."""
         tokens = request.sequence.path(len(request.prompt) - 1)  # the last is run: its logits are wanted
-        _, n_pages, n_known = self._prefix.known(request.key or b"", tokens)
+        _, n_paged, n_known = self._prefix.known(request.key or b"", tokens)
         size, states = self._pool.page_size, self._pool.recurrent_states
-        room = self._prefix.max_bytes // self._pool.stride - (0 if states is None else states.slot_pages)
-        blocks = request.blocks[: max(0, min(len(tokens), room * size)) // BLOCK]
+        room = self._prefix.max_bytes - (0 if states is None else states.slot_bytes)
+        blocks = request.blocks[: max(0, min(len(tokens), room // self._pool.page_stride * size)) // BLOCK]
         align = max(BLOCK, size)
-        first = end = n_pages // align * align // BLOCK  # a page is read whole
+        first = end = n_paged // align * align // BLOCK  # a page is read whole
         if self._block_bytes:
             while end < len(blocks) and self.folder.has(blocks[end] + KV):
                 end += 1
@@ -156,13 +160,19 @@ class DiskPrefixes:
             found.append(data)
         return found
 
-    def _laid_out(self, blocks: list[np.ndarray], n_tokens: int) -> np.ndarray:
-        """uint8 (pages, bytes of a page) of the keys and values of blocks."""
-        pool = self._pool
+    def _laid_out(self, blocks: list[np.ndarray], n_tokens: int) -> list[np.ndarray]:
+        """Of each group uint8 (pages, bytes of a page): the keys and values of blocks."""
         if not blocks:
-            return np.zeros((pool.pages_for(n_tokens), pool.page_bytes), np.uint8)
-        data = joined_positions(pool.layout, self._heads, blocks)
-        return from_positions(pool.layout, self._heads, pool.page_size, data, n_tokens)
+            return [
+                np.zeros((group.pages_for(n_tokens), group.page_bytes), np.uint8)
+                for group in self._pool.groups
+            ]
+        found, at = [], 0
+        for layout, size in zip(self._layouts, self._sizes):
+            data = joined_positions(layout, [block[at : at + size] for block in blocks])
+            found.append(from_positions(layout, self._pool.page_size, data, 0, n_tokens))
+            at += size
+        return found
 
     def _go_on(self, request: Request, name: str) -> None:
         """Has the requests go on whose blocks were read."""
@@ -173,7 +183,7 @@ class DiskPrefixes:
                 self._begin(other)
 
     def _insert(
-        self, request: Request, start: int, end: int, data: np.ndarray, state: np.ndarray | None
+        self, request: Request, start: int, end: int, data: list[np.ndarray], state: np.ndarray | None
     ) -> None:
         """Puts pages into the prefix cache; on the engine thread."""
         if (end == start and state is None) or request.finish_reason is not None:
@@ -184,27 +194,30 @@ class DiskPrefixes:
             note(log, logging.WARNING, "prefix cache: %d tokens could not be kept: %s", end - start, error)
 
     def _keep(
-        self, request: Request, start: int, end: int, data: np.ndarray, state: np.ndarray | None
+        self, request: Request, start: int, end: int, data: list[np.ndarray], state: np.ndarray | None
     ) -> None:
         pool, states = self._pool, self._pool.recurrent_states
         tokens, key = request.sequence.path(end), request.key or b""
         known, n_known, _ = self._prefix.known(key, tokens[:start])
         if n_known < start:
             return  # it was evicted meanwhile
-        pages, slot = known[: pool.pages_for(start)], None
-        n_ours = len(pages)
-        pool.retain(pages)  # allocating may evict
+        pages, slot = [numbers[: pool.pages_for(start)] for numbers in known], None
+        for group, numbers in zip(pool.groups, pages):
+            group.retain(held(numbers))  # allocating may evict
         try:
             if state is not None and states is not None:
                 slot = states.allocate()
                 states.slot(slot)[:] = state
-            pages = pages + pool.allocate(len(data))
-            for page, source in zip(pages[n_ours:], data):
-                pool.page(page)[:] = source
+            fresh = pool.allocate(len(sources) for sources in data)
+            for group, numbers, more, sources in zip(pool.groups, pages, fresh, data):
+                numbers += more
+                for page, source in zip(more, sources):
+                    group.page(page)[:] = source
             self._prefix.insert(key, tokens, pages, slot=slot)
             self.n_tokens += end - start
         finally:
-            pool.release(pages)
+            for group, numbers in zip(pool.groups, pages):
+                group.release(held(numbers))
             if slot is not None and states is not None:
                 states.release(slot)
 
@@ -220,7 +233,8 @@ class DiskPrefixes:
         new = range(request.n_offered, end)
         request.n_offered = end
         if folder.is_writable and self._block_bytes:
-            lacking = [i for i in new if request.blocks[i] + KV not in folder.present]
+            least = max(table.first for table in sequence.kv.tables) * self._pool.page_size
+            lacking = [i for i in new if i * BLOCK >= least and request.blocks[i] + KV not in folder.present]
             if lacking:
                 self._copy_pages(request, lacking)
         if folder.is_writable and self._pool.recurrent_states is not None and n == end * BLOCK and new:
@@ -231,32 +245,40 @@ class DiskPrefixes:
             # after those that wait have been written
             self._writer.submit(lambda: folder.touch([name for name in names if name in folder.present]))
 
+    def needed_from(self, request: Request) -> float:
+        """The first token of a prompt that is still to be offered; inf for none."""
+        return request.n_offered * BLOCK if request.n_offered < len(request.blocks) else math.inf
+
     def _copy_pages(self, request: Request, blocks: list[int]) -> None:
         """Copies the pages of blocks of a prompt, to write the blocks."""
-        pool, pages = self._pool, request.sequence.pages
-        first = blocks[0] * BLOCK // pool.page_size
-        wanted = pages[first : pool.pages_for((blocks[-1] + 1) * BLOCK)]
-        if not self._count(len(wanted) * pool.page_bytes):
+        pool, size = self._pool, self._pool.page_size
+        first, end = blocks[0] * BLOCK // size, pool.pages_for((blocks[-1] + 1) * BLOCK)
+        if not self._count((end - first) * pool.page_stride):
             return
-        copies = np.array([pool.page(page) for page in wanted], np.uint8)
-        parts = [(request.blocks[i] + KV, i * BLOCK - first * pool.page_size) for i in blocks]
-        self._writer.submit(partial(self._write_blocks, copies, parts))
+        copies = [
+            np.array([group.page(page) for page in table.pages[first:end]], np.uint8)
+            for group, table in zip(pool.groups, request.sequence.kv.tables)
+        ]
+        parts = [(request.blocks[i] + KV, i * BLOCK) for i in blocks]
+        self._writer.submit(partial(self._write_blocks, copies, first, parts))
 
-    def _write_blocks(self, pages: np.ndarray, parts: list[tuple[str, int]]) -> None:
-        """Writes blocks, each with its name and its first token in the pages; in the writer's thread."""
-        pool = self._pool
+    def _write_blocks(self, pages: list[np.ndarray], first: int, parts: list[tuple[str, int]]) -> None:
+        """Writes blocks, each with its name and its first token; in the writer's thread.
+
+        ``pages`` are copies of each group's, from the page number ``first`` of the sequence on.
+        """
+        size = self._pool.page_size
         try:
             for name, start in parts:
-                first = start // pool.page_size
-                held = pages[first : pool.pages_for(start + BLOCK)]
-                self.folder.write(
-                    name,
-                    to_positions(
-                        pool.layout, self._heads, pool.page_size, held, BLOCK, start - first * pool.page_size
-                    ),
-                )
+                end = start + BLOCK
+                span = slice(start // size - first, self._pool.pages_for(end) - first)
+                data = [
+                    to_positions(layout, size, copies[span], start, end)
+                    for layout, copies in zip(self._layouts, pages)
+                ]
+                self.folder.write(name, np.concatenate(data))
         finally:
-            self._count(-pages.nbytes)
+            self._count(-len(pages[0]) * self._pool.page_stride)
 
     def _copy_state(self, request: Request, end: int) -> None:
         """Copies the state after the blocks up to ``end``, to write it."""

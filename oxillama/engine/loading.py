@@ -16,12 +16,13 @@ from blake3 import blake3
 from oxillama import _kernels
 from oxillama._version import __version__
 from oxillama.cache.disk import BLOCK, BlockFolder
-from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.kv_pool import KvLayout
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import kv_heads, load_decoder, load_weights, new_pool
+from oxillama.engine.building import load_decoder, load_weights, new_pool
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters, matrix_bytes
@@ -42,6 +43,7 @@ from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
+from oxillama.models.page_groups import PageGroup
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -99,7 +101,11 @@ class LoadedModel(NotCopied):
             if config.trace is not None:
                 self.parts = Traced(config.trace, self.name)
             self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
-            disk = None if config.prefix_cache_dir is None else self._blocks(config.prefix_cache_dir)
+            disk = (
+                None
+                if config.prefix_cache_dir is None
+                else self._blocks(config.prefix_cache_dir, model.page_groups)
+            )
             self.adapters = Adapters(model)
             for lora, scale in self.adapters.loaded(config.adapters):
                 self.adapters.stack.push(lora, scale)
@@ -129,13 +135,16 @@ class LoadedModel(NotCopied):
             self.runner.n_threads,
         )  # fmt: skip
 
-    def _blocks(self, path: str | os.PathLike[str]) -> tuple[BlockFolder, bytes, tuple[int, ...]]:
-        """For `DiskPrefixes`: the folder, the hash of what decides bits, the heads of each layer."""
-        folder = BlockFolder(path, self.config.prefix_cache_dir_bytes)
-        layout, heads = self.pool.layout, kv_heads(self.spec)
+    def _blocks(
+        self, path: str | os.PathLike[str], groups: tuple[PageGroup, ...]
+    ) -> tuple[BlockFolder, bytes, list[KvLayout]]:
+        """For `DiskPrefixes`: the folder, the hash of what decides bits, the layout of each page group."""
+        folder, kv_type = BlockFolder(path, self.config.prefix_cache_dir_bytes), self.config.kv_type
+        groups = groups if self.spec.attending else ()
         # bits may change from version to version
-        shape = f"{__version__} {layout.kv_type} {heads} {layout.key_dim} {layout.value_dim}"
-        return folder, blocks_root(self.fingerprint.digest, shape.encode()), heads
+        shape = f"{__version__} {kv_type} {[(group.layers, group.sizes) for group in groups]}"
+        layouts = [KvLayout(*group.sizes, kv_type) for group in groups]
+        return folder, blocks_root(self.fingerprint.digest, shape.encode()), layouts
 
     @property
     def name(self) -> str:
@@ -259,7 +268,7 @@ class Gauges:
 
     def __init__(
         self,
-        pool: KvCachePool,
+        pool: CachePool,
         prefix: PrefixKvCache,
         scheduler: Scheduler,
         adapters: Adapters,
@@ -288,7 +297,7 @@ class Gauges:
             "adapters": self.adapters.n_loaded,
             "load_seconds": self.load_seconds,
             "matrix_bytes": self.matrix_bytes,
-            "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
+            "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
         }
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
+from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.positions import from_positions
 from oxillama.cache.recurrent import CHECKPOINTS
 from oxillama.config import GenerationOptions, checks
-from oxillama.engine.building import kv_heads
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages, options_of
 from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
@@ -78,7 +78,7 @@ def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
         raise ModelFingerprintMismatch(
             wanted.fingerprint.display(), found.fingerprint.display(), "; ".join(parts)
         )
-    for name in ("tokenizer", "kv_type", "n_vocab", "kv_heads", "key_dim", "value_dim", "state_floats"):
+    for name in ("tokenizer", "kv_type", "n_vocab", "page_groups", "state_floats"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if ours != theirs:
             raise SnapshotIncompatible(f"{name}: expected {theirs or 'none'}, got {ours or 'none'}")
@@ -127,7 +127,7 @@ def loaded(model: LoadedModel, wanted: Iterable[AdapterFacts], loras: Loras) -> 
     return found
 
 
-def put(sequence: Sequence, snapshot: EngineSnapshot, data: np.ndarray) -> None:
+def put(sequence: Sequence, snapshot: EngineSnapshot, data: list[np.ndarray]) -> None:
     """Gives an empty sequence what a snapshot has run; for the engine thread. Raises KvCacheFullError."""
     sequence.kv.restore(data, snapshot.n_cached)
     sequence.tokens = snapshot.tokens.tolist()
@@ -135,23 +135,26 @@ def put(sequence: Sequence, snapshot: EngineSnapshot, data: np.ndarray) -> None:
     sequence.check()
 
 
-def page_data(model: LoadedModel, kv: np.ndarray, state: np.ndarray | None, n: int) -> np.ndarray:
+def page_data(model: LoadedModel, kv: np.ndarray, state: np.ndarray | None, n: int) -> list[np.ndarray]:
     """What `PagedKvCache.restore` takes, or that of a recurrent cache.
 
     Parameters
     ----------
-    kv : uint8, keys and values of ``n`` tokens by position.
+    kv : uint8, the keys and values that a row behind ``n`` tokens sees, by position, group after group.
     state : float32, the recurrent state after them; None for no tokens, or without recurrent layers.
     """
-    pool, heads = model.pool, kv_heads(model.spec)
-    if heads:
-        pages = from_positions(pool.layout, heads, pool.page_size, kv, n)
-    else:
-        pages = np.zeros((pool.pages_for(n), pool.page_bytes), np.uint8)
+    pool, sizes, found, at = model.pool, model_facts(model).kv_bytes(n), [], 0
+    if not sizes:
+        found = [np.zeros((group.pages_for(n), group.page_bytes), np.uint8) for group in pool.groups]
+    for group, size in zip(pool.groups, sizes):
+        assert isinstance(group, KvCachePool)
+        first, data = group.reach.first_seen(n), kv[at : at + size]
+        found.append(from_positions(group.layout, group.page_size, data, first, n))
+        at += size
     if pool.recurrent_states is None:
-        return pages
+        return found
     floats = np.empty(0, np.float32) if state is None else state.astype(np.float32)
-    return np.concatenate([pages.reshape(-1), floats.view(np.uint8)])
+    return [*found, floats.view(np.uint8)]
 
 
 def restored_request(

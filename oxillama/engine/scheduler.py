@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import SchedulerConfig
 from oxillama.engine.disk_prefixes import DiskPrefixes
@@ -101,7 +101,7 @@ class Scheduler:
     def __init__(
         self,
         config: SchedulerConfig,
-        pool: PagePool,
+        pool: CachePool,
         prefix: PrefixKvCache | None,
         chunk: int,
         clock: Callable[[], float] = time.monotonic,
@@ -173,6 +173,7 @@ class Scheduler:
                 self.disk.offer(request)
             if not sequence.pending:
                 sequence.state = SeqState.DECODING
+        sequence.give_back(math.inf if self.disk is None else self.disk.needed_from(request))
 
     def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
         """Ends a request and frees its pages; what it has run is kept for others that begin alike.
@@ -342,9 +343,8 @@ class Scheduler:
     def _may_run(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
         sequence = request.sequence
         n_known = self._reuse(request)
-        # what those that run will need: the rest of their prompts, a page for each stream to go on with
-        promised = sum(other.sequence.demand + 1 for other in self.running)
-        while not self.pool.can_allocate(sequence.demand + promised):
+        promised = sum(self._promised(other) for other in self.running)
+        while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
             if self._drop_prompts(but=request.shared):
                 continue
             lesser = [r for r in self.running if not r.wanted or r.priority < request.priority]
@@ -361,7 +361,7 @@ class Scheduler:
                     break
                 self._fail(request)
                 return False
-            promised -= victim.sequence.demand + 1
+            promised -= self._promised(victim)
             self._preempt(victim, batch)
         if sequence.state is SeqState.WAITING:
             request.n_cached = n_known
@@ -376,6 +376,10 @@ class Scheduler:
         if request.shared is not None:
             request.shared.leave(request)
         return True
+
+    def _promised(self, request: Request) -> int:
+        """Bytes that a running request will need: for the rest of its prompt, and a page to go on with."""
+        return request.sequence.demand(self.chunk) + self.pool.page_stride
 
     def _reuse(self, request: Request) -> int:
         """Shares the pages that another request or the prefix cache has of a prompt; the number of their
@@ -401,7 +405,8 @@ class Scheduler:
             tokens, kv = sequence.path(n), sequence.kv
             kv.version += 1  # some of its pages may be known ones afterwards
             try:
-                request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
+                pages = [table.pages for table in kv.tables]
+                request.node = self.prefix.insert(request.key, tokens, pages, request.node, slot)
             except Exception:  # a text does not depend on what is kept for others
                 request.node = None
                 note(
@@ -468,10 +473,9 @@ class Scheduler:
     def _fail(self, request: Request) -> None:
         pool, states = self.pool, self.pool.recurrent_states
         needed = f"{pool.pages_for(request.sequence.total_len + 1)} pages of {pool.page_size} tokens"
-        available = f"{pool.n_available}"
         if states is not None:
             needed += f" and 2 states of {states.slot_bytes} bytes"
-            available = f"{pool.n_available * pool.stride} bytes"
+        available = f"{pool.n_available}" if states is None else f"{pool.limit.available} bytes"
         message = f"prompt: {needed} needed, {available} available"
         self.finish(request, "error", KvCacheFullError(message))
 

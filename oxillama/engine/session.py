@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from oxillama.adapters.stack import Adaptation
-from oxillama.cache.positions import position_bytes
 from oxillama.config import GenerationOptions, SamplerConfig, checks
-from oxillama.engine.building import kv_heads
 from oxillama.engine.faults import fault
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
@@ -24,7 +22,7 @@ from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
 from oxillama.engine.restoring import Loras, adaptation, check_fits, page_data, put
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.snapshots import Snapshotted, Taken, kv_of, snapshot_of
+from oxillama.engine.snapshots import Snapshotted, Taken, kv_of, model_facts, snapshot_of
 from oxillama.errors import (
     ConfigError,
     EngineClosed,
@@ -51,8 +49,7 @@ class KvSnapshot:
     Attributes
     ----------
     tokens : ids of the sequence.
-    data : uint8, its keys and values by position, whatever the size of pages, and the recurrent state
-        after it.
+    data : uint8, the keys and values that the next token sees, by position, and the recurrent state.
     kv_type : how they are kept.
     fingerprint : of the model that computed them, and of what else decides bits.
     adapters : (fingerprint, scale) of each adapter that they were computed with.
@@ -342,9 +339,9 @@ class Session(Snapshotted, NotCopied):
             if snapshot.adapters != named(sequence.adapters):
                 raise ConfigError("snapshot: expected the adapters of the session, got others")
             tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
-            n, heads = len(tokens), kv_heads(model.spec)
-            n_bytes = n * position_bytes(model.pool.layout, heads)
-            expected = n_bytes + (4 * model.runner.model.state_floats if n else 0)
+            n, facts = len(tokens), model_facts(model)
+            n_bytes = sum(facts.kv_bytes(n))
+            expected = n_bytes + (4 * facts.state_floats if n else 0)
             if data.dtype != np.uint8 or data.shape != (expected,):
                 found = f"{data.dtype} {data.shape}"
                 raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")

@@ -16,10 +16,11 @@ import numpy as np
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
 from oxillama.atomic_file import replaced_file
-from oxillama.cache.pages import PagePool
+from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.positions import to_positions
 from oxillama.cache.recurrent import RecurrentCache
-from oxillama.engine.building import kv_heads
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import plain_engine, plain_options
 from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
@@ -35,17 +36,17 @@ DRAFTERS = ("lookup", "self", "auto", "off")
 
 @dataclass(frozen=True)
 class Taken:
-    """Copies of what a sequence has run: its pages, and the recurrent state after them."""
+    """Copies of what a sequence has run: its pages of each group, and the recurrent state after them."""
 
     tokens: list[int]
     n_cached: int
-    pages: np.ndarray
+    pages: list[np.ndarray]
     state: np.ndarray | None
 
     @classmethod
-    def none(cls, pool: PagePool) -> Taken:
+    def none(cls, pool: CachePool) -> Taken:
         """Of a sequence without tokens."""
-        return cls([], 0, np.empty((0, pool.page_bytes), np.uint8), None)
+        return cls([], 0, [np.empty((0, group.page_bytes), np.uint8) for group in pool.groups], None)
 
     @classmethod
     def of(cls, sequence: Sequence) -> Taken:
@@ -56,9 +57,7 @@ class Taken:
             slot = kv.state_after(n)
             state = None if slot is None else kv.states.slot(slot).copy()
             n = 0 if state is None else n
-        pages = kv.pages[: kv.pool.pages_for(n)]
-        copies = np.array([kv.pool.page(page) for page in pages], np.uint8)
-        return cls(tokens, n, copies.reshape(-1, kv.pool.page_bytes), state)
+        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state)
 
 
 def write(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
@@ -103,7 +102,7 @@ class Snapshotted:
 
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
-    spec, metadata, layout = model.spec, model.file.metadata, model.pool.layout
+    spec, metadata = model.spec, model.file.metadata
     return ModelFacts(
         architecture=spec.family.name,
         name=str(metadata.get("general.name") or ""),
@@ -112,19 +111,19 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         tokenizer=model.tokenizer_digest,
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
-        kv_heads=kv_heads(spec),
-        key_dim=layout.key_dim,
-        value_dim=layout.value_dim,
+        page_groups=model.runner.model.page_groups if spec.attending else (),
         state_floats=model.runner.model.state_floats,
     )
 
 
 def kv_of(model: LoadedModel, taken: Taken) -> np.ndarray:
-    """uint8 (bytes,): the keys and values that were taken, by position."""
-    heads, pool = kv_heads(model.spec), model.pool
-    if not heads:
-        return np.empty(0, np.uint8)
-    return to_positions(pool.layout, heads, pool.page_size, taken.pages, taken.n_cached)
+    """uint8 (bytes,): the keys and values that the next row sees, by position, group after group."""
+    found, n = [np.empty(0, np.uint8)], taken.n_cached
+    for group, pages in zip(model.pool.groups, taken.pages) if model.spec.attending else ():
+        assert isinstance(group, KvCachePool)
+        first = group.reach.first_seen(n)
+        found.append(to_positions(group.layout, group.page_size, pages, first, n))
+    return np.concatenate(found)
 
 
 def snapshot_of(
@@ -136,6 +135,7 @@ def snapshot_of(
     request: RequestFacts | None = None,
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
+    model.metrics.snapshot_taken()
     model.metrics.snapshot_taken()
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(

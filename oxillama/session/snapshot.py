@@ -16,6 +16,7 @@ from oxillama.config.engine import MAX_CONTEXT
 from oxillama.errors import SnapshotIncompatible
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.fingerprint import DIGEST_BYTES, ModelFingerprint
+from oxillama.models.page_groups import PageGroup, Reach
 from oxillama.receipts.chain import START
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.session.container import Buffer, Container, pieces
@@ -31,6 +32,7 @@ from oxillama.session.values import (
 
 KINDS = ("engine", "session", "generation")
 MOST_DIM = 1 << 24
+MOST_REACH = 2**31 - 1
 LINK_BYTES = len(START)
 
 
@@ -45,7 +47,7 @@ class ModelFacts:
     tokenizer : hexadecimal BLAKE3 of a tokenizer.json that took the place of its vocabulary; "" without.
     n_vocab : rows of its logits.
     kv_type : how keys and values are kept.
-    kv_heads : of each layer that has keys. key_dim, value_dim : width of a key and of a value.
+    page_groups : the layers that have keys, their sizes, and how far back they see.
     state_floats : size of its recurrent state.
     """
 
@@ -56,20 +58,24 @@ class ModelFacts:
     tokenizer: str
     n_vocab: int
     kv_type: str
-    kv_heads: tuple[int, ...]
-    key_dim: int
-    value_dim: int
+    page_groups: tuple[PageGroup, ...]
     state_floats: int
 
-    @property
-    def position_bytes(self) -> int:
-        """Bytes of the keys and values of one token."""
-        layout = KvLayout(len(self.kv_heads), 1, self.key_dim, self.value_dim, self.kv_type)
-        return position_bytes(layout, self.kv_heads)
+    def kv_bytes(self, n_tokens: int) -> list[int]:
+        """Of each group, bytes of the keys and values that a row behind ``n_tokens`` tokens sees."""
+        return [
+            (n_tokens - group.reach.first_seen(n_tokens))
+            * position_bytes(KvLayout(*group.sizes, self.kv_type))
+            for group in self.page_groups
+        ]
 
     def plain(self) -> dict[str, Any]:
         """For the header."""
-        found = {**asdict(self), "kv_heads": list(self.kv_heads)}
+        found = asdict(self)
+        found["page_groups"] = [
+            {**asdict(group), "layers": list(group.layers), "reach": list(group.reach)}
+            for group in self.page_groups
+        ]
         found["fingerprint"] = {
             "display": self.fingerprint.display(),
             "content": self.fingerprint.content.hex(),
@@ -98,11 +104,22 @@ class ModelFacts:
             tokenizer=read.text("tokenizer"),
             n_vocab=read.integer("n_vocab", 1, 2**31 - 1),
             kv_type=checks.one_of("kv_type", read.value("kv_type"), KV_TYPES),
-            kv_heads=tuple(checks.integer("kv_heads", n, 1, MOST_DIM) for n in read.items("kv_heads")),
-            key_dim=read.integer("key_dim", 1, MOST_DIM),
-            value_dim=read.integer("value_dim", 1, MOST_DIM),
+            page_groups=tuple(_page_group(item) for item in read.items("page_groups")),
             state_floats=read.integer("state_floats", 0, 2**40),
         )
+
+
+def _page_group(plain: Any) -> PageGroup:
+    """A page group of a header. Raises ConfigError."""
+    read = Reader("page_groups", plain)
+    layers = tuple(checks.integer("layers", n, 0, MOST_DIM) for n in read.items("layers"))
+    reach = [checks.integer("reach", n, 0, MOST_REACH) for n in read.items("reach")]
+    if not layers or len(reach) != 2:
+        raise checks.refuse("page_groups", "layers and two numbers of a reach", plain)
+    n_heads, key_dim, value_dim = (
+        read.integer(name, 1, MOST_DIM) for name in ("n_heads", "key_dim", "value_dim")
+    )
+    return PageGroup(layers, n_heads, key_dim, value_dim, Reach(*reach))
 
 
 @dataclass(frozen=True)
@@ -343,7 +360,7 @@ class EngineSnapshot:
             container.json("engine"),
             tokens,
             n_cached,
-            array_of(container, "kv", "u1", n_cached * model.position_bytes),
+            array_of(container, "kv", "u1", sum(model.kv_bytes(n_cached))),
             array_of(container, "state", "<f4", model.state_floats) if has_state else None,
             tuple(AdapterFacts.of(item) for item in read.items("adapters")),
             tuple(AdapterFacts.of(item) for item in read.items("engine_adapters")),

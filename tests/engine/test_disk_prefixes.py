@@ -147,6 +147,8 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             assert recurrent or later.cached == 2 * BLOCK + 3
         engine.check_integrity()
         if recurrent and folder is not None:  # memory has the pages, and only the disk a state
+            assert engine.model.scheduler.disk is not None
+            engine.model.scheduler.disk.flush()
             cache = engine.model.prefix_cache
             engine.model.call(lambda cache=cache: [cache._forget(s) for s in [*cache._states.values()]])
             again = answer(engine, prompt, **options)
@@ -160,6 +162,28 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         same(other, found[1])
     kinds = {path.suffix for path in tmp_path.iterdir()}
     assert (STATE in kinds) == recurrent
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss"])
+def test_blocks_are_whole_though_windows_pass_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block is written when it ends; what the windows have passed of it until then is kept."""
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
+    prompt = [1 + i * 5 % (VOCAB - 2) for i in range(3 * BLOCK + 9)]
+    found = []
+    for chunk in (20, 512):
+        config = EngineConfig(
+            prefix_cache_dir=tmp_path, page_size=4, prefill_chunk_size=chunk, context_size=256
+        )
+        engine = InferenceEngine(config)
+        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
+        found.append(answer(engine, prompt, ignore_eos=True))
+        read = engine.metrics.snapshot().disk_prompt_tokens
+        assert read == (3 * BLOCK if len(found) > 1 else 0)
+        engine.check_integrity()
+        engine.close()
+    same(*found)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +378,7 @@ def test_a_long_beginning_is_read_in_parts(
 def test_the_folder_is_read_into_the_room_there_is(tmp_path: Path) -> None:
     expected, _ = run(tmp_path, SYSTEM)
     with engine_of(None) as engine:
-        stride = engine.model.pool.stride
+        stride = engine.model.pool.page_stride
     done, read = run(tmp_path, SYSTEM, {"prefix_cache_bytes": 9 * stride})
     assert read == done.cached == 2 * BLOCK
     same(done, expected)

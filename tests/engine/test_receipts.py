@@ -121,7 +121,7 @@ def test_it_is_the_same_however_the_text_was_made(engine: InferenceEngine) -> No
 def test_it_is_the_same_after_preemption() -> None:
     with InferenceEngine.from_gguf(demo.STORY, prefix_cache_bytes=0, num_threads=1) as free:
         expected = [receipt_of(free, p, max_tokens=60) for p in demo.PROMPTS[:4]]
-        page = free.model.pool.stride
+        page = free.model.pool.page_stride
     with InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=10 * page, num_threads=1) as small:
         streams = [small.stream(p, receipt=True, max_tokens=60, seed=7) for p in demo.PROMPTS[:4]]
         found = [stream.result().receipt for stream in streams]

@@ -181,7 +181,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
     small = InferenceEngine.from_gguf(
         demo.STORY, kv_memory_limit=3 * (1 << 20), context_size=64, page_size=16
     )
-    stride = small.model.pool.stride
+    stride = small.model.pool.page_stride
     small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=2 * stride, context_size=64)
     with small.session() as session:
         session.prefill([5] * 20)

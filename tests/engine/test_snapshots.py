@@ -44,6 +44,7 @@ from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.serving import Letters
 from tests.support.tiny_file import write_tiny_model
+from tests.support.waiting import stopped
 from tests.support.zoo import MODELS, VARIANTS, VOCAB
 
 PROMPTS = ("Once upon a time", "Mia and the Golden Drum\n\n", "The colours: 🟥🟩", "a a a b a a a b a a a")
@@ -228,12 +229,8 @@ def paused(engine: InferenceEngine, n_tokens: int, prompt: str, **options: Any) 
     """A generation that pauses after so many tokens, whether they are whole characters or not."""
     pausing = Pausing(n_tokens)
     order = (pausing, *SamplerConfig().order)
-    gate = threading.Event()
-    held = threading.Thread(target=lambda: engine.model.call(lambda: gate.wait(60)))
-    held.start()
-    pausing.generation = generation = engine.stream(prompt, order=order, **options)
-    gate.set()
-    held.join()
+    with stopped(engine):
+        pausing.generation = generation = engine.stream(prompt, order=order, **options)
     while engine.model.call(lambda: generation._text_request.n_generated) < n_tokens:
         assert generation.is_running
     return generation
@@ -332,7 +329,7 @@ def test_requests_of_a_batch(pages: int | None) -> None:
     """Also of one whose pages were taken away by others."""
     here, there = (InferenceEngine.from_gguf(demo.STORY, page_size=16, num_threads=1) for _ in range(2))
     if pages is not None:
-        limit = pages * here.model.pool.stride
+        limit = pages * here.model.pool.page_stride
         here = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit, prefix_cache_bytes=0)
     options = [
         {"seed": seed, "max_tokens": 100, "adapters": adapters, **SAMPLERS[name]}
@@ -546,7 +543,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
         with pytest.raises(SnapshotIncompatible, match=message):
             InferenceEngine.from_gguf(demo.STORY, **options).restore_session(data)  # type: ignore[arg-type]
     small = InferenceEngine.from_gguf(demo.STORY, page_size=1)
-    small = InferenceEngine.from_gguf(demo.STORY, page_size=1, kv_memory_limit=2 * small.model.pool.stride)
+    small = InferenceEngine.from_gguf(
+        demo.STORY, page_size=1, kv_memory_limit=2 * small.model.pool.page_stride
+    )
     with pytest.raises(KvCacheFullError):
         small.restore_session(data)
     small.check_integrity()
