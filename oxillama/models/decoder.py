@@ -7,6 +7,7 @@ hidden state; `layers/` has the blocks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.layers.streams import StreamedLayer, Streams
-from oxillama.models.page_groups import page_groups
+from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
@@ -61,7 +62,6 @@ class Decoder:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
         self.context = context or spec.context_length
-        self.page_groups = page_groups(spec)
         weights.ignore(spec.ignored)
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.streams = Streams(spec, weights) if spec.family.streams else None
@@ -92,6 +92,11 @@ class Decoder:
         own = {"x": d, "h": d, "h2": d, "y": d, **self.inputs.widths()}
         own |= self.streams.widths() if self.streams else {}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
+
+    @functools.cached_property
+    def page_groups(self) -> tuple[PageGroup, ...]:
+        """Which layers keep their keys and values together."""
+        return page_groups(self.spec)
 
     def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
         """Of each page group the kernels' `KvShape` of its pages."""
