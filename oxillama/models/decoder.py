@@ -27,6 +27,7 @@ from oxillama.weights.embedding import Embedding
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import AdaptedRows
+from oxillama.weights.panels import PanelStore
 
 
 class ForwardCancelled(Exception):
@@ -55,6 +56,7 @@ class Decoder:
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
+        self.store: PanelStore = weights.store
         self.context = context or spec.context_length
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
@@ -117,8 +119,10 @@ class Decoder:
         Raises
         ------
         ForwardCancelled : ``cancelled`` returned True.
+        ModelFileError : a file cannot be read or has changed since it was opened.
         """
         spec, n = self.spec, len(batch)
+        self.store.begin_pass()
         work.reserve(n, kv.scratch_bytes(tuner.max_threads), batch.adapted)
         step = Step(
             batch=batch,
