@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from blake3 import blake3
@@ -98,6 +98,21 @@ class PackedFacts:
     quantize: str | None
     compute: str
     panels: int = PANELS_VERSION
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> PackedFacts:
+        """Facts as JSON has them. Raises KeyError, TypeError, ValueError if they are none."""
+        facts = cls(**{**values, "files": tuple(map(tuple, values["files"]))})
+        texts = (facts.model, facts.content, facts.compute, facts.quantize or "")
+        numbers = [number for each in facts.files for number in each]
+        if not all(type(text) is str for text in texts) or {len(each) for each in facts.files} - {4}:
+            raise ValueError(f"facts: expected texts and four numbers of each file, got {values!r:.200}")
+        if (
+            any(type(number) is not int for number in (*numbers, facts.panels))
+            or type(facts.settled) is not bool
+        ):
+            raise ValueError(f"facts: expected integers, got {values!r:.200}")
+        return facts
 
 
 class MatrixKeys:
@@ -201,9 +216,7 @@ class PackedFile:
             raise self._damaged("header")
         try:
             header = json.loads(text)
-            self.facts = PackedFacts(
-                **{**header["facts"], "files": tuple(map(tuple, header["facts"]["files"]))}
-            )
+            self.facts = PackedFacts.of(header["facts"])
             matrices = [PackedMatrix(*entry) for entry in header["matrices"]]
             self._checksum = str(header["checksums"])
             byte_order = header["byte_order"]
