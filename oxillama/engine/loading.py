@@ -93,6 +93,8 @@ class LoadedModel(NotCopied):
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
             self.runner = Runner(model, pool, config.num_threads or available_cpus())
+            if packed is not None and packed.absent:
+                self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             self.adapters = Adapters(model)
             for lora, scale in self.adapters.loaded(config.adapters):
                 self.adapters.stack.push(lora, scale)

@@ -140,6 +140,7 @@ class PackedFile:
     matrices : by tensor, expert and number, in order of their panels.
     panels : where all panels lie.
     file : the open file.
+    absent : tensors of matrices that were looked for in vain.
 
     Raises
     ------
@@ -148,6 +149,7 @@ class PackedFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.file = OpenFile(Path(os.fsdecode(path)))
+        self.absent: list[str] = []
         try:
             self._read_header()
         except BaseException:
@@ -164,9 +166,10 @@ class PackedFile:
         return self.file.size
 
     def find(self, key: tuple[str, int, int], source: Source, cols: int) -> Extent | None:
-        """The panels of a matrix; None if the file does not have them in this format and shape."""
+        """The panels of a matrix; None, noted in `absent`, if the file has none of this format and shape."""
         found = self.matrices.get(key)
         if found is None or found[3:6] != (source.format.name, source.rows, cols):
+            self.absent.append(source.info.name)
             return None
         return self.panels.part(found.start, found.nbytes)
 

@@ -25,16 +25,11 @@ class PackedStore:
     packed : the file, opened for this model.
     packer : gives the memory of panels that are read, and packs matrices that the file does not have.
     mapping : whether to map the file. It is read where the system cannot.
-
-    Attributes
-    ----------
-    absent : tensors with a matrix that the file does not have as the model needs it.
     """
 
     def __init__(self, packed: PackedFile, packer: Packer, *, mapping: bool = True) -> None:
         self.packed = packed
         self.packer = packer
-        self.absent: list[str] = []
         self._keys = MatrixKeys()
         self._mapped = mapped_file(packed) if mapping else None
 
@@ -43,7 +38,6 @@ class PackedStore:
         found = [self.packed.find(self._keys.of(source), source, cols) for source in sources]
         extents = [extent for extent in found if extent is not None]
         if len(extents) < len(found):
-            self.absent += [source.info.name for source, extent in zip(sources, found) if extent is None]
             return ResidentPanels(self.packer, sources, cols)
         if self._mapped is None:
             return ReadPanels(self.packer, sources, extents)
