@@ -35,7 +35,7 @@ def panel_store(packed: PackedFile | None, config: EngineConfig) -> Callable[[Pa
     """Where the linear layers of a model get their panels: from its packed file, if it has one."""
     if packed is None:
         return ResidentStore
-    return partial(PackedStore, packed, mapping=config.packed_mapping)
+    return partial(PackedStore, packed, mapping=config.packed_access == "map")
 
 
 def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:
