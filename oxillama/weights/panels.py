@@ -6,6 +6,8 @@ matrices when the layer is applied. `ResidentStore` packs them at first use and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from oxillama.weights.packer import Packer, Source
@@ -40,12 +42,22 @@ class PanelStore(Protocol):
         ...
 
     def begin_pass(self) -> None:
-        """Called before each pass over the layers. Raises ModelFileError if a file is not what it was."""
+        """Called before linear layers are applied. Raises ModelFileError if a file is not what it was."""
         ...
 
     def end_pass(self) -> None:
-        """Called when a pass has used its last panels. Raises ModelFileError as `begin_pass`."""
+        """Called afterwards, even if that failed. Raises ModelFileError as `begin_pass`."""
         ...
+
+
+@contextmanager
+def panels_in_use(store: PanelStore) -> Iterator[None]:
+    """A block that applies linear layers. Raises ModelFileError as `PanelStore.begin_pass`."""
+    store.begin_pass()
+    try:
+        yield
+    finally:
+        store.end_pass()
 
 
 class ResidentPanels:
