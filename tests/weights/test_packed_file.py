@@ -90,6 +90,15 @@ def test_where_panels_lie(tmp_path: Path) -> None:
     assert packed.nbytes == packed.panels.start + packed.panels.nbytes + DIGEST * len(packed.matrices)
 
 
+@pytest.mark.parametrize("size", [64, 1000, 4096, 1 << 16])
+def test_the_pieces_that_are_written_make_no_difference(
+    path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = path.read_bytes()
+    monkeypatch.setattr(packed_file, "LARGE_PAGE", size)
+    assert pack_model(path.with_name("m.gguf")).read_bytes() == expected
+
+
 def test_nobody_may_write_to_it(path: Path) -> None:
     assert path.stat().st_mode & 0o222 == 0
     assert pack_model(path.with_name("m.gguf")) == path  # in place of the old one
