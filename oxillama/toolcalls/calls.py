@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 
 from oxillama.toolcalls.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
 from oxillama.toolcalls.schemas import ANY, json_of, loads
@@ -112,7 +113,11 @@ class Arguments:
             stop = yield from source.until(stops, lambda text: self.calls.arguments(inner(text)))
             self.calls.arguments('"')
         else:
-            text, stop = yield from source.text_until(stops)
+            text, stop = ("", "")
+            if types & {"array", "object"}:
+                text, stop = yield from container(source, stops)
+            if not stop:
+                text, stop = yield from source.text_until(stops)
             self.calls.arguments(json_of(text, types))
         if not stop:
             raise MalformedCall(f"expected {stops[-1]}, got the end of the text")
@@ -120,6 +125,25 @@ class Arguments:
     def end(self) -> None:
         self.calls.arguments("}" if self.keys else "{}")
         self.calls.end()
+
+
+def container(source: Source, stops: tuple[str, ...]) -> Reading[tuple[str, str]]:
+    """An array or object in JSON, whose strings may hold a stop, and the stop behind it.
+
+    Both are "", and nothing is read, where something else comes first.
+    """
+    pieces = [(yield from source.spaces())]
+    stop = ""
+    if (yield from source.next()) in ("[", "{"):
+        with suppress(MalformedCall):
+            yield from source.json(pieces.append)
+            pieces.append((yield from source.spaces()))
+            stop = yield from source.one_of(stops)
+    text = "".join(pieces)
+    if not stop:
+        source.unread(text)
+        text = ""
+    return text, stop
 
 
 def inner(text: str) -> str:

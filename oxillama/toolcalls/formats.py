@@ -67,10 +67,39 @@ class ToolCallGrammar:
         """What a call ends with; "" if it ends with its JSON."""
         return self.close
 
+    @property
+    def delimiters(self) -> tuple[str, ...]:
+        """All texts that mean something to the format; special tokens may be parts of them."""
+        found = (*self.opens, self.close, *(self.reasoning or ()), self.quote, *self.dropped)
+        return tuple(text for text in (*found, *_INSIDE.get(self.style, ())) if text)
+
+    def without_calls(self) -> ToolCallGrammar:
+        """The same reasoning, and no calls: what looks like one is text."""
+        if self.style == "harmony":  # its channels are not told apart without it
+            return self
+        return replace(self, style="none", opens=(), close="", ends_reasoning=False)
+
     def begins_in_reasoning(self, prompt: str) -> bool:
         """Whether a prompt ends inside reasoning, so that what follows begins there."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
 
+
+_INSIDE = {
+    "keys": ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "mistral": ("[CALL_ID]", "[ARGS]"),
+    "sections": ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    "invoke": ("<｜DSML｜invoke name=", "<｜DSML｜parameter name="),
+    "harmony": (
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|constrain|>",
+        "<|end|>",
+        "<|call|>",
+        "<|return|>",
+    ),
+}
+"""Texts inside calls or messages, by style."""
 
 THINK = ("<think>", "</think>")
 REASONINGS = (THINK, ("[THINK]", "[/THINK]"))
