@@ -88,7 +88,7 @@ class CallRules:
 
         def write(tool: Tool) -> Node:
             name = json.dumps(tool.name, ensure_ascii=False)
-            head = [Text('{"name":'), SPACE, Text(f"{name},"), SPACE, Text(f'"{key}":'), SPACE]
+            head: list[Node] = [Text('{"name":'), SPACE, Text(f"{name},"), SPACE, Text(f'"{key}":'), SPACE]
             tail: list[Node] = []
             if id:
                 digits = Repeat(Chars(((48, 57), (65, 90), (97, 122))), 9, 9)

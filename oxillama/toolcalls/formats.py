@@ -6,8 +6,9 @@ writes earlier calls in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 from oxillama.config import checks
 
@@ -58,6 +59,30 @@ class ToolCallGrammar:
             if not isinstance(text, str) or not text.strip():
                 raise checks.refuse(name, "a text that is not empty", text)
         return ToolCallGrammar("custom", "tagged", (open,), close, reasoning)
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> ToolCallGrammar:
+        """The format of which ``dataclasses.asdict`` gave the fields. Raises ConfigError for other values."""
+        found = dict(plain)
+        for key in ("opens", "marks", "unlike", "dropped"):
+            found[key] = checks.texts(key, found.get(key, ()), empty=False)
+        if found.get("reasoning") is not None:
+            pair = checks.texts("reasoning", found["reasoning"], empty=False)
+            found["reasoning"] = pair
+            if len(pair) != 2:
+                raise checks.refuse("reasoning", "a text before and one after it", pair)
+        for key in ("name", "style", "close", "quote"):
+            checks.encodable(key, found.setdefault(key, ""))
+        checks.one_of("style", found["style"], {row.style for row in _ROWS})
+        for key in ("reasoning_anywhere", "ends_reasoning"):
+            checks.boolean(key, found.setdefault(key, False))
+        unknown = set(found) - {f.name for f in fields(ToolCallGrammar)}
+        if unknown:
+            raise checks.refuse("message_format", "fields of a format", sorted(unknown))
+        made = ToolCallGrammar(**found)
+        if not made.opens and made.style not in ("none",):
+            raise checks.refuse("opens", "a text that a call begins with", made.opens)
+        return made
 
     def open_delimiter(self) -> str:
         """What a call begins with; "" if there are none."""
