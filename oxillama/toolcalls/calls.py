@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 
 from oxillama.toolcalls.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
 from oxillama.toolcalls.schemas import ANY, json_of, loads
@@ -19,6 +18,7 @@ class Calls:
     source : what they are read from. It keeps the text behind the last complete call.
     tools : names of the tools that there are; None if they are not known.
     types : JSON types by names of tool and parameter.
+    constrained : whether calls follow their grammar, so that one without arguments is cut off.
     n_begun, n_failed : calls of the message that have begun, and that failed.
     """
 
@@ -28,8 +28,10 @@ class Calls:
         emit: Callable[[Event], None],
         tools: frozenset[str] | None,
         types: dict[tuple[str, str], frozenset[str]],
+        constrained: bool = False,
     ) -> None:
         self.source = source
+        self.constrained = constrained
         self.emit = emit
         self.tools = tools
         self.types = types
@@ -56,6 +58,8 @@ class Calls:
         """Raises MalformedCall if the arguments are not an object."""
         assert self._open is not None
         text = "".join(self._pieces)
+        if not text and self.constrained:
+            raise MalformedCall("expected arguments, got the end of the text")
         if not text:
             self.arguments(text := "{}")
         args = parsed_object(text)
@@ -115,7 +119,7 @@ class Arguments:
         else:
             text, stop = ("", "")
             if types & {"array", "object"}:
-                text, stop = yield from container(source, stops)
+                text, stop = yield from container(source, stops, self.calls.constrained)
             if not stop:
                 text, stop = yield from source.text_until(stops)
             self.calls.arguments(json_of(text, types))
@@ -127,18 +131,22 @@ class Arguments:
         self.calls.end()
 
 
-def container(source: Source, stops: tuple[str, ...]) -> Reading[tuple[str, str]]:
+def container(source: Source, stops: tuple[str, ...], surely: bool) -> Reading[tuple[str, str]]:
     """An array or object in JSON, whose strings may hold a stop, and the stop behind it.
 
-    Both are "", and nothing is read, where something else comes first.
+    Both are "", and nothing is read, where something else comes first. If what begins as one is ``surely``
+    one, MalformedCall is raised where it has no end.
     """
     pieces = [(yield from source.spaces())]
     stop = ""
     if (yield from source.next()) in ("[", "{"):
-        with suppress(MalformedCall):
+        try:
             yield from source.json(pieces.append)
             pieces.append((yield from source.spaces()))
             stop = yield from source.one_of(stops)
+        except MalformedCall:
+            if surely:
+                raise
     text = "".join(pieces)
     if not stop:
         source.unread(text)

@@ -61,7 +61,8 @@ class MessageParser:
         self._events: list[Event] = []
         self._source = Source()
         names = None if tools is None else tool_names(tools)
-        self._calls = Calls(self._source, self._add, names, parameter_types(tools or ()))
+        types = parameter_types(tools or ())
+        self._calls = Calls(self._source, self._add, names, types, constrained)
         self._text = _Text(self._add, TextPart)
         self._reading = self._harmony() if grammar.style == "harmony" else self._message()
 

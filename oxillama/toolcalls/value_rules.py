@@ -15,7 +15,7 @@ from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text
 from oxillama.toolcalls.schemas import types_of
 
-ANY_ORDER = 5
+ANY_ORDER = 6
 """Arguments in tags come in any order where a tool has at most so many, else in the order of its schema."""
 
 _JSON_LIKE = {
@@ -61,10 +61,12 @@ class Tool:
     def of(cls, function: Mapping[str, Any]) -> Tool:
         """Of a function as chat templates take it. One that tells of no parameters takes none."""
         schema = function.get("parameters") or {}
-        if not set(schema) - {"$schema", "type", "title", "description"} or (
-            schema.get("properties") == {}
-            and not set(schema) - {*_TAGGED, "additionalProperties"}
-            and not schema.get("additionalProperties")
+        named = set(schema) - {"$schema", "type", "title", "description", "additionalProperties"}
+        is_open = bool(schema.get("additionalProperties"))
+        if (
+            schema.get("type", "object") == "object"
+            and not is_open
+            and not (named - {"properties", "required"} or schema.get("properties") or schema.get("required"))
         ):
             schema = {"type": "object", "properties": {}, "additionalProperties": False}
         return cls(function["name"], schema, function.get("strict") is not False)
@@ -102,7 +104,7 @@ class ValueRules:
         """
         with _named(tool):
             members = {
-                key: self._between(before + key + between, self._value(tool, key, stop), stop + after)
+                key: self._between(before + key + between, self._value(tool, key, stop.strip()), stop + after)
                 for key in self._keys(tool, (between, "<", ">", "\n"))
             }
             return self._in_order(tool, members)
