@@ -18,6 +18,9 @@ WINDOW = 16
 """Pieces of text that a stream may run ahead of its reader."""
 
 
+MOST_NAME = 200
+"""Characters of a `GenerationOptions.request_id`."""
+
 DRAFT_ACCEPTANCE = ("seeded", "rejection")
 """Rules by which a drafted token is accepted."""
 
@@ -53,6 +56,8 @@ class GenerationOptions:
     tool_choice : "auto", "none" (no call), "required" (at least one), or the name of the tool to be called
         once, alone or in OpenAI's form.
     parallel_tool_calls : whether one answer may have several calls.
+    request_id : what logs and traces call the request: 1 to 200 characters that can be printed. None for its
+        number in the engine.
 
     Raises
     ------
@@ -78,6 +83,7 @@ class GenerationOptions:
     tools: Sequence[Any] | None = field(default=None, hash=False)
     tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False)
     parallel_tool_calls: bool = True
+    request_id: str | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
@@ -101,6 +107,8 @@ class GenerationOptions:
         checks.one_of("draft_acceptance", self.draft_acceptance, DRAFT_ACCEPTANCE)
         if self.window is not None:
             self._set("window", checks.integer("window", self.window, 1))
+        if self.request_id is not None:
+            _check_request_id(self.request_id)
         if checks.boolean("receipt", self.receipt) and self.draft_acceptance == "rejection":
             raise ConfigError(
                 "receipt: cannot be combined with draft_acceptance rejection, "
@@ -178,6 +186,14 @@ class GenerationFields(SamplerFields, total=False):
     tools: Sequence[Any] | None
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    request_id: str | None
+
+
+def _check_request_id(value: Any) -> None:
+    """Raises ConfigError for a name that would not stay on its line of a log."""
+    name = checks.encodable("request_id", value)
+    if not (0 < len(name) <= MOST_NAME and name.isprintable()):
+        raise checks.refuse("request_id", f"1 to {MOST_NAME} characters that can be printed", value)
 
 
 FIELD_NAMES = tuple(f.name for f in fields(GenerationOptions))
