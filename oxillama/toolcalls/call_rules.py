@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Chars, Node, Repeat, Seq, Text, Tokens
@@ -35,6 +36,7 @@ class CallRules:
         self._tools = tools
         self._book = book
         self._special = special
+        self._blocks: dict[tuple[bool, bool], Node] = {}
         self._values = ValueRules(book, self.mark, grammar.quote)
 
     def mark(self, text: str) -> Node:
@@ -57,6 +59,13 @@ class CallRules:
 
         ``bare`` : also a call that has no delimiter before it, in the style "bare".
         """
+        bare = bare and self.grammar.style == "bare"
+        key = (many, bare)
+        if key not in self._blocks:
+            self._blocks[key] = self._book.rule(self._written(many, bare))
+        return self._blocks[key]
+
+    def _written(self, many: bool, bare: bool) -> Node:
         writers: dict[str, Callable[[bool], Node]] = {
             "tagged": self._tagged,
             "keys": self._keys,
@@ -64,12 +73,9 @@ class CallRules:
             "sections": self._sections,
             "invoke": self._invokes,
             "dict": self._dictionary,
-            "bare": self._objects,
+            "bare": partial(self._objects, bare=bare),
         }
-        node = writers[self.grammar.style](many)
-        if self.grammar.style == "bare":
-            node = Seq((self.mark(self.grammar.opens[0]), node)) if not bare else self._bare(node)
-        return self._book.rule(node)
+        return writers[self.grammar.style](many)
 
     def each(self, write: Callable[[Tool], Node]) -> Node:
         """Any one of the tools."""
@@ -160,8 +166,7 @@ class CallRules:
         call = self.each(lambda tool: Seq((Text(f"call:{tool.name}"), self.arguments(tool))))
         return Seq((self.mark(self.grammar.opens[0]), call, self.mark(self.grammar.close)))
 
-    def _objects(self, many: bool) -> Node:
-        return self._listed(self._object("parameters"), Seq((Text(";"), SPACE)), many)
-
-    def _bare(self, node: Node) -> Node:
-        return Seq((Repeat(self.mark(self.grammar.opens[0]), 0, 1), node))
+    def _objects(self, many: bool, bare: bool) -> Node:
+        open = self.mark(self.grammar.opens[0])
+        calls = self._listed(self._object("parameters"), Seq((Text(";"), SPACE)), many)
+        return Seq((Repeat(open, 0, 1) if bare else open, calls))
