@@ -141,8 +141,17 @@ async def arun_tools(
     return run
 
 
-class _Runner:
-    """Runs calls, each for so many seconds at most."""
+class CallRunner:
+    """Runs calls, each for so many seconds at most.
+
+    Parameters
+    ----------
+    tools, dispatcher, timeout : as for `run_tools`.
+
+    Attributes
+    ----------
+    tools : their definitions.
+    """
 
     def __init__(
         self, tools: Sequence[Any], dispatcher: ToolDispatcher | None, timeout: float | None
@@ -220,13 +229,13 @@ def _begun(
     dispatcher: ToolDispatcher | None,
     max_steps: int,
     timeout: float | None,
-) -> tuple[ToolRun, _Runner]:
+) -> tuple[ToolRun, CallRunner]:
     checks.integer("max_steps", max_steps, 1)
     if timeout is not None:
         checks.number("timeout", timeout, checks.ABOVE_ZERO)
     if isinstance(messages, (str, bytes, Mapping)):
         raise checks.refuse("messages", "a list of messages", messages)
-    return ToolRun([dict(message) for message in messages]), _Runner(tools, dispatcher, timeout)
+    return ToolRun([dict(message) for message in messages]), CallRunner(tools, dispatcher, timeout)
 
 
 def _goes_on(run: ToolRun, max_steps: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from oxillama import Grammar, GrammarState
 from oxillama.grammar import Vocabulary
@@ -125,3 +125,8 @@ def random_text(
         state.advance(token)
         text += tokens[token]
     return text.decode("utf-8", "ignore"), False
+
+
+def digit(n: Literal[1, 2, 3]) -> str:
+    """Names a digit."""
+    return f"digit {n}"
