@@ -79,9 +79,9 @@ class GenerationOptions:
     draft_acceptance: str = "seeded"
     window: int | None = WINDOW
     receipt: bool = False
-    message_format: Any = None
-    tools: Sequence[Any] | None = field(default=None, hash=False)
-    tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False)
+    message_format: Any = field(default=None, hash=False, repr=False)
+    tools: Sequence[Any] | None = field(default=None, hash=False, repr=False)
+    tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False, repr=False)
     parallel_tool_calls: bool = True
     request_id: str | None = None
 

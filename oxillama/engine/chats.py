@@ -127,7 +127,8 @@ class Chats:
         compiled = tokenizer.chat_template(str(values.get("template", "default")))
         if tools is not None and "tools" not in compiled.source:
             raise ConfigError("tools: expected a chat template that tells the model of them, got another")
-        if checked.message_format in (None, "auto"):
+        wanted = checked.message_format
+        if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
             form = format_of_source(compiled.source, tools is not None)
             checked = replace(checked, message_format=form)
         tokens = tokenizer.encode_chat(for_template(listed(messages, "messages"), compiled), **values)

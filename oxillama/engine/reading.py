@@ -94,7 +94,7 @@ class Readings:
             return wanted
         if isinstance(wanted, Mapping):
             return ToolCallGrammar.of(wanted)
-        if wanted is not None and wanted != "auto":
+        if wanted is not None and not (isinstance(wanted, str) and wanted == "auto"):
             if not isinstance(wanted, str) or wanted not in GRAMMARS:
                 names = ", ".join(GRAMMARS)
                 raise checks.refuse("message_format", f"auto, a ToolCallGrammar, or one of {names}", wanted)

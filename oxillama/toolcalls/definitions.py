@@ -98,6 +98,9 @@ def _checked(function: dict[str, Any], where: str) -> Definition:
         raise checks.refuse(f"{where}: parameters", "a JSON schema of an object", parameters)
     if not isinstance((parameters or {}).get("properties", {}), dict):
         raise checks.refuse(f"{where}: parameters: properties", "an object", (parameters or {})["properties"])
+    required = (parameters or {}).get("required", [])
+    if not isinstance(required, list) or not all(isinstance(key, str) for key in required):
+        raise checks.refuse(f"{where}: parameters: required", "a list of names", required)
     if not parameters:
         function = {**function, "parameters": {"type": "object", "properties": {}}}
     return {"type": "function", "function": function}

@@ -131,6 +131,7 @@ def unknown(a: complex) -> None: ...
         (int, r"tools\[0\]: expected a dataclass or a class with"),
         ({"name": "x", "parameters": []}, "parameters: expected a JSON schema of an object"),
         ({"name": "x", "parameters": {"properties": 3}}, "properties: expected an object"),
+        ({"name": "x", "parameters": {"required": 3}}, "required: expected a list of names, got 3"),
         ({"name": "x", "description": 3}, "description: expected a text"),
         ({"name": "<x>"}, "name: expected 1 to 128 printable characters"),
         ({"name": "x\u2028y"}, "name: expected 1 to 128 printable characters"),
