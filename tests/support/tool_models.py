@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from oxillama import Grammar, GrammarState
 from oxillama.grammar import Vocabulary
 from oxillama.toolcalls import ToolCallGrammar
@@ -112,8 +114,8 @@ def random_text(
     draw, state, text = random.Random(seed), GrammarState(grammar, vocabulary), b""
     marks = {i for i, token in enumerate(tokens) if len(token) > 9}  # delimiters, for the most part
     for _ in range(most):
-        mask = state.mask()
-        allowed = [t for t in range(len(tokens)) if mask[t >> 5] >> (t & 31) & 1]
+        bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")[: len(tokens)]
+        allowed = np.flatnonzero(bits).tolist()
         longer = [t for t in allowed if t >= 256 and t != end]
         liked = [t for t in allowed if t in marks]
         if end in allowed and draw.random() < 0.1:

@@ -39,7 +39,7 @@ def test_every_call_is_valid(name: str, choice: str, parallel: bool) -> None:
         vocabulary, tokens, ids, end = vocabulary_of(form, special)
         for in_reasoning in (False, True) if form.reasoning else (False,):
             grammar = grammar_of(form, choice, parallel=parallel, in_reasoning=in_reasoning, special=ids)
-            for seed in range(5):
+            for seed in range(10):
                 text, is_whole = random_text(grammar, vocabulary, tokens, end, seed, 300)
                 read = form if choice != "none" else form.without_calls()
                 parser = MessageParser(read, TOOLS, in_reasoning, constrained=True)
