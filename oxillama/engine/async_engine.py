@@ -144,8 +144,7 @@ class AsyncEngine(NotCopied):
         """The answer to a conversation, as `InferenceEngine.chat`: text, or with tools a `Completion`."""
         generation = self.stream_chat(messages, options, template=template, **fields)
         completion = await generation
-        text = text_of(completion)
-        return text if generation.options.tools is None else completion
+        return text_of(completion) if generation.options.tools is None else completion
 
     def stream_chat(
         self,

@@ -100,9 +100,9 @@ class Chats:
             messages, options, tools=tools, template=template, callback=callback, **fields
         )
         completion = generation.result()
-        text = text_of(completion)
+        answer = text_of(completion) if generation.options.tools is None else completion
         self._last.generation = generation
-        return text if generation.options.tools is None else completion
+        return answer
 
     def stream_chat(
         self,

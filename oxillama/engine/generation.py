@@ -411,7 +411,12 @@ class MessageEvents(Iterator[MessageEvent], AsyncIterator[MessageEvent]):
 
 
 def text_of(completion: Completion) -> str:
-    """The text alone. Raises GenerationTimeout if the timeout cut it."""
+    """The text alone.
+
+    Raises GenerationTimeout if the timeout cut it, ConfigError if there are calls, which would be lost.
+    """
+    if completion.tool_calls:
+        raise ConfigError("tools: expected stream(...).result(), which has the calls, got generate")
     if completion.finish_reason == "timeout":
         n = len(completion.tokens)
         raise GenerationTimeout(f"timeout: it came after {n} tokens of the text", completion.text)

@@ -202,6 +202,11 @@ def test_wrong_options(engine: InferenceEngine, fields: dict[str, Any], reason: 
         engine.stream_chat(ASK, **fields)
 
 
+def test_generate_does_not_lose_calls(engine: InferenceEngine) -> None:
+    with pytest.raises(ConfigError, match=r"tools: expected stream\(...\).result\(\), which has the calls"):
+        engine.generate("a", tools=[ROOM], **ONE)
+
+
 def test_templates_that_cannot_tell_of_tools(tmp_path: Path) -> None:
     plain = tool_model(tmp_path / "a.gguf", "{{ messages[0].content }}")
     with InferenceEngine(plain) as engine:
