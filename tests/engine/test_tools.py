@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import jsonschema
 import pytest
 
-from oxillama import AsyncEngine, ConfigError, InferenceEngine, demo
+from oxillama import AsyncEngine, ConfigError, GenerationOptions, InferenceEngine, demo
 from oxillama.toolcalls import (
     GRAMMARS,
     ArgumentsPart,
@@ -111,6 +111,16 @@ def test_no_call_is_chosen(engine: InferenceEngine) -> None:
     fields: dict[str, Any] = {"logit_bias": {open: 8.0}, "seed": 1, "max_tokens": 60, "temperature": 2.0}
     found = engine.chat(ASK, tools=TOOLS, tool_choice="none", **fields)
     assert found.tool_calls == [] and found.failed_calls == [] and "<tool_call>" not in found.text
+
+
+def test_what_looks_like_a_call_is_text_where_there_are_none(engine: InferenceEngine) -> None:
+    text = '{"name": "room", "parameters": {"n": 1}}'
+    for choice, kind in (("none", TextPart), ("auto", CallStart)):
+        options = GenerationOptions(tools=[ROOM], tool_choice=choice, message_format="llama3")
+        reading = engine.model.readings.of(options, [1])
+        assert reading is not None and reading.grammar is not None and reading.grammar.matches(text)
+        parser = reading.parser()
+        assert isinstance((parser.feed(text) + parser.finish())[0], kind)
 
 
 def test_reasoning(engine: InferenceEngine) -> None:
