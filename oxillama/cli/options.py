@@ -114,6 +114,7 @@ EXCLUDED = (
     *("priority", "salt", "window"),  # no effect on a single request
     *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
+    *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats, which have their own
 )
 """Fields without an option."""
 
