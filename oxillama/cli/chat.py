@@ -14,6 +14,7 @@ from oxillama.cli.console import read_text, say
 from oxillama.cli.conversation import Conversation
 from oxillama.cli.generate import load_engine, show
 from oxillama.cli.message_input import MessageInput
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.sessions import KeptSession, add_session_option
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_commands(commands: Any) -> None:
         description="Talks to a model in the chat template of its file. A line is a message, or a command: "
         f"{HINT}.",
     )
-    chat.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(chat)
     chat.add_argument("--system", metavar="TEXT", help="system message")
     chat.add_argument(
         *("--chat-template", "--template"),
@@ -57,7 +58,7 @@ def add_commands(commands: Any) -> None:
 
 def run_chat(args: argparse.Namespace) -> int:
     chosen = options.generation_options(args)
-    engine = load_engine(options.engine_config(args, args.model), args)
+    engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)
     tokenizer = chat_tokenizer(engine, args.template)
     conversation = Conversation(args.system)
     kept = None
