@@ -1,11 +1,11 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
 Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
-imatrix), `convert`, `hub` (pull, list, rm), `bench`, `doctor`. A command is a function from the parsed
-arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe.
-`options` makes arguments from the configuration dataclasses, `models` finds the model, `program` turns errors
-into exit codes, `console` reads and writes text, `progress` shows bars, `sessions` keeps a session for the
-next process. To start quickly, a module imports NumPy and the kernels only inside its commands.
+imatrix), `convert`, `hub` (pull, list, rm), `serve`, `bench`, `doctor`. A command is a function from the
+parsed arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken
+pipe. `options` makes arguments from the configuration dataclasses, `models` finds the model, `program` turns
+errors into exit codes, `console` reads and writes text, `progress` shows bars, `sessions` keeps a session for
+the next process. To start quickly, a module imports NumPy and the kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -27,6 +27,7 @@ from oxillama.cli import (
     hub,
     info,
     quantize,
+    serve,
     snapshot,
     tokenize,
     verify,
@@ -47,7 +48,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"oxillama {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (generate, chat, verify, info, snapshot, tokenize, quantize, convert, hub, bench, doctor):
+    for module in (
+        generate,
+        chat,
+        verify,
+        info,
+        snapshot,
+        tokenize,
+        quantize,
+        convert,
+        hub,
+        serve,
+        bench,
+        doctor,
+    ):
         module.add_commands(commands)
     return parser
 

@@ -50,7 +50,7 @@ OUTPUTS: dict[str, Arguments] = {
 }
 """The same for each file that a command writes."""
 
-MODELLESS = ("demo", "doctor", "list")
+MODELLESS = ("demo", "doctor", "list", "serve")
 
 
 def error_of(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
