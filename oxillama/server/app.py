@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
-from oxillama.server import chat, completions, status, tokens, vectors
+from oxillama.server import chat, completions, native, status, tokens, vectors
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
 from oxillama.server.hosting import Hosted
@@ -31,6 +31,9 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/v1/models/{model:path}", status.model),
     ("GET", "/models", status.models),
     ("GET", "/props", status.props),
+    ("POST", "/completion", native.completion),
+    ("POST", "/completions", native.completion),
+    ("POST", "/infill", native.infill),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
     ("POST", "/apply-template", tokens.apply_template),

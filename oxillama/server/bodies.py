@@ -83,6 +83,24 @@ class CompletionBody(Generating):
     suffix: str | None = None
 
 
+class NativeBody(Body):
+    """llama-server's."""
+
+    prompt: Prompts
+    model: str | None = None
+    stream: bool = False
+    n_probs: int = Field(0, ge=0, le=100)
+    return_tokens: bool = False
+    post_sampling_probs: Literal[False] = False
+
+
+class InfillBody(NativeBody):
+    prompt: str = ""
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[Any] = Field(default_factory=list, max_length=0)
+
+
 class JsonSchemaFormat(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 

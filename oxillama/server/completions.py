@@ -20,10 +20,12 @@ from oxillama.engine.samples import best_samples
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import CompletionBody, read_body
 from oxillama.server.errors import ApiError
+from oxillama.server.infill import infill_tokens
 from oxillama.server.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
+    checked_prompt,
     connected,
     deltas,
     in_thread,
@@ -72,8 +74,6 @@ def plan_of(engine: InferenceEngine, body: CompletionBody) -> Plan:
         raise ApiError(400, f"best_of: expected at least n, {n}, got {most}", param="best_of")
     if body.stream and most > n:
         raise ApiError(400, f"best_of: expected n, {n}, for a stream, got {most}", param="best_of")
-    if body.suffix:
-        raise ApiError(400, "suffix: expected none; /infill takes it as input_suffix", param="suffix")
     options = options_of(
         body.rest,
         engine.config.sampler,
@@ -82,7 +82,20 @@ def plan_of(engine: InferenceEngine, body: CompletionBody) -> Plan:
         logprobs=True if most > n or body.logprobs is not None else None,
         top_logprobs=body.logprobs or None,
     )
-    return Plan(body, prompt_lists(engine, body.prompt), options, n, most, body.logprobs)
+    prompts = prompt_lists(engine, body.prompt)
+    if body.suffix:
+        prompts = [with_suffix(engine, prompt, body.suffix) for prompt in listed(body.prompt)]
+    return Plan(body, prompts, options, n, most, body.logprobs)
+
+
+def listed(prompt: Any) -> list[str | list[int]]:
+    """The prompts of a body."""
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
+
+
+def with_suffix(engine: InferenceEngine, prompt: str | list[int], suffix: str) -> list[int]:
+    """A prompt for what stands between it and a suffix."""
+    return checked_prompt(engine, infill_tokens(engine, prompt, suffix, "suffix"))
 
 
 async def completions(request: Request) -> Response | EventStream:
@@ -128,12 +141,9 @@ class Answer:
 
     def prompt_text(self, index: int) -> str:
         """The prompt of a choice, as text."""
-        prompt = self.plan.body.prompt
-        if isinstance(prompt, str):
-            return prompt
         number = index // self.plan.n
-        chosen = prompt[number] if not isinstance(prompt[0], int) else prompt
-        return chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(self.plan.prompts[number])
+        chosen = listed(self.plan.body.prompt)[number]
+        return chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(chosen)
 
     def logprobs(self) -> CompletionLogprobs:
         return CompletionLogprobs(self.engine.tokenizer, bool(self.plan.top))

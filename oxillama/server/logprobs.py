@@ -25,18 +25,20 @@ def token_name(tokenizer: TokenizerBridge, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
+def chat_entry(tokenizer: TokenizerBridge, token: int, logprob: float) -> dict[str, Any]:
+    """A token with its log-probability and its bytes."""
+    data = tokenizer.token_bytes(token)
+    return {"token": token_name(tokenizer, token), "logprob": finite(logprob), "bytes": list(data)}
+
+
 def chat_logprobs(tokenizer: TokenizerBridge, sampled: Sequence[SampledToken]) -> dict[str, Any]:
     """Of the tokens of a message, but for the one that ends it."""
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
-        data = tokenizer.token_bytes(token)
-        return {"token": token_name(tokenizer, token), "logprob": finite(logprob), "bytes": list(data)}
 
     return {
         "content": [
             {
-                **entry(each.token, each.raw.logprob),
-                "top_logprobs": [entry(token, logprob) for token, logprob in each.raw.top],
+                **chat_entry(tokenizer, each.token, each.raw.logprob),
+                "top_logprobs": [chat_entry(tokenizer, token, logprob) for token, logprob in each.raw.top],
             }
             for each in sampled
             if not tokenizer.is_eos(each.token)

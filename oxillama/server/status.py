@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from oxillama._version import __version__
-from oxillama.config import SamplerConfig
+from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.metrics import MetricsSnapshot
 from oxillama.server.options import OPTIONS
@@ -92,11 +93,15 @@ async def props(request: Request) -> Response:
     """What llama-server's clients ask of it."""
     here = served(request)
     engine = here.hosted.ready()
+    usual = GenerationOptions.of(None, {"max_tokens": None}, engine.config.sampler)
     tokenizer = engine.tokenizer
     template = "default" in tokenizer.chat_template_names
     return JSONResponse(
         {
-            "default_generation_settings": {"n_ctx": engine.context_size, "params": settings(engine)},
+            "default_generation_settings": {
+                "n_ctx": engine.context_size,
+                "params": settings(usual),
+            },
             "total_slots": engine.config.scheduler.max_sequences,
             "model_alias": here.hosted.name,
             "model_path": str(engine.config.model_path or ""),
@@ -113,13 +118,9 @@ def special_text(engine: InferenceEngine, token: int | None) -> str:
     return "" if token is None else engine.tokenizer.token_text(token)
 
 
-def settings(engine: InferenceEngine) -> dict[str, Any]:
-    """The sampling options of a request that says nothing, by their names in a body."""
-    sampler: SamplerConfig = engine.config.sampler
-    plain = (bool, int, float, str)
-    found = {
-        name: getattr(sampler, option.field)
-        for name, option in OPTIONS.items()
-        if hasattr(sampler, option.field)
-    }
-    return {name: value for name, value in found.items() if isinstance(value, plain)}
+def settings(options: GenerationOptions) -> dict[str, Any]:
+    """The options of a request, by their names in a body; those with plain values."""
+    both = {field.name: getattr(options, field.name) for field in fields(options)}
+    both |= vars(options.sampler)
+    found = {name: both[option.field] for name, option in OPTIONS.items()}
+    return {name: value for name, value in found.items() if isinstance(value, (bool, int, float, str))}

@@ -249,7 +249,7 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
         ({"seed": 1.5}, "seed", "seed: expected an integer"),
         ({"stop": [""]}, "stop", "stop: expected strings that are not empty"),
         ({"stop": 5}, "stop", "stop: expected strings"),
-        ({"suffix": "x"}, "suffix", "suffix: expected none"),
+        ({"suffix": "x"}, "suffix", "suffix: expected a model with tokens for infill"),
         ({"model": "gpt-4"}, "model", "model: expected story, got gpt-4"),
         ({"speculate": "/etc/passwd"}, "speculate", 'speculate: expected one of "off", "lookup", "self"'),
         ({"adapters": "/etc/passwd"}, "adapters", "adapters: is no option"),
