@@ -16,7 +16,7 @@ from typing import Any
 
 from oxillama.errors import ModelFileError
 from oxillama.hub.cached import snapshot_files
-from oxillama.hub.library import is_answer, library, reason_of, silent_bar
+from oxillama.hub.library import bars, is_answer, library, reason_of
 from oxillama.hub.names import HubName, model_files
 
 CHUNK = 1 << 22
@@ -79,8 +79,8 @@ def fetch(
         if is_new:
             announce(file)
         try:
-            bar = None if progress else silent_bar()
-            path = Path(hub.hf_hub_download(name.repo, file.path, token=token, tqdm_class=bar, **place))
+            with bars(progress):
+                path = Path(hub.hf_hub_download(name.repo, file.path, token=token, **place))
         except Exception as error:
             raise ModelFileError(f"{name}: {file.path}: {reason_of(hub, error)}") from error
         if is_new or check:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from oxillama.errors import ConfigError
@@ -19,17 +22,18 @@ def library() -> Any:
     return huggingface_hub
 
 
-def silent_bar() -> Any:
-    """A class of progress bars that show nothing."""
-    from importlib import import_module
-
-    tqdm: Any = import_module("huggingface_hub.utils").tqdm
-
-    class Silent(tqdm):  # type: ignore[misc]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{**options, "disable": True})
-
-    return Silent
+@contextmanager
+def bars(shown: bool) -> Iterator[None]:
+    """Shows progress bars inside the block, or none; the setting is the whole process's."""
+    utils: Any = import_module("huggingface_hub.utils")
+    if shown or utils.are_progress_bars_disabled():
+        yield
+        return
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        utils.enable_progress_bars()
 
 
 def is_answer(hub: Any, error: Exception) -> bool:
