@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
-    from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
+    from oxillama.engine.metrics import EngineMetrics, metrics_text
+    from oxillama.engine.metrics_snapshot import MetricsSnapshot
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.engine.session import Session
@@ -174,6 +175,7 @@ __all__ = [
     "beam_generate",
     "collect_imatrix",
     "flash_attention_forward",
+    "metrics_text",
     "pool_hidden_states",
     "quantize_model",
     "sample",
@@ -212,7 +214,7 @@ _LATER = {
     "KvCachePool": "oxillama.cache.kv_pool",
     "LoadedLora": "oxillama.adapters.lora",
     "LoraStack": "oxillama.adapters.stack",
-    "MetricsSnapshot": "oxillama.engine.metrics",
+    "MetricsSnapshot": "oxillama.engine.metrics_snapshot",
     "PagedKvCache": "oxillama.cache.kv",
     "Receipt": "oxillama.receipts.receipt",
     "Verification": "oxillama.engine.verification",
@@ -235,6 +237,7 @@ _LATER = {
     "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
     "pool_hidden_states": "oxillama.engine.embedding",
+    "metrics_text": "oxillama.engine.metrics",
     "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",

@@ -73,6 +73,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         "chat template": template_words(tokenizer),
         **({} if memory is None else memory_rows(memory)),
         "unused tensors": facts["surplus"] or None,
+        "ignored tensors": facts["ignored"] or None,
         "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
     }
     print_rows([label, shortened(value)] for label, value in rows.items() if value is not None)

@@ -101,6 +101,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "tokenizer_path": {"type": str, "metavar": "FILE"},
     "ssl_certfile": {"type": str, "metavar": "FILE"},
     "ssl_keyfile": {"type": str, "metavar": "FILE"},
+    "trace": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
 
@@ -116,7 +117,7 @@ MADE_OF: dict[str, Callable[[Any], Any]] = {
 EXCLUDED = (
     *("model_path", "sampler", "scheduler"),  # set by MODEL, by the sampling options, and for servers only
     *("priority", "salt", "window"),  # no effect on a single request
-    *("logprobs", "top_logprobs", "keep_logits"),  # no effect on the text
+    *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
 )
 """Fields without an option."""

@@ -126,6 +126,8 @@ class EngineConfig:
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
         none.
     scheduler : how requests share the engine.
+    trace : file to which the times of steps, layers and requests are written, in Chrome's trace event format,
+        which Perfetto shows; a file that is there is replaced. None for no trace.
 
     Raises
     ------
@@ -150,13 +152,14 @@ class EngineConfig:
     draft_corpus: Texts | tuple[Texts, ...] = ()
     draft_max: int = DRAFT_MAX
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    trace: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in INTEGERS.items():
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, checks.integer(name, value, low, high))
-        for name in ("model_path", "tokenizer_path", "speculate"):
+        for name in ("model_path", "tokenizer_path", "speculate", "trace"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
@@ -206,3 +209,4 @@ class EngineFields(TypedDict, total=False):
     draft_corpus: Texts | tuple[Texts, ...]
     draft_max: int
     scheduler: SchedulerConfig
+    trace: str | os.PathLike[str] | None

@@ -17,7 +17,7 @@ from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.embedding import PoolingMode
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.metrics import MetricsSnapshot
+from oxillama.engine.metrics_snapshot import MetricsSnapshot
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
 from oxillama.sampling.logprobs import SampledToken

@@ -105,7 +105,7 @@ CONVERTED: dict[str, Convert] = {
 """Fields whose values are not JSON's own."""
 
 NOT_OFFERED = (
-    *("sampler", "window", "keep_logits"),  # the server's own
+    *("sampler", "window", "keep_logits", "request_id"),  # the server's own
     *("logprobs", "top_logprobs"),  # each interface has its form
     "adapters",  # paths
 )
