@@ -40,7 +40,7 @@ class Plan:
         return Reader(engine, self.prompt, self.body.reasoning_format, is_constrained)
 
 
-def plan_of(engine: InferenceEngine, body: ChatBody) -> Plan:
+def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
     """What a body asks for. Raises ApiError, and errors of the library."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
@@ -51,6 +51,7 @@ def plan_of(engine: InferenceEngine, body: ChatBody) -> Plan:
         {"max_tokens": None},
         logprobs=body.logprobs or None,
         top_logprobs=body.top_logprobs or None,
+        request_id=request_id,
         **({} if body.response_format is None else constraint_of(body.response_format)),
     )
     return Plan(body, checked_prompt(engine, prompt_tokens(engine, body), name="messages"), options)
@@ -77,7 +78,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     body = await read_body(request, ChatBody)
     here.hosted.check_name(body.model)
     engine = here.hosted.ready()
-    plan = await in_thread(plan_of, engine, body)
+    plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
     return await connected(request, whole(here, engine, plan))

@@ -67,7 +67,7 @@ class Plan:
         return self.body.echo and self.top is not None
 
 
-def plan_of(engine: InferenceEngine, body: CompletionBody) -> Plan:
+def plan_of(engine: InferenceEngine, body: CompletionBody, request_id: str) -> Plan:
     """What a body asks for. Raises ApiError, and errors of the library."""
     n, most = body.n, body.n if body.best_of is None else body.best_of
     if most < n:
@@ -81,6 +81,7 @@ def plan_of(engine: InferenceEngine, body: CompletionBody) -> Plan:
         {"max_tokens": MAX_TOKENS},
         logprobs=True if most > n or body.logprobs is not None else None,
         top_logprobs=body.logprobs or None,
+        request_id=request_id,
     )
     prompts = prompt_lists(engine, body.prompt)
     if body.suffix:
@@ -103,7 +104,7 @@ async def completions(request: Request) -> Response | EventStream:
     body = await read_body(request, CompletionBody)
     here.hosted.check_name(body.model)
     engine = here.hosted.ready()
-    plan = await in_thread(plan_of, engine, body)
+    plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
     return await connected(request, whole(here, engine, plan))

@@ -55,6 +55,7 @@ class Listening:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 bound.bind((config.host, config.port))
+                bound.listen()  # whoever comes before the event loop runs waits
             except OSError as error:
                 where = f"{config.host}:{config.port}"
                 raise ConfigError(

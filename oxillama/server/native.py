@@ -41,7 +41,7 @@ class Plan:
     options: GenerationOptions
 
 
-def options_for(engine: InferenceEngine, body: NativeBody) -> GenerationOptions:
+def options_for(engine: InferenceEngine, body: NativeBody, request_id: str) -> GenerationOptions:
     """The options of a body. Raises ApiError, ConfigError."""
     return options_of(
         body.rest,
@@ -49,6 +49,7 @@ def options_for(engine: InferenceEngine, body: NativeBody) -> GenerationOptions:
         type(body).model_fields,
         {"max_tokens": None},
         top_logprobs=body.n_probs or None,
+        request_id=request_id,
     )
 
 
@@ -57,7 +58,8 @@ async def completion(request: Request) -> Response | EventStream:
     body = await read_body(request, NativeBody)
 
     def plan(engine: InferenceEngine) -> Plan:
-        return Plan(body, prompt_lists(engine, body.prompt), options_for(engine, body))
+        options = options_for(engine, body, request.state.request_id)
+        return Plan(body, prompt_lists(engine, body.prompt), options)
 
     return await answer(request, body, plan)
 
@@ -70,7 +72,7 @@ async def infill(request: Request) -> Response | EventStream:
         prefix = body.input_prefix + body.prompt
         tokens = infill_tokens(engine, prefix, body.input_suffix, "input_suffix")
         checked = checked_prompt(engine, tokens, name="input_prefix, input_suffix")
-        return Plan(body, [checked], options_for(engine, body))
+        return Plan(body, [checked], options_for(engine, body, request.state.request_id))
 
     return await answer(request, body, plan)
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from oxillama._version import __version__
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.metrics import MetricsSnapshot
+from oxillama.engine.metrics_snapshot import MetricsSnapshot
 from oxillama.server.options import OPTIONS
 from oxillama.server.state import served
 
@@ -43,8 +43,9 @@ async def health(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus, under our names and under llama-server's."""
-    found = served(request).hosted.ready().metrics
-    text = found.prometheus() + llama_server_text(found.snapshot())
+    hosted = served(request).hosted
+    found = hosted.ready().metrics
+    text = found.prometheus({"model_name": hosted.name}) + llama_server_text(found.snapshot())
     return PlainTextResponse(text, media_type=PROMETHEUS)
 
 

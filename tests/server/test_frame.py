@@ -40,9 +40,9 @@ def test_metrics_have_both_names(client: Client) -> None:
     answer = client.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     values = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
-    assert float(values["oxillama:generation_tokens_total"]) >= 4
+    assert float(values['oxillama:generation_tokens_total{model_name="story"}']) >= 4
     assert values["llamacpp:tokens_predicted_total"] == str(
-        int(float(values["oxillama:generation_tokens_total"]))
+        int(float(values['oxillama:generation_tokens_total{model_name="story"}']))
     )
     assert values["llamacpp:requests_processing"] == "0"
 
@@ -84,6 +84,11 @@ def test_the_access_log(client: Client, caplog: pytest.LogCaptureFixture) -> Non
 
         until(lambda: len(lines()) == 2)  # they are written behind the answers
     first, second = lines()
+    name = "log-me-three"
+    with caplog.at_level(logging.INFO, "oxillama"):
+        client.ask("/v1/completions", HELLO, headers={"X-Request-Id": name})
+        named = [record for record in caplog.records if getattr(record, "request_id", None) == name]
+    assert named  # the engine's log calls the request so
     assert first.startswith("log-me 127.0.0.1 GET /health 200 ")
     assert second.startswith("log-me-too 127.0.0.1 POST /v1/completions 400 ")
 
