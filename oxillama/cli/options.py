@@ -101,6 +101,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "tokenizer_path": {"type": str, "metavar": "FILE"},
     "ssl_certfile": {"type": str, "metavar": "FILE"},
     "ssl_keyfile": {"type": str, "metavar": "FILE"},
+    "prefix_cache_dir": {"type": str, "metavar": "FOLDER"},
     "trace": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
