@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
-RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
+RecurrentMixer = Literal[
+    "mamba", "mamba2", "plamo2", "shortconv", "rwkv6", "rwkv7", "delta", "kda", "attention+mamba2"
+]
 Mixer = Literal["attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
@@ -82,11 +84,14 @@ class Routing:
     shared_gate : the output of the shared expert is multiplied by a learned sigmoid.
     scales_input : an expert's weight multiplies its input, not its output.
     gated : experts have a gate matrix.
-    beside_dense : in layers with a dense block, the outputs of both are added and multiplied by sqrt(1/2).
+    beside_dense : a dense block in layers with experts: none, "" ; "scaled": if the file has one, the sum of
+        both outputs is multiplied by sqrt(1/2); "normed": both norm their inputs and their outputs.
     bias : a number for each expert, ``exp_probs_b.bias``, is added to its weight for the choice alone: "no",
         "yes", or "auto" (if the file has it).
     layers : those with experts: as the file has "stated", or those that have a "router" tensor.
-    reads : input of the router: that of the block, "normed", or the hidden state before the "layer".
+    reads : input of the router: that of the block, "normed"; the hidden state before the "layer"; or that
+        before the "block", normed without weights and multiplied by ``ffn_gate_inp.scale`` / sqrt(n_embd).
+    scaled_outputs : each expert's output has a factor, ``ffn_down_exps.scale``.
     shared_gate_up : gate and up matrices of the shared expert are one tensor.
 
     Raises
@@ -102,10 +107,11 @@ class Routing:
     shared_gate: bool = False
     scales_input: bool = False
     gated: bool = True
-    beside_dense: bool = False
+    beside_dense: Literal["", "scaled", "normed"] = ""
     bias: Literal["no", "yes", "auto"] = "auto"
     layers: Literal["stated", "router"] = "stated"
-    reads: Literal["normed", "layer"] = "normed"
+    reads: Literal["normed", "layer", "block"] = "normed"
+    scaled_outputs: bool = False
     shared_gate_up: bool = False
 
     def __post_init__(self) -> None:
@@ -158,6 +164,7 @@ class Family:
     ignored_keys : keys of other families' options that files state, and that have no effect in the family.
     ignores : tensors that files may have and the model does not use, as patterns of `fnmatch`:
         "attn_output.bias", "nextn.*". Others that the model does not use are told as a warning.
+    next_token : a block behind the layers that files may have can draft (`models/next_token.py`).
     at_layers : facts of the models with so many layers.
     rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), or "none".
     longrope : ``rope_factors_long`` and ``_short`` are used whatever the file calls its scaling.
@@ -167,6 +174,7 @@ class Family:
     rope_on_windows_only : layers without a window do not rotate.
     no_rope_every : every n-th layer does not rotate; 0 for none.
     norm : "rms" or "layer".
+    any_epsilon : files may state the epsilon of RMS norms as that of layer norms.
     norm_weight : norms have weights.
     norm_bias : norms have biases: "no", "yes" or "auto".
     residual : "sequential"; "parallel" (attention and the feed-forward block have the same input); "post" (a
@@ -179,7 +187,8 @@ class Family:
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), or a recurrent one.
+    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), "attention+mamba2" (the
+        sum of both for the same input), or a recurrent one.
     recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
         ``mixer`` where no layer attends; the file need not state heads then.
     feed_forward : "dense" (or experts), "" for none, or that of an RWKV version.
@@ -199,7 +208,8 @@ class Family:
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where one layer of n has none (0: all layers have it).
     full_layer : which layer of n that is, the "last" or the "first".
-    score_scale : of attention: key_dim^-0.5, or "embd/heads": (n_embd / heads)^-0.5; the file may state it.
+    score_scale : of attention: key_dim^-0.5, "embd/heads": (n_embd / heads)^-0.5, or "one"; the file may
+        state it.
     centred_windows : a position attends to those at most half a window before or behind it.
     chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
@@ -210,11 +220,15 @@ class Family:
         ("none"), or any of these ("auto").
     routing : of experts, None where the family has none.
     positions : learned position embeddings: "no", "yes" or "auto".
+    per_layer_input : each layer adds a gated projection of an embedding of its own (Gemma 3n).
+    streams : the hidden state is one of four, which each layer predicts and corrects (Gemma 3n).
+    output_scale : the hidden state after a layer has a factor, ``layer_output_scale``, if the file has it.
     token_types : the first row of a table of token types is added to embeddings.
     causal : a position attends to no later one.
     output : output matrix: its "own", the embedding table ("tied"), either ("auto"), or "none" (an encoder).
     classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
         of the first token's hidden state), "last" (projection of the last token's, then softmax).
+    projections : matrices that files may have for pooled hidden states, one after the other.
     unadapted : matrices that LoRA adapters do not change, because llama.cpp multiplies them without adapters.
 
     Raises
@@ -228,6 +242,7 @@ class Family:
     only: tuple[Only, ...] = ()
     ignored_keys: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    next_token: bool = False
     at_layers: tuple[AtLayers, ...] = ()
     rope: Literal["norm", "neox", "none"] = "norm"
     longrope: bool = False
@@ -236,6 +251,7 @@ class Family:
     rope_on_windows_only: bool = False
     no_rope_every: int = 0
     norm: Literal["rms", "layer"] = "rms"
+    any_epsilon: bool = False
     norm_weight: bool = True
     norm_bias: Literal["no", "yes", "auto"] = "no"
     residual: Literal["sequential", "parallel", "post", "auto"] = "sequential"
@@ -261,7 +277,7 @@ class Family:
     window: int = 0
     window_period: int = 0
     full_layer: Literal["last", "first"] = "last"
-    score_scale: Literal["key_dim", "embd/heads"] = "key_dim"
+    score_scale: Literal["key_dim", "embd/heads", "one"] = "key_dim"
     centred_windows: bool = False
     chunk: int = 0
     soft_cap: float = 0.0
@@ -272,10 +288,14 @@ class Family:
     gate: Literal["pair", "fused", "none", "auto"] = "pair"
     routing: Routing | None = None
     positions: Literal["no", "yes", "auto"] = "no"
+    per_layer_input: bool = False
+    streams: bool = False
+    output_scale: bool = False
     token_types: bool = False
     causal: bool = True
     output: Literal["auto", "own", "tied", "none"] = "auto"
     classifier: Literal["", "cls", "last"] = ""
+    projections: tuple[str, ...] = ()
     unadapted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

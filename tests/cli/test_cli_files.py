@@ -96,6 +96,7 @@ def test_info_as_json(model: Path) -> None:
             "state": 0,
         },
         "surplus": [],
+        "ignored": [],
         "supported": True,
         "missing": [],
     }

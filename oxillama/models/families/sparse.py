@@ -55,6 +55,7 @@ DOTS1 = register(
 GLM4_MOE = register(
     PLAIN.derive(
         "glm4moe",
+        next_token=True,
         ffn_norm="post_attention_norm",
         qk_norm_optional=True,
         routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert", bias="yes"),
@@ -207,8 +208,7 @@ MIMO2 = register(
 def step_layers(spec: Spec, read: Reader) -> Spec:
     """Step 3.5: layers without a window rotate half as many dimensions; gates have limits."""
     whole, local = spec.ropes
-    n_rot = read.size("rope.dimension_count_swa", whole.n_rot)
-    ropes = replace(whole, n_rot=whole.n_rot // 4 * 2), replace(local, n_rot=n_rot)
+    ropes = replace(whole, n_rot=whole.n_rot // 4 * 2), local
     limits = zip(
         read.amounts("swiglu_clamp_exp", spec.n_layers), read.amounts("swiglu_clamp_shexp", spec.n_layers)
     )
