@@ -90,6 +90,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "order": {"type": stage_names, "metavar": "A;B;..."},
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
+    "packed": {"type": str, "metavar": "auto|make|off|FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
     "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
@@ -113,6 +114,7 @@ EXCLUDED = (
     *("priority", "salt", "window"),  # no effect on a single request
     *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
+    *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats, which have their own
 )
 """Fields without an option."""
 
