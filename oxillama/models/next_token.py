@@ -19,6 +19,7 @@ from oxillama.models.batch import Batch
 from oxillama.models.decoder import Decoder, load_frequencies
 from oxillama.models.layers.layer import load_layer
 from oxillama.models.layers.norm import load_norm
+from oxillama.models.page_groups import page_groups
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.embedding import Embedding
@@ -87,6 +88,7 @@ class NextTokenHead(Decoder):
         others = tuple(replace(layer, n_kv_heads=0) for layer in spec.layers)
         self.spec = replace(spec, layers=(*others, replace(attends, window=0, kv_from=None)), recurrent=None)
         self.kernels, self.context = weights.kernels, target.context
+        self.page_groups = page_groups(self.spec)
         self.inputs = NextTokenInput(self.spec, weights, block)
         self.streams = self.classifier = self.projection = None
         self.layers = [load_layer(self.spec, i, weights)]

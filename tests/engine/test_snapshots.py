@@ -8,7 +8,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
