@@ -314,7 +314,7 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
         "PagedBatch.attend": lambda: Call(
             made.attend,
             "out scratch",
-            "sinks slopes",
+            "sinks slopes biases",
             "window chunk",
             layer=1,
             q=normal(3, 64),
@@ -329,6 +329,7 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
             softcap=3.0,
             sinks=normal(4),
             slopes=normal(4),
+            biases=normal(4, 7),
         ),
     }
 

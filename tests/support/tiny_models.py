@@ -189,10 +189,11 @@ class Running:
         max_pages: int = 10**6,
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
+        context: int | None = None,
     ) -> None:
         file = ModelFile.open(data)
         self.weights = Weights(file, load(target), n_threads, compute=compute)
-        self.model = Decoder(read_spec(file), self.weights)
+        self.model = Decoder(read_spec(file), self.weights, context)
         self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
         applied = [Applied(lora, bind(lora, self.model), scale, start) for lora, scale, start in adapters]
