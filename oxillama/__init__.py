@@ -49,6 +49,7 @@ from oxillama.errors import (
     RewindNotSupported,
     SamplingError,
     SnapshotIncompatible,
+    SpecSnapshotIncompatible,
     TokenizerError,
 )
 
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.sampling.sampler import Sampler
     from oxillama.session.snapshot import EngineSnapshot
+    from oxillama.session.speculative import SpeculativeEngineSnapshot
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
@@ -157,12 +159,14 @@ __all__ = [
     "Sequence",
     "Session",
     "SnapshotIncompatible",
+    "SpecSnapshotIncompatible",
     "SpecStats",
     "SpeculationStats",
     "SpeculativeConfig",
     "SpeculativeDecoder",
     "SpeculativeDeltaSync",
     "SpeculativeEngine",
+    "SpeculativeEngineSnapshot",
     "Timings",
     "TokenConstraint",
     "TokenLogprobs",
@@ -200,6 +204,7 @@ _LATER = {
     "BeamSearchConfig": "oxillama.engine.beams",
     "EngineMetrics": "oxillama.engine.metrics",
     "EngineSnapshot": "oxillama.session.snapshot",
+    "SpeculativeEngineSnapshot": "oxillama.session.speculative",
     "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",
     "Session": "oxillama.engine.session",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
+from oxillama.models.family import RecurrentMixer
 from oxillama.models.preflight import Preflight, preflight
 
 SIZES = {
@@ -91,7 +92,7 @@ def describe_attention(spec: Spec) -> dict[str, Any] | None:
     return {
         "kind": kind,
         "layers": len(layers),
-        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.ropes[0].n_rot,
+        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.latent.rotated,
         "value_width": spec.value_dim if spec.latent is None else spec.latent.kv_rank,
         "windows": windows or None,
         "windowed_layers": windowed if windows else None,
@@ -118,7 +119,7 @@ def describe_rotation(spec: Spec, file: ModelFile) -> str | None:
 
 def describe_recurrent(spec: Spec, state_bytes: int) -> dict[str, Any] | None:
     """The recurrent layers and the size of their states; None for a model without them."""
-    mixers = Counter(layer.mixer for layer in spec.layers if not layer.n_kv_heads)
+    mixers = Counter(layer.mixer for layer in spec.layers if layer.mixer in get_args(RecurrentMixer))
     if not mixers:
         return None
     return {"kind": " and ".join(mixers), "layers": mixers.total(), "state_bytes": state_bytes}
@@ -192,7 +193,7 @@ def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
         "tables": found.table_bytes,
         "kv_per_token": found.kv_bytes,
         "context": spec.context_length,
-        "kv_at_context": {kind: n * spec.context_length for kind, n in found.kv_bytes.items()},
+        "kv_at_context": found.kv_context_bytes,
         "state": found.state_bytes,
     }
 

@@ -26,6 +26,9 @@ MAX_DECODE_WAIT_MS = 100
 PREFIX_CACHE_BYTES = 512 << 20
 """Bytes of keys and values that are kept for prompts that begin alike."""
 
+PREFIX_CACHE_DIR_BYTES = 4 << 30
+"""Bytes of files that are kept for prompts of other processes."""
+
 Texts = str | os.PathLike[str] | bytes
 """A text file: its path, or what is in it."""
 
@@ -43,6 +46,7 @@ INTEGERS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**64 - 1),
     "kv_memory_limit": (1, math.inf),
     "prefix_cache_bytes": (0, math.inf),
+    "prefix_cache_dir_bytes": (0, math.inf),
     "draft_max": (1, 64),
 }
 """Lowest and highest value of the integers of `EngineConfig`."""
@@ -125,6 +129,10 @@ class EngineConfig:
         and what the rows of a step were measured to cost.
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
         none.
+    prefix_cache_dir : folder in which keys, values and states of prompts are kept, too, for later processes
+        and for others at the same time. Prompts can be told from what is in it, so it is made for its owner
+        alone. None for nowhere.
+    prefix_cache_dir_bytes : most bytes of the files in it; those used longest ago go first.
     scheduler : how requests share the engine.
     trace : file to which the times of steps, layers and requests are written, in Chrome's trace event format,
         which Perfetto shows; a file that is there is replaced. None for no trace.
@@ -147,6 +155,8 @@ class EngineConfig:
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
+    prefix_cache_dir: str | os.PathLike[str] | None = None
+    prefix_cache_dir_bytes: int = PREFIX_CACHE_DIR_BYTES
     adapters: Adapters = ()
     speculate: str | os.PathLike[str] | None = None
     draft_corpus: Texts | tuple[Texts, ...] = ()
@@ -159,9 +169,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, checks.integer(name, value, low, high))
-        for name in ("model_path", "tokenizer_path", "speculate", "trace"):
+        for name in ("model_path", "tokenizer_path", "speculate", "prefix_cache_dir", "trace"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
+        if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
+            raise ConfigError("prefix_cache_dir: needs prefix_cache_bytes, into which its files are read")
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
@@ -204,6 +216,8 @@ class EngineFields(TypedDict, total=False):
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int
+    prefix_cache_dir: str | os.PathLike[str] | None
+    prefix_cache_dir_bytes: int
     adapters: Adapters
     speculate: str | os.PathLike[str] | None
     draft_corpus: Texts | tuple[Texts, ...]

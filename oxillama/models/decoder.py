@@ -7,7 +7,7 @@ hidden state; `layers/` has the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.layers.streams import StreamedLayer, Streams
+from oxillama.models.page_groups import page_groups
 from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
@@ -66,6 +67,7 @@ class Decoder:
                 f"a context (context_size) of at most {spec.most_context} tokens, all of which it chooses"
             )
             raise LoadError(f"{key}: expected {wanted}, got {self.context}")
+        self.page_groups = page_groups(spec)
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context)
@@ -98,24 +100,15 @@ class Decoder:
         own |= self.streams.widths() if self.streams else {}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
 
-    def kv_dims(self) -> tuple[int, int, int, int]:
-        """Layers, key heads, and widths of a key and a value, as the cache stores them."""
-        spec = self.spec
-        if spec.latent is not None:
-            rank = spec.latent.kv_rank
-            return len(spec.attending), 1, rank + spec.latent.rotated, rank
-        if not spec.attending:  # pages of a model without keys only count tokens
-            return 1, 1, 1, 1
-        return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim
-
-    def kv_shape(self, kv_type: int, page_size: int) -> Any:
-        """The kernels' `KvShape` of this model's pages."""
-        return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
+    def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
+        """Of each page group the kernels' `KvShape` of its pages."""
+        shape = self.kernels.attention.KvShape
+        return [shape(*group.sizes, kv_type, page_size) for group in self.page_groups]
 
     def hidden_states(
         self,
         batch: Batch,
-        kv: Any,
+        kv: Sequence[Any],
         work: Workspace,
         tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
@@ -125,7 +118,8 @@ class Decoder:
         Parameters
         ----------
         batch : the rows.
-        kv : the kernels' `PagedBatch` over the same rows, into which their keys and values are stored.
+        kv : of each page group the kernels' `PagedBatch` over the same rows, into which their keys and values
+            are stored.
         work : buffers, overwritten.
         tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
@@ -139,7 +133,8 @@ class Decoder:
         ForwardCancelled : ``cancelled`` returned True.
         """
         spec, n = self.spec, len(batch)
-        work.reserve(n, kv.scratch_bytes(tuner.max_threads), batch.adapted)
+        scratch = max(part.scratch_bytes(tuner.max_threads) for part in kv)
+        work.reserve(n, scratch, batch.adapted)
         step = Step(
             batch=batch,
             kv=kv,
@@ -175,7 +170,7 @@ class Decoder:
     def forward(
         self,
         batch: Batch,
-        kv: Any,
+        kv: Sequence[Any],
         work: Workspace,
         tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,

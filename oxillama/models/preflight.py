@@ -34,6 +34,7 @@ class Preflight:
     weight_bytes : memory of the packed matrices.
     table_bytes : bytes of the embedding tables, which stay in the file.
     kv_bytes : memory of the keys and values of a token, by KV type.
+    kv_context_bytes : of those that a sequence as long as the training context keeps.
     state_bytes : memory of the recurrent state of a sequence.
     """
 
@@ -44,6 +45,7 @@ class Preflight:
     weight_bytes: int = 0
     table_bytes: int = 0
     kv_bytes: dict[str, int] = field(default_factory=dict)
+    kv_context_bytes: dict[str, int] = field(default_factory=dict)
     state_bytes: int = 0
 
 
@@ -89,7 +91,14 @@ def preflight(file: ModelFile) -> Preflight:
     except (LoadError, GGUFError) as error:
         return Preflight((str(error), *reasons), spec, tokenizer)
     page = EngineConfig.page_size
-    kv = {name: model.kv_shape(id, page).page_bytes // page for name, id in KV_TYPES.items()}
+    kv, whole = dict.fromkeys(KV_TYPES, 0), dict.fromkeys(KV_TYPES, 0)
+    for name, id in KV_TYPES.items() if spec.attending else ():
+        for group, shape in zip(model.page_groups, model.kv_shapes(id, page)):
+            context, reach = spec.context_length, group.reach
+            kv[name] += shape.page_bytes // page
+            whole[name] += (
+                shape.page_bytes // page * (min(context, reach.most) if reach.is_limited else context)
+            )
     return Preflight(
         reasons=tuple(reasons),
         spec=spec,
@@ -97,6 +106,7 @@ def preflight(file: ModelFile) -> Preflight:
         surplus=tuple(weights.unused()),
         weight_bytes=weights.packed_bytes,
         table_bytes=sum(table.table.nbytes for table in model.inputs.tables()),
-        kv_bytes=kv if spec.attending else dict.fromkeys(kv, 0),
+        kv_bytes=kv,
+        kv_context_bytes=whole,
         state_bytes=4 * model.state_floats,
     )

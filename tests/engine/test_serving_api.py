@@ -21,7 +21,7 @@ from oxillama import (
     demo,
 )
 from tests.support.kernels import same_bits
-from tests.support.waiting import stopped, until
+from tests.support.waiting import idle, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -36,15 +36,24 @@ def engine() -> InferenceEngine:
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     engine.reset()
+    idle(engine)
     engine.check_integrity()
-    engine.model.prefix_cache.clear()
+    engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.runner.pool.n_used == 0
 
 
 def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -> None:
     alone = [engine.generate(p, sampler=GREEDY, max_tokens=30) for p in PROMPTS]
     before = engine.metrics_snapshot().steps
-    assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=30) == alone
+    found: list[object] = []
+    asking = threading.Thread(
+        target=lambda: found.append(engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=30))
+    )
+    with stopped(engine):  # they arrive together, however long that takes
+        asking.start()
+        until(lambda: engine.model.thread._inbox.qsize() >= len(PROMPTS))
+    asking.join(30)
+    assert found == [alone]
     assert engine.metrics_snapshot().steps - before < 100  # alone they would be four times thirty
     assert engine.generate_batch([]) == []
 
@@ -57,11 +66,11 @@ def test_a_batch_may_be_larger_than_the_queue(engine: InferenceEngine) -> None:
 
 
 def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
-    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.model.runner.pool.stride)
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.model.runner.pool.page_stride)
     prompts = ["One day", "word " * 100, "A boat"]
     with pytest.raises(KvCacheFullError):
         small.generate_batch(prompts, sampler=GREEDY, max_tokens=5)
-    assert not small.model.scheduler.running
+    idle(small)  # the others were cancelled
     texts = small.generate_batch(prompts, sampler=GREEDY, max_tokens=5, return_exceptions=True)
     assert isinstance(texts[1], KvCacheFullError)
     assert [texts[0], texts[2]] == [engine.generate(p, sampler=GREEDY, max_tokens=5) for p in prompts[::2]]
@@ -73,7 +82,7 @@ def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
 
 
 def test_memory_stays_under_its_limit(engine: InferenceEngine) -> None:
-    limit = 10 * engine.model.runner.pool.stride
+    limit = 10 * engine.model.runner.pool.page_stride
     small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit)
     expected = engine.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40)
     assert small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40) == expected
@@ -150,7 +159,7 @@ def test_snapshots_of_the_own_sequence(engine: InferenceEngine) -> None:
     assert same_bits(engine.prefill(tokens[18:]), whole[-1])
     for other in (
         InferenceEngine.from_gguf(demo.DRAFT),
-        InferenceEngine.from_gguf(demo.STORY, page_size=64),
+        InferenceEngine.from_gguf(demo.STORY, compute="f32"),
         InferenceEngine.from_gguf(demo.STORY, kv_type="f32"),
     ):
         other.prefill(tokens[:3])
@@ -179,16 +188,16 @@ def test_generations_and_the_own_sequence_take_turns(engine: InferenceEngine) ->
 def test_two_threads_share_batches(engine: InferenceEngine) -> None:
     expected = [engine.generate(p, sampler=GREEDY, max_tokens=100) for p in PROMPTS]
     texts: dict[int, str] = {}
-    barrier = threading.Barrier(len(PROMPTS))
 
     def work(i: int) -> None:
-        barrier.wait()
         texts[i] = engine.generate(PROMPTS[i], sampler=GREEDY, max_tokens=100)
 
     before = engine.metrics_snapshot().steps
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
-    for thread in threads:
-        thread.start()
+    with stopped(engine):
+        for thread in threads:
+            thread.start()
+        until(lambda: engine.model.thread._inbox.qsize() >= len(PROMPTS))
     for thread in threads:
         thread.join(60)
     assert [texts[i] for i in range(len(PROMPTS))] == expected
@@ -226,10 +235,10 @@ def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
     assert whole.startswith(generation.text)
     assert len(generation.text) < len(whole)
     with pytest.raises(GenerationTimeout) as caught:
-        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.03)
+        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.005)
     assert whole.startswith(caught.value.text)
     with pytest.raises(TimeoutError):
-        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.03)
+        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.005)
 
 
 @pytest.mark.parametrize(

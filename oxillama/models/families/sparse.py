@@ -57,6 +57,7 @@ GLM4_MOE = register(
     PLAIN.derive(
         "glm4moe",
         options=("rope.dimension_sections",),
+        next_token=True,
         ffn_norm="post_attention_norm",
         qk_norm_optional=True,
         routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert", bias="yes"),

@@ -22,7 +22,9 @@ KERNEL_GATINGS = {"softmax_after_topk": "chosen"}
 
 
 class MixtureOfExperts:
-    """The experts of one layer. Only the matrices of experts that the batch uses are read.
+    """The experts of one layer; with ``latent`` they read and write a narrower state, through two matrices.
+
+    Only the matrices of experts that the batch uses are read.
 
     Rows are grouped by expert, and many experts run in one call. A token's outputs are added in the order of
     the experts' numbers, so that the sum has the same bits in every batch.
@@ -41,9 +43,11 @@ class MixtureOfExperts:
         shared: FeedForward | None,
         shared_gate: Linear | None,
         scale: float,
+        latent: tuple[Linear, Linear] | None = None,
         output_scales: np.ndarray | None = None,
     ) -> None:
         self.kernels = kernels
+        self.latent = latent
         self.sizes = sizes
         self.scales_input = routing.scales_input
         self.router_has_input = routing.reads != "normed"
@@ -62,12 +66,14 @@ class MixtureOfExperts:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
         experts = [m for pair in zip(self.first.members, self.down.members) for m in pair]
-        return [self.router, *experts, *shared, *gate]
+        return [self.router, *(self.latent or ()), *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
+        if self.latent is not None:
+            own |= dict.fromkeys(("expert_input", "expert_sum"), self.down.rows)
         if self.router_has_input:
             own["router_input"] = self.n_embd
         return merge_widths(own, self.shared.widths() if self.shared else {})
@@ -79,8 +85,18 @@ class MixtureOfExperts:
         counts, rows, factors = self._route(h, step)
         numbers = np.flatnonzero(counts)
         counts = counts[numbers]
+        read, written = h, out
+        if self.latent is not None:
+            read, written = (
+                step.work.rows(f"expert_{name}", len(h), self.down.rows) for name in ("input", "sum")
+            )
+            self.latent[0].apply(h, read, step)
+            written[:] = 0
         for some, taken in step.work.rounds(counts.tolist()):
-            self._run_experts(numbers[some].tolist(), counts[some], h, rows[taken], factors[taken], out, step)
+            args = numbers[some].tolist(), counts[some], read, rows[taken], factors[taken], written
+            self._run_experts(*args, step)
+        if self.latent is not None:
+            self.latent[1].apply(written, out, step, True)
         if self.shared is not None:
             self._run_shared(self.shared, h, out, step)
         if self.scale != 1:
@@ -129,7 +145,7 @@ class MixtureOfExperts:
         if self.scales_input:
             h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
         hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.down.cols)
-        y = work.rows("routed", n, self.n_embd)
+        y = work.rows("routed", n, self.down.rows)
         self.first.apply(numbers, counts, h, taken, hidden, step, rows)
         if self.first.rows == 2 * self.down.cols:
             self.activation.gate(hidden, fed, n_threads)
@@ -164,9 +180,14 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
         names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
     else:
         names = [gate, up]
-    first = weights.grouped_linear(names, d, sizes.n_experts)
+    latent, width = None, sizes.latent or d
+    if sizes.latent:
+        into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
+        latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
+    first = weights.grouped_linear(names, width, sizes.n_experts)
     scaled = routing.scaled_outputs
-    down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts, scaled)
+    down_name = [(f"{block}.ffn_down_exps", width)]
+    down = weights.grouped_linear(down_name, sizes.width, sizes.n_experts, scaled)
     bias = f"{block}.exp_probs_b.bias"
     if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
         bias = ""
@@ -189,6 +210,7 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
         shared,
         shared_gate,
         scale,
+        latent,
         weights.vector(f"{block}.ffn_down_exps.scale", sizes.n_experts) if scaled else None,
     )
 
