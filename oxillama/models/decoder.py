@@ -55,8 +55,8 @@ class Decoder:
 
     Raises
     ------
-    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; or a rotary factor is
-        not above 0.
+    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
+        above 0; or the context is longer than the model supports.
     """
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
@@ -64,7 +64,14 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
         self.context = context or spec.context_length
+        if spec.most_context and self.context > spec.most_context:
+            key = f"{spec.family.name}.attention.indexer.top_k"
+            wanted = (
+                f"a context (context_size) of at most {spec.most_context} tokens, all of which it chooses"
+            )
+            raise LoadError(f"{key}: expected {wanted}, got {self.context}")
         weights.ignore(spec.ignored)
+        weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.streams = Streams(spec, weights) if spec.family.streams else None
         self.layers: list[Layer | StreamedLayer] = [
