@@ -23,8 +23,10 @@ from benchmarks import (
     receipts,
     runs,
     sampling,
+    server,
     serving,
     speculation,
+    starting,
 )
 from oxillama.bench.report import Row
 from oxillama.cli.program import Parser
@@ -43,6 +45,10 @@ def parser() -> argparse.ArgumentParser:
     _add_common(load, new=8)
     load.set_defaults(run=run_load, command="load")
 
+    begin = commands.add_parser("start", help="the first token of a new process, and memory of several")
+    starting.add_arguments(begin)
+    begin.set_defaults(run=starting.run)
+
     alone = commands.add_parser("kernels", help="speed of the matrix products alone, by format and tokens")
     kernels.add_arguments(alone)
     alone.set_defaults(run=kernels.run)
@@ -58,6 +64,10 @@ def parser() -> argparse.ArgumentParser:
     turns = commands.add_parser("handover", help="what the engine thread costs a stream, and waits for turns")
     handover.add_arguments(turns)
     turns.set_defaults(run=handover.run)
+
+    over_http = commands.add_parser("server", help="what HTTP costs a text, and a client that goes away")
+    server.add_arguments(over_http)
+    over_http.set_defaults(run=server.run)
 
     told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
     observing.add_arguments(told)

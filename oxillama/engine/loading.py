@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import load_decoder, load_weights, new_pool
+from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters, matrix_bytes
@@ -30,7 +31,9 @@ from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
+from oxillama.engine.reading import Reading, Readings
 from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
 from oxillama.engine.request_log import RequestLog
@@ -95,12 +98,15 @@ class LoadedModel(NotCopied):
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
-            weights = load_weights(file, self.kernels, config, progress)
+            packed, self.packed_note = open_packed(file, config)
+            weights = load_weights(file, self.kernels, config, progress, panel_store(packed, config))
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
             if config.trace is not None:
                 self.parts = Traced(config.trace, self.name)
             self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
+            if packed is not None and packed.absent:
+                self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             disk = (
                 None
                 if config.prefix_cache_dir is None
@@ -127,6 +133,7 @@ class LoadedModel(NotCopied):
         gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, matrix_bytes(model))
         self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
         self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
+        self.readings = Readings(tokenizer)
         self.thread.loop = self.parts.loop(self.runner, self.scheduler, self.metrics, RequestLog())
         gauges.load_seconds = time.perf_counter() - started
         log.info(
@@ -176,6 +183,8 @@ class LoadedModel(NotCopied):
             found.append(
                 f"context_size: {self.context_size} is more than the {trained} the model was trained with"
             )
+        if self.packed_note:
+            found.append(self.packed_note)
         for message in found:
             warnings.warn(message, stacklevel=stacklevel + 1)
 
@@ -225,11 +234,15 @@ class LoadedModel(NotCopied):
                 f"top_logprobs: expected at most {self.spec.n_vocab}, got {options.n_top_logprobs}"
             )
         assert options.sampler is not None
-        sampler = self.sampler(options.sampler)
-        request = TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
+        reading = self.readings.of(options, sequence.tokens)
+        sampler = self.sampler(constrained(options, reading))
+        request = TextRequest(
+            sequence, options, sampler, self.tokenizer, self.context_size, key=key, reading=reading, **kind
+        )
         if options.receipt:
             facts = (self.fingerprint, self.config, self.context_size, sequence.adapters, request.prompt)
-            request.recorder = Recorder(receipt_head(*facts, options, sampler.seed))
+            followed = replace(options, sampler=sampler.config)
+            request.recorder = Recorder(receipt_head(*facts, followed, sampler.seed))
         drafter = self.drafter(options.speculate)
         if drafter is not None:
             by_rejection = options.draft_acceptance == "rejection"
@@ -261,6 +274,21 @@ class LoadedModel(NotCopied):
     def __del__(self) -> None:
         if hasattr(self, "thread"):
             self.thread.close(wait=False)
+
+
+def constrained(options: GenerationOptions, reading: Reading | None) -> SamplerConfig:
+    """The options of the sampler, with the grammar of the text that is to be read.
+
+    Raises ConfigError if there are two grammars, or if a receipt could not tell where the text ends.
+    """
+    assert options.sampler is not None
+    if reading is not None and reading.shown and options.receipt and options.stop:
+        raise ConfigError("receipt: cannot be combined with stop strings where special tokens are text")
+    if reading is None or reading.grammar is None:
+        return options.sampler
+    if options.sampler.constraint is not None:
+        raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
+    return replace(options.sampler, grammar=reading.grammar)
 
 
 class Gauges:

@@ -7,11 +7,10 @@ character whose bytes are spread over several tokens comes out whole, streamed o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
@@ -19,6 +18,9 @@ from oxillama.tokenizer.encoder import Encoder, VocabularyEncoder
 from oxillama.tokenizer.tokenizer_json import read_tokenizer_json
 from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
 from oxillama.tokenizer.vocabulary_reader import read_vocabulary
+
+if TYPE_CHECKING:
+    from oxillama.chat.template import ChatTemplate
 
 
 class TokenizerBridge:
@@ -242,9 +244,14 @@ class TokenizerBridge:
         stream = self.stream_decoder(skip_special, continuing=continuing)
         return map(stream.piece, ids)
 
-    def stream_decoder(self, skip_special: bool = True, *, continuing: bool = False) -> StreamDecoder:
-        """A decoder for ids that arrive one at a time; see `StreamDecoder`."""
-        return StreamDecoder(self.vocab, self._pieces, skip_special, continuing)
+    def stream_decoder(
+        self, skip_special: bool = True, *, continuing: bool = False, shown: Collection[int] = ()
+    ) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time; see `StreamDecoder`.
+
+        ``shown`` are special tokens whose names are part of the text all the same.
+        """
+        return StreamDecoder(self.vocab, self._pieces, skip_special, continuing, shown)
 
     # ------------------------------------------------------------------ chat
 
@@ -268,6 +275,8 @@ class TokenizerBridge:
         ChatTemplateError
             The file has no such template, or it is not valid.
         """
+        from oxillama.chat.template import ChatTemplate  # an engine starts without Jinja
+
         source = self.chat_template_source(name)
         cache = self.__dict__.setdefault("_compiled_templates", {})
         if name not in cache:
