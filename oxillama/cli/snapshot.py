@@ -8,6 +8,7 @@ from typing import Any
 
 from oxillama.cli.console import human_bytes, print_json, print_rows
 from oxillama.cli.options import add_command
+from oxillama.config.engine import MAX_CONTEXT
 from oxillama.errors import ModelFileError
 
 
@@ -41,9 +42,10 @@ def run_snapshot(args: argparse.Namespace) -> int:
     if args.json:
         print_json(facts)
         return 0
-    from oxillama.session.values import refusals
+    from oxillama.session.values import Reader, refusals
 
     with refusals():
+        n_cached = Reader("header", facts).integer("n_cached", 0, MAX_CONTEXT)
         model = ModelFacts.of(facts.get("model"))
         draft = ModelFacts.of(facts.get("draft")) if is_pair else None
     settings = ", ".join(f"{name} {value}" for name, value in model.fingerprint.settings)
@@ -54,8 +56,8 @@ def run_snapshot(args: argparse.Namespace) -> int:
         "model file": model.path or None,
         "drafts with": None if draft is None else draft.path or draft.name or draft.architecture,
         "fingerprint": f"{model.fingerprint.display()} ({settings})",
-        "tokens": f"{facts.get('n_tokens')}, of which {facts.get('n_cached')} were run",
-        "keys and values": f"{model.kv_type}, {human_bytes(sum(model.kv_bytes(int(facts['n_cached']))))}",
+        "tokens": f"{facts.get('n_tokens')}, of which {n_cached} were run",
+        "keys and values": f"{model.kv_type}, {human_bytes(sum(model.kv_bytes(n_cached)))}",
         "recurrent state": human_bytes(4 * model.state_floats) if model.state_floats else None,
         "adapters": ", ".join(map(adapter_words, facts.get("adapters") or ())) or None,
         "checksums": "right" if args.check else None,

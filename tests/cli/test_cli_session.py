@@ -128,7 +128,7 @@ def test_info(tmp_path: Path, capsys: Capture) -> None:
         "session",
         engine.model.fingerprint.display(),
         "6, of which 6",
-        "f16, 2.0 KiB a token",
+        "f16, 12.0 KiB",
         " 0.5 (",
     ):
         assert part in text
