@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
+from oxillama.config.offload import OffloadPolicy
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES, WRITABLE
@@ -44,9 +45,10 @@ INTEGERS: dict[str, tuple[float, float]] = {
     "kv_memory_limit": (1, math.inf),
     "prefix_cache_bytes": (0, math.inf),
     "draft_max": (1, 64),
+    "offload_budget": (1, math.inf),
 }
 """Lowest and highest value of the integers of `EngineConfig`."""
-OPTIONAL = ("context_size", "num_threads", "seed", "kv_memory_limit")
+OPTIONAL = ("context_size", "num_threads", "seed", "kv_memory_limit", "offload_budget")
 
 
 def available_cpus() -> int:
@@ -125,6 +127,10 @@ class EngineConfig:
         and what the rows of a step were measured to cost.
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
         none.
+    offload_budget : most bytes of packed matrices in memory at a time, for a model that is larger than the
+        memory: the rest is read when a layer needs it. The bits are the same. None for no limit.
+    offload_pinned : names of tensors that stay in memory under a budget, with ``*`` and ``?`` as in "blk.0.*".
+    offload_probe : whether a budget shrinks while the system is short of memory.
     scheduler : how requests share the engine.
 
     Raises
@@ -149,6 +155,9 @@ class EngineConfig:
     speculate: str | os.PathLike[str] | None = None
     draft_corpus: Texts | tuple[Texts, ...] = ()
     draft_max: int = DRAFT_MAX
+    offload_budget: int | None = None
+    offload_pinned: tuple[str, ...] = ()
+    offload_probe: bool = True
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
@@ -172,8 +181,18 @@ class EngineConfig:
         object.__setattr__(self, "draft_corpus", self.draft_corpora)
         if self.draft_corpora and self.speculate not in (None, "lookup", "auto", "off"):
             raise ConfigError(f"draft_corpus: speculate {os.fspath(self.speculate)} looks nothing up")
+        pinned = checks.texts("offload_pinned", self.offload_pinned, empty=False)
+        object.__setattr__(self, "offload_pinned", pinned)
+        if self.offload_pinned and self.offload_budget is None:
+            raise ConfigError("offload_pinned: expected offload_budget beside it, got none")
+        checks.boolean("offload_probe", self.offload_probe)
         checks.instance("sampler", self.sampler, SamplerConfig)
         checks.instance("scheduler", self.scheduler, SchedulerConfig)
+
+    def with_offload(self, policy: OffloadPolicy) -> EngineConfig:
+        """The same options with ``offload_budget`` and ``offload_pinned`` of a policy."""
+        checks.instance("policy", policy, OffloadPolicy)
+        return replace(self, offload_budget=policy.budget, offload_pinned=policy.pinned)
 
     @property
     def draft_corpora(self) -> tuple[Texts, ...]:
@@ -205,4 +224,7 @@ class EngineFields(TypedDict, total=False):
     speculate: str | os.PathLike[str] | None
     draft_corpus: Texts | tuple[Texts, ...]
     draft_max: int
+    offload_budget: int | None
+    offload_pinned: tuple[str, ...]
+    offload_probe: bool
     scheduler: SchedulerConfig

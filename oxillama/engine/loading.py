@@ -18,7 +18,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import load_decoder, load_weights, new_pool
+from oxillama.engine.building import load_decoder, load_weights, new_pager, new_pool
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.draft_models import Drafters
 from oxillama.engine.drafters import Drafter
@@ -88,9 +88,13 @@ class LoadedModel(NotCopied):
                 )
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
             weights = load_weights(file, self.kernels, config, progress)
-            model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
+            self.pager = pager = new_pager(weights, config)
+            packs_now = progress is not None
+            model = load_decoder(spec, weights, self.context_size, pack_now=packs_now, pager=pager)
             self.pool = pool = new_pool(model, config)
             self.runner = Runner(model, pool, config.num_threads or available_cpus())
+            if pager is not None:  # reading says nothing about the number of threads
+                self.runner.tuner.clock = pager.busy_seconds
             self.adapters = Adapters(model)
             for lora, scale in self.adapters.loaded(config.adapters):
                 self.adapters.stack.push(lora, scale)
@@ -107,7 +111,7 @@ class LoadedModel(NotCopied):
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
         self.constraints = Constraints(tokenizer)
-        self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics)
+        self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics, pager)
         log.info(
             "loaded a model of architecture %s: %d layers, context %d, %s kernels on %d threads",
             spec.family.name, spec.n_layers, self.context_size, self.kernels.target, self.runner.n_threads,

@@ -23,6 +23,7 @@ from oxillama.engine.scheduler import ScheduledBatch, Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculator import Speculator
 from oxillama.models.decoder import ForwardCancelled
+from oxillama.offload.pager import LayerPager
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.logprobs import SampledToken
 
@@ -44,6 +45,7 @@ class EngineLoop:
     runner : runs batches. Its pool is the scheduler's.
     scheduler : decides what runs.
     metrics : told what happened.
+    pager : brings the model's matrices; it is asked to look at the memory while nothing runs.
 
     Attributes
     ----------
@@ -51,8 +53,15 @@ class EngineLoop:
     has_cancelled : set by any thread together with a request's ``cancelled``.
     """
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        metrics: EngineMetrics,
+        pager: LayerPager | None = None,
+    ) -> None:
         self.runner = runner
+        self.pager = pager
         self.scheduler = scheduler
         self.metrics = metrics
         self.held: dict[Sequence, weakref.ref[Any]] = {}
@@ -82,6 +91,8 @@ class EngineLoop:
         self.speculator.draft([r for r in self.scheduler.running if isinstance(r, TextRequest)])
         began = time.perf_counter()
         batch = self._batch = self.scheduler.schedule()
+        if not batch.requests and self.pager is not None:
+            self.pager.begin_pass()
         if batch.requests:
             self._deadline = min(request.deadline for request in batch.requests)
             rows = self._forward(batch)
@@ -95,8 +106,9 @@ class EngineLoop:
         return bool(self._announce(batch.requests) or batch.requests)
 
     def time_to_deadline(self) -> float:
-        """Seconds until a request is to end, whether it runs or not; inf if none is."""
-        return self.scheduler.next_deadline() - self.scheduler.clock()
+        """Seconds until a request is to end, whether it runs or not, or the pager looks; inf for never."""
+        seconds = self.scheduler.next_deadline() - self.scheduler.clock()
+        return seconds if self.pager is None else min(seconds, self.pager.idle_seconds)
 
     def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
         """Ends every request, each with an error of its own."""

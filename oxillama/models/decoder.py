@@ -24,6 +24,7 @@ from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.embedding import Embedding
+from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import AdaptedRows
@@ -73,6 +74,12 @@ class Decoder:
         found = [linear for layer in self.layers for linear in layer.linears()]
         found += [self.output] if self.output else []
         return found + (self.classifier.linears() if self.classifier else [])
+
+    def groups(self) -> list[MatrixGroup]:
+        """All linear layers, by layer of the model and in the order of a forward pass."""
+        found = [layer.group(f"layer {i}") for i, layer in enumerate(self.layers)]
+        found += [MatrixGroup("output", [self.output])] if self.output else []
+        return found + ([MatrixGroup("classifier", self.classifier.linears())] if self.classifier else [])
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""

@@ -12,6 +12,7 @@ from oxillama.models.family import Routing
 from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
+from oxillama.weights.groups import Experts as ExpertMatrices
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.loader import Weights
 
@@ -52,11 +53,13 @@ class MixtureOfExperts:
         self.shared_gate = shared_gate
         self.scale = scale
         self.n_embd = router.cols
+        members = [[*pair] for pair in zip(first.members, down.members)]
+        self.experts = ExpertMatrices(members, sizes.n_used)
 
     def linears(self) -> list[Linear]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
-        experts = [m for pair in zip(self.first.members, self.down.members) for m in pair]
+        experts = [linear for members in self.experts.members for linear in members]
         return [self.router, *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
@@ -72,8 +75,14 @@ class MixtureOfExperts:
         counts, rows, factors = self._route(h, step)
         numbers = np.flatnonzero(counts)
         counts = counts[numbers]
-        for some, taken in step.work.rounds(counts.tolist()):
-            self._run_experts(numbers[some].tolist(), counts[some], h, rows[taken], factors[taken], out, step)
+        pages = self.experts.pages
+        most = len(numbers) if pages is None else pages.most(len(numbers))
+        rounds = list(step.work.rounds(counts.tolist(), most))
+        for i, (some, taken) in enumerate(rounds):
+            used = numbers[some].tolist()
+            if pages is not None:
+                pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
+            self._run_experts(used, counts[some], h, rows[taken], factors[taken], out, step)
         if self.shared is not None:
             self._run_shared(self.shared, h, out, step)
         if self.scale != 1:

@@ -10,7 +10,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.experts import load_experts
+from oxillama.models.layers.experts import MixtureOfExperts, load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.norm import Norm, load_norm
@@ -18,6 +18,7 @@ from oxillama.models.layers.rwkv import ChannelMix6, ChannelMix7, TimeMix6, Time
 from oxillama.models.layers.ssm import Mamba, Mamba2, ShortConv
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, merge_widths
+from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
@@ -65,6 +66,13 @@ class Layer:
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
+
+    def group(self, name: str) -> MatrixGroup:
+        """Its linear layers, apart from each other those that every pass uses and its experts."""
+        found = [block.experts for block in self.blocks() if isinstance(block, MixtureOfExperts)]
+        experts = found[0] if found else None
+        members = {linear for each in experts.members for linear in each} if experts else set()
+        return MatrixGroup(name, [linear for linear in self.linears() if linear not in members], experts)
 
     def widths(self) -> dict[str, int]:
         """The buffers of its blocks."""

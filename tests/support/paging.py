@@ -1,0 +1,59 @@
+"""Pagers for tests: over models in memory, and over matrices that are written by the test."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+
+from oxillama._kernels import load
+from oxillama.offload.memory import mapped
+from oxillama.offload.pager import Fetch, LayerPager
+from oxillama.weights.packer import Packer
+from tests.support.kernels import PRESENT
+from tests.support.tiny_models import Running
+
+
+def pager_of(budget: int, **options: Any) -> LayerPager:
+    """A pager that packs, with one thread."""
+    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
+    fetch: Fetch = options.pop("fetch", pack)
+    return LayerPager(budget, fetch, options.pop("fetch_now", fetch), **options)
+
+
+def sizes(data: bytes) -> tuple[int, int]:
+    """Bytes of the smallest budget of a model, and of all its matrices."""
+    pager = pager_of(1 << 60)
+    Running(data, pager=pager)
+    return pager.least, pager.total_bytes
+
+
+class CountedMemory:
+    """In the place of `mapped`: the bytes of its arrays that are alive.
+
+    Attributes
+    ----------
+    peak : most bytes that were alive at a time.
+    """
+
+    def __init__(self) -> None:
+        self.alive = self.peak = 0
+
+    def __call__(self, n_bytes: int) -> np.ndarray:
+        memory = mapped(n_bytes)
+        owner = memory.base if isinstance(memory.base, np.ndarray) else memory
+        import weakref
+
+        weakref.finalize(owner, self._free, n_bytes)
+        self.alive += n_bytes
+        self.peak = max(self.peak, self.alive)
+        return memory
+
+    def _free(self, n_bytes: int) -> None:
+        self.alive -= n_bytes
+
+    def settle(self) -> int:
+        """Bytes alive after the garbage is collected."""
+        gc.collect()
+        return self.alive
