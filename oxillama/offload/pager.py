@@ -196,6 +196,9 @@ class LayerPager:
             self._experts.count(part)
             if part.load is None:
                 memory = self._expert_memory(part)
+                if memory is None:  # those that come next have the rest
+                    self._held = {*now}
+                    memory = self._expert_memory(part)
                 assert memory is not None, "more experts at once than `experts_at_once`"
                 missing.append((part, memory))
         for part in soon:

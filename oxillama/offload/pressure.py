@@ -158,7 +158,7 @@ def linux_memory(proc: Path = Path("/proc")) -> MemoryState | None:
 
 
 def stall(path: Path) -> float | None:
-    """"some avg10" of pressure-stall information; None where the system does not tell."""
+    """ "some avg10" of pressure-stall information; None where the system does not tell."""
     try:
         words = path.read_text().splitlines()[0].split()
         return float(dict(word.split("=") for word in words[1:])["avg10"])

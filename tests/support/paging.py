@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,6 @@ class CountedMemory:
     def __call__(self, n_bytes: int) -> np.ndarray:
         memory = mapped(n_bytes)
         owner = memory.base if isinstance(memory.base, np.ndarray) else memory
-        import weakref
-
         weakref.finalize(owner, self._free, n_bytes)
         self.alive += n_bytes
         self.peak = max(self.peak, self.alive)
