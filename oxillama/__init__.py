@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
     from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
+    from oxillama.engine.packing import pack_model
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.engine.session import Session
@@ -174,6 +175,7 @@ __all__ = [
     "beam_generate",
     "collect_imatrix",
     "flash_attention_forward",
+    "pack_model",
     "pool_hidden_states",
     "quantize_model",
     "sample",
@@ -234,6 +236,7 @@ _LATER = {
     "batched_flash_attention": "oxillama.models.flash_attention",
     "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
+    "pack_model": "oxillama.engine.packing",
     "pool_hidden_states": "oxillama.engine.embedding",
     "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",

@@ -113,6 +113,12 @@ class EngineConfig:
     compute : how quantized matrices are multiplied. "int8" quantizes the activations to int8, the fastest;
         "f32" dequantizes the matrices to float32, to compare with a reference; "bf16" dequantizes them to
         bfloat16, in half the memory. Matrices of floats are always multiplied in float32.
+    packed : a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside the
+        model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, "off" takes
+        none; any other text is the path of one. The bits are the same.
+    packed_mapping : map a packed file, so that all processes on a machine share one copy of it; otherwise it
+        is read into memory. If the disk of a mapped file fails, or another program cuts the file during
+        a pass, the process ends.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
         together; None for no limit. Memory is allocated when it is needed in both cases.
@@ -129,7 +135,8 @@ class EngineConfig:
         none.
     offload_budget : most bytes of packed matrices in memory at a time, for a model that is larger than the
         memory: the rest is read when a layer needs it. The bits are the same. None for no limit.
-    offload_pinned : names of tensors that stay in memory under a budget, with ``*`` and ``?`` as in "blk.0.*".
+    offload_pinned : names of tensors that stay in memory under a budget, with ``*`` and ``?``, as in
+        "blk.0.*".
     offload_probe : whether a budget shrinks while the system is short of memory.
     scheduler : how requests share the engine.
 
@@ -148,6 +155,8 @@ class EngineConfig:
     page_size: int = 16
     quantize: str | None = None
     compute: str = "int8"
+    packed: str | os.PathLike[str] = "auto"
+    packed_mapping: bool = True
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
@@ -168,6 +177,9 @@ class EngineConfig:
         for name in ("model_path", "tokenizer_path", "speculate"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
+        if not isinstance(self.packed, (str, os.PathLike)):
+            raise checks.refuse("packed", '"auto", "make", "off" or a path', self.packed)
+        checks.boolean("packed_mapping", self.packed_mapping)
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
@@ -217,6 +229,8 @@ class EngineFields(TypedDict, total=False):
     page_size: int
     quantize: str | None
     compute: str
+    packed: str | os.PathLike[str]
+    packed_mapping: bool
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int

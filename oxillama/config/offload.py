@@ -34,12 +34,12 @@ class OffloadPolicy:
         object.__setattr__(self, "pinned", checks.texts("pinned", self.pinned, empty=False))
 
     @classmethod
-    def Budget(cls, n_bytes: int) -> OffloadPolicy:  # noqa: N802 (the reference's name)
+    def Budget(cls, n_bytes: int) -> OffloadPolicy:
         """At most ``n_bytes`` of packed matrices; the rest is read when a layer needs it."""
         return cls(checks.integer("budget", n_bytes, 1))
 
     @classmethod
-    def PinnedHotSet(cls, n_bytes: int, *tensors: str) -> OffloadPolicy:  # noqa: N802
+    def PinnedHotSet(cls, n_bytes: int, *tensors: str) -> OffloadPolicy:
         """A budget in which the ``tensors`` stay."""
         return cls(checks.integer("budget", n_bytes, 1), tensors)
 

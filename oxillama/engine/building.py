@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from oxillama._kernels import Kernels
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.config import EngineConfig, available_cpus
@@ -11,45 +14,66 @@ from oxillama.models import Decoder, Spec
 from oxillama.offload.pager import LayerPager
 from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.weights.loader import Weights
+from oxillama.weights.packed_file import PackedFile
+from oxillama.weights.packed_store import PackedStore
 from oxillama.weights.packer import Packer, Progress
+from oxillama.weights.panels import PanelStore, ResidentStore
 
 
 def load_weights(
-    file: ModelFile, kernels: Kernels, config: EngineConfig, progress: Progress | None
+    file: ModelFile,
+    kernels: Kernels,
+    config: EngineConfig,
+    progress: Progress | None,
+    store: Callable[[Packer], PanelStore] = ResidentStore,
 ) -> Weights:
-    """The tensors of a file, as the configuration wants them."""
+    """The tensors of a file, as the configuration wants them; ``store`` as for `Weights`."""
     quantize = None if config.quantize is None else FORMATS[config.quantize.upper()]
-    return Weights(file, kernels, config.num_threads or available_cpus(), progress, quantize, config.compute)
+    n_threads = config.num_threads or available_cpus()
+    return Weights(file, kernels, n_threads, progress, quantize, config.compute, store)
 
 
-def load_decoder(
-    spec: Spec, weights: Weights, context_size: int, *, pack_now: bool, pager: LayerPager | None = None
-) -> Decoder:
+def panel_store(packed: PackedFile | None, config: EngineConfig) -> Callable[[Packer], PanelStore]:
+    """Where the linear layers of a model get their panels: from its packed file, if it has one.
+
+    Under a budget, they come and go.
+    """
+    if config.offload_budget is not None:
+        return partial(new_pager, packed, config)
+    if packed is None:
+        return ResidentStore
+    return partial(PackedStore, packed, mapping=config.packed_mapping)
+
+
+def new_pager(packed: PackedFile | None, config: EngineConfig, packer: Packer) -> LayerPager:
+    """What keeps the packed matrices within the configuration's budget."""
+    assert config.offload_budget is not None
+    # not to be told of every read: one for threads that must not enter OpenMP, and one for the engine's
+    alone, together = (Packer(packer.kernels, n, lambda name, size: None) for n in (1, packer.n_threads))
+    return LayerPager(
+        config.offload_budget,
+        alone.pack,
+        together.pack,
+        config.offload_pinned,
+        MemoryPressureProbe() if config.offload_probe else None,
+        None if packed is None else packed.finder(),
+    )
+
+
+def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:
     """The model; otherwise each matrix is packed when it is first used.
 
-    With a ``pager``, it brings the packed matrices. Raises ConfigError if its budget is too small.
+    Raises ConfigError if the budget of its pager is too small for it.
     """
-    if pager is not None:
-        weights.store = pager
     model = Decoder(spec, weights, context_size)
-    if pager is not None:
-        pager.arrange(model.groups())
+    if isinstance(model.store, LayerPager):
+        model.store.arrange(model.groups())
         if pack_now:
-            pager.keep(weights.progress)
+            model.store.keep(weights.progress)
     elif pack_now:
         for linear in model.linears():
             linear.pack()
     return model
-
-
-def new_pager(weights: Weights, config: EngineConfig) -> LayerPager | None:
-    """What keeps the packed matrices within the configuration's budget; None where there is none."""
-    if config.offload_budget is None:
-        return None
-    alone = Packer(weights.kernels, 1, lambda name, n_bytes: None)  # for threads that must not enter OpenMP
-    together = Packer(weights.kernels, weights.packer.n_threads, alone.progress)
-    probe = MemoryPressureProbe() if config.offload_probe else None
-    return LayerPager(config.offload_budget, alone.pack, together.pack, config.offload_pinned, probe)
 
 
 def new_pool(model: Decoder, config: EngineConfig) -> KvCachePool:

@@ -18,13 +18,14 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import load_decoder, load_weights, new_pager, new_pool
+from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.draft_models import Drafters
 from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
 from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
@@ -37,6 +38,7 @@ from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
+from oxillama.offload.pager import LayerPager
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -87,14 +89,16 @@ class LoadedModel(NotCopied):
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
-            weights = load_weights(file, self.kernels, config, progress)
-            self.pager = pager = new_pager(weights, config)
-            packs_now = progress is not None
-            model = load_decoder(spec, weights, self.context_size, pack_now=packs_now, pager=pager)
+            packed, self.packed_note = open_packed(file, config)
+            weights = load_weights(file, self.kernels, config, progress, panel_store(packed, config))
+            model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
             self.runner = Runner(model, pool, config.num_threads or available_cpus())
-            if pager is not None:  # reading says nothing about the number of threads
+            self.pager = pager = model.store if isinstance(model.store, LayerPager) else None
+            if pager is not None:  # waiting for a file says nothing about the number of threads
                 self.runner.tuner.clock = pager.busy_seconds
+            if packed is not None and packed.absent:
+                self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             self.adapters = Adapters(model)
             for lora, scale in self.adapters.loaded(config.adapters):
                 self.adapters.stack.push(lora, scale)
@@ -129,6 +133,8 @@ class LoadedModel(NotCopied):
             found.append(
                 f"context_size: {self.context_size} is more than the {trained} the model was trained with"
             )
+        if self.packed_note:
+            found.append(self.packed_note)
         for message in found:
             warnings.warn(message, stacklevel=stacklevel + 1)
 

@@ -157,6 +157,7 @@ class Decoder:
         rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
         if self.output_norm is not None and len(rows):
             self.output_norm.apply(rows, rows, tuner.n_threads)
+        self.store.end_pass()
         return rows
 
     def forward(
@@ -177,7 +178,7 @@ class Decoder:
     ) -> np.ndarray:
         """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd).
 
-        ``adapted`` are the adapters of these rows.
+        ``adapted`` are the adapters of these rows. Raises ModelFileError as `hidden_states`.
         """
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
@@ -187,6 +188,7 @@ class Decoder:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
                 self.kernels.vector.soft_cap(out, spec.final_soft_cap, tuner.n_threads)
+        self.store.end_pass()
         return out
 
     def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Keeps as much of a model in memory as a budget allows, and reads the rest when a layer needs it.
 
 The parts that stay (`plan.py`) have memory of their own. All others go through one or two buffers: while a
-part computes, threads read the next one into the other buffer. The last one is followed by the first one of the
-next pass. Experts stay by their uses (`expert_cache.py`); those that a pass has chosen are read together.
+part computes, threads read the next one into the other buffer. The last one is followed by the first one of
+the next pass. Experts stay by their uses (`expert_cache.py`); those that a pass has chosen are read together.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ import numpy as np
 from oxillama.errors import TensorNotFound
 from oxillama.offload.expert_cache import ExpertCache
 from oxillama.offload.memory import mapped
-from oxillama.offload.parts import Load, PagedPanels, Part, parts_of, pin, sizes_of
+from oxillama.offload.parts import Fetch, Load, PagedPanels, Part, parts_of, pin, sizes_of
 from oxillama.offload.plan import Plan, Sizes, make_plan
 from oxillama.offload.pressure import BudgetControl, MemoryPressureProbe
 from oxillama.offload.reader import Reader, Task
 from oxillama.weights.groups import MatrixGroup
+from oxillama.weights.packed_file import Finder
 from oxillama.weights.packer import Source
-
-Fetch = Callable[[Source, int, np.ndarray], object]
-"""Brings the panels of a matrix of so many columns into memory, uint8."""
 
 READERS = 2
 """Threads that read. With one, the storage waits while it packs."""
@@ -46,6 +44,7 @@ class LayerPager:
     fetch_now : used by the thread that computes, for what stays.
     pinned : names of tensors that stay, with ``*`` and ``?`` as in `fnmatch`.
     probe : tells how much memory is left, so that less is used when it becomes short; None to use all.
+    find : finds the panels of a matrix in a packed file, from which they then are read; None without one.
 
     Attributes
     ----------
@@ -62,6 +61,7 @@ class LayerPager:
         fetch_now: Fetch,
         pinned: Sequence[str] = (),
         probe: MemoryPressureProbe | None = None,
+        find: Finder | None = None,
     ) -> None:
         self.most = self.budget = budget
         self.resident_bytes = self.peak_bytes = self.read_bytes = 0
@@ -69,6 +69,7 @@ class LayerPager:
         self._fetch, self._fetch_now = fetch, fetch_now
         self._pinned = tuple(pinned)
         self._probe = probe
+        self._find = find
         self._control: BudgetControl | None = None
         self._parts: list[Part] = []
         self._dense: list[Part] = []  # those that every pass uses, in the order of a pass
@@ -88,12 +89,16 @@ class LayerPager:
 
     def panels(self, sources: list[Source], cols: int) -> PagedPanels:
         """As `PanelStore.panels`."""
-        return PagedPanels(self, sources, cols)
+        find = self._find
+        return PagedPanels(self, sources, cols, [find and find(source, cols) for source in sources])
 
     def begin_pass(self) -> None:
         """Gives memory back if the system is short of it, and takes it again when it is not."""
         if self._control is not None and self._control.look():
             self._use(self._control.budget)
+
+    def end_pass(self) -> None:
+        """Nothing to check: every read is."""
 
     def arrange(self, groups: Sequence[MatrixGroup]) -> None:
         """Tells the groups of the model, in the order of a pass, once it is built.
@@ -117,8 +122,8 @@ class LayerPager:
         for part in self._parts:
             if part.stays and part.load is None:
                 self._bring_staying(part)
-            for source, _, _ in part.matrices():
-                progress(source.info.name, source.nbytes)
+            for matrix in part.matrices():
+                progress(matrix.source.info.name, matrix.source.nbytes)
         if self._streamed and self._current is None:
             self._enter(self._streamed[0])
 
@@ -189,7 +194,7 @@ class LayerPager:
         return load.memory
 
     def hold(self, now: list[Part], soon: list[Part]) -> None:
-        """Keeps experts in memory until the next call, reads those that are missing, and then those ``soon``."""
+        """Keeps experts in memory until the next call; reads those that are missing, then those ``soon``."""
         self._held = {*now, *(part for part in soon if part.load is not None)}
         missing: list[tuple[Part, np.ndarray]] = []
         for part in now:
@@ -217,8 +222,8 @@ class LayerPager:
         """Brings a part that stays, with this thread."""
         memory = self._allocate(part.nbytes)
         try:
-            for source, cols, span in part.matrices():
-                self._fetch_now(source, cols, memory[span])
+            for matrix in part.matrices():
+                matrix.read(memory, self._fetch_now)
         except BaseException:
             self._count(-part.nbytes)
             raise
@@ -227,7 +232,7 @@ class LayerPager:
         return part.load
 
     def _enter(self, part: Part) -> Load:
-        """Begins to use a part that does not stay: it is read, unless it was read ahead, and then the next."""
+        """Begins to use a part that does not stay: reads it, unless that was done ahead, then the next."""
         self._current = part
         if part.load is None:
             self._stream(part, (part,))
@@ -254,7 +259,7 @@ class LayerPager:
     def _tasks(self, part: Part, memory: np.ndarray) -> list[Task]:
         """What reads a part into memory."""
         self.read_bytes += part.nbytes
-        return [partial(self._fetch, source, cols, memory[span]) for source, cols, span in part.matrices()]
+        return [partial(matrix.read, memory, self._fetch) for matrix in part.matrices()]
 
     def _wait(self, part: Part, load: Load, panels: PagedPanels) -> None:
         """Returns when panels have been read. An error makes the next use of their part begin anew."""
@@ -372,7 +377,7 @@ class LayerExperts:
         self._parts = parts
 
     def most(self, n: int) -> int:
-        """As `ExpertPages.most`: where not all fit, half of what does, so that the next ones are read meanwhile."""
+        """As `ExpertPages.most`: where not all fit, half of what does, to read the next ones meanwhile."""
         pager = self._pager()
         if pager is None or self._parts[0].stays or n <= pager.experts_at_once:
             return max(1, n)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from oxillama._kernels.memory import ALIGNMENT
 from oxillama.errors import ConfigError
+from oxillama.gguf.extent import Extent
 from oxillama.offload.plan import Sizes
 from oxillama.offload.reader import Work
 from oxillama.weights.groups import MatrixGroup
@@ -19,6 +20,10 @@ from oxillama.weights.packer import Source
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear import Linear as CompiledLinear
+
+
+Fetch = Callable[[Source, int, np.ndarray], object]
+"""Brings the panels of a matrix of so many columns into memory, uint8."""
 
 
 class Brings(Protocol):
@@ -37,6 +42,7 @@ class PagedPanels:
     pager : brings them; None for sizes alone. It is not kept alive.
     sources : the matrices.
     cols : columns of each.
+    extents : the panels of each in a packed file, or None.
 
     Attributes
     ----------
@@ -46,11 +52,18 @@ class PagedPanels:
     placed : whether they are in place until the pager takes them away.
     """
 
-    __slots__ = ("_linear", "_pager", "cols", "first", "part", "placed", "sources", "spans")
+    __slots__ = ("_linear", "_pager", "cols", "extents", "first", "part", "placed", "sources", "spans")
 
-    def __init__(self, pager: Brings | None, sources: list[Source], cols: int) -> None:
+    def __init__(
+        self,
+        pager: Brings | None,
+        sources: list[Source],
+        cols: int,
+        extents: Sequence[Extent | None] | None = None,
+    ) -> None:
         self._pager = None if pager is None else weakref.ref(pager)
         self.sources, self.cols = sources, cols
+        self.extents = extents or [None] * len(sources)
         self.part = self.first = 0
         self.spans: list[slice] = []
         self.placed = False
@@ -72,6 +85,30 @@ class PagedPanels:
         linear, self._linear, self.placed = self._linear, None, False
         if linear is not None:
             linear.give(None)
+
+
+class PagedMatrix(NamedTuple):
+    """One matrix of a part.
+
+    Attributes
+    ----------
+    source : the matrix in the model's file.
+    cols : its columns.
+    span : where its panels lie in the memory of the part.
+    extent : its panels in a packed file, or None.
+    """
+
+    source: Source
+    cols: int
+    span: slice
+    extent: Extent | None
+
+    def read(self, memory: np.ndarray, fetch: Fetch) -> None:
+        """Brings the panels into the memory of the part: from the packed file, or else by ``fetch``."""
+        if self.extent is None:
+            fetch(self.source, self.cols, memory[self.span])
+        else:
+            self.extent.read(buffer=memory[self.span])
 
 
 class Load:
@@ -126,11 +163,11 @@ class Part:
         self.is_pinned = self.stays = False
         self.uses = 0
 
-    def matrices(self) -> Iterator[tuple[Source, int, slice]]:
-        """Each matrix: its source, its columns, and where its panels lie in the memory."""
+    def matrices(self) -> Iterator[PagedMatrix]:
+        """Each matrix, in the order of their use."""
         for each in self.panels:
-            for source, span in zip(each.sources, each.spans):
-                yield source, each.cols, span
+            for source, span, extent in zip(each.sources, each.spans, each.extents):
+                yield PagedMatrix(source, each.cols, span, extent)
 
     def take_away(self) -> None:
         """Leaves the linear layers without panels."""
@@ -139,7 +176,7 @@ class Part:
 
 
 def parts_of(groups: Sequence[MatrixGroup]) -> list[Part]:
-    """The parts of a model: a group's matrices that every pass uses, then its experts, then the next group's."""
+    """The parts of a model: of each group the matrices that every pass uses, then its experts."""
     parts: list[Part] = []
     for group in groups:
         if group.linears:

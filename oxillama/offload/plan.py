@@ -1,7 +1,7 @@
 """Which parts of a model stay in memory under a budget, and which are read again in every pass.
 
-The parts of a pass are used in a fixed order, over and over. A cache that drops what was used longest ago would
-drop each part shortly before its next use. So a fixed set stays, and the rest goes through one or two
+The parts of a pass are used in a fixed order, over and over. A cache that drops what was used longest ago
+would drop each part shortly before its next use. So a fixed set stays, and the rest goes through one or two
 buffers: no other choice reads fewer bytes. Those that stay are spread evenly over the pass, so that
 reading has the same time for each of the others.
 """
@@ -15,7 +15,7 @@ from statistics import median
 from oxillama.errors import ConfigError
 
 LARGE = 2.0
-"""A part of so many times the median size stays before others: a buffer holds the largest that does not stay."""
+"""A part of so many times the median size stays before others, for a buffer holds the largest of the rest."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Sizes:
 
     @property
     def least(self) -> int:
-        """Bytes of the smallest budget: what must stay, a buffer for the largest other part, and one expert."""
+        """Bytes of the smallest budget: what must stay, a buffer for the rest, and one expert."""
         kept = sum(self.parts[i] for i in self.pinned)
         buffer = max((n for i, n in enumerate(self.parts) if i not in self.pinned), default=0)
         loose = self.experts - self.pinned_experts

@@ -43,6 +43,10 @@ class PanelStore(Protocol):
         """Called before each pass over the layers. Raises ModelFileError if a file is not what it was."""
         ...
 
+    def end_pass(self) -> None:
+        """Called when a pass has used its last panels. Raises ModelFileError as `begin_pass`."""
+        ...
+
 
 class ResidentPanels:
     """Panels in memory, packed when they are first asked for."""
@@ -73,3 +77,6 @@ class ResidentStore:
 
     def begin_pass(self) -> None:
         """Nothing to check: the panels are in memory."""
+
+    def end_pass(self) -> None:
+        """Nothing to check."""

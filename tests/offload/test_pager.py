@@ -6,9 +6,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +16,10 @@ from hypothesis import strategies as st
 from oxillama._kernels import load
 from oxillama.errors import ConfigError, ModelFileError, TensorNotFound
 from oxillama.offload import pager as pager_module
-from oxillama.offload.pager import LayerPager
 from oxillama.offload.pressure import MemoryPressureProbe, MemoryState
 from oxillama.weights.packer import Packer, Source
 from tests.support.kernels import PRESENT
-from tests.support.paging import CountedMemory, pager_of, sizes
+from tests.support.paging import CountedMemory, paged, pager_of, sizes
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 from tests.support.zoo import MODELS
 
@@ -61,7 +58,7 @@ def test_the_bits_are_those_of_the_resident_model(kind: str, data: st.DataObject
     budget = data.draw(st.integers(least, total + 1))
     n, chunk = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 5, 100]))
     pager = pager_of(budget)
-    model = Running(KINDS[kind], pager=pager)
+    model = paged(KINDS[kind], pager)
     for _ in range(2):
         for got, wanted in zip(run(model, n, chunk), expected(kind, n)):
             assert np.array_equal(got, wanted)
@@ -77,7 +74,7 @@ def test_the_account_is_the_memory_that_is_alive(
     monkeypatch.setattr(pager_module, "mapped", memory)
     least, total = bounds(kind)
     pager = pager_of(int(least + share * (total - least)))
-    model = Running(KINDS[kind], pager=pager)
+    model = paged(KINDS[kind], pager)
     for n in (1, 3):
         run(model, n)
         assert pager.resident_bytes == memory.settle()
@@ -92,7 +89,7 @@ def test_the_account_is_the_memory_that_is_alive(
 def test_a_pass_reads_what_does_not_stay_and_nothing_else() -> None:
     least, total = bounds("dense")
     pager = pager_of(least + (total - least) // 2)
-    model = Running(KINDS["dense"], pager=pager)
+    model = paged(KINDS["dense"], pager)
     run(model, 1, 1)
     before, n_passes = pager.read_bytes, 7
     run(model, 1, 1)
@@ -104,7 +101,7 @@ def test_a_pass_reads_what_does_not_stay_and_nothing_else() -> None:
 
 def test_a_model_that_fits_is_read_once() -> None:
     pager = pager_of(bounds("experts")[1])
-    model = Running(KINDS["experts"], pager=pager)
+    model = paged(KINDS["experts"], pager)
     run(model, 3)
     before = pager.read_bytes
     run(model, 3)
@@ -124,7 +121,7 @@ def test_the_next_part_is_read_while_one_computes() -> None:
             seen.set()
 
     pager = pager_of(sizes(KINDS["dense"])[0] * 2, fetch=fetch)
-    model = Running(KINDS["dense"], pager=pager)
+    model = paged(KINDS["dense"], pager)
     streamed = pager._streamed
     first = model.model.layers[0].linears()[0]
     assert streamed[0].name == "layer 0" and streamed[1].name == "layer 1"
@@ -142,11 +139,11 @@ def test_hot_experts_stay() -> None:
         pack(source, cols, data)
 
     probe = pager_of(1 << 60)
-    Running(KINDS["experts"], pager=probe)
+    paged(KINDS["experts"], probe)
     size = probe._sizes.expert
     dense = sum(part.nbytes for part in probe._dense)
     pager = pager_of(dense + 3 * size, fetch=fetch)
-    Running(KINDS["experts"], pager=pager)
+    paged(KINDS["experts"], pager)
     layer = [part for part in pager._parts if part.is_expert][:6]
     for i in range(40):
         pager.hold([layer[0], layer[1 + i % 5]], [])
@@ -163,15 +160,15 @@ def test_hot_experts_stay() -> None:
 def test_pinned_tensors_stay() -> None:
     least, total = bounds("dense")
     pager = pager_of(least * 3, pinned=("blk.3.*", "output.weight"))
-    run(Running(KINDS["dense"], pager=pager), 1)
+    run(paged(KINDS["dense"], pager), 1)
     assert pager.is_pinned("blk.3.attn_q.weight") and pager.is_pinned("output.weight")
     assert not pager.is_pinned("blk.2.attn_q.weight")
     with pytest.raises(TensorNotFound, match=r"blk\.9\.attn_q\.weight: expected the name of a matrix"):
         pager.is_pinned("blk.9.attn_q.weight")
     with pytest.raises(ConfigError, match=r"offload_pinned: .* got 'blk\.9\.\*'"):
-        Running(KINDS["dense"], pager=pager_of(total, pinned=("blk.9.*",)))
+        paged(KINDS["dense"], pager_of(total, pinned=("blk.9.*",)))
     experts = pager_of(bounds("experts")[1] // 2, pinned=("blk.1.ffn_up_exps.weight",))
-    model = Running(KINDS["experts"], pager=experts)
+    model = paged(KINDS["experts"], experts)
     for got, wanted in zip(run(model, 3), expected("experts", 3)):
         assert np.array_equal(got, wanted)
     assert experts.is_pinned("blk.1.ffn_down_exps.weight")
@@ -181,7 +178,7 @@ def test_pinned_tensors_stay() -> None:
 def test_a_budget_that_is_too_small_names_the_least() -> None:
     least, _ = bounds("dense")
     with pytest.raises(ConfigError, match=f"offload_budget: expected at least {least} bytes .* got 5"):
-        Running(KINDS["dense"], pager=pager_of(5))
+        paged(KINDS["dense"], pager_of(5))
 
 
 # --- errors -----------------------------------------------------------------------------------------
@@ -200,7 +197,7 @@ def test_an_error_reaches_the_pass_and_the_next_pass_tries_again(kind: str, shar
 
     least, total = bounds(kind)
     pager = pager_of(int(least + share * (total - least)), fetch=fetch)
-    model = Running(KINDS[kind], pager=pager)
+    model = paged(KINDS[kind], pager)
     broken.append(1)
     for _ in range(2):
         with pytest.raises(ModelFileError, match="cannot be read"):
@@ -228,7 +225,7 @@ def test_a_forked_child_reads_for_itself(kind: str) -> None:
         pack(source, cols, data)
 
     pager = pager_of((least + total) // 2, fetch=fetch)
-    model = Running(KINDS[kind], pager=pager)
+    model = paged(KINDS[kind], pager)
     run(model, 1)
     gate.clear()  # the parent is reading when it forks
     streamed = pager._streamed
@@ -268,7 +265,7 @@ def test_memory_is_given_back_under_pressure_and_taken_again(
     monkeypatch.setattr(pager_module, "mapped", memory)
     least, total = bounds(kind)
     pager = pager_of(total, probe=system.probe())
-    model = Running(KINDS[kind], pager=pager)
+    model = paged(KINDS[kind], pager)
     control = pager._control
     assert control is not None
     control._clock = lambda: system.now
@@ -305,7 +302,7 @@ def test_what_the_reader_wrote_is_not_used_after_a_change_of_plan() -> None:
         pack(source, cols, data)
 
     pager = pager_of((least + total) // 2, fetch=fetch, fetch_now=pack)
-    model = Running(KINDS["dense"], pager=pager)
+    model = paged(KINDS["dense"], pager)
     run(model, 1)
     slow.set()
     pager._use(pager.budget - 1)

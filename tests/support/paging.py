@@ -10,7 +10,8 @@ import numpy as np
 
 from oxillama._kernels import load
 from oxillama.offload.memory import mapped
-from oxillama.offload.pager import Fetch, LayerPager
+from oxillama.offload.pager import LayerPager
+from oxillama.offload.parts import Fetch
 from oxillama.weights.packer import Packer
 from tests.support.kernels import PRESENT
 from tests.support.tiny_models import Running
@@ -23,10 +24,17 @@ def pager_of(budget: int, **options: Any) -> LayerPager:
     return LayerPager(budget, fetch, options.pop("fetch_now", fetch), **options)
 
 
+def paged(data: bytes, pager: LayerPager) -> Running:
+    """A model whose matrices a pager brings."""
+    model = Running(data, store=lambda packer: pager)
+    pager.arrange(model.model.groups())
+    return model
+
+
 def sizes(data: bytes) -> tuple[int, int]:
     """Bytes of the smallest budget of a model, and of all its matrices."""
     pager = pager_of(1 << 60)
-    Running(data, pager=pager)
+    paged(data, pager)
     return pager.least, pager.total_bytes
 
 

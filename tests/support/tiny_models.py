@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,8 +20,9 @@ from oxillama.engine.sequence import Sequence
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.offload.pager import LayerPager
 from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Packer
+from oxillama.weights.panels import PanelStore, ResidentStore
 from tests.references import formats as reference_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter
@@ -190,15 +192,11 @@ class Running:
         max_pages: int = 10**6,
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
-        pager: LayerPager | None = None,
+        store: Callable[[Packer], PanelStore] = ResidentStore,
     ) -> None:
         file = ModelFile.open(data)
-        self.weights = Weights(file, load(target), n_threads, compute=compute)
-        if pager is not None:
-            self.weights.store = pager
+        self.weights = Weights(file, load(target), n_threads, compute=compute, store=store)
         self.model = Decoder(read_spec(file), self.weights)
-        if pager is not None:
-            pager.arrange(self.model.groups())
         self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
         self.runner = Runner(self.model, self.pool, n_threads)
         applied = [Applied(lora, bind(lora, self.model), scale, start) for lora, scale, start in adapters]
