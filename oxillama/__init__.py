@@ -24,6 +24,7 @@ from oxillama.config import (
     PREFILL_CHUNK,
     EngineConfig,
     GenerationOptions,
+    OffloadPolicy,
     SamplerConfig,
     SchedulerConfig,
 )
@@ -49,6 +50,7 @@ from oxillama.errors import (
     RewindNotSupported,
     SamplingError,
     SnapshotIncompatible,
+    TensorNotFound,
     TokenizerError,
 )
 
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
     from oxillama.engine.verification import Verification
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
+    from oxillama.offload.pager import LayerPager
+    from oxillama.offload.pressure import MemoryPressureProbe
     from oxillama.quantize.calibration import collect_imatrix
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
@@ -123,12 +127,15 @@ __all__ = [
     "KvCache",
     "KvCacheFullError",
     "KvCachePool",
+    "LayerPager",
     "LoadError",
     "LoadedLora",
     "LoraStack",
+    "MemoryPressureProbe",
     "MetricsSnapshot",
     "ModelFileError",
     "ModelFingerprintMismatch",
+    "OffloadPolicy",
     "OxiLlamaError",
     "PagedKvCache",
     "PoolingMode",
@@ -163,6 +170,7 @@ __all__ = [
     "SpeculativeDecoder",
     "SpeculativeDeltaSync",
     "SpeculativeEngine",
+    "TensorNotFound",
     "Timings",
     "TokenConstraint",
     "TokenLogprobs",
@@ -214,6 +222,8 @@ _LATER = {
     "KvCachePool": "oxillama.cache.kv_pool",
     "LoadedLora": "oxillama.adapters.lora",
     "LoraStack": "oxillama.adapters.stack",
+    "LayerPager": "oxillama.offload.pager",
+    "MemoryPressureProbe": "oxillama.offload.pressure",
     "MetricsSnapshot": "oxillama.engine.metrics",
     "PagedKvCache": "oxillama.cache.kv",
     "Receipt": "oxillama.receipts.receipt",

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, say
-from oxillama.cli.options import add_command
+from oxillama.cli.options import add_command, add_named_options
 
 
 def add_commands(commands: Any) -> None:
@@ -20,6 +20,7 @@ def add_commands(commands: Any) -> None:
     info.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
     info.add_argument("--tensors", action="store_true", help="list every tensor")
     info.add_argument("--json", action="store_true", help="write JSON")
+    add_named_options(info, ("offload_budget", "offload_pinned"))
     info.set_defaults(command=run_info)
 
 
@@ -29,7 +30,11 @@ def run_info(args: argparse.Namespace) -> int:
 
     with ModelFile.open(args.model) as file:
         is_adapter = file.metadata.get("general.type") == "adapter"
-        facts = describe_adapter(args.model) if is_adapter else describe(file)
+        facts = (
+            describe_adapter(args.model)
+            if is_adapter
+            else describe(file, args.offload_budget, tuple(args.offload_pinned or ()))
+        )
     if args.tensors:
         facts["tensors"] = [
             {"name": t.name, "format": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
@@ -108,7 +113,9 @@ def template_words(tokenizer: dict[str, Any]) -> str | None:
 def memory_rows(memory: dict[str, Any]) -> dict[str, str]:
     """What the model takes, in lines."""
     rows = {
-        "weights": f"{human_bytes(memory['weights'])} packed, {human_bytes(memory['tables'])} in the file"
+        "weights": f"{human_bytes(memory['weights'])} packed, {human_bytes(memory['tables'])} in the file",
+        "in memory": f"{human_bytes(memory['resident'])} of weights at a time, the least offload budget is "
+        f"{human_bytes(memory['least_budget'])}",
     }
     if any(memory["kv_per_token"].values()):
         each = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in memory["kv_per_token"].items())

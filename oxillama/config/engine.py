@@ -136,7 +136,7 @@ class EngineConfig:
     offload_budget : most bytes of packed matrices in memory at a time, for a model that is larger than the
         memory: the rest is read when a layer needs it. The bits are the same. None for no limit.
     offload_pinned : names of tensors that stay in memory under a budget, with ``*`` and ``?``, as in
-        "blk.0.*".
+        "blk.0.*". Without a budget all stay.
     offload_probe : whether a budget shrinks while the system is short of memory.
     scheduler : how requests share the engine.
 
@@ -195,8 +195,6 @@ class EngineConfig:
             raise ConfigError(f"draft_corpus: speculate {os.fspath(self.speculate)} looks nothing up")
         pinned = checks.texts("offload_pinned", self.offload_pinned, empty=False)
         object.__setattr__(self, "offload_pinned", pinned)
-        if self.offload_pinned and self.offload_budget is None:
-            raise ConfigError("offload_pinned: expected offload_budget beside it, got none")
         checks.boolean("offload_probe", self.offload_probe)
         checks.instance("sampler", self.sampler, SamplerConfig)
         checks.instance("scheduler", self.scheduler, SchedulerConfig)

@@ -20,6 +20,7 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.engine.metrics import MetricsSnapshot
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
+from oxillama.offload.pager import LayerPager
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.weights.packer import Progress
 
@@ -57,6 +58,10 @@ class ReferenceNames:
     def metadata(self) -> dict[str, Any]:
         """The model file's metadata."""
         return self.model.file.metadata
+
+    def layer_pager(self) -> LayerPager | None:
+        """What keeps the matrices within ``offload_budget``, with its numbers; None without a budget."""
+        return self.model.pager
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """``metrics.snapshot()``."""

@@ -94,6 +94,7 @@ class LoadedModel(NotCopied):
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
             self.runner = Runner(model, pool, config.num_threads or available_cpus())
+            self.pager: LayerPager | None
             self.pager = pager = model.store if isinstance(model.store, LayerPager) else None
             if pager is not None:  # waiting for a file says nothing about the number of threads
                 self.runner.tuner.clock = pager.busy_seconds
