@@ -237,11 +237,15 @@ class LayerPager:
         if part.load is None:
             self._stream(part, (part,))
         if self._plan.n_buffers > 1:
-            following = self._streamed[(self._places[part] + 1) % len(self._streamed)]
+            following = self._following(part)
             if following.load is None:
                 self._stream(following, (part, following))
         assert part.load is not None
         return part.load
+
+    def _following(self, part: Part) -> Part:
+        """What is used after a part, of those that do not stay; perhaps in the next pass."""
+        return self._streamed[(self._places[part] + 1) % len(self._streamed)]
 
     def _stream(self, part: Part, keep: Sequence[Part]) -> None:
         """Starts to read a part into a buffer that none of the parts to ``keep`` has."""
@@ -252,6 +256,10 @@ class LayerPager:
             loaded = [other for other in self._streamed if other.load is not None and other not in keep]
             here, n = self._places[keep[0]], len(self._streamed)
             self._drop(max(loaded, key=lambda other: (self._places[other] - here) % n))
+        following = self._following(part)
+        if following.load is None:  # the storage works while this one is packed
+            for matrix in following.matrices():
+                matrix.expect()
         memory = self._free[-1]
         (work,) = self._reader.start(self._tasks(part, memory))
         part.load = Load(self._free.pop(), work)

@@ -103,6 +103,10 @@ class PagedMatrix(NamedTuple):
     span: slice
     extent: Extent | None
 
+    def expect(self) -> None:
+        """Tells the system that the panels, or what they are packed from, are going to be read."""
+        (self.source.blocks if self.extent is None else self.extent).expect()
+
     def read(self, memory: np.ndarray, fetch: Fetch) -> None:
         """Brings the panels into the memory of the part: from the packed file, or else by ``fetch``."""
         if self.extent is None:
