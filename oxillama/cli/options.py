@@ -98,6 +98,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "order": {"type": stage_names, "metavar": "A;B;..."},
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
+    "packed": {"type": str, "metavar": "auto|make|off|FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
     "offload_budget": {"type": byte_count, "metavar": "BYTES"},
     "offload_pinned": {"action": "append", "type": str, "metavar": "NAME"},

@@ -21,6 +21,9 @@ PREFILL_CHUNK = 512
 COMPUTE = ("int8", "bf16", "f32")
 """How quantized matrices are multiplied."""
 
+PACKED_ACCESS = ("map", "read")
+"""How a packed file comes into memory."""
+
 MAX_DECODE_WAIT_MS = 100
 """Milliseconds that a step may make a running stream wait while prompts are run beside it."""
 
@@ -116,8 +119,8 @@ class EngineConfig:
     packed : a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside the
         model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, "off" takes
         none; any other text is the path of one. The bits are the same.
-    packed_mapping : map a packed file, so that all processes on a machine share one copy of it; otherwise it
-        is read into memory. If the disk of a mapped file fails, or another program cuts the file during
+    packed_access : "map" maps a packed file, so that all processes on a machine share one copy of it; "read"
+        reads it into memory. If the disk of a mapped file fails, or another program cuts the file during
         a pass, the process ends.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
@@ -156,7 +159,7 @@ class EngineConfig:
     quantize: str | None = None
     compute: str = "int8"
     packed: str | os.PathLike[str] = "auto"
-    packed_mapping: bool = True
+    packed_access: str = "map"
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
@@ -179,7 +182,7 @@ class EngineConfig:
                 raise checks.refuse(name, "a path", getattr(self, name))
         if not isinstance(self.packed, (str, os.PathLike)):
             raise checks.refuse("packed", '"auto", "make", "off" or a path', self.packed)
-        checks.boolean("packed_mapping", self.packed_mapping)
+        checks.one_of("packed_access", self.packed_access, PACKED_ACCESS)
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
@@ -228,7 +231,7 @@ class EngineFields(TypedDict, total=False):
     quantize: str | None
     compute: str
     packed: str | os.PathLike[str]
-    packed_mapping: bool
+    packed_access: str
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int

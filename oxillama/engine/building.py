@@ -42,7 +42,7 @@ def panel_store(packed: PackedFile | None, config: EngineConfig) -> Callable[[Pa
         return partial(new_pager, packed, config)
     if packed is None:
         return ResidentStore
-    return partial(PackedStore, packed, mapping=config.packed_mapping)
+    return partial(PackedStore, packed, mapping=config.packed_access == "map")
 
 
 def new_pager(packed: PackedFile | None, config: EngineConfig, packer: Packer) -> LayerPager:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -64,6 +65,62 @@ def pack_model(
         path = packed_path(file.path, config) if target is None else Path(os.fsdecode(target))
         in_openmp_thread(partial(_pack, file, path, config, progress))
     return path
+
+
+def check_packed(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    quantize: str | None = None,
+    compute: str = "int8",
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Reads a packed file and its model, and compares all checksums. Loading does not read them.
+
+    Parameters
+    ----------
+    source, target, quantize, compute : as for `pack_model`.
+    progress : called with the bytes of panels that were read, and the bytes in all.
+
+    Returns
+    -------
+    The packed file.
+
+    Raises
+    ------
+    ConfigError : an option is outside its range.
+    ModelFileError : a file cannot be read, or the packed file is damaged.
+    GGUFError : the model's file is malformed.
+    LoadError : the packed file is of another model, or has other panels.
+    """
+    config = EngineConfig(quantize=quantize, compute=compute)
+    with ModelFile.open(source) as file:
+        assert file.path is not None
+        path = packed_path(file.path, config) if target is None else Path(os.fsdecode(target))
+        with _fitting(path, file, config) as packed:
+            if not ModelFingerprint(bytes.fromhex(packed.facts.content)).verify(file):
+                raise LoadError(f"{path}: expected panels of model {packed.facts.content[:16]}, got another")
+            packed.verify(progress)
+    return path
+
+
+def packed_files(file: ModelFile) -> list[tuple[Path, PackedFacts | None, str]]:
+    """The packed files beside a model: their facts, and why an engine would not take them, or "".
+
+    The model's matrices are not read, so a file that only they can tell is said to be perhaps another's.
+    """
+    if file.path is None:
+        return []
+    found: list[tuple[Path, PackedFacts | None, str]] = []
+    folder, start = file.path.parent, f"{file.path.name}."
+    for path in sorted(p for p in folder.iterdir() if p.name.startswith(start) and p.suffix == SUFFIX):
+        try:
+            with PackedFile(path) as packed:
+                config = EngineConfig(quantize=packed.facts.quantize, compute=packed.facts.compute)
+                found.append((path, packed.facts, misfit(packed, file, config, hashes=False)))
+        except (ConfigError, ModelFileError) as error:
+            found.append((path, None, str(error)))
+    return found
 
 
 def _pack(file: ModelFile, path: Path, config: EngineConfig, progress: Progress | None) -> None:
@@ -128,11 +185,11 @@ def _fitting(path: Path, file: ModelFile, config: EngineConfig) -> PackedFile:
     return packed
 
 
-def misfit(packed: PackedFile, file: ModelFile, config: EngineConfig) -> str:
+def misfit(packed: PackedFile, file: ModelFile, config: EngineConfig, *, hashes: bool = True) -> str:
     """Why a packed file is not one of this model and configuration; "" if it is.
 
     The file that was packed, by inode, size and times, is not read again; any other is hashed, unless it has
-    another size.
+    another size, or ``hashes`` is False.
     """
     facts = packed.facts
     quantize = None if config.quantize is None else config.quantize.upper()
@@ -147,6 +204,8 @@ def misfit(packed: PackedFile, file: ModelFile, config: EngineConfig) -> str:
     sizes, packed_sizes = ([size for _, size, *_ in each] for each in (files, facts.files))
     if files and sizes != packed_sizes:
         return f"expected panels of a model of {sum(sizes)} bytes, got one of {sum(packed_sizes)}"
+    if not hashes:
+        return "perhaps another model's: the file is not the one that was packed, or had just been written"
     content = ModelFingerprint.compute(file).content.hex()
     if content != facts.content:
         return f"expected panels of model {content[:16]}, got {facts.content[:16]}"

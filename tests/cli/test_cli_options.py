@@ -38,6 +38,8 @@ def other_value(cls: type, name: str) -> Any:
         "adapters": (("a=b.gguf", 0.5),),
         "offload_pinned": ("output.weight",),
         "offload_budget": 4096,
+        "packed": "make",
+        "packed_access": "read",
         "speculate": "lookup",
         "draft_corpus": ("notes.txt",),
         "draft_acceptance": "rejection",

@@ -67,10 +67,10 @@ def logits(path: Path, **options: Any) -> bytes:
         return engine.logits(TOKENS).tobytes()
 
 
-@pytest.mark.parametrize("mapping", [True, False])
+@pytest.mark.parametrize("access", ["map", "read"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_bits_are_those_without(
-    path: Path, options: dict[str, Any], mapping: bool, packs_nothing: Callable[[], None]
+    path: Path, options: dict[str, Any], access: str, packs_nothing: Callable[[], None]
 ) -> None:
     expected = logits(path, packed="off", **options)
     packed = pack_model(path, **options)
@@ -78,7 +78,7 @@ def test_the_bits_are_those_without(
     assert packed == path.with_name(f"m.gguf{ending}.packed")
     packs_nothing()
     for chosen in ("auto", "make", packed, str(packed)):
-        assert logits(path, packed=chosen, packed_mapping=mapping, **options) == expected
+        assert logits(path, packed=chosen, packed_access=access, **options) == expected
     with pytest.raises(RequestFailed, match="a matrix was packed"):
         logits(path, packed="off", **options)
 
@@ -243,8 +243,8 @@ def test_where_mapping_is_not_possible_the_file_is_read(
 def test_options_that_cannot_be(path: Path, wrong: Any) -> None:
     with pytest.raises(ConfigError, match="packed: expected"):
         InferenceEngine.from_gguf(path, packed=wrong)
-    with pytest.raises(ConfigError, match="packed_mapping: expected True or False"):
-        InferenceEngine.from_gguf(path, packed_mapping=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="packed_access: expected one of map, read"):
+        InferenceEngine.from_gguf(path, packed_access="reads")
     with pytest.raises(ModelFileError, match="none"):
         InferenceEngine.from_gguf(path, packed=path.with_name("none"))
 
@@ -269,11 +269,11 @@ def overwrite(path: Path) -> None:
 CHANGES = [cut, overwrite]
 
 
-@pytest.mark.parametrize("mapping", [True, False])
+@pytest.mark.parametrize("access", ["map", "read"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_before_the_first_use(path: Path, change: Callable[[Path], None], mapping: bool) -> None:
+def test_a_change_before_the_first_use(path: Path, change: Callable[[Path], None], access: str) -> None:
     packed = pack_model(path)
-    with InferenceEngine.from_gguf(path, packed_mapping=mapping) as engine:
+    with InferenceEngine.from_gguf(path, packed_access=access) as engine:
         packed.chmod(0o644)
         change(packed)
         for _ in range(2):
@@ -285,7 +285,7 @@ def test_a_change_before_the_first_use(path: Path, change: Callable[[Path], None
 def test_a_change_during_a_generation(path: Path, change: Callable[[Path], None]) -> None:
     packed = pack_model(path)
     packed.chmod(0o644)
-    with InferenceEngine.from_gguf(path, packed_mapping=True) as engine:
+    with InferenceEngine.from_gguf(path, packed_access="map") as engine:
         stream = engine.stream("once upon", max_tokens=500, temperature=0, ignore_eos=True)
         next(stream)
         change(packed)
@@ -315,7 +315,7 @@ def test_a_change_during_a_pass_gives_no_token(path: Path, monkeypatch: pytest.M
 
 def test_a_file_that_is_read_is_in_memory(path: Path) -> None:
     packed = pack_model(path)
-    with InferenceEngine.from_gguf(path, packed_mapping=False) as engine:
+    with InferenceEngine.from_gguf(path, packed_access="read") as engine:
         expected = engine.generate("once", max_tokens=8, temperature=0)
         packed.chmod(0o644)
         cut(packed)
