@@ -63,7 +63,7 @@ UNIX_EXTRA = {
     # A function for each layout, not one for all of them, for which gcc takes twice as long.
     "linear": ["-fno-inline-functions-called-once"],
 }
-ALWAYS_INLINE = {"linear", "attention", "quantize", "vector", "routing", "recurrent", "pack"}
+ALWAYS_INLINE = {"linear", "attention", "quantize", "vector", "routing", "recurrent", "delta", "pack"}
 MSVC_FLAGS = ["/O2", "/fp:precise"]
 UNIX_OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 MSVC_OPENMP = [(["/openmp"], [])]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed
+from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed, waking
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load
 from oxillama._kernels.attention.page_table import PageTable
@@ -135,9 +135,10 @@ def decode(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) 
     )
     n_layers = max(1, round(args.megabytes * 1e6 / (one.page_bytes * args.context / args.page_size)))
     pages = Pages(kernels, SHAPES[name], kv_type, n_layers, args.context, args.page_size)
+    wake = waking(kernels, args.threads)
     turns = {
-        "kernel": timed(pages.attending(1, args.threads)),
-        "read": timed(lambda: kernels.roofline.read_bytes(pages.memory, args.threads)),
+        "kernel": timed(wake, pages.attending(1, args.threads)),
+        "read": timed(wake, lambda: kernels.roofline.read_bytes(pages.memory, args.threads)),
     }
     return rates(
         f"{name} {kv_type}",
@@ -152,9 +153,10 @@ def prefill(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace)
     """Billions of multiply-adds a second when a whole prompt attends, and from registers."""
     shape = SHAPES[name]
     pages = Pages(kernels, shape, kv_type, 1, args.prompt, args.page_size)
+    wake = waking(kernels, args.threads)
     turns = {
-        "kernel": timed(pages.attending(args.prompt, args.threads)),
-        "peak": timed(lambda: kernels.roofline.float_products(PEAK_ROUNDS, args.threads)),
+        "kernel": timed(wake, pages.attending(args.prompt, args.threads)),
+        "peak": timed(wake, lambda: kernels.roofline.float_products(PEAK_ROUNDS, args.threads)),
     }
     products = args.prompt * (args.prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
     peak = kernels.roofline.float_products(PEAK_ROUNDS, args.threads)

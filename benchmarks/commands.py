@@ -9,6 +9,7 @@ from benchmarks import (
     attention,
     busy,
     curves,
+    delta,
     end_to_end,
     generation,
     grammar,
@@ -16,6 +17,7 @@ from benchmarks import (
     kernels,
     loading,
     make_model,
+    observing,
     offload,
     quantizers,
     receipts,
@@ -62,11 +64,20 @@ def parser() -> argparse.ArgumentParser:
     handover.add_arguments(turns)
     turns.set_defaults(run=handover.run)
 
+    told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
+    observing.add_arguments(told)
+    told.set_defaults(run=observing.run)
+
     attending = commands.add_parser(
         "attention", help="attention alone, decoding and prefill, beside a roofline"
     )
     attention.add_arguments(attending)
     attending.set_defaults(run=attention.run)
+    recurring = commands.add_parser(
+        "delta", help="the gated delta rule alone, decoding and prefill, beside a roofline"
+    )
+    delta.add_arguments(recurring)
+    recurring.set_defaults(run=delta.run)
     both = commands.add_parser("quantizers", help="quantizers' errors and perplexities, beside llama.cpp's")
     quantizers.add_arguments(both)
     both.set_defaults(run=quantizers.run)

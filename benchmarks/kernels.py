@@ -132,6 +132,11 @@ def matrix(name: str, megabytes: float) -> tuple[np.ndarray, int]:
     return data, times * SOME_ROWS
 
 
+def waking(kernels: Kernels, threads: int) -> Callable[[], Any]:
+    """A function that gives so many threads some milliseconds of work."""
+    return lambda: kernels.roofline.float_products(PEAK_ROUNDS // 4, threads)
+
+
 def timed(wake: Callable[[], Any], work: Callable[[], Any]) -> Callable[[], dict[str, float]]:
     """A turn that reports its seconds, once the threads are awake: a halted core can take a millisecond."""
 

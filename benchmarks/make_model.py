@@ -121,6 +121,8 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
         writer.add_file_type(file_type)
     for key, value in metadata(shape).items():
         add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        if isinstance(value, list):
+            add = writer.add_array
         add(f"{shape.family}.{key}", value)
     pieces, scores, types = vocabulary(shape.n_vocab)
     writer.add_tokenizer_model("llama")

@@ -39,6 +39,21 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class Delta:
+    """Heads of the delta rule, of keys and of values, and their width; one layer of ``every`` attends."""
+
+    keys: int
+    heads: int
+    dim: int
+    every: int
+
+    @property
+    def channels(self) -> int:
+        """Of q, k and v."""
+        return (2 * self.keys + self.heads) * self.dim
+
+
+@dataclass(frozen=True)
 class Shape:
     """Dimensions of a model; ``tied`` shares the embedding with the output.
 
@@ -58,6 +73,7 @@ class Shape:
     head_dim: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    delta: Delta | None = None
     n_state: int = 0  # of a Mamba model, of n_head heads (of Mamba: ranks of dt) and twice n_embd wide within
 
     @property
@@ -95,6 +111,10 @@ SHAPES = {
     ),
     "gemma2": Shape(1536, 6144, 18, 8, 4, 256000, tied=True, context=8192, family="gemma2", head_dim=256),
     "phi3": Shape(1536, 4096, 32, 16, 16, 32064, family="phi3"),
+    "qwen35": Shape(  # Qwen 3.5 0.8B
+        1024, 3584, 24, 8, 2, 248320, tied=True, rope_theta=1e7, context=8192, family="qwen35", head_dim=256,
+        delta=Delta(16, 16, 128, 4),
+    ),
     "mamba": Shape(2048, 0, 48, 128, 1, 50280, tied=True, family="mamba", n_state=16),  # Mamba 1.4B
     "mamba2": Shape(2048, 0, 48, 64, 1, 50288, tied=True, family="mamba2", n_state=128),  # Mamba-2 1.3B
 }  # fmt: skip
@@ -215,6 +235,33 @@ def deepseek2_layer(shape: Shape, layer: int) -> Named:
     yield from feed_forward(shape, layer)
 
 
+def qwen35_layer(shape: Shape, layer: int) -> Named:
+    """Attention whose queries have gates, or the gated delta rule with four taps."""
+    n_embd, delta = shape.n_embd, shape.delta
+    assert delta is not None
+    yield "attn_norm", (n_embd,)
+    if (layer + 1) % delta.every == 0:
+        yield "attn_q", (2 * shape.n_q, n_embd)
+        yield "attn_k", (shape.n_kv, n_embd)
+        yield "attn_v", (shape.n_kv, n_embd)
+        yield "attn_output", (n_embd, shape.n_q)
+        yield "attn_q_norm", (shape.key_dim,)
+        yield "attn_k_norm", (shape.key_dim,)
+    else:
+        inner = delta.heads * delta.dim
+        yield "attn_qkv", (delta.channels, n_embd)
+        yield "attn_gate", (inner, n_embd)
+        yield "ssm_conv1d", (delta.channels, 4)
+        yield "ssm_dt.bias", (delta.heads,)
+        yield "ssm_a", (delta.heads,)
+        yield "ssm_beta", (delta.heads, n_embd)
+        yield "ssm_alpha", (delta.heads, n_embd)
+        yield "ssm_norm", (delta.dim,)
+        yield "ssm_out", (n_embd, inner)
+    yield "post_attention_norm", (n_embd,)
+    yield from feed_forward(shape, layer)
+
+
 def mamba_layer(shape: Shape, layer: int) -> Named:
     """Four taps."""
     n_embd, inner, rank = shape.n_embd, 2 * shape.n_embd, shape.n_head
@@ -278,6 +325,7 @@ LAYERS: dict[str, Callable[[Shape, int], Named]] = {
     "deepseek2": deepseek2_layer,
     "gemma2": gemma2_layer,
     "phi3": phi3_layer,
+    "qwen35": qwen35_layer,
     "mamba": mamba_layer,
     "mamba2": mamba2_layer,
 }
@@ -319,7 +367,7 @@ def _wanted_format(mix: str, base: str, kind: str, layer: int, shape: Shape) -> 
 
 
 def metadata(shape: Shape) -> dict[str, Any]:
-    """Keys without the architecture's prefix: whole numbers are uint32, others float32."""
+    """Keys without the architecture's prefix: whole numbers are uint32, lists int32, others float32."""
     found: dict[str, Any] = {
         "context_length": shape.context,
         "embedding_length": shape.n_embd,
@@ -364,6 +412,18 @@ def metadata(shape: Shape) -> dict[str, Any]:
             "attention.value_length": latent.rank,
             "attention.key_length_mla": latent.plain + latent.rotated,
             "attention.value_length_mla": latent.value,
+        }
+    if shape.delta is not None:
+        delta = shape.delta
+        found |= {
+            "rope.dimension_count": shape.key_dim // 4,
+            "rope.dimension_sections": [11, 11, 10, 0],
+            "full_attention_interval": delta.every,
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": delta.dim,
+            "ssm.group_count": delta.keys,
+            "ssm.time_step_rank": delta.heads,
+            "ssm.inner_size": delta.heads * delta.dim,
         }
     if shape.family == "gemma2":
         found |= {

@@ -74,7 +74,8 @@ if TYPE_CHECKING:
     from oxillama.engine.embedding import PoolingMode, pool_hidden_states
     from oxillama.engine.engine import InferenceEngine
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
-    from oxillama.engine.metrics import EngineMetrics, MetricsSnapshot
+    from oxillama.engine.metrics import EngineMetrics, metrics_text
+    from oxillama.engine.metrics_snapshot import MetricsSnapshot
     from oxillama.engine.packing import pack_model
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
@@ -183,6 +184,7 @@ __all__ = [
     "beam_generate",
     "collect_imatrix",
     "flash_attention_forward",
+    "metrics_text",
     "pack_model",
     "pool_hidden_states",
     "quantize_model",
@@ -224,7 +226,7 @@ _LATER = {
     "LoraStack": "oxillama.adapters.stack",
     "LayerPager": "oxillama.offload.pager",
     "MemoryPressureProbe": "oxillama.offload.pressure",
-    "MetricsSnapshot": "oxillama.engine.metrics",
+    "MetricsSnapshot": "oxillama.engine.metrics_snapshot",
     "PagedKvCache": "oxillama.cache.kv",
     "Receipt": "oxillama.receipts.receipt",
     "Verification": "oxillama.engine.verification",
@@ -248,6 +250,7 @@ _LATER = {
     "flash_attention_forward": "oxillama.models.flash_attention",
     "pack_model": "oxillama.engine.packing",
     "pool_hidden_states": "oxillama.engine.embedding",
+    "metrics_text": "oxillama.engine.metrics",
     "quantize_model": "oxillama.quantize.model",
     "sample": "oxillama.sampling.batch",
     "sample_batch": "oxillama.sampling.batch",

@@ -52,6 +52,7 @@ PER_TARGET: tuple[str, ...] = (
     "sampling.sampling",
     "vector.vector",
     "recurrent.recurrent",
+    "recurrent.delta",
     "vector.routing",
     "machine.roofline",
 )

@@ -2,12 +2,13 @@
 
 Needs the package llama-cpp-python (0.3.36 was used):
 
-    python tools/record_parity.py
+    python tools/record_parity.py            # models that have no numbers yet
+    python tools/record_parity.py NAME ...   # these, again
 
-writes tests/data/parity.npz. For each model NAME it holds ``NAME.tokens`` int32 (28,), ``NAME`` float16
-(28, vocab), the logits after each token, the first 24 from one batch, the rest decoded one at a time, and
-``NAME.top`` int32 (28,), where they are highest; of an encoder its tokens' states (28, n_embd) instead.
-F32 keys and values, no flash attention, one thread.
+adds to tests/data/parity.npz, and takes numbers of models that are gone out of it. For each model NAME it
+holds ``NAME.tokens`` int32 (28,), ``NAME`` float16 (28, vocab), the logits after each token, the first 24
+from one batch, the rest decoded one at a time, and ``NAME.top`` int32 (28,), where they are highest; of an
+encoder its tokens' states (28, n_embd) instead. F32 keys and values, no flash attention, one thread.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
 N_TOKENS, N_PROMPT = 28, 24
+PARTS = ("", ".tokens", ".top")  # of a model's entries
 
 
 def llama_cpp_rows(path: Path, tokens: list[int], encoder: bool) -> np.ndarray:
@@ -63,16 +65,22 @@ def llama_cpp_rows(path: Path, tokens: list[int], encoder: bool) -> np.ndarray:
 
 
 def record(name: str, model: Model, folder: Path) -> dict[str, np.ndarray]:
-    """In a process of its own: llama.cpp ends it where it does not like a model."""
+    """A model's entries, {} where llama.cpp does not run it; it says why.
+
+    It runs in a process of its own, which it ends where it does not like a model.
+    """
     tokens = np.random.default_rng(model.seed).integers(0, VOCAB, N_TOKENS).astype(np.int32)
-    path, out = folder / "model.gguf", folder / "rows.npy"
+    path, out, log = folder / "model.gguf", folder / "rows.npy", folder / "log"
     path.write_bytes(model.file())
     child = os.fork()
     if child == 0:
+        os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 2)
         np.save(out, llama_cpp_rows(path, tokens.tolist(), model.architecture in ENCODERS))
         os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
-        raise SystemExit(f"{name}: llama.cpp does not run it")
+        lines = log.read_text(errors="replace").splitlines()[-3:]
+        print(f"{name}: llama.cpp does not run it:", *lines, sep="\n    ")
+        return {}
     rows = np.load(out)
     return {
         f"{name}.tokens": tokens,
@@ -82,14 +90,22 @@ def record(name: str, model: Model, folder: Path) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    found: dict[str, np.ndarray] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, model in (MODELS | VARIANTS).items():
-            if model.compared:
-                found |= record(name, model, Path(folder))
+    compared = {name: model for name, model in (MODELS | VARIANTS).items() if model.compared}
     out = ROOT / "tests" / "data" / "parity.npz"
+    with np.load(out) as recorded:
+        kept = [name for name in compared if name in recorded and name not in sys.argv[1:]]
+        found = {f"{name}{part}": recorded[f"{name}{part}"] for name in kept for part in PARTS}
+    wrong = sorted(set(sys.argv[1:]) - compared.keys())
+    if wrong:
+        raise SystemExit(f"expected names of models in tests/support/zoo.py, got {wrong}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in compared.keys() - set(kept):
+            found |= record(name, compared[name], Path(folder))
     np.savez_compressed(out, **found)
     print(f"{out.name}: {len(found) // 3} models, {out.stat().st_size} bytes")
+    missing = [name for name in compared if name not in found]
+    if missing:
+        raise SystemExit(f"no numbers of {', '.join(missing)}")
 
 
 if __name__ == "__main__":

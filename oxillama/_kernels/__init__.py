@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from oxillama._kernels.linear import LinearModule
     from oxillama._kernels.machine import RooflineModule
     from oxillama._kernels.quantize import QuantizeModule
-    from oxillama._kernels.recurrent import RecurrentModule
+    from oxillama._kernels.recurrent import DeltaModule, RecurrentModule
     from oxillama._kernels.sampling import SamplingModule
     from oxillama._kernels.vector import RoutingModule, VectorModule
 
@@ -53,7 +53,8 @@ class Kernels:
     quantize : `quantize`, from floats to the blocks of files.
     vector : norms, rotary embedding, activations, softmax.
     routing : the choice of experts.
-    recurrent : `StateBatch`, what recurrent layers do with their states.
+    recurrent : convolutions, scans and shifts over the states of a `StateBatch`.
+    delta : `delta_scan`, the gated delta rule over such states.
     roofline : what the machine can do at best, for the benchmarks.
     sampling : `Program`, `Workspace`, `sample_rows`: choosing tokens.
     """
@@ -65,6 +66,7 @@ class Kernels:
     vector: VectorModule
     routing: RoutingModule
     recurrent: RecurrentModule
+    delta: DeltaModule
     roofline: RooflineModule
     sampling: SamplingModule
 

@@ -61,8 +61,7 @@ class LoadedLora:
         self.alpha = float(file.get("adapter.lora.alpha", float))
         if not np.isfinite(self.alpha):
             raise LoadError(f"adapter.lora.alpha: expected a finite number, got {self.alpha}")
-        tokens = metadata.get("adapter.alora.invocation_tokens")
-        self.invocation_tokens = [] if tokens is None else [int(token) for token in tokens]
+        self.invocation_tokens = file.get("adapter.alora.invocation_tokens", list[int], [])
         self.everywhere = everywhere
         content = ModelFingerprint.compute(file).content
         self.fingerprint = blake3(content + b"everywhere").digest() if everywhere else content
@@ -107,7 +106,9 @@ class LoadedLora:
 def paired(tensors: dict[str, TensorInfo]) -> dict[str, FactorPair]:
     """The pairs by name of the model's tensor. Raises LoadError for a tensor that is not half of one."""
     found = {}
-    for name in tensors:
+    for name, info in tensors.items():
+        if info.format.layout is None:
+            raise LoadError(f"{name}: expected a format with kernels, got {info.format.name}")
         base, suffix = name[:-7], name[-7:]
         if suffix not in SUFFIXES or not base:
             raise LoadError(f"{name}: expected a name that ends in .lora_a or .lora_b")

@@ -54,6 +54,7 @@ def describe(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...]
         "memory": describe_memory(spec, found) if spec and found.weight_bytes else None,
         "packed": describe_packed(file),
         "surplus": list(found.surplus),
+        "ignored": list(spec.ignored) if spec else [],
         "supported": not found.reasons,
         "missing": list(found.reasons),
     }
@@ -114,7 +115,7 @@ def describe_attention(spec: Spec) -> dict[str, Any] | None:
         "windows": windows or None,
         "windowed_layers": windowed if windows else None,
         "chunk": max(layer.chunk for layer in layers) or None,
-        "sinks": spec.family.sinks,
+        "sinks": spec.family.sinks != "no",
         "soft_cap": spec.soft_cap or None,
         "linear_bias": spec.alibi_bias or None,
         "both_ways": not spec.causal,

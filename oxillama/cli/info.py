@@ -76,6 +76,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         **({} if memory is None else memory_rows(memory)),
         "packed file": "; ".join(map(packed_words, facts["packed"])) or None,
         "unused tensors": facts["surplus"] or None,
+        "ignored tensors": facts["ignored"] or None,
         "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
     }
     print_rows([label, shortened(value)] for label, value in rows.items() if value is not None)

@@ -105,6 +105,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
     "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
+    "trace": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""
 
@@ -120,7 +121,7 @@ MADE_OF: dict[str, Callable[[Any], Any]] = {
 EXCLUDED = (
     *("model_path", "sampler", "scheduler"),  # set by MODEL, by the sampling options, and for servers only
     *("priority", "salt", "window"),  # no effect on a single request
-    *("logprobs", "top_logprobs", "keep_logits"),  # no effect on the text
+    *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
 )
 """Fields without an option."""

@@ -142,6 +142,8 @@ class EngineConfig:
         "blk.0.*". Without a budget all stay.
     offload_probe : whether a budget shrinks while the system is short of memory.
     scheduler : how requests share the engine.
+    trace : file to which the times of steps, layers and requests are written, in Chrome's trace event format,
+        which Perfetto shows; a file that is there is replaced. None for no trace.
 
     Raises
     ------
@@ -171,13 +173,14 @@ class EngineConfig:
     offload_pinned: tuple[str, ...] = ()
     offload_probe: bool = True
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    trace: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in INTEGERS.items():
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, checks.integer(name, value, low, high))
-        for name in ("model_path", "tokenizer_path", "speculate"):
+        for name in ("model_path", "tokenizer_path", "speculate", "trace"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
         if not isinstance(self.packed, (str, os.PathLike)):
@@ -243,3 +246,4 @@ class EngineFields(TypedDict, total=False):
     offload_pinned: tuple[str, ...]
     offload_probe: bool
     scheduler: SchedulerConfig
+    trace: str | os.PathLike[str] | None

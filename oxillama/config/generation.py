@@ -18,6 +18,9 @@ WINDOW = 16
 """Pieces of text that a stream may run ahead of its reader."""
 
 
+MOST_NAME = 200
+"""Characters of a `GenerationOptions.request_id`."""
+
 DRAFT_ACCEPTANCE = ("seeded", "rejection")
 """Rules by which a drafted token is accepted."""
 
@@ -46,6 +49,8 @@ class GenerationOptions:
         the same distribution.
     window : pieces of text that may wait for the reader; with as many the request pauses. None for no limit.
     receipt : makes a receipt, with which anybody can check the text.
+    request_id : what logs and traces call the request: 1 to 200 characters that can be printed. None for its
+        number in the engine.
 
     Raises
     ------
@@ -67,6 +72,7 @@ class GenerationOptions:
     draft_acceptance: str = "seeded"
     window: int | None = WINDOW
     receipt: bool = False
+    request_id: str | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
@@ -90,6 +96,8 @@ class GenerationOptions:
         checks.one_of("draft_acceptance", self.draft_acceptance, DRAFT_ACCEPTANCE)
         if self.window is not None:
             self._set("window", checks.integer("window", self.window, 1))
+        if self.request_id is not None:
+            _check_request_id(self.request_id)
         if checks.boolean("receipt", self.receipt) and self.draft_acceptance == "rejection":
             raise ConfigError(
                 "receipt: cannot be combined with draft_acceptance rejection, "
@@ -150,6 +158,14 @@ class GenerationFields(SamplerFields, total=False):
     draft_acceptance: str
     window: int | None
     receipt: bool
+    request_id: str | None
+
+
+def _check_request_id(value: Any) -> None:
+    """Raises ConfigError for a name that would not stay on its line of a log."""
+    name = checks.encodable("request_id", value)
+    if not (0 < len(name) <= MOST_NAME and name.isprintable()):
+        raise checks.refuse("request_id", f"1 to {MOST_NAME} characters that can be printed", value)
 
 
 FIELD_NAMES = tuple(f.name for f in fields(GenerationOptions))

@@ -71,6 +71,11 @@ class Adapters:
         with self._lock.lock:
             return [*(lora for _, lora in self._files.values()), *(lora for lora, _ in self.stack)]
 
+    @property
+    def n_loaded(self) -> int:
+        """How many are bound to the model."""
+        return len(self._bound)
+
     def forget(self, lora: LoadedLora) -> None:
         """Frees an adapter; requests that use it go on."""
         with self._lock.lock:

@@ -17,7 +17,7 @@ from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.embedding import PoolingMode
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.metrics import MetricsSnapshot
+from oxillama.engine.metrics_snapshot import MetricsSnapshot
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
 from oxillama.offload.pager import LayerPager
@@ -61,7 +61,8 @@ class ReferenceNames:
 
     def layer_pager(self) -> LayerPager | None:
         """What keeps the matrices within ``offload_budget``, with its numbers; None without a budget."""
-        return self.model.pager
+        store = self.model.runner.model.store
+        return store if isinstance(store, LayerPager) else None
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """``metrics.snapshot()``."""

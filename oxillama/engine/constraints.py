@@ -10,6 +10,7 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.locks import ForkedOpen
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
 from oxillama.grammar.vocabulary import Vocabulary
@@ -23,10 +24,15 @@ class Constraints:
     """Makes the constraints that sampler options ask for, over one model's vocabulary.
 
     Thread-safe. The vocabulary is prepared when the first is asked for.
+
+    Parameters
+    ----------
+    timer : told of the masks of all that are made.
     """
 
-    def __init__(self, tokenizer: TokenizerBridge) -> None:
+    def __init__(self, tokenizer: TokenizerBridge, timer: MaskTimer | None = None) -> None:
         self.tokenizer = tokenizer
+        self._timer = timer
         self._vocabulary: Vocabulary | None = None
         self._grammars: OrderedDict[tuple[str, object], Grammar] = OrderedDict()
         self._lock = ForkedOpen()
@@ -43,7 +49,7 @@ class Constraints:
         with self._lock.lock:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
-            return GrammarState(self._grammar(config), self._vocabulary)
+            return GrammarState(self._grammar(config), self._vocabulary, self._timer)
 
     def _grammar(self, config: SamplerConfig) -> Grammar:
         if isinstance(config.grammar, Grammar):

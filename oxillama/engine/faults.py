@@ -21,8 +21,21 @@ def fault(error: BaseException) -> OxiLlamaError:
     return made
 
 
-def note(log: logging.Logger, level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
-    """Logs a line. What a handler or filter raises is not let into the engine's step, which others share."""
+def note(
+    log: logging.Logger,
+    level: int,
+    message: str,
+    *arguments: object,
+    request: str | None = None,
+    exc_info: bool = False,
+) -> None:
+    """Logs a line. What a handler or filter raises is not let into the engine's step, which others share.
+
+    Parameters
+    ----------
+    request : the name of the request that the line is about: the record's ``request_id``.
+    """
     if log.isEnabledFor(level):
+        extra = None if request is None else {"request_id": request}
         with suppress(Exception):
-            log.log(level, message, *arguments, exc_info=exc_info, stacklevel=2)
+            log.log(level, message, *arguments, exc_info=exc_info, stacklevel=2, extra=extra)

@@ -230,7 +230,7 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         found.logits = None if found.logits is None else list(had.logits)
 
         def begin() -> None:
-            model.scheduler.check_room(0)
+            model.loop.check_room(0, 1)
             put(request.sequence, taken, data)
             try:
                 model.loop.add(request)

@@ -106,6 +106,7 @@ class Handle(NotCopied):
         """Whether there will be no more events than there are."""
         if not self._request.is_told and self._thread.has_ended:
             self._request.finish("error", EngineClosed("engine: its thread has ended"))
+            self._request.tell()
         return self._request.is_told
 
     def _lost_end(self) -> End:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from blake3 import blake3
 
 from oxillama import _kernels
+from oxillama._version import __version__
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
@@ -20,7 +22,7 @@ from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
 from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.constraints import Constraints
-from oxillama.engine.draft_models import Drafters
+from oxillama.engine.draft_models import Drafters, matrix_bytes
 from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
@@ -29,16 +31,16 @@ from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
 from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
-from oxillama.engine.runner import Runner
+from oxillama.engine.request_log import RequestLog
 from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.thread import EngineThread
+from oxillama.engine.tracing import Traced, Untraced
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
-from oxillama.offload.pager import LayerPager
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -71,6 +73,7 @@ class LoadedModel(NotCopied):
         self.config = config
         self.kernels = _kernels.best()
         self.thread = EngineThread()
+        self.parts = Untraced()
         try:
             self.thread.call(lambda: self._load(source, progress))
         except BaseException:
@@ -78,7 +81,7 @@ class LoadedModel(NotCopied):
             raise
 
     def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
-        config = self.config
+        config, started = self.config, time.perf_counter()
         self.file = file = ModelFile.open(source)
         try:
             self.spec = spec = read_spec(file)
@@ -93,11 +96,9 @@ class LoadedModel(NotCopied):
             weights = load_weights(file, self.kernels, config, progress, panel_store(packed, config))
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
-            self.runner = Runner(model, pool, config.num_threads or available_cpus())
-            self.pager: LayerPager | None
-            self.pager = pager = model.store if isinstance(model.store, LayerPager) else None
-            if pager is not None:  # waiting for a file says nothing about the number of threads
-                self.runner.tuner.clock = pager.busy_seconds
+            if config.trace is not None:
+                self.parts = Traced(config.trace, self.name)
+            self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             self.adapters = Adapters(model)
@@ -110,17 +111,39 @@ class LoadedModel(NotCopied):
                 self.drafters.load(wanted)
         except BaseException:
             file.close()
+            self.parts.close()
             raise
         self.unused_tensors = weights.unused()
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
-        self.metrics = EngineMetrics(Gauges(self.pool, self.prefix_cache, self.scheduler))
-        self.constraints = Constraints(tokenizer)
-        self.thread.loop = EngineLoop(self.runner, self.scheduler, self.metrics, pager)
+        gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, matrix_bytes(model))
+        self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
+        self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
+        self.thread.loop = self.parts.loop(self.runner, self.scheduler, self.metrics, RequestLog())
+        gauges.load_seconds = time.perf_counter() - started
         log.info(
-            "loaded a model of architecture %s: %d layers, context %d, %s kernels on %d threads",
-            spec.family.name, spec.n_layers, self.context_size, self.kernels.target, self.runner.n_threads,
+            "loaded a model of architecture %s in %.1f s: %d layers, context %d, %s kernels on %d threads",
+            spec.family.name, gauges.load_seconds, spec.n_layers, self.context_size, self.kernels.target,
+            self.runner.n_threads,
         )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """Of the model: as the file says, else the file's name."""
+        paths = self.file.paths
+        name = str(self.file.metadata.get("general.name") or (paths[0].stem if paths else "model"))
+        return name.encode(errors="replace").decode()
+
+    def _labels(self) -> dict[str, str]:
+        """Facts for the metrics."""
+        return {
+            "model_name": self.name,
+            "architecture": self.spec.family.name,
+            "target": self.kernels.target,
+            "threads": str(self.runner.n_threads),
+            "kv_type": self.config.kv_type,
+            "version": __version__,
+        }
 
     def warn(self, stacklevel: int) -> None:
         """Warns of tensors and options of the file that have no effect, and of a long context."""
@@ -214,6 +237,7 @@ class LoadedModel(NotCopied):
     def close(self, *, finish: bool = False) -> None:
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
         self.thread.close(finish=finish)
+        self.parts.close()
 
     def __del__(self) -> None:
         if hasattr(self, "thread"):
@@ -223,8 +247,17 @@ class LoadedModel(NotCopied):
 class Gauges:
     """The gauges of an engine, by the names of `MetricsSnapshot`."""
 
-    def __init__(self, pool: KvCachePool, prefix: PrefixKvCache, scheduler: Scheduler) -> None:
-        self.pool, self.prefix, self.scheduler = pool, prefix, scheduler
+    def __init__(
+        self,
+        pool: KvCachePool,
+        prefix: PrefixKvCache,
+        scheduler: Scheduler,
+        adapters: Adapters,
+        n_bytes: int,
+    ) -> None:
+        self.pool, self.prefix, self.scheduler, self.adapters = pool, prefix, scheduler, adapters
+        self.matrix_bytes = n_bytes
+        self.load_seconds = 0.0
 
     def __call__(self) -> dict[str, Any]:
         pool, prefix, scheduler = self.pool, self.prefix, self.scheduler
@@ -241,6 +274,9 @@ class Gauges:
             "kv_states_used": 0 if pool.recurrent_states is None else pool.recurrent_states.n_used,
             "kv_states_cached": prefix.n_states,
             "kv_memory_bytes": pool.memory_bytes,
+            "adapters": self.adapters.n_loaded,
+            "load_seconds": self.load_seconds,
+            "matrix_bytes": self.matrix_bytes,
             "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
         }
 

@@ -17,13 +17,14 @@ import numpy as np
 
 from oxillama.engine.faults import fault, note
 from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.observers import Observer, Observers
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
 from oxillama.engine.runner import Runner
 from oxillama.engine.scheduler import ScheduledBatch, Scheduler
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.speculator import Speculator
+from oxillama.engine.speculator import Speculator, give_up
+from oxillama.errors import QueueFull
 from oxillama.models.decoder import ForwardCancelled
-from oxillama.offload.pager import LayerPager
 from oxillama.sampling.batch import sample_batch
 from oxillama.sampling.logprobs import SampledToken
 
@@ -44,8 +45,7 @@ class EngineLoop:
     ----------
     runner : runs batches. Its pool is the scheduler's.
     scheduler : decides what runs.
-    metrics : told what happened.
-    pager : brings the model's matrices; it is asked to look at the memory while nothing runs.
+    metrics, observers : told what happens, in this order.
 
     Attributes
     ----------
@@ -54,16 +54,13 @@ class EngineLoop:
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        scheduler: Scheduler,
-        metrics: EngineMetrics,
-        pager: LayerPager | None = None,
+        self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics, *observers: Observer
     ) -> None:
         self.runner = runner
-        self.pager = pager
+        self._rest = math.inf  # seconds after which the matrices' memory is looked after again
         self.scheduler = scheduler
         self.metrics = metrics
+        self.observers = Observers([metrics, *observers])
         self.held: dict[Sequence, weakref.ref[Any]] = {}
         self.has_cancelled = False
         self.speculator = Speculator()
@@ -73,10 +70,15 @@ class EngineLoop:
     def add(self, request: Request) -> None:
         """Queues a request."""
         self.scheduler.add(request)
-        note(
-            log, logging.DEBUG, "request %d: %d tokens, priority %d",
-            request.id, len(request.prompt), request.priority,
-        )  # fmt: skip
+        self.observers.queue(request)
+
+    def check_room(self, n_coming: int, n: int) -> None:
+        """Raises QueueFull if the queue is full, counting ``n_coming`` requests, for ``n`` more."""
+        try:
+            self.scheduler.check_room(n_coming)
+        except QueueFull:
+            self.observers.refuse(n)
+            raise
 
     def cancel(self, request: Request, reason: str = "cancelled") -> None:
         """Has a request end before its next layer. From any thread, and from finalizers."""
@@ -88,11 +90,11 @@ class EngineLoop:
         started = time.perf_counter()
         self.has_cancelled = False
         self._release_dropped()
-        self.speculator.draft([r for r in self.scheduler.running if isinstance(r, TextRequest)])
+        self._draft()
         began = time.perf_counter()
-        batch = self._batch = self.scheduler.schedule()
-        if not batch.requests and self.pager is not None:
-            self.pager.begin_pass()
+        batch = self._batch = self._schedule()
+        if not batch.requests:
+            self._rest = self.runner.model.store.rest()
         if batch.requests:
             self._deadline = min(request.deadline for request in batch.requests)
             rows = self._forward(batch)
@@ -105,10 +107,20 @@ class EngineLoop:
                     note(log, logging.ERROR, "a step could not be measured", exc_info=True)
         return bool(self._announce(batch.requests) or batch.requests)
 
+    def _draft(self) -> None:
+        self.speculator.draft([r for r in self.scheduler.running if isinstance(r, TextRequest)])
+
+    def _schedule(self) -> ScheduledBatch:
+        batch = self.scheduler.schedule()
+        for request in batch.preempted:
+            self.observers.preempt(request)
+        for request in batch.admitted:
+            self.observers.admit(request)
+        return batch
+
     def time_to_deadline(self) -> float:
-        """Seconds until a request is to end, whether it runs or not, or the pager looks; inf for never."""
-        seconds = self.scheduler.next_deadline() - self.scheduler.clock()
-        return seconds if self.pager is None else min(seconds, self.pager.idle_seconds)
+        """Seconds until a request is to end, whether it runs or not, or the matrices need a look."""
+        return min(self.scheduler.next_deadline() - self.scheduler.clock(), self._rest)
 
     def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
         """Ends every request, each with an error of its own."""
@@ -180,6 +192,7 @@ class EngineLoop:
             else:
                 n_ended += n
                 request.finish(reason)  # its pages stay until the pass is over
+                request.tell()
                 if request.listener is not None:
                     request.listener()
         return 2 * n_ended > n_rows
@@ -241,14 +254,16 @@ class EngineLoop:
             going = [(r, rows) for r, rows in going if r.finish_reason is None and not r.sequence.pending]
             at += 1
         for speculation in speculations:
-            self.metrics.draft(*speculation.end())
+            self.observers.draft(*speculation.end())
 
     def _add_token(self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray) -> str | None:
         reason = request.take(sampled, row)
         if request.speculation is not None:
             # a token that is not pending was drafted: the pass has run it, and has the logits after it
             request.speculation.n_accepted += not request.sequence.pending
-        self.metrics.token(request, self.scheduler.clock())
+        now = self.scheduler.clock()
+        self.observers.token(request, now)
+        request.note_token(now)
         return reason
 
     def _sampled(self, streams: Streams) -> list[int | SampledToken | BaseException]:
@@ -290,7 +305,7 @@ class EngineLoop:
 
     def _measure(self, batch: ScheduledBatch, seconds: float) -> None:
         self.scheduler.observe(batch, seconds)
-        self.metrics.step(batch, seconds)
+        self.observers.step(batch, seconds)
         for request, is_prefill in zip(batch.requests, batch.prefills):
             if is_prefill:
                 request.prefill_seconds += seconds
@@ -298,24 +313,35 @@ class EngineLoop:
                 request.decode_seconds += seconds
 
     def _announce(self, requests: list[Request]) -> int:
-        """Tells listeners that there may be something to read; how many requests have ended."""
+        """Tells readers that there may be something to read; how many requests have ended."""
         ended = self.scheduler.drain_finished()
-        for request in ended:
-            self.metrics.end(request)
-            if isinstance(request, TextRequest) and request.speculation is not None:
+        try:
+            for request in ended:
+                self._close(request)
+            if ended and not self.scheduler.running:
+                self.runner.pool.shrink_to_fit(KEEP_BYTES)
+        finally:  # whoever is told finds everything done and counted
+            for request in ended:
+                request.tell()
+            self._wake({r.listener for r in (*requests, *ended) if r.listener is not None})
+        return len(ended)
+
+    def _close(self, request: Request) -> None:
+        """Notes the end of a request, and frees what drafted for it."""
+        self.observers.end(request, self.scheduler.clock())
+        if isinstance(request, TextRequest) and request.speculation is not None:
+            try:
                 request.speculation.drafter.forget(request.sequence)
-            note(log, logging.DEBUG, "request %d: ended with %s", request.id, request.finish_reason)
-        listeners: set[Callable[[], object]] = {
-            request.listener for request in (*requests, *ended) if request.listener is not None
-        }
+            except Exception:
+                give_up(request.speculation.drafter, [request])
+
+    def _wake(self, listeners: set[Callable[[], object]]) -> None:
+        """Calls what waits for events without blocking."""
         for listener in listeners:
             try:
                 listener()
             except Exception:
                 listener()  # or a reader would wait for ever
-        if ended and not self.scheduler.running:
-            self.runner.pool.shrink_to_fit(KEEP_BYTES)
-        return len(ended)
 
 
 def _drawn_alone(request: TextRequest, row: np.ndarray) -> int | SampledToken | BaseException:

@@ -2,7 +2,7 @@
 
 What is equal gives equal data: an option that is a float is one here, whatever it was given as, and biases of
 logits are a list in the order of the ids. -inf is a string. A callable is named, and whoever reads the data
-gives it again. Adapters are left out: a path says little of what was run.
+gives it again. `LEFT_OUT` says what is left out; a path of an adapter says little of what was run.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from oxillama.grammar.python_types import schema_of_type
 Plain = dict[str, Any]
 Stages = Mapping[str, Callable[..., Any]]
 """Stages of a sampler written in Python, by the names that `stage_names` gives."""
+
+LEFT_OUT = frozenset({"adapters", "request_id", "trace"})
+"""Options that are not described: adapters are files, a name is one request's own, and no data may have a
+file written."""
 
 FLOATS = frozenset(name for name, (low, _) in RANGES.items() if isinstance(low, float))
 
@@ -73,8 +77,8 @@ def plain_sampler(config: SamplerConfig) -> Plain:
 
 
 def plain_options(options: GenerationOptions) -> Plain:
-    """Every field of the options but for ``adapters``; a sampler of None stays None."""
-    found: Plain = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "adapters"}
+    """Every field of the options but for those of `LEFT_OUT`; a sampler of None stays None."""
+    found: Plain = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in LEFT_OUT}
     found["sampler"] = None if options.sampler is None else plain_sampler(options.sampler)
     found["stop"] = list(options.stop or ())
     found["timeout"] = None if options.timeout is None else float(options.timeout)
@@ -83,8 +87,8 @@ def plain_options(options: GenerationOptions) -> Plain:
 
 
 def plain_engine(config: EngineConfig) -> Plain:
-    """Every field of the options but for ``adapters``."""
-    found: Plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "adapters"}
+    """Every field of the options but for those of `LEFT_OUT`."""
+    found: Plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in LEFT_OUT}
     for name in ("model_path", "tokenizer_path", "speculate"):
         found[name] = _path(found[name])
     found["sampler"] = plain_sampler(config.sampler)
@@ -198,9 +202,9 @@ def engine_of(plain: Any, stages: Stages | None = None) -> EngineConfig:
 
 
 def _known(name: str, plain: Any, kind: Any) -> Plain:
-    """A copy of a description whose keys are all fields of ``kind``; adapters are not described."""
+    """A copy of a description whose keys are all fields of ``kind``, but for those of `LEFT_OUT`."""
     checks.instance(name, plain, dict)
-    names = {f.name for f in fields(kind)} - {"adapters"}
+    names = {f.name for f in fields(kind)} - LEFT_OUT
     for key in plain:
         if key not in names:
             raise ConfigError(f"{name}: expected options of {kind.__name__}, got {checks.shown(key)}")

@@ -162,6 +162,11 @@ class Request:
         self.decode_seconds = 0.0
 
     @property
+    def name(self) -> str:
+        """What logs and traces call it."""
+        return str(self.id)
+
+    @property
     def wanted(self) -> bool:
         """Whether its reader has room for another event."""
         return self.n_events - self.n_read < self.window
@@ -187,8 +192,14 @@ class Request:
         self.n_events += 1
         self.events.put(event)
 
+    def note_token(self, now: float) -> None:
+        """Notes when it got a token."""
+        if math.isnan(self.first_token_at):
+            self.first_token_at = now
+        self.last_token_at = now
+
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """Hands over the rest and the `End`; a second call does nothing. The scheduler frees the pages."""
+        """Hands over all but the `End`; a second call does nothing. The scheduler frees the pages."""
         if self.finish_reason is not None:
             return
         self.error = error or (self.cause if reason == self.cancelled else None)
@@ -197,6 +208,11 @@ class Request:
             self.flush(error)
         except Exception as failed:  # the text is not whole
             self.finish_reason, self.error = "error", fault(failed)
+
+    def tell(self) -> None:
+        """Hands over the `End`, when all that its reader may ask for is noted. A second call does nothing."""
+        if self.is_told or self.finish_reason is None:
+            return
         with suppress(Exception):  # a reader that is not told looks for itself
             self.put(End(self.finish_reason, self.error))
         self.is_told = True
@@ -255,6 +271,10 @@ class TextRequest(Request):
         self._piece = Piece()  # not handed over yet
         self._handed: list[Piece] = []  # all that was handed over, read or not
         self.had = Piece()
+
+    @property
+    def name(self) -> str:
+        return self.options.request_id or super().name
 
     @property
     def limit(self) -> str | None:

@@ -52,7 +52,7 @@ class Runner:
         self.pool = pool
         if model.state_floats:
             pool.recurrent_states = RecurrentStatePool(pool, model.state_floats, model.record_floats)
-        self.tuner = ThreadTuner(n_threads)
+        self.tuner = ThreadTuner(n_threads, model.store.busy_seconds)
         self._work = model.workspace()
         self._tables = BlockTables()
         self._adapted: AdaptedRows | None = None  # of the last pass

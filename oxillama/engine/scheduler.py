@@ -45,6 +45,7 @@ class ScheduledBatch:
     outputs : for each, which rows of the pass are wanted.
     prefills : for each, whether tokens of its prompt are run.
     n_decode, n_prefill : rows of streams, and of prompts.
+    admitted, preempted : requests that began, and that gave up their pages, while it was put together.
     """
 
     requests: list[Request] = field(default_factory=list)
@@ -52,6 +53,8 @@ class ScheduledBatch:
     prefills: list[bool] = field(default_factory=list)
     n_decode: int = 0
     n_prefill: int = 0
+    admitted: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -165,7 +168,10 @@ class Scheduler:
                 sequence.state = SeqState.DECODING
 
     def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
-        """Ends a request and frees its pages; what it has run is kept for others that begin alike."""
+        """Ends a request and frees its pages; what it has run is kept for others that begin alike.
+
+        Its reader is told by whoever drains the requests that have ended.
+        """
         sequence = request.sequence
         if sequence.state is SeqState.FINISHED:
             return
@@ -349,13 +355,15 @@ class Scheduler:
                 self._fail(request)
                 return False
             promised -= victim.sequence.demand + 1
-            self._preempt(victim)
+            self._preempt(victim, batch)
         if sequence.state is SeqState.WAITING:
             request.n_cached = n_known
             if self.prefix is not None and request.key is not None:
                 self.prefix.count(len(request.prompt), n_known)
         sequence.state = SeqState.PREFILLING
-        request.admitted_at = now
+        if math.isnan(request.admitted_at):
+            request.admitted_at = now
+        batch.admitted.append(request)
         self.waiting.remove(request)
         self.running.append(request)
         if request.shared is not None:
@@ -389,7 +397,10 @@ class Scheduler:
                 request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
             except Exception:  # a text does not depend on what is kept for others
                 request.node = None
-                note(log, logging.ERROR, "pages could not be kept for later prompts", exc_info=True)
+                note(
+                    log, logging.ERROR, "request %d: its pages could not be kept for later prompts",
+                    request.id, request=request.name, exc_info=True,
+                )  # fmt: skip
 
     # --- when pages run out ---------------------------------------------------------------------
 
@@ -411,7 +422,7 @@ class Scheduler:
             if victim is request and len(self.running) == 1:
                 self._fail(request)
             else:
-                self._preempt(victim)
+                self._preempt(victim, batch)
             if victim is request:
                 return 0
         try:
@@ -436,7 +447,7 @@ class Scheduler:
         """The request to preempt: one that pauses, else the lowest priority, else the latest."""
         return max(candidates, key=lambda r: (not r.wanted, _rank(r)), default=None)
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, batch: ScheduledBatch) -> None:
         self._remember(request)
         request.sequence.forget()
         request.sequence.state = SeqState.PREEMPTED
@@ -445,7 +456,7 @@ class Scheduler:
         if request.shared is not None:
             request.shared.join(request)
         self.preemptions += 1
-        note(log, logging.DEBUG, "request %d: gives up its pages and waits for others", request.id)
+        batch.preempted.append(request)
 
     def _fail(self, request: Request) -> None:
         pool, states = self.pool, self.pool.recurrent_states

@@ -96,6 +96,7 @@ def snapshot_of(
     request: RequestFacts | None = None,
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
+    model.metrics.snapshot_taken()
     facts, layout, page_size = model_facts(model), model.pool.layout, model.config.page_size
     kv = np.empty(0, np.uint8)
     if facts.kv_heads:

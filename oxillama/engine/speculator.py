@@ -176,8 +176,11 @@ class Speculator:
 
 def give_up(drafter: Drafter, requests: list[TextRequest]) -> None:
     """Logs the error of a drafter. The texts go on without drafts."""
-    note(log, logging.ERROR, "%s: cannot draft", drafter.name, exc_info=True)
     for request in requests:
+        note(
+            log, logging.ERROR, "request %d: %s: cannot draft", request.id, drafter.name,
+            request=request.name, exc_info=True,
+        )  # fmt: skip
         request.speculation = None
         drafter.forget(request.sequence)
 

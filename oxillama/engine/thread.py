@@ -75,7 +75,7 @@ class EngineThread:
         with self._starting.lock:  # what is taken comes before the command that closes
             self._check_open()
             if limited:
-                loop.scheduler.check_room(len(self._coming))
+                loop.check_room(len(self._coming), len(requests))
             now = loop.scheduler.clock()
             for request in requests:
                 self._coming.add(request)
@@ -266,6 +266,7 @@ class EngineThread:
         if self.loop is not None:
             for request in coming:
                 request.finish("error", in_parent())
+                request.tell()
             self.loop.end_all("error", in_parent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from oxillama.errors import GrammarError
 from oxillama.grammar.constraint import REQUEST_WORK, TOKEN_WORK, Tables
 from oxillama.grammar.grammar import Grammar
+from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.vocabulary import Vocabulary
 
 
@@ -24,6 +26,7 @@ class GrammarState:
     ----------
     grammar : Grammar
     vocabulary : Vocabulary
+    timer : told of each mask, of forks too; None for nobody.
 
     Raises
     ------
@@ -31,10 +34,13 @@ class GrammarState:
         The grammar names a token that the vocabulary does not have.
     """
 
-    __slots__ = ("_constraint", "_known", "_left", "_states", "_tables", "_tokens", "grammar", "vocabulary")
+    __slots__ = (
+        "_constraint", "_known", "_left", "_states", "_tables", "_timer", "_tokens", "grammar", "vocabulary",
+    )  # fmt: skip
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary, timer: MaskTimer | None = None) -> None:
         self.grammar, self.vocabulary = grammar, vocabulary
+        self._timer = timer
         self._constraint = grammar.constraint(vocabulary)
         self._tables = self._constraint.tables()
         self._tokens = array("i")
@@ -77,9 +83,12 @@ class GrammarState:
         GrammarError
             The mask, or the sequence as a whole, took more work than it may.
         """
+        started = time.perf_counter()
         tables = self._current()
         before = tables.states.work
         mask = self._constraint.mask(tables, self._states[-1])
+        if self._timer is not None:
+            self._timer.note(started, time.perf_counter())
         self._spend(tables.states.work - before)
         return mask
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
@@ -59,6 +60,7 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
         self.context = context or spec.context_length
+        weights.ignore(spec.ignored)
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
         blocks = (block for layer in self.layers for block in layer.blocks())
@@ -92,7 +94,7 @@ class Decoder:
         spec = self.spec
         if spec.latent is not None:
             rank = spec.latent.kv_rank
-            return spec.n_layers, 1, rank + spec.ropes[0].n_rot, rank
+            return len(spec.attending), 1, rank + spec.latent.rotated, rank
         if not spec.attending:  # pages of a model without keys only count tokens
             return 1, 1, 1, 1
         return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim
@@ -143,7 +145,7 @@ class Decoder:
         )
         if batch.recurrent_states is not None:
             before, after, earlier, recorded, settled = zip(*batch.recurrent_states)
-            step.recurrent = self.kernels.recurrent.StateBatch(
+            step.recurrent = StateBatch(
                 before, after, batch.row_start, self.state_floats,
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip

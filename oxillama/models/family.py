@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from oxillama.models.metadata import OPTIONS
+from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
-RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7"]
+RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
 Mixer = Literal["attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
@@ -29,8 +29,9 @@ Activation = Literal[
     "exp",
     "erfc",
     "silu_clamped",
+    "xielu",
 ]
-"""Names of the kernels' activations."""
+"""Names of the kernels' activations, and of those in `layers/activations.py`."""
 
 
 @cache
@@ -47,12 +48,21 @@ def check_fields(owner: str, facts: object) -> None:
             if value not in words:
                 expected = ", ".join(map(repr, words))
                 raise ValueError(f"{owner}.{name}: expected one of {expected}, got {value!r}")
-        elif kind == tuple[str, ...]:
-            if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
-                raise ValueError(f"{owner}.{name}: expected a tuple of strings, got {value!r}")
+        elif get_origin(kind) is tuple:
+            part = words[0]
+            if not isinstance(value, tuple) or not all(isinstance(each, part) for each in value):
+                expected = "strings" if part is str else part.__name__
+                raise ValueError(f"{owner}.{name}: expected a tuple of {expected}, got {value!r}")
         elif not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             expected = getattr(kind, "__name__", str(kind))
             raise ValueError(f"{owner}.{name}: expected {expected}, got {value!r}")
+
+
+def check_options(owner: str, options: tuple[str, ...], known: frozenset[str], where: str) -> None:
+    """Raises ValueError where an option is none of the ``known`` keys, which ``where`` names."""
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ValueError(f"{owner}.options: expected keys of {where}, got {unknown}")
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class Routing:
 
     Attributes
     ----------
+    options : the keys of `EXPERT_OPTIONS` (`metadata.py`) that files of the family state.
     gating : an expert's weight: "softmax" of the logits of all experts, "sigmoid" of each logit, or
         "softmax_after_topk", over the logits of the chosen experts only.
     normalize : the chosen experts' weights are divided by their sum.
@@ -72,12 +83,18 @@ class Routing:
     scales_input : an expert's weight multiplies its input, not its output.
     gated : experts have a gate matrix.
     beside_dense : in layers with a dense block, the outputs of both are added and multiplied by sqrt(1/2).
+    bias : a number for each expert, ``exp_probs_b.bias``, is added to its weight for the choice alone: "no",
+        "yes", or "auto" (if the file has it).
+    layers : those with experts: as the file has "stated", or those that have a "router" tensor.
+    reads : input of the router: that of the block, "normed", or the hidden state before the "layer".
+    shared_gate_up : gate and up matrices of the shared expert are one tensor.
 
     Raises
     ------
     ValueError : a field holds an unknown word, or a value of another type.
     """
 
+    options: tuple[str, ...] = ()
     gating: Literal["softmax", "sigmoid", "softmax_after_topk"] = "softmax"
     normalize: bool = True
     width: Literal["ff", "ff/used"] = "ff"
@@ -86,9 +103,43 @@ class Routing:
     scales_input: bool = False
     gated: bool = True
     beside_dense: bool = False
+    bias: Literal["no", "yes", "auto"] = "auto"
+    layers: Literal["stated", "router"] = "stated"
+    reads: Literal["normed", "layer"] = "normed"
+    shared_gate_up: bool = False
 
     def __post_init__(self) -> None:
         check_fields("Routing", self)
+        check_options("Routing", self.options, EXPERT_OPTIONS, "metadata.EXPERT_OPTIONS")
+
+
+@dataclass(frozen=True)
+class Only:
+    """A metadata key that files of a family may leave out, or state with one of these values."""
+
+    key: str
+    values: tuple[object, ...]
+
+
+class AtLayers:
+    """Facts of the models of a family that have from ``least`` to ``most`` layers.
+
+    >>> AtLayers(64, qk_norm="heads")  # only with 64 layers
+    >>> AtLayers(64, None, qk_norm="heads")  # with 64 layers or more
+
+    Files do not state such facts; the number of layers is how their code tells the models apart.
+    """
+
+    def __init__(self, least: int, most: int | None = -1, **differences: Any) -> None:
+        self.least = least
+        self.most = least if most == -1 else most
+        self.differences = differences
+
+    def __contains__(self, n_layers: int) -> bool:
+        return n_layers >= self.least and (self.most is None or n_layers <= self.most)
+
+    def __repr__(self) -> str:
+        return f"AtLayers({self.least}, {self.most}, {self.differences})"
 
 
 @dataclass(frozen=True)
@@ -100,7 +151,14 @@ class Family:
     Attributes
     ----------
     name : ``general.architecture``, the prefix of its metadata keys.
-    options : those keys of `OPTIONS` (`metadata.py`) that files of the family state.
+    options : those keys of `OPTIONS` (`metadata.py`) that files of the family state; options of experts are
+        those of its `Routing`.
+    requires : keys that every file must state, and with another value than 0.
+    only : keys that files may state with some values only.
+    ignored_keys : keys of other families' options that files state, and that have no effect in the family.
+    ignores : tensors that files may have and the model does not use, as patterns of `fnmatch`:
+        "attn_output.bias", "nextn.*". Others that the model does not use are told as a warning.
+    at_layers : facts of the models with so many layers.
     rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), or "none".
     longrope : ``rope_factors_long`` and ``_short`` are used whatever the file calls its scaling.
     local_rope : windowed layers rotate like the others ("same"), without any scaling ("plain"), or with
@@ -116,6 +174,7 @@ class Family:
         "parallel" without).
     attn_norm, ffn_norm : norms before the blocks, "" for none. Without an ``ffn_norm``, a parallel
         feed-forward block has the input of attention.
+    optional_norms : norms that the first layer may lack; its block then has the hidden state as its input.
     attn_post_norm, ffn_post_norm : norms after the blocks, before (or, "post", after) the addition: the first
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
@@ -125,11 +184,23 @@ class Family:
         ``mixer`` where no layer attends; the file need not state heads then.
     feed_forward : "dense" (or experts), "" for none, or that of an RWKV version.
     qk_norm : norms of q and k: "" none, "head" (one weight for all heads), "heads" (a weight for each), "row"
-        (over all heads at once), or "unit" (of each head, without weights, after the rotation).
+        (over all heads at once), or "unit" (of each head, without weights).
+    qk_norm_last : those norms come after the rotation; layers that do not rotate have none then.
     qk_norm_optional : those norms are there if the file has them.
-    sinks : each head has one more logit in its softmax, which has no value.
+    sinks : each head has one more logit in its softmax, without a value: "no", "yes", or "auto" (where
+        the file has them).
+    v_is_k : in layers without a matrix of v, v is k before its norm and its rotation.
+    v_norm : each head of v is normed, without weights.
+    attn_gate : each attended value is multiplied by the sigmoid of a gate that reads the block's input: one
+        gate for each "head", or for each of its "elements", in ``attn_gate``; or "query", for each element,
+        where ``attn_q`` has the rows of a head's query and then those of its gate (Qiu et al., "Gated
+        Attention", 2025); "" for none.
+    attn_gate_optional : those gates are there if the file has them.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
-    window, window_period : default window, and n where every n-th layer has none (0: all layers have it).
+    window, window_period : default window, and n where one layer of n has none (0: all layers have it).
+    full_layer : which layer of n that is, the "last" or the "first".
+    score_scale : of attention: key_dim^-0.5, or "embd/heads": (n_embd / heads)^-0.5; the file may state it.
+    centred_windows : a position attends to those at most half a window before or behind it.
     chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
     embedding_scale : factor of embeddings, 0 for sqrt(n_embd).
@@ -153,6 +224,11 @@ class Family:
 
     name: str
     options: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    only: tuple[Only, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ()
+    at_layers: tuple[AtLayers, ...] = ()
     rope: Literal["norm", "neox", "none"] = "norm"
     longrope: bool = False
     local_rope: Literal["same", "plain", "unscaled"] = "same"
@@ -165,6 +241,7 @@ class Family:
     residual: Literal["sequential", "parallel", "post", "auto"] = "sequential"
     attn_norm: str = "attn_norm"
     ffn_norm: str = "ffn_norm"
+    optional_norms: tuple[str, ...] = ()
     attn_post_norm: tuple[str, ...] = ()
     ffn_post_norm: tuple[str, ...] = ()
     embd_norm: bool = False
@@ -173,11 +250,19 @@ class Family:
     recurrent_mixer: Literal["", RecurrentMixer] = ""
     feed_forward: Literal["", FeedForwardKind] = "dense"
     qk_norm: Literal["", "head", "heads", "row", "unit"] = ""
+    qk_norm_last: bool = False
     qk_norm_optional: bool = False
-    sinks: bool = False
+    sinks: Literal["no", "yes", "auto"] = "no"
+    v_is_k: bool = False
+    v_norm: bool = False
+    attn_gate: Literal["", "head", "elements", "query"] = ""
+    attn_gate_optional: bool = False
     alibi_bias: float = 0.0
     window: int = 0
     window_period: int = 0
+    full_layer: Literal["last", "first"] = "last"
+    score_scale: Literal["key_dim", "embd/heads"] = "key_dim"
+    centred_windows: bool = False
     chunk: int = 0
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
@@ -194,10 +279,36 @@ class Family:
     unadapted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_fields(self.name or "Family", self)
-        unknown = sorted(set(self.options) - OPTIONS)
-        if unknown:
-            raise ValueError(f"{self.name}.options: expected keys of metadata.OPTIONS, got {unknown}")
+        owner = self.name or "Family"
+        check_fields(owner, self)
+        known = OPTIONS - EXPERT_OPTIONS
+        check_options(owner, self.options, known, "metadata.OPTIONS that are no EXPERT_OPTIONS")
+        both = sorted({*self.all_options} & {*self.ignored_keys})
+        if both:
+            raise ValueError(f"{owner}.ignored_keys: expected keys that are no options of it, got {both}")
+        check_options(f"{owner}.ignored_keys", self.ignored_keys, OPTIONS, "metadata.OPTIONS")
+        unread = sorted(
+            (OPTIONS & {*self.requires, *(each.key for each in self.only)}) - set(self.all_options)
+        )
+        if unread:
+            raise ValueError(
+                f"{owner}.requires, only: expected keys that are among its options, got {unread}"
+            )
+        for case in self.at_layers:
+            self.derive(f"{owner}.at_layers", at_layers=(), **case.differences)
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """Its options and those of its experts."""
+        return self.options + (self.routing.options if self.routing else ())
+
+    def with_layers(self, n_layers: int) -> Family:
+        """The facts of its models with so many layers."""
+        found = self
+        for case in self.at_layers:
+            if n_layers in case:
+                found = replace(found, **case.differences)
+        return found
 
     def derive(self, name: str, **differences: Any) -> Family:
         """A family with another name and these differences. Raises ValueError as `Family` does."""

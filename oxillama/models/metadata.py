@@ -35,11 +35,13 @@ OPTIONS = frozenset(
         "attention.clamp_kqv",
         "attention.max_alibi_bias",
         "attention.output_scale",
+        "attention.rope_pattern",
         "attention.scale",
         "attention.sliding_window",
         "attention.sliding_window_pattern",
         "attention.temperature_length",
         "attention.temperature_scale",
+        "attention.value_scale",
         "attn_logit_softcapping",
         "embedding_scale",
         "expert_feed_forward_length",
@@ -55,6 +57,7 @@ OPTIONS = frozenset(
         "moe_every_n_layers",
         "rescale_every_n_layers",
         "residual_scale",
+        "rope.dimension_count_swa",
         "rope.dimension_sections",
         "rope.freq_base_swa",
         "rope.scaling.finetuned",
@@ -63,9 +66,17 @@ OPTIONS = frozenset(
         "rope.scaling.yarn_log_multiplier",
         "router_logit_softcapping",
         "ssm.dt_b_c_rms",
+        "swiglu_clamp_exp",
+        "swiglu_clamp_shexp",
         "use_parallel_residual",
     }
 )
+
+
+EXPERT_OPTIONS = frozenset(
+    key for key in OPTIONS if key.startswith("expert_") or "moe_" in key or key.startswith("leading_dense_")
+)
+"""Those that only say how experts are chosen and fed."""
 
 
 # The least and the largest value of each number that is no size. Files in use are far inside; values outside
@@ -91,19 +102,26 @@ SIZES = dict.fromkeys(
 class Reader:
     """Metadata under the prefix of an architecture, without those `OPTIONS` that are not in ``options``.
 
+    Its files are ``known`` to have some keys that mean nothing.
+
     All methods raise LoadError or GGUFError naming the full key where a value is of another kind, out of
     bounds, or missing without a default.
     """
 
-    def __init__(self, file: ModelFile, prefix: str, options: Iterable[str] = ()) -> None:
+    def __init__(
+        self, file: ModelFile, prefix: str, options: Iterable[str] = (), known: Iterable[str] = ()
+    ) -> None:
         self.file = file
         self.prefix = prefix
         self.ignored = OPTIONS.difference(options)
+        self.untold = frozenset(known)
 
     def unread(self) -> tuple[str, ...]:
-        """Full keys of the file that are ignored for its architecture."""
+        """Full keys of the file that are ignored for its architecture, without those ``known`` to be."""
         return tuple(
-            full for key in sorted(self.ignored) if (full := f"{self.prefix}.{key}") in self.file.metadata
+            full
+            for key in sorted(self.ignored - self.untold)
+            if (full := f"{self.prefix}.{key}") in self.file.metadata
         )
 
     def has(self, key: str) -> bool:
@@ -170,6 +188,20 @@ class Reader:
         wrong = next((v for v in values[:n_layers] if not least <= v < 2**31), None)
         if wrong is not None:
             raise LoadError(f"{full}: expected integers from {least} to 2^31 - 1, got {wrong}")
+        return values[:n_layers]
+
+    def amounts(self, key: str, n_layers: int) -> list[float]:
+        """An `amount` for each layer, from an array or one number for all layers; 0 where there is no key."""
+        if not self.is_array(key):
+            return [self.amount(key)] * n_layers
+        full = f"{self.prefix}.{key}"
+        values: list[float] = self.file.get(full, list[float])
+        if len(values) < n_layers:
+            raise LoadError(f"{full}: expected a number for each of {n_layers} layers, got {len(values)}")
+        least, most = RANGES.get(key, USUAL_RANGE)
+        wrong = next((v for v in values[:n_layers] if v != 0 and not least <= v <= most), None)
+        if wrong is not None:
+            raise LoadError(f"{full}: expected 0 or numbers from {least:g} to {most:g}, got {wrong}")
         return values[:n_layers]
 
     def uniform(self, key: str, n_layers: int, default: int | None = None) -> int:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import numpy as np
 
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
@@ -38,11 +42,13 @@ def read_spec(file: ModelFile) -> Spec:
     GGUFError : a key is missing or has the wrong type.
     """
     family = family_of(file)
-    read = Reader(file, family.name, family.options)
-    for key, harmless in UNSUPPORTED.items():
-        read.refuse(key, harmless)
+    n_layers = count_layers(Reader(file, family.name))
+    family = family.with_layers(n_layers)
+    read = Reader(file, family.name, family.all_options, family.ignored_keys)
+    check_support(read, family)
     n_embd, context = read.size("embedding_length"), read.size("context_length")
-    layers, key_dim, value_dim = read_layers(read, family, n_embd)
+    layers, key_dim, value_dim = read_layers(read, family, n_embd, n_layers)
+    scaled_by = key_dim if family.score_scale == "key_dim" else n_embd // layers[0].n_heads
     epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
     spec = Spec(
         family=family,
@@ -54,19 +60,21 @@ def read_spec(file: ModelFile) -> Spec:
         ropes=read_ropes(read, family, key_dim, context) if family.rope != "none" else (),
         norm_eps=read.number(f"attention.{epsilon}"),
         context_length=context,
-        score_scale=read.amount("attention.scale") or 1 / math.sqrt(key_dim),
+        score_scale=read.amount("attention.scale") or 1 / math.sqrt(scaled_by),
         soft_cap=read.amount("attn_logit_softcapping", family.soft_cap),
         final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
         clamp=read.amount("attention.clamp_kqv"),
         alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
         embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
         residual_scale=read.factor("residual_scale"),
+        value_scale=read.factor("attention.value_scale"),
         logit_scale=read_logit_scale(read, family),
         experts=read_experts(read, family, layers),
         causal=family.causal and read.flag("attention.causal", True),
         pooling=read_pooling(read),
         labels=read_labels(read) if family.classifier else (),
         unread=read.unread(),
+        ignored=ignored_tensors(file, family, n_layers),
     )
     adjust = ADJUSTMENTS.get(family.name)
     if adjust is not None:
@@ -74,12 +82,41 @@ def read_spec(file: ModelFile) -> Spec:
     return check_heads(spec, read)
 
 
-def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerSpec, ...], int, int]:
-    """Sizes of all layers, and the widths of a key and of a value."""
-    n = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0)
-    if n < 1 or n > len(read.file.tensors):
-        most = len(read.file.tensors)
+def count_layers(read: Reader) -> int:
+    """Layers of the model, without the draft blocks behind them."""
+    n, most = read.size("block_count") - read.size("nextn_predict_layers", 0, least=0), len(read.file.tensors)
+    if n < 1 or n > most:
         raise LoadError(f"{read.prefix}.block_count: expected 1 to {most} (the file's tensors), got {n}")
+    return n
+
+
+def check_support(read: Reader, family: Family) -> None:
+    """Raises LoadError where a file asks for what is not there, or lacks a key that its family requires."""
+    for key, harmless in UNSUPPORTED.items():
+        if key not in family.all_options:
+            read.refuse(key, harmless)
+    for only in family.only:
+        read.refuse(only.key, only.values)
+    for key in family.requires:
+        found = read.file.metadata.get(f"{read.prefix}.{key}")
+        if found is None or (not isinstance(found, np.ndarray) and not found):
+            finding = "no such key" if found is None else repr(found)
+            raise LoadError(f"{read.prefix}.{key}: expected a value other than 0, got {finding}")
+
+
+def ignored_tensors(file: ModelFile, family: Family, n_layers: int) -> tuple[str, ...]:
+    """Tensors of the file that the model knowingly does not use: draft blocks, and those its family names."""
+    found = []
+    for name in file.tensors:
+        layer, rest = re.fullmatch(r"(?:blk\.(\d+)\.)?(.*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+        beyond = layer is not None and len(layer) < 10 and int(layer) >= n_layers
+        if beyond or any(fnmatchcase(rest, pattern) for pattern in family.ignores):
+            found.append(name)
+    return tuple(found)
+
+
+def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tuple[LayerSpec, ...], int, int]:
+    """Sizes of all ``n`` layers, and the widths of a key and of a value."""
     heads, kv_heads = read_heads(read, family, n)
     first = next(n for n in heads if n)
     if n_embd % first and not read.has("attention.key_length"):
@@ -91,12 +128,16 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
     elif read.has("expert_feed_forward_length") and not read.has("feed_forward_length"):
         widths = [0] * n  # all layers have experts only
     else:
-        widths = read.per_layer("feed_forward_length", n)
+        only_experts = read.has("expert_feed_forward_length")  # then files may state 0
+        widths = read.per_layer("feed_forward_length", n, least=0 if only_experts else 1)
     windows = read_windows(read, family, n)
+    if family.centred_windows:
+        windows = [window and window // 2 + 1 for window in windows]
     if any(windows):
         read.refuse("attention.key_length_swa", (key_dim,))
         read.refuse("attention.value_length_swa", (value_dim,))
-        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
+        if "rope.dimension_count_swa" not in family.options:
+            read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
     routed = expert_layers(read, family, n)
     layers = []
     for i in range(n):
@@ -107,6 +148,8 @@ def read_layers(read: Reader, family: Family, n_embd: int) -> tuple[tuple[LayerS
                 n_heads=heads[i],
                 n_kv_heads=kv_heads[i],
                 n_ff=widths[i],
+                key_dim=key_dim,
+                value_dim=value_dim,
                 window=0 if family.chunk else windows[i],
                 chunk=windows[i] if family.chunk else 0,
                 rope=(1 if windows[i] else 0) if turns else None,
@@ -138,7 +181,8 @@ def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
         windowed = read.per_layer(key, n_layers, least=0)
     else:
         period = read.size(key, family.window_period, least=0)
-        windowed = [period == 0 or i % period < period - 1 for i in range(n_layers)]
+        full = 0 if family.full_layer == "first" else period - 1
+        windowed = [period == 0 or i % period != full for i in range(n_layers)]
     return [window if has else 0 for has in windowed]
 
 
@@ -166,9 +210,11 @@ def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:
         if family.routing is None:
             read.refuse("expert_count", (0,))
         return [False] * n_layers
+    if family.routing.layers == "router":
+        return [f"blk.{i}.ffn_gate_inp.weight" in read.file.tensors for i in range(n_layers)]
     dense = read.size("leading_dense_block_count", 0, least=0)
     step = read.size("interleave_moe_layer_step", 1, least=0)
-    if "moe_every_n_layers" in family.options:
+    if "moe_every_n_layers" in family.all_options:
         every = read.size("moe_every_n_layers", 0, least=0)
         return [every > 0 and i % every == 1 for i in range(n_layers)]
     return [i >= dense and step > 0 and (i + 1) % step == 0 for i in range(n_layers)]

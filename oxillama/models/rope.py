@@ -41,6 +41,7 @@ class Rope:
     beta_fast, beta_slow : YaRN keeps pairs of more than ``beta_fast`` rotations in the original context, and
         divides frequencies of fewer than ``beta_slow`` rotations by ``factor``.
     sections : pairs that rotate with time, height, width, and not at all; () for all with time.
+    still : pairs that do not rotate.
     """
 
     n_rot: int
@@ -54,6 +55,7 @@ class Rope:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     sections: tuple[int, ...] = ()
+    still: tuple[int, ...] = ()
 
     def frequencies(self, context: int = 0, factors: np.ndarray | None = None) -> np.ndarray:
         """float64 (n_rot / 2,): radians per position of each pair.
@@ -72,6 +74,7 @@ class Rope:
         if sum(self.sections):
             still = np.arange(len(found)) % sum(self.sections) >= sum(self.sections[:3])
             found = np.where(still, 0.0, found)
+        found[list(self.still)] = 0.0
         return found
 
     def _base(self, context: int) -> float:

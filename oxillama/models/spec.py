@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from oxillama.models.family import Family
 from oxillama.models.rope import Rope
+
+
+class Xielu(NamedTuple):
+    """Numbers of the activation xIELU: factors of the square, of the exponential and of x, and a bound of
+    the exponent."""
+
+    positive: float
+    negative: float
+    linear: float
+    bound: float
 
 
 @dataclass(frozen=True)
@@ -16,6 +27,8 @@ class LayerSpec:
     ----------
     n_heads, n_kv_heads : query heads and key/value heads; the first is a multiple of the second.
     n_ff : width of its feed-forward block.
+    key_dim, value_dim : width of a head's query and key, and of its value.
+    kv_from : index of the layer whose keys and values it attends to; None for its own.
     window : a position attends to so many positions, its own included; 0 for all before it.
     chunk : a position attends to none before the last multiple of this; 0 for all.
     rope : index of its rotation among the model's, None for none.
@@ -23,11 +36,17 @@ class LayerSpec:
     experts : its feed-forward block has experts.
     mixer : name of its token mixer.
     scale : factor of the hidden state after the layer.
+    limit, expert_limit : bounds of the gates and ups of its dense block and shared expert, and of its routed
+        experts; 0 for none.
+    xielu : numbers of its activation, where that is xIELU.
     """
 
     n_heads: int
     n_kv_heads: int
     n_ff: int
+    key_dim: int
+    value_dim: int
+    kv_from: int | None = None
     window: int = 0
     chunk: int = 0
     rope: int | None = 0
@@ -35,6 +54,9 @@ class LayerSpec:
     experts: bool = False
     mixer: str = "attention"
     scale: float = 1.0
+    limit: float = 0.0
+    expert_limit: float = 0.0
+    xielu: Xielu | None = None
 
 
 @dataclass(frozen=True)
@@ -60,13 +82,15 @@ class Latent:
     ----------
     q_rank : width of the compressed queries, 0 where queries are not compressed.
     kv_rank : width of the compressed vector of keys and values.
-    key_dim, value_dim : of a head; the last dimensions of a key rotate.
+    key_dim, value_dim : of a head.
+    rotated : last dimensions of a key, which all heads share and which rotate.
     """
 
     q_rank: int
     kv_rank: int
     key_dim: int
     value_dim: int
+    rotated: int
 
 
 @dataclass(frozen=True)
@@ -78,8 +102,9 @@ class RecurrentSizes:
     taps : tokens of a convolution.
     inner : channels.
     n : size of a channel's state.
-    heads : of Mamba-2 and RWKV; in Mamba the rank of dt.
-    groups : of heads that share B and C.
+    heads : of Mamba-2, RWKV and, of values, the delta rule; in Mamba the rank of dt.
+    groups : of heads that share B and C, or q and k.
+    interleaved : every ``groups``-th head is of the same group, not neighbours.
     norms : of Mamba's dt, B and C: "" none, "plain" without weights, "learned".
     ranks : of RWKV's low-rank matrices, by name.
     """
@@ -89,6 +114,7 @@ class RecurrentSizes:
     n: int
     heads: int
     groups: int = 1
+    interleaved: bool = False
     norms: str = ""
     ranks: dict[str, int] = field(default_factory=dict)
 
@@ -110,7 +136,7 @@ class Spec:
     ----------
     layers : of each layer.
     n_embd, n_vocab : width of the hidden state, rows of the embedding table.
-    key_dim, value_dim : width of a head's query and key, and of its value.
+    key_dim, value_dim : the widest of all layers.
     ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
     context_length : tokens of the training context.
@@ -118,12 +144,14 @@ class Spec:
     soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
     clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
     alibi_bias : largest slope exponent of linear biases, 0 without.
-    embedding_scale, residual_scale, logit_scale : factors of embeddings, of the blocks' outputs, of logits.
+    embedding_scale, residual_scale, value_scale, logit_scale : factors of embeddings, of the blocks' outputs,
+        of attended values, of logits.
     temperature, experts, latent, recurrent : None where the model has none.
     pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
         classifier), or "" where the file does not say.
     labels : of a classifier, () where the file names none.
     unread : options that the file states and that are ignored for its architecture.
+    ignored : tensors that the file has and the model knowingly does not use (`Family.ignores`, draft blocks).
     """
 
     family: Family
@@ -142,6 +170,7 @@ class Spec:
     alibi_bias: float = 0.0
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
+    value_scale: float = 1.0
     logit_scale: float = 1.0
     temperature: Temperature | None = None
     experts: Experts | None = None
@@ -151,6 +180,7 @@ class Spec:
     pooling: str = ""
     labels: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def depends_on_context(self) -> bool:
@@ -168,8 +198,9 @@ class Spec:
 
     @property
     def attending(self) -> tuple[int, ...]:
-        """Indices of the layers with keys and values."""
-        return tuple(i for i, layer in enumerate(self.layers) if layer.n_kv_heads)
+        """Indices of the layers with keys and values of their own."""
+        own = (i for i, layer in enumerate(self.layers) if layer.n_kv_heads and layer.kv_from is None)
+        return tuple(own)
 
     def each_layer(self, **changes: object) -> Spec:
         """A copy with these changes in every layer."""

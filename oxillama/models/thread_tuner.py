@@ -38,13 +38,12 @@ class ThreadTuner(AbstractContextManager[int]):
     Attributes
     ----------
     n_threads : of the present layer, or of the last one.
-    clock : as given.
     """
 
     def __init__(self, max_threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.max_threads = max_threads
         self.n_threads = max_threads
-        self.clock = clock
+        self._clock = clock
         self._sizes: dict[int, SizeTuner] = {}
         # of the layer under way: its rows, what measures it, when it began
         self._rows = 0
@@ -65,12 +64,12 @@ class ThreadTuner(AbstractContextManager[int]):
             size = self._sizes[bits] = SizeTuner(self.max_threads)
         self._size = size
         self.n_threads = size.n_threads
-        self._start = self.clock()
+        self._start = self._clock()
         return size.n_threads
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is None:
-            self._size.took(self.clock() - self._start, self._rows)
+            self._size.took(self._clock() - self._start, self._rows)
 
 
 class SizeTuner:

@@ -26,6 +26,7 @@ from oxillama.offload.reader import Reader, Task
 from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.packed_file import Finder
 from oxillama.weights.packer import Source
+from oxillama.weights.panels import PanelStore
 
 READERS = 2
 """Threads that read. With one, the storage waits while it packs."""
@@ -34,7 +35,7 @@ IDLE_SECONDS = 1.0
 """Seconds between two looks at the memory while nothing runs."""
 
 
-class LayerPager:
+class LayerPager(PanelStore):
     """The packed matrices of a model under a budget. For one thread at a time; the numbers are for any.
 
     Parameters
@@ -97,8 +98,10 @@ class LayerPager:
         if self._control is not None and self._control.look():
             self._use(self._control.budget)
 
-    def end_pass(self) -> None:
-        """Nothing to check: every read is."""
+    def rest(self) -> float:
+        """Does what `begin_pass` does, while nothing runs."""
+        self.begin_pass()
+        return math.inf if self._control is None else IDLE_SECONDS
 
     def arrange(self, groups: Sequence[MatrixGroup]) -> None:
         """Tells the groups of the model, in the order of a pass, once it is built.
@@ -128,15 +131,10 @@ class LayerPager:
             self._enter(self._streamed[0])
 
     def busy_seconds(self) -> float:
-        """A clock that stands while computing waits for reading."""
+        """As `PanelStore.busy_seconds`."""
         return time.perf_counter() - self.wait_seconds
 
     # --- numbers ------------------------------------------------------------------------------------
-
-    @property
-    def idle_seconds(self) -> float:
-        """After how many seconds without a pass `begin_pass` should be called; inf where it does nothing."""
-        return math.inf if self._control is None else IDLE_SECONDS
 
     @property
     def least(self) -> int:

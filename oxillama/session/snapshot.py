@@ -84,6 +84,9 @@ class ModelFacts:
         settings = tuple(checks.texts("settings", pair, empty=True) for pair in pairs)
         if any(len(pair) != 2 for pair in settings):
             raise checks.refuse("settings", "pairs of name and value", pairs)
+        for pair in settings:
+            for text in pair:
+                checks.encodable("settings", text)  # they are hashed
         content = stated.bytes("content", DIGEST_BYTES)
         return cls(
             architecture=read.text("architecture"),

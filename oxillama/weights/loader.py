@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -55,11 +55,16 @@ class Weights:
         self.quantize = quantize
         self.compute = compute
         self.taken: set[str] = set()
+        self.ignored: set[str] = set()
         self.packer = Packer(kernels, n_threads, self.progress)
         self.store = store(self.packer)
 
+    def ignore(self, names: Iterable[str]) -> None:
+        """From now on these tensors are not there: `has` denies them, and `unused` does not list them."""
+        self.ignored.update(names)
+
     def has(self, name: str) -> bool:
-        return name in self.file.tensors
+        return name in self.file.tensors and name not in self.ignored
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor in GGUF order (columns first), () for a tensor the file does not have."""
@@ -67,11 +72,12 @@ class Weights:
 
     def unused(self) -> list[str]:
         """Tensors of the file that were never taken."""
-        return [name for name in self.file.tensors if name not in self.taken]
+        known = self.taken | self.ignored
+        return [name for name in self.file.tensors if name not in known]
 
     def _take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         """The directory entry of a tensor, whose shape must be ``shape`` (GGUF order: columns first)."""
-        if name not in self.file.tensors:
+        if not self.has(name):
             raise LoadError(f"{name}: expected a tensor of shape {shape}, got none")
         info = self.file.tensors[name]
         if info.shape != shape:

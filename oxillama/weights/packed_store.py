@@ -12,12 +12,12 @@ from oxillama._kernels.linear import Linear
 from oxillama.gguf.extent import Extent
 from oxillama.weights.packed_file import PackedFile
 from oxillama.weights.packer import Packer, Source
-from oxillama.weights.panels import Panels, ResidentPanels
+from oxillama.weights.panels import Panels, PanelStore, ResidentPanels
 
 log = logging.getLogger(__name__)
 
 
-class PackedStore:
+class PackedStore(PanelStore):
     """Takes the panels of one model from a packed file.
 
     Parameters
@@ -49,7 +49,9 @@ class PackedStore:
         if self._mapped is not None:
             self.packed.file.check()
 
-    end_pass = begin_pass
+    def end_pass(self) -> None:
+        """As `begin_pass`."""
+        self.begin_pass()
 
 
 class MappedPanels:

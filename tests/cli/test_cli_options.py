@@ -42,6 +42,7 @@ def other_value(cls: type, name: str) -> Any:
         "packed_access": "read",
         "speculate": "lookup",
         "draft_corpus": ("notes.txt",),
+        "trace": "trace.json",
         "draft_acceptance": "rejection",
         "order": ("top_k", "typical_p", "temperature"),
     }
@@ -90,7 +91,13 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
     shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window"}
-    assert set(options.EXCLUDED) == shared | {"logprobs", "top_logprobs", "keep_logits", "receipt"}
+    assert set(options.EXCLUDED) == shared | {
+        "logprobs",
+        "top_logprobs",
+        "keep_logits",
+        "receipt",
+        "request_id",
+    }
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_a_model_drafts_the_same_by_any_ids(name: str, sampler: SamplerConfig | 
 
 FAMILIES = (
     "gemma2", "gemma3", "cohere2", "deepseek2", "bloom", "mpt", "qwen3moe", "phi3", "chatglm",
-    "llama-windows", "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6",
+    "llama-windows", "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "qwen35",
 )  # fmt: skip
 
 
@@ -182,7 +182,9 @@ def drafters(name: str, **config: Any) -> Drafters:
     return Drafters(file, target, Letters(), EngineConfig(num_threads=1, **config), CONTEXT)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen3moe", "deepseek2", "mpt", "mamba2", "jamba", "rwkv7"])
+@pytest.mark.parametrize(
+    "name", ["gemma3", "qwen3moe", "deepseek2", "mpt", "mamba2", "jamba", "rwkv7", "qwen35"]
+)
 def test_a_model_drafts_for_itself(name: str) -> None:
     known = drafters(name)
     made = known.load("self")

@@ -21,7 +21,7 @@ from oxillama import (
 )
 from oxillama.cache.pages import PagePool
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.engine import loop as loop_module
+from oxillama.engine import request_log
 from oxillama.engine.handle import Waker
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import TextRequest
@@ -67,7 +67,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "waking a reader": (Waker, "__call__"),
     "prefix lookup": (PrefixKvCache, "match"),
     "prefix cache": (PrefixKvCache, "insert"),
-    "logging": (loop_module.log, "log"),
+    "logging": (request_log.log, "log"),
 }
 
 
@@ -186,7 +186,7 @@ def test_a_filter_that_raises_disturbs_nobody(engine: InferenceEngine, expected:
         def filter(self, record: logging.LogRecord) -> bool:
             raise RuntimeError("a filter of the user's")
 
-    logger, broken = logging.getLogger("oxillama.engine.loop"), Filter()
+    logger, broken = logging.getLogger("oxillama.engine.request_log"), Filter()
     before = logger.level
     logger.addFilter(broken)
     logger.setLevel(logging.DEBUG)

@@ -186,3 +186,13 @@ def test_rules_may_be_as_deep_as_a_grammar_and_no_deeper() -> None:
         rules_of({"root": "r", "rules": [["r", node]]})
     rules = Grammar.json().rules
     assert rules_of(plain_rules(rules)) == rules
+
+
+def test_no_data_has_a_file_written(tmp_path: Any) -> None:
+    """What is left out: a trace's path in a snapshot would be written by whoever goes on from it."""
+    config = EngineConfig(trace=tmp_path / "trace.json", context_size=9)
+    assert "trace" not in plain_engine(config)
+    assert engine_of(plain_engine(config)) == EngineConfig(context_size=9)
+    assert "request_id" not in plain_options(GenerationOptions(request_id="one"))
+    with pytest.raises(ConfigError, match=r"config: expected options of EngineConfig, got 'trace'"):
+        engine_of({"trace": str(tmp_path / "trace.json")})

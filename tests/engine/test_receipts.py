@@ -28,6 +28,7 @@ from oxillama import (
     demo,
 )
 from oxillama.engine import loading
+from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from tests.support.serving import AsManyAsMayBe, Letters
@@ -153,14 +154,14 @@ def test_logits_are_computed_a_part_at_a_time(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes, receipt = [], receipt_of(engine)
-    logits = loading.Runner.forward
+    logits = Runner.forward
 
     def counted(self: Any, *args: Any) -> np.ndarray:
         rows = logits(self, *args)
         sizes.append(len(rows))
         return rows
 
-    monkeypatch.setattr(loading.Runner, "forward", counted)
+    monkeypatch.setattr(Runner, "forward", counted)
     assert engine.verify(receipt)
     assert sizes == [1, 24]
     monkeypatch.setattr("oxillama.engine.verification.LOGIT_BYTES", 4 * 10 * engine.spec.n_vocab)

@@ -244,7 +244,7 @@ class Numbers(Letters):
 
 
 FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "minicpm3", "gpt-oss", "bloom", "mamba", "mamba2", "jamba",
-            "granitehybrid", "lfm2", "rwkv6", "rwkv7")  # fmt: skip
+            "granitehybrid", "lfm2", "rwkv6", "rwkv7", "qwen35", "kimi-linear")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAMILIES)

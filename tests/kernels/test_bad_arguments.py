@@ -15,6 +15,7 @@ from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
+from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS, WRITABLE
 from oxillama.targets import PER_TARGET
 from tests.support.kernel_calls import OF_TARGET, PROGRAM, check_complete
@@ -43,26 +44,25 @@ def test_outputs_that_overlap_inputs_are_refused(target: str) -> None:
     k, rows = load(target), normal(4, 64)
     layer = linear(k, [("Q4_0", matrix("Q4_0", 64, 64))], 64)
     scratch = np.zeros(layer.scratch_bytes(3), np.uint8)
-    states = k.recurrent.StateBatch([None], [normal(64)], np.int32([0, 3]), 64, [()], [()], np.int32([3]), 64)
+    states = StateBatch([None], [normal(64)], np.int32([0, 3]), 64, [()], [()], np.int32([3]), 64)
     for call in (
         lambda: layer.apply(rows[:3], rows[1:], scratch, 1),
         lambda: k.vector.rms_norm(rows[:3], None, 1e-5, rows[1:], 1),
         lambda: k.vector.gate(rows[:2].reshape(1, 128), "silu", rows[1:2], 1),
         lambda: k.vector.softmax(rows.reshape(-1)[:9], rows.reshape(-1)[1:]),
-        lambda: states.shift(0, 0, rows[:3], rows[1:]),
+        lambda: k.recurrent.shift(states, 0, 0, rows[:3], rows[1:]),
     ):
         with pytest.raises(ValueError, match="expected arrays apart in memory, got arrays that overlap"):
             call()
 
 
-@on_targets
-def test_states_of_two_sequences_do_not_overlap(target: str) -> None:
+def test_states_of_two_sequences_do_not_overlap() -> None:
     memory = normal(96)
     one, two, between = memory[:32], memory[32:64], memory[16:48]
 
     def batch(before: list[Any], after: list[Any], earlier: Any = ([], []), recorded: Any = ([], [])) -> None:
         starts, settled = np.int32([0, 1, 2]), np.int32([1, 1])
-        load(target).recurrent.StateBatch(before, after, starts, 32, earlier, recorded, settled, 8)
+        StateBatch(before, after, starts, 32, earlier, recorded, settled, 8)
 
     third, fourth = memory[64:72], memory[72:80]
     batch([one, None], [one, two])
@@ -83,14 +83,11 @@ def test_states_of_two_sequences_do_not_overlap(target: str) -> None:
             batch(before, after, *records)
 
 
-@on_targets
-def test_records_are_of_rows_that_there_are(target: str) -> None:
+def test_records_are_of_rows_that_there_are() -> None:
     state, row = normal(32), normal(8)
     for earlier, recorded, settled in (([row], [row.copy()] * 3, 0), ([row], [], 4), ([], [], -1)):
         with pytest.raises(ValueError, match=r"expected (at most 2 rows|0 to)"):
-            load(target).recurrent.StateBatch(
-                [None], [state], np.int32([0, 2]), 32, [earlier], [recorded], np.int32([settled]), 8
-            )
+            StateBatch([None], [state], np.int32([0, 2]), 32, [earlier], [recorded], np.int32([settled]), 8)
 
 
 @on_targets

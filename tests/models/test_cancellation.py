@@ -16,7 +16,7 @@ from tests.support.zoo import MODELS, VOCAB
 
 ATTENTION = ("llama", "deepseek2", "gemma2", "qwen3moe")
 RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv7")
-HYBRID = ("jamba", "granitehybrid", "lfm2")
+HYBRID = ("jamba", "granitehybrid", "lfm2", "qwen35", "kimi-linear")
 
 
 class Cancellable(Running):

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from oxillama._kernels import load
-from oxillama.models.family import Activation, Family, FeedForwardKind, Mixer, RecurrentMixer, Routing
+from oxillama.cli.facts import describe
+from oxillama.errors import LoadError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models.family import (
+    Activation,
+    AtLayers,
+    Family,
+    FeedForwardKind,
+    Mixer,
+    Only,
+    RecurrentMixer,
+    Routing,
+)
 from oxillama.models.layers.layer import FEED_FORWARDS, MIXERS
 from oxillama.models.layers.recurrent import RecurrentBlock
+from oxillama.models.preflight import preflight
 from oxillama.models.registry import FAMILIES, register
-from tests.support.kernels import PRESENT
+from tests.support import zoo
+from tests.support.architectures import ARCHITECTURES
+from tests.support.kernels import PRESENT, same_bits
+from tests.support.tiny_models import Running, tokens_of
+from tests.support.zoo import MODELS, Model
 
 BASE = Family("base")
 
@@ -72,8 +91,117 @@ def test_a_misspelt_field_or_option_is_refused() -> None:
         ValueError, match=r"other: expected fields of Family \(activation, .*\), got \['nrom'\]"
     ):
         BASE.derive("other", nrom="layer")
-    with pytest.raises(ValueError, match=r"other\.options: .*metadata\.OPTIONS, got \['attention\.window'\]"):
+    with pytest.raises(ValueError, match=r"other\.options: .*metadata\.OPTIONS .*\['attention\.window'\]"):
         BASE.derive("other", options=("attention.scale", "attention.window"))
+
+
+def test_options_of_experts_stand_with_their_routing() -> None:
+    with pytest.raises(
+        ValueError, match=r"other\.options: .* no EXPERT_OPTIONS, got \['expert_gating_func'\]"
+    ):
+        BASE.derive("other", options=("expert_gating_func",))
+    with pytest.raises(ValueError, match=r"Routing\.options: .*EXPERT_OPTIONS, got \['attention\.scale'\]"):
+        Routing(options=("attention.scale",))
+    routing = Routing(options=("expert_gating_func",))
+    both = BASE.derive("other", options=("attention.scale",), routing=routing)
+    assert both.all_options == ("attention.scale", "expert_gating_func")
+    assert BASE.derive("other", options=("attention.scale",), routing=None).all_options == (
+        "attention.scale",
+    )
+
+
+@pytest.mark.parametrize(
+    "facts", [{"requires": ("attention.scale",)}, {"only": (Only("attention.scale", (1.0,)),)}]
+)
+def test_a_key_that_is_required_or_limited_is_read(facts: dict[str, Any]) -> None:
+    """A key of `OPTIONS` that the family does not name would be ignored, and its check would be a lie."""
+    with pytest.raises(
+        ValueError, match=r"other\.requires, only: .* its options, got \['attention\.scale'\]"
+    ):
+        BASE.derive("other", **facts)
+    BASE.derive("other", options=("attention.scale",), **facts)
+
+
+def test_facts_by_the_number_of_layers() -> None:
+    family = BASE.derive(
+        "other",
+        at_layers=(
+            AtLayers(64, qk_norm="heads"),
+            AtLayers(32, None, rope="neox"),
+            AtLayers(1, 2, token_types=True),
+        ),
+    )
+    found = {n: family.with_layers(n) for n in (1, 2, 3, 31, 32, 63, 64, 65)}
+    assert [n for n, facts in found.items() if facts.qk_norm == "heads"] == [64]
+    assert [n for n, facts in found.items() if facts.rope == "neox"] == [32, 63, 64, 65]
+    assert [n for n, facts in found.items() if facts.token_types] == [1, 2]
+    with pytest.raises(
+        ValueError, match=r"other\.at_layers: expected fields of Family .*, got \['qk_nrom'\]"
+    ):
+        BASE.derive("other", at_layers=(AtLayers(64, qk_nrom="heads"),))
+    with pytest.raises(ValueError, match=r"other\.at_layers\.qk_norm: expected one of .*, got 'Heads'"):
+        BASE.derive("other", at_layers=(AtLayers(64, qk_norm="Heads"),))
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> Model:
+    """A model of an architecture that requires a key, limits another, and ignores some tensors."""
+    facts = FAMILIES["llama"].derive(
+        "strict",
+        options=("logit_scale", "embedding_scale"),
+        requires=("logit_scale",),
+        only=(Only("embedding_scale", (1.0, 2.0)),),
+        ignores=("attn_output.bias", "nextn.*"),
+    )
+    monkeypatch.setitem(FAMILIES, "strict", facts)
+    monkeypatch.setitem(ARCHITECTURES, "strict", ARCHITECTURES["llama"])
+    return Model("strict", keys={"logit_scale": ("f32", 2.0)})
+
+
+def test_a_file_without_a_required_key_is_refused(strict: Model) -> None:
+    Running(strict.file())
+    for value, found in ((None, "no such key"), (("f32", 0.0), "0.0")):
+        with pytest.raises(
+            LoadError, match=f"strict.logit_scale: expected a value other than 0, got {found}"
+        ):
+            Running(replace(strict, keys={"logit_scale": value}).file())
+
+
+def test_a_value_that_is_not_supported_is_refused(strict: Model) -> None:
+    for value in (1.0, 2.0):
+        Running(replace(strict, keys=strict.keys | {"embedding_scale": ("f32", value)}).file())
+    with pytest.raises(
+        LoadError, match=r"strict.embedding_scale: expected 1.0 or 2.0 or no such key, got 3.0"
+    ):
+        Running(replace(strict, keys=strict.keys | {"embedding_scale": ("f32", 3.0)}).file())
+
+
+def test_what_a_family_ignores_has_no_effect_and_is_told(strict: Model) -> None:
+    extra: dict[str, np.ndarray | None] = {
+        "blk.1.attn_output.bias": np.ones(32, np.float32),
+        "blk.0.nextn.eh_proj.weight": np.ones((32, 64), np.float32),
+        "nextn.pre_projection.weight": np.ones((32, 64), np.float32),
+        "blk.1.attn_output.other": np.ones(32, np.float32),
+    }
+    data, tokens = strict.file(**extra), tokens_of(9, zoo.VOCAB)
+    assert same_bits(Running(data).logits(tokens), Running(strict.file()).logits(tokens))
+    found = preflight(ModelFile.open(data))
+    assert found.spec is not None
+    assert set(found.spec.ignored) == extra.keys() - {"blk.1.attn_output.other"}
+    assert found.surplus == ("blk.1.attn_output.other",)
+
+
+def test_draft_blocks_are_ignored_and_told() -> None:
+    """The last ``nextn_predict_layers`` of the blocks are no layers of the model."""
+    model = MODELS["qwen2"]
+    longer = replace(model, n_layers=3, keys={"nextn_predict_layers": ("u32", 1)})
+    data, tokens = longer.file(), tokens_of(9, zoo.VOCAB)
+    names = [name for name in longer.tensors() if name.startswith("blk.2.")]
+    shorter = replace(longer, keys={"block_count": ("u32", 2)}).file(**dict.fromkeys(names))
+    assert same_bits(Running(data).logits(tokens), Running(shorter).logits(tokens))
+    facts = describe(ModelFile.open(data))
+    assert facts["ignored"] == names
+    assert facts["surplus"] == []
 
 
 def test_an_architecture_is_registered_once() -> None:
@@ -89,4 +217,4 @@ def test_the_words_of_a_family_are_those_of_the_code() -> None:
         get_args(RecurrentMixer)
     )
     for target in PRESENT:
-        assert set(get_args(Activation)) == set(load(target).vector.ACTIVATIONS)
+        assert set(get_args(Activation)) == {*load(target).vector.ACTIVATIONS, "xielu"}

@@ -70,7 +70,7 @@ def drawn(draw: st.DrawFn) -> Model:
         "q_rank": draw(st.integers(1, 20)),
         "kv_rank": draw(st.integers(1, 30)),
     }
-    if name in ("deepseek2", "minicpm3"):
+    if model.latent:
         sizes["key_dim"] = sizes["n_rot"] + draw(st.integers(1, 20))
         sizes["value_dim"] = draw(st.integers(1, 30))
         sizes["n_kv_heads"] = sizes["n_heads"]
@@ -78,7 +78,7 @@ def drawn(draw: st.DrawFn) -> Model:
     if name == "qwen2vl":
         keys["rope.dimension_sections"] = ("[i32]", [1, 2, 1, 0])
     lengths = ("attention.key_length", "attention.value_length")
-    if name not in ("deepseek2", "minicpm3"):
+    if not model.latent:
         keys |= dict.fromkeys(lengths, ("u32", dim))
     return replace(model, keys=keys, **sizes)
 
@@ -100,7 +100,7 @@ def test_random_shapes_against_the_reference(data: st.DataObject) -> None:
 def in_blocks(model: Model) -> Model:
     """The same with rows of whole blocks of 32."""
     wide = replace(model, n_embd=64, n_ff=64, expert_ff=32, n_heads=4, key_dim=16, value_dim=16, n_rot=16)
-    if model.architecture in ("deepseek2", "minicpm3"):
+    if model.latent:
         wide = replace(wide, key_dim=48, value_dim=32, q_rank=32, kv_rank=32, n_kv_heads=4)
     if model.architecture == "qwen2vl":
         return replace(wide, keys={"rope.dimension_sections": ("[i32]", [2, 3, 3, 0])})

@@ -15,7 +15,7 @@ import pytest
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES, read_spec
-from oxillama.models.metadata import OPTIONS
+from oxillama.models.metadata import OPTIONS, UNSUPPORTED
 from tests.models.test_spec import load_model
 from tests.references.transformer import Reference
 from tests.support import zoo
@@ -27,11 +27,13 @@ VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever 
     "attention.clamp_kqv": ("f32", 0.1),
     "attention.max_alibi_bias": ("f32", 3.0),
     "attention.output_scale": ("f32", 0.7),
+    "attention.rope_pattern": ("u32", 0),
     "attention.scale": ("f32", 0.7),
     "attention.sliding_window": ("u32", 3),
     "attention.sliding_window_pattern": ("u32", 1),
     "attention.temperature_length": ("u32", 3),
     "attention.temperature_scale": ("f32", 0.7),
+    "attention.value_scale": ("f32", 0.6),
     "attn_logit_softcapping": ("f32", 0.3),
     "embedding_scale": ("f32", 0.7),
     "expert_feed_forward_length": ("u32", 12),
@@ -47,6 +49,7 @@ VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever 
     "moe_every_n_layers": ("u32", 0),
     "rescale_every_n_layers": ("u32", 1),
     "residual_scale": ("f32", 0.7),
+    "rope.dimension_count_swa": ("u32", 4),
     "rope.dimension_sections": ("[i32]", [1, 1, 0, 2]),
     "rope.freq_base_swa": ("f32", 77.0),
     "rope.scaling.finetuned": ("bool", False),
@@ -55,14 +58,26 @@ VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever 
     "rope.scaling.yarn_log_multiplier": ("f32", 0.5),
     "router_logit_softcapping": ("f32", 0.7),
     "ssm.dt_b_c_rms": ("bool", True),
+    "swiglu_clamp_exp": ("f32", 0.3),
+    "swiglu_clamp_shexp": ("f32", 0.3),
     "use_parallel_residual": ("bool", False),
 }
 VALUES_OF: dict[tuple[str, str], tuple[str, Any]] = {  # where those would not
     ("llama4", "attention.sliding_window"): ("u32", 0),
     ("phi3", "attention.sliding_window_pattern"): ("[bool]", [True, False]),
+    ("smallthinker", "attention.sliding_window"): ("u32", 0),
+    ("ernie4_5-moe", "interleave_moe_layer_step"): ("u32", 1),
 }
-WITHOUT_EFFECT = {("stablelm", "use_parallel_residual"), ("grok", "router_logit_softcapping")}
-"""Known to mean nothing: the tensors say it, or nobody uses it."""
+OTHERS: dict[str, tuple[str, Any]] = {  # where files usually state the value above
+    "expert_gating_func": ("u32", 1),
+    "expert_weights_norm": ("bool", False),
+}
+WITHOUT_EFFECT = {
+    ("stablelm", "use_parallel_residual"),
+    ("grok", "router_logit_softcapping"),
+    ("ernie4_5-moe", "interleave_moe_layer_step"),
+}
+"""Known to mean nothing: the tensors say it, nobody uses it, or there is one value."""
 
 SHARED = {"expert_count": ("u32", 4), "expert_used_count": ("u32", 2)}
 RATE = {"attention.temperature_scale": ("f32", 0.5), "attention.temperature_length": ("u32", 9)}
@@ -73,11 +88,18 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
     ("granite", "expert_shared_feed_forward_length"): SHARED,
     ("granitehybrid", "expert_shared_feed_forward_length"): SHARED,
     ("llama", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
+    ("mistral4", "attention.temperature_length"): RATE,
+    ("mistral4", "attention.temperature_scale"): RATE,
+    ("mistral4", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
     ("mistral3", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
     ("olmo2", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
     ("phi3", "attention.sliding_window"): {"attention.sliding_window_pattern": ("[bool]", [True, False])},
     ("phi3", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
 }
+
+
+REFUSED = {*UNSUPPORTED, "rope.dimension_count_swa"}
+"""Options that change too much to be ignored by other architectures."""
 
 
 def run(data: bytes, encoder: bool = False) -> np.ndarray:
@@ -106,31 +128,43 @@ def test_queries_of_llama_4_are_scaled_by_whole_chunks() -> None:
 
 
 def test_options_are_known() -> None:
-    assert {option for family in FAMILIES.values() for option in family.options} == OPTIONS
+    assert {option for family in FAMILIES.values() for option in family.all_options} == OPTIONS
     assert set(VALUES) == OPTIONS
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].options]
+    ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].all_options]
 )
 def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
     usual = replace(MODELS[name], keys=MODELS[name].keys | NEEDED.get((name, option), {}))
-    value = VALUES_OF.get((name, option), VALUES[option])
-    found, unread = facts(replace(usual, keys=usual.keys | {option: value}))
-    assert unread == ()
-    assert (found == facts(usual)[0]) is ((name, option) in WITHOUT_EFFECT)
+    values = [VALUES_OF.get((name, option), VALUES[option])]
+    values += [OTHERS[option]] if option in OTHERS else []
+    found = [facts(replace(usual, keys=usual.keys | {option: value})) for value in values]
+    assert all(unread == () for _, unread in found)
+    without_effect = all(spec == facts(usual)[0] for spec, _ in found)
+    assert without_effect is ((name, option) in WITHOUT_EFFECT)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_options_of_other_architectures_change_nothing_and_are_told(name: str) -> None:
-    foreign = sorted(OPTIONS.difference(FAMILIES[name].options))
+    foreign = sorted(OPTIONS.difference(FAMILIES[name].all_options, REFUSED))
     keys: dict[str, Any] = {option: VALUES[option] for option in foreign}
     keys |= dict.fromkeys(foreign[::3], ("str", "of no kind"))
     model = MODELS[name]
     stated = with_tensors(replace(model, keys=model.keys | keys), model.tensors())
-    assert read_spec(ModelFile.open(stated)).unread == tuple(f"{name}.{option}" for option in foreign)
+    told = [option for option in foreign if option not in FAMILIES[name].ignored_keys]
+    assert read_spec(ModelFile.open(stated)).unread == tuple(f"{name}.{option}" for option in told)
     encoder = name in ENCODERS
     assert same_bits(run(stated, encoder), run(model.file(), encoder))
+
+
+@pytest.mark.parametrize("option", sorted(OPTIONS & UNSUPPORTED.keys()))
+def test_options_that_cannot_be_ignored_are_refused(option: str) -> None:
+    model = replace(MODELS["llama"], keys={option: VALUES[option]})
+    with pytest.raises(
+        LoadError, match=f"llama.{option}: expected .* or no such key|llama.{option}: expected"
+    ):
+        load_model(model.file())
 
 
 @pytest.mark.parametrize(
@@ -228,7 +262,7 @@ def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
 def test_any_architecture_may_see_both_ways(name: str) -> None:
     """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""
     model = MODELS[name]
-    window = {"attention.sliding_window": ("u32", 99)} if name in zoo.WINDOWED else {}
+    window = {"attention.sliding_window": ("u32", 99)} if model.facts.windows is not None else {}
     model = replace(model, keys=model.keys | window | {"attention.causal": ("bool", False)})
     for n in (20, 1, 2):
         tokens = tokens_of(n, zoo.VOCAB)

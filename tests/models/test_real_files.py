@@ -96,7 +96,7 @@ def wide(model: Model, **sizes: Any) -> Model:
     """The same with rows of whole blocks of 256."""
     found = replace(model, n_embd=256, n_ff=256, expert_ff=256, n_heads=4, n_experts=3, **sizes)
     found = replace(found, key_dim=64, value_dim=64, n_rot=64, n_kv_heads=2)
-    if model.architecture in ("deepseek2", "minicpm3"):
+    if model.latent:
         return replace(found, key_dim=96, value_dim=64, n_rot=32, q_rank=256, kv_rank=256, n_kv_heads=4)
     if model.architecture == "qwen2vl":
         return replace(found, keys={"rope.dimension_sections": ("[i32]", [8, 12, 12, 0])})

@@ -74,6 +74,75 @@ def mamba2(m: Model, block: str, h: np.ndarray) -> np.ndarray:
     return y.reshape(rows, inner) @ m.w[f"{block}.ssm_out.weight"].T
 
 
+def delta_rule(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray
+) -> np.ndarray:
+    """(n, values): one head of the gated delta rule.
+
+    q, k (n, keys), v (n, values), decay (n, 1 or keys), beta (n,).
+    """
+    state, out = np.zeros((k.shape[1], v.shape[1])), []
+    for t in range(len(q)):
+        state = decay[t][:, None] * state
+        state = state + np.outer(k[t], beta[t] * (v[t] - k[t] @ state))
+        out.append(q[t] @ state)
+    return np.array(out)
+
+
+def unit(x: np.ndarray, eps: float) -> np.ndarray:
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + eps)
+
+
+def delta(m: Model, block: str, h: np.ndarray) -> np.ndarray:
+    """Gated delta net, a head at a time."""
+    w, rows = m.w, len(h)
+    dim, keys, heads = (m.get(f"ssm.{key}", 0) for key in ("state_size", "group_count", "time_step_rank"))
+    shared = heads // keys
+    if f"{block}.ssm_in.weight" in w:
+        parts = m.linear(f"{block}.ssm_in", h).reshape(rows, keys, -1)
+        q, k, v, z = np.split(parts, np.cumsum([dim, dim, shared * dim]), axis=2)
+        qkv = np.concatenate([part.reshape(rows, -1) for part in (q, k, v)], axis=1)
+        z = z.reshape(rows, -1)
+    else:
+        qkv, z = m.linear(f"{block}.attn_qkv", h), m.linear(f"{block}.attn_gate", h)
+    if f"{block}.ssm_ba.weight" in w:
+        both = m.linear(f"{block}.ssm_ba", h).reshape(rows, keys, 2, shared)
+        beta, alpha = both[:, :, 0].reshape(rows, -1), both[:, :, 1].reshape(rows, -1)
+    else:
+        beta, alpha = m.linear(f"{block}.ssm_beta", h), m.linear(f"{block}.ssm_alpha", h)
+    qkv = silu(conv(qkv, w[f"{block}.ssm_conv1d.weight"]))
+    q, k, v = np.split(qkv.reshape(rows, -1, dim), [keys, 2 * keys], axis=1)
+    q, k = unit(q, eps_of(m)), unit(k, eps_of(m))
+    decay = np.exp(np.logaddexp(0, alpha + w[f"{block}.ssm_dt.bias"]) * w[f"{block}.ssm_a"])
+    out = []
+    for j in range(heads):
+        key = j // shared if m.name == "qwen3next" else j % keys
+        o = delta_rule(q[:, key], k[:, key], v[:, j], decay[:, j, None], sigmoid(beta[:, j])) / np.sqrt(dim)
+        out.append(rms(o, eps_of(m)) * w[f"{block}.ssm_norm.weight"])
+    return m.linear(f"{block}.ssm_out", np.concatenate(out, axis=1) * silu(z))
+
+
+def kda(m: Model, block: str, h: np.ndarray) -> np.ndarray:
+    """Kimi's delta attention, a head at a time."""
+    w, heads, dim = m.w, m.model.n_heads, m.get("kda.head_dim", 0)
+
+    def mixed(part: str) -> np.ndarray:
+        taps = w[f"{block}.ssm_conv1d_{part}.weight"].reshape(heads * dim, -1)
+        return silu(conv(m.linear(f"{block}.attn_{part}", h), taps)).reshape(len(h), heads, dim)
+
+    q, k, v = unit(mixed("q"), eps_of(m)), unit(mixed("k"), eps_of(m)), mixed("v")
+    steps = m.linear(f"{block}.ssm_f_b", m.linear(f"{block}.ssm_f_a", h)) + w[f"{block}.ssm_dt.bias"]
+    a = w[f"{block}.ssm_a"].reshape(heads, 1)
+    decay = np.exp(np.logaddexp(0, steps).reshape(len(h), heads, dim) * a)
+    beta = sigmoid(m.linear(f"{block}.ssm_beta", h))
+    gate = sigmoid(m.linear(f"{block}.ssm_g_b", m.linear(f"{block}.ssm_g_a", h)))
+    out = []
+    for j in range(heads):
+        o = delta_rule(q[:, j], k[:, j], v[:, j], decay[:, j], beta[:, j]) / np.sqrt(dim)
+        out.append(rms(o, eps_of(m)) * w[f"{block}.ssm_norm.weight"])
+    return m.linear(f"{block}.attn_output", np.concatenate(out, axis=1) * gate)
+
+
 def shortconv(m: Model, block: str, h: np.ndarray) -> np.ndarray:
     b, c, x = np.split(h @ m.w[f"{block}.shortconv.in_proj.weight"].T, 3, axis=1)
     weight = m.w[f"{block}.shortconv.conv.weight"]
@@ -164,3 +233,4 @@ def channel_mix(m: Model, block: str, h: np.ndarray) -> np.ndarray:
 
 
 MIXERS = {"mamba": mamba, "mamba2": mamba2, "shortconv": shortconv, "rwkv6": rwkv6, "rwkv7": rwkv7}
+MIXERS |= {"delta": delta, "kda": kda}

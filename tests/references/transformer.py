@@ -1,7 +1,8 @@
 """Reference of the whole model, for every architecture of the zoo: float64, a head, an expert at a time.
 
-Written from published facts, by architecture name; it knows nothing of the library. It takes what
-`tests.support.zoo.Model` writes into a file, and agrees with llama.cpp on all of that.
+Written from published facts: those of `tests.support.architectures`, and what only one architecture does, by
+its name; it knows nothing of the library. It takes what `tests.support.zoo.Model` writes into a file, and
+agrees with llama.cpp on all of that.
 """
 
 from __future__ import annotations
@@ -14,30 +15,7 @@ import numpy as np
 
 from tests.references import recurrent, routing, vector
 from tests.references import rope as rope_reference
-from tests.support.zoo import ENCODERS, LAYER_NORM, LAYERS, MIXED, RECURRENT, Model
-
-NEOX = (
-    "qwen2 qwen2moe qwen2vl qwen3 qwen3moe gemma gemma2 gemma3 phi2 phi3 phimoe falcon grok dbrx stablelm "
-    "lfm2 starcoder2 gptneox orion nemotron exaone minicpm3 olmo2 olmoe gpt-oss nomic-bert nomic-bert-moe"
-)
-NO_ROPE = ("jamba", "gpt2", "starcoder", "bloom", "mpt", "bert", "jina-bert-v2")
-GELU = (
-    "gemma gemma2 gemma3 grok gpt2 gptneox bloom mpt starcoder starcoder2 falcon phi2 bert nomic-bert-moe "
-    "jina-bert-v2"
-)
-NORMALIZED = (
-    "llama",
-    "mistral3",
-    "qwen3moe",
-    "dbrx",
-    "grok",
-    "phimoe",
-    "granite",
-    "granitemoe",
-    "granitehybrid",
-)
-TIED = ("gemma", "gemma2", "command-r", "cohere2")
-PERIODS = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "olmo2": 4, "gemma3": 6, "lfm2": 0, "llama4": 4}
+from tests.support.zoo import Model
 
 
 class Reference:
@@ -48,10 +26,14 @@ class Reference:
     ) -> None:
         self.model = model
         self.name = model.architecture
+        self.facts = model.facts
         self.keys = {key: value for key, (_, value) in model.metadata().items()}
         self.w = {name: values.astype(np.float64) for name, values in (weights or model.tensors()).items()}
         self.context = context or model.context
         self.n_layers = model.n_layers
+        for name in [name for name in self.w if name.endswith("_norm")]:  # some have no suffix
+            self.w[f"{name}.weight"] = self.w[name]
+        self.given = np.zeros(())  # the input of a layer, which a router may read
 
     def get(self, key: str, default: Any) -> Any:
         value = self.keys.get(key, default)
@@ -64,7 +46,7 @@ class Reference:
 
     def norm(self, name: str, x: np.ndarray, layer: bool | None = None) -> np.ndarray:
         """A norm over the last axis with whatever parameters the file has for it."""
-        layer = self.name in LAYER_NORM if layer is None else layer
+        layer = self.facts.norm == "layer" if layer is None else layer
         eps = self.get("attention.layer_norm_epsilon", self.get("attention.layer_norm_rms_epsilon", 0.0))
         if self.name == "qwen2vl":
             eps = 0.0
@@ -72,30 +54,53 @@ class Reference:
         kind = vector.layer_norm if layer else vector.rms_norm
         return kind(x, weight, eps, bias).astype(np.float64)
 
-    def activation(self) -> str:
-        if self.name == "gpt-oss":
-            return "silu_clamped"
-        return "relu_squared" if self.name == "nemotron" else "gelu" if self.name in GELU.split() else "silu"
-
     def feed(self, block: str, h: np.ndarray, ending: str = "") -> np.ndarray:
         """A dense block, gated if it has a gate or twice the rows."""
         up, down = self.linear(f"{block}.ffn_up{ending}", h), f"{block}.ffn_down{ending}"
         width = self.w[f"{down}.weight"].shape[1]
         if f"{block}.ffn_gate{ending}.weight" in self.w:
-            fed = vector.gate(self.activation(), self.linear(f"{block}.ffn_gate{ending}", h), up)
+            gate = self.linear(f"{block}.ffn_gate{ending}", h)
+            fed = self.gated(block, gate, up, "swiglu_clamp_shexp")
         elif up.shape[1] == 2 * width:
-            fed = vector.gate(self.activation(), up[:, :width], up[:, width:])
+            fed = self.gated(block, up[:, :width], up[:, width:], "swiglu_clamp_shexp")
+        elif self.facts.activation == "xielu":
+            fed = self.xielu(int(block.split(".")[1]), up)
         else:
-            fed = vector.activate(self.activation(), up)
+            fed = vector.activate(self.facts.activation, up)
         return self.linear(down, fed.astype(np.float64) / self.w.get(f"{block}.ffn.act.scales", 1.0))
+
+    def gated(self, block: str, gate: np.ndarray, up: np.ndarray, key: str) -> np.ndarray:
+        """activation(gate) * up; in Step 3.5 both may have a limit."""
+        limit = self.get(key, 0.0)
+        limit = float(np.float32(limit[int(block.split(".")[1])] if isinstance(limit, list) else limit))
+        fed = vector.gate(self.activation(), gate, np.clip(up, -limit, limit) if limit else up)
+        if limit:
+            active = vector.activate(self.activation(), gate)
+            fed = np.minimum(active, limit) * np.clip(up, -limit, limit)
+        return fed.astype(np.float64)
+
+    def activation(self) -> str:
+        """ModernBERT states its own."""
+        stated: str = self.get("hidden_activation", self.facts.activation)
+        return stated
+
+    def xielu(self, i: int, x: np.ndarray) -> np.ndarray:
+        """Apertus's activation (Huang and Schlag, 2024)."""
+
+        def number(name: str) -> float:
+            value = self.get(f"/xielu.{name}", 0.0)
+            return float(np.float32(value[i] if isinstance(value, list) else value))
+
+        b = number("beta")
+        p, n = np.log1p(np.exp(number("alpha_p"))), b + np.log1p(np.exp(number("alpha_n")))
+        return np.where(x > 0, p * x**2 + b * x, n * (np.expm1(np.minimum(x, number("eps"))) - x) + b * x)
 
     def experts(self, block: str, h: np.ndarray) -> np.ndarray:
         """Each row through its own experts, one at a time."""
-        logits = self.linear(f"{block}.ffn_gate_inp", h)
-        normalize = self.name in NORMALIZED or self.get("expert_weights_norm", False)
-        gating = {"gpt-oss": "chosen", "llama4": "sigmoid"}.get(self.name, "softmax")
-        if self.get("expert_gating_func", 1) == 2:
-            gating = "sigmoid"
+        logits = self.linear(f"{block}.ffn_gate_inp", self.given if self.name == "smallthinker" else h)
+        normalize = self.facts.normalize or self.get("expert_weights_norm", False)
+        stated = {1: "softmax", 2: "sigmoid"}
+        gating = stated.get(self.get("expert_gating_func", 0), self.facts.gating)
         chosen, weights = routing.route(
             logits,
             self.get("expert_used_count", 1),
@@ -129,44 +134,65 @@ class Reference:
             return y
 
         if f"{block}.ffn_gate_exps.weight" in self.w:
-            fed = vector.gate(self.activation(), linear("gate", x), linear("up", x))
+            fed = self.gated(block, linear("gate", x), linear("up", x), "swiglu_clamp_exp")
         else:
-            fed = vector.activate(self.activation(), linear("up", x))
+            fed = vector.activate(self.facts.activation, linear("up", x))
         return linear("down", fed.astype(np.float64))
 
     # --- attention --------------------------------------------------------------------------------
 
     def window(self, i: int) -> int:
         """Positions that layer i sees back, 0 for all."""
-        if self.name not in (*PERIODS, "llama"):
-            return 0
-        window = self.get("attention.sliding_window", {"gemma2": 4096, "llama4": 8192}.get(self.name, 0))
-        pattern = PERIODS.get(self.name, 0)
-        if self.name not in ("lfm2", "llama"):
+        facts = self.facts
+        if facts.windows is None:
+            return self.large_window(i) if self.name == "exaone4" and self.n_layers == 64 else 0
+        window, pattern = self.get("attention.sliding_window", facts.window), facts.windows
+        if pattern:
             pattern = self.get("attention.sliding_window_pattern", pattern)
+        else:
+            stated = self.get("attention.sliding_window_pattern", 0)
+            pattern = stated if isinstance(stated, list) else 0
+        if self.name == "smallthinker":
+            window = 4096 if window else 0
         if isinstance(pattern, list):
             return window if pattern[i] else 0
-        return window if not pattern or i % pattern < pattern - 1 else 0
+        full = 0 if facts.full_layer == "first" else pattern - 1
+        return window if not pattern or i % pattern != full else 0
+
+    def large_window(self, i: int) -> int:
+        """Of the large EXAONE 4."""
+        window: int = self.get("attention.sliding_window", 4096)
+        return window if i % 4 < 3 else 0
 
     def rotation(self, i: int) -> tuple[np.ndarray, float] | None:
         """Radians per position and the magnitude, or None for a layer that does not rotate."""
         windowed = bool(self.window(i))
-        if self.name in NO_ROPE or (self.name == "cohere2" and not windowed):
+        facts = self.facts
+        of_windows = facts.rope_on_windows or (self.name == "exaone4" and self.n_layers == 64)
+        turns = facts.rope != "none" or (self.name == "baichuan" and self.n_layers == 32)
+        if not turns or (of_windows and not windowed):
+            return None
+        if self.name == "smallthinker" and self.get("attention.sliding_window", 0) and i % 4 == 0:
+            return None
+        if not self.get("attention.rope_pattern", [1] * self.n_layers)[i]:
             return None
         plain_llama4 = self.name == "llama4" and self.get("attention.sliding_window", 1) == 0
-        if self.name in ("llama4", "smollm3") and not plain_llama4 and (i + 1) % 4 == 0:
+        if facts.no_rope_every and not plain_llama4 and (i + 1) % facts.no_rope_every == 0:
             return None
         if self.name in ("granite", "granitehybrid") and not self.get("rope.scaling.finetuned", True):
             return None
         kind, s = self.get("rope.scaling.type", "linear"), self.get("rope.scaling.factor", 1.0)
-        base, plain = self.get("rope.freq_base", 10000.0), False
-        if windowed and self.name in ("gemma2", "gemma3", "gpt-oss", "llama4"):
-            base = self.get("rope.freq_base_swa", 10000.0 if self.name == "gemma3" else base)
-        if windowed and self.name in ("gemma3", "olmo2"):
-            plain = True
+        base = self.get("rope.freq_base", 10000.0)
+        if windowed and facts.local_base is not None:
+            base = self.get("rope.freq_base_swa", facts.local_base or base)
+        plain = windowed and facts.plain_windows
         first = self.get("rope.scaling.original_context_length", self.model.context)
-        facts = SimpleNamespace(
-            n_rot=self.model.n_rot,
+        alpha = self.get("rope.scaling.alpha", 1.0)
+        if alpha > 1:
+            kind, s = "ntk", alpha
+        n_rot = self.n_rot(i)
+        rope = SimpleNamespace(
+            n_rot=n_rot,
             base=base,
             kind="none" if plain else kind,
             factor=s,
@@ -177,16 +203,17 @@ class Reference:
             sections=self.sections(),
         )
         factors = self.w.get("rope_freqs.weight")
-        if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3")):
+        if factors is None and (kind == "longrope" or self.name in ("phi3", "phimoe", "minicpm3", "apertus")):
             factors = self.w.get(f"rope_factors_{'long' if self.context > first else 'short'}.weight")
-        factors = factors if factors is None else factors[: self.model.n_rot // 2]
-        turning = rope_reference.frequencies(facts, self.context, factors).astype(np.float64)
+        factors = None if factors is None or (plain and self.name != "gemma3") else factors[: n_rot // 2]
+        turning = rope_reference.frequencies(rope, self.context, factors).astype(np.float64)
+        turning[self.still_pairs(n_rot // 2)] = 0
         magnitude = self.get("rope.scaling.attn_factor", 1.0)
         if plain:
             return turning, magnitude if self.name == "gemma3" else 1.0
         if kind == "yarn":
             m = self.get("rope.scaling.yarn_log_multiplier", 0.0)
-            if self.name == "deepseek2":
+            if self.name in ("deepseek2", "mistral4"):
                 gain = 1.0 if m else 1 + 0.1 * math.log(s)
             else:
                 gain = (1 + 0.1 * math.log(s)) / (1 + 0.1 * m * math.log(s))
@@ -199,15 +226,36 @@ class Reference:
         if rotation is None:
             return x
         turning, magnitude = rotation
-        neox = self.name in NEOX.split() or bool(self.sections())
+        neox = self.facts.rope == "neox" or bool(self.sections())
         angles = np.arange(len(x))[:, None] * turning
         turned = vector.rope(x, angles, neox)
-        n_rot = self.model.n_rot
+        n_rot = self.n_rot(i)
         return np.concatenate([turned[..., :n_rot] * magnitude, turned[..., n_rot:]], axis=-1)
+
+    def n_rot(self, i: int) -> int:
+        """Dimensions that turn: in Step 3.5 half of them in layers without a window."""
+        if self.name != "step35":
+            return self.model.n_rot
+        n: int = self.get("rope.dimension_count", self.model.n_rot)
+        return self.get("rope.dimension_count_swa", n) if self.window(i) else n // 4 * 2
+
+    def still_pairs(self, n: int) -> np.ndarray:
+        """Pairs of interleaved sections that do not turn."""
+        still = np.zeros(n, bool)
+        sections = self.get("rope.dimension_sections", ())
+        if not self.name.startswith(("qwen3vl", "qwen35")) or not sum(sections):
+            return still
+        for pair in range(n):
+            place = pair % sum(sections)
+            kind = (0, 1, 2)[place % 3]
+            still[pair] = place >= 3 * sections[kind]
+        return still
 
     def sections(self) -> Any:
         """Pairs that turn with each coordinate of a token; GLM-4 has some if it sees images."""
-        sections = self.get("rope.dimension_sections", ())
+        sections = (
+            () if self.name.startswith(("qwen3vl", "qwen35")) else self.get("rope.dimension_sections", ())
+        )
         return () if self.name == "glm4" and not all(sections[:2]) else sections
 
     def temperature(self, i: int, n: int) -> np.ndarray:
@@ -215,7 +263,7 @@ class Reference:
         rate, length, offset = self.get("attention.temperature_scale", 0.0), 1, 0
         if self.name == "mistral3":
             length = self.get("rope.scaling.original_context_length", self.model.context)
-        elif self.name == "deepseek2":
+        elif self.name in ("deepseek2", "mistral4"):
             length = self.get("attention.temperature_length", 1)
         elif self.name == "llama4" and self.get("attention.sliding_window", 1) and self.rotation(i) is None:
             rate, length, offset = 0.1, 8192, 1
@@ -228,7 +276,10 @@ class Reference:
         if (self.name, self.n_layers) in (("gemma2", 46), ("gemma3", 62)):
             return (self.model.n_embd // self.model.n_heads) ** -0.5
         scale = self.get("attention.scale", 0.0) or key_dim**-0.5
-        if self.name == "deepseek2":  # the multiplier stands in for YaRN's own gain, and joins any other
+        if self.name in (
+            "deepseek2",
+            "mistral4",
+        ):  # the multiplier stands in for YaRN's own gain, and joins any other
             s, m = self.get("rope.scaling.factor", 1.0), self.get("rope.scaling.yarn_log_multiplier", 0.0)
             own = 0.0 if m and self.get("rope.scaling.type", "") == "yarn" else 0.1
             scale *= ((1 + m * math.log(s)) * (1 + own * math.log(s))) ** 2
@@ -240,13 +291,18 @@ class Reference:
         group, window = heads // k.shape[1], self.window(i)
         caps = {"gemma2": 50.0, "grok": 30.0}
         cap = self.get("attn_logit_softcapping", caps.get(self.name, 0.0))
-        bias = 8.0 if self.name in ("bloom", "jina-bert-v2") else self.get("attention.max_alibi_bias", 0.0)
+        bias = (
+            8.0
+            if self.name in ("bloom", "jina-bert-v2") or (self.name, self.n_layers) == ("baichuan", 40)
+            else self.get("attention.max_alibi_bias", 0.0)
+        )
         q = q * self.temperature(i, n)
         distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-        both_ways = self.name in ENCODERS or not self.get("attention.causal", True)
+        both_ways = self.facts.encoder or not self.get("attention.causal", True)
         seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
         if window:
-            seen &= np.arange(n)[:, None] - np.arange(n)[None] < window
+            back = np.arange(n)[:, None] - np.arange(n)[None]
+            seen &= np.abs(back) <= window // 2 if self.facts.centred else np.abs(back) < window
         out = []
         for h in range(heads):
             scores = q[:, h] @ k[:, h // group].T * scale
@@ -257,16 +313,17 @@ class Reference:
                 scores = scores - 2**-exponent * distance
             powers = np.where(seen, np.exp(np.where(seen, scores, -np.inf)), 0.0)
             total = powers.sum(axis=1, keepdims=True)
-            if self.name == "gpt-oss":
+            if f"blk.{i}.attn_sinks.weight" in self.w:
                 total = total + np.exp(self.w[f"blk.{i}.attn_sinks.weight"][h])
             out.append(powers / total @ v[:, h // group])
         return np.concatenate(out, axis=1)
 
     def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
         """The mixer of layer i."""
-        if self.name in RECURRENT and not (self.name in MIXED and self.model.attends(i)):
-            return recurrent.MIXERS[MIXED.get(self.name, self.name)](self, f"blk.{i}", h)
-        if self.name in ("deepseek2", "minicpm3"):
+        mixed = self.facts.mixed
+        if self.facts.recurrent and not (mixed and self.model.attends(i)):
+            return recurrent.MIXERS[mixed or self.name](self, f"blk.{i}", h)
+        if f"blk.{i}.attn_kv_a_mqa.weight" in self.w:
             return self.latent(i, h)
         m, block, n = self.model, f"blk.{i}", len(h)
         heads, kv = m.heads_of_layers[i][:2] if m.heads_of_layers else (m.n_heads, m.n_kv_heads)
@@ -275,19 +332,32 @@ class Reference:
             q, k, v = np.split(self.linear(f"{block}.attn_qkv", h), widths, axis=1)
         else:
             q, k, v = (self.linear(f"{block}.attn_{c}", h) for c in "qkv")
+        gate: np.ndarray | float = 1.0
+        if self.facts.gated:
+            by_head = q.reshape(n, heads, 2, -1)
+            q, gate = by_head[:, :, 0].reshape(n, -1), 1 / (1 + np.exp(-by_head[:, :, 1].reshape(n, -1)))
         clamp = self.get("attention.clamp_kqv", 0.0)
         if clamp:
             q, k, v = (np.clip(part, -clamp, clamp) for part in (q, k, v))
-        if f"{block}.attn_q_norm.weight" in self.w:
+        if not self.facts.norm_after_rope:
             q, k = self.qk_norm(f"{block}.attn_q_norm", q, heads), self.qk_norm(f"{block}.attn_k_norm", k, kv)
         q, k = self.turn(i, q.reshape(n, heads, -1)), self.turn(i, k.reshape(n, kv, -1))
+        if self.facts.norm_after_rope and self.rotation(i) is not None:
+            q = self.qk_norm(f"{block}.attn_q_norm", q.reshape(n, -1), heads).reshape(q.shape)
+            k = self.qk_norm(f"{block}.attn_k_norm", k.reshape(n, -1), kv).reshape(k.shape)
         if self.name == "llama4" and self.rotation(i) is not None and m.n_experts != 128:
             q, k = (self.norm("", part, layer=False) for part in (q, k))
         attended = self.attend(i, q, k, v.reshape(n, kv, -1), self.scores_scale(m.key_dim))
-        return self.linear(f"{block}.attn_output", attended)
+        if f"{block}.attn_gate.weight" in self.w:
+            gates = 1 / (1 + np.exp(-self.linear(f"{block}.attn_gate", h)))
+            attended = (attended.reshape(*gates.shape, -1) * gates[:, :, None]).reshape(n, -1)
+        attended = attended * self.get("attention.value_scale", 1.0)
+        return self.linear(f"{block}.attn_output", attended * gate)
 
     def qk_norm(self, name: str, x: np.ndarray, heads: int) -> np.ndarray:
         """By head, by head with its own weights, or over the whole row: as the weights' shape has it."""
+        if f"{name}.weight" not in self.w:
+            return x
         if self.w[f"{name}.weight"].shape == x.shape[1:]:
             return self.norm(name, x)
         return self.norm(name, x.reshape(len(x), heads, -1)).reshape(len(x), -1)
@@ -332,13 +402,13 @@ class Reference:
         def norm(name: str, x: np.ndarray) -> np.ndarray:
             return self.norm(f"{block}.{name}", x)
 
-        if self.name in ENCODERS:
+        if self.facts.residual == "post":
             given = x
             x = norm("attn_output_norm", x + self.mixer(i, x))
             if has("attn_norm_2"):
                 x = norm("attn_norm_2", x + given)
             return norm("layer_output_norm", x + feed(x))
-        if self.name in ("phi2", "command-r", "cohere2", "falcon"):
+        if self.facts.residual == "parallel":
             h = norm("attn_norm", x)
             return x + self.mixer(i, norm("attn_norm_2", x) if has("attn_norm_2") else h) + feed(h)
         if self.name == "gptneox" and self.get("use_parallel_residual", True):
@@ -346,23 +416,23 @@ class Reference:
         if self.name == "stablelm" and not has("ffn_norm"):
             h = norm("attn_norm", x)
             return x + self.mixer(i, h) + feed(h)
-        if self.name == "olmo2":
-            x = x + norm("post_attention_norm", self.mixer(i, x))
-            return x + norm("post_ffw_norm", feed(x))
+        residual, second = self.residual_scale(), self.facts.second_norm
+        self.given = x
+
+        def add(x: np.ndarray, y: np.ndarray, after: str) -> np.ndarray:
+            return x + residual * (norm(after, y) if has(after) and after != second else y)
+
+        def before(name: str, x: np.ndarray) -> np.ndarray:
+            return norm(name, x) if has(name) or self.name == "olmo" else x
+
+        after, last = self.facts.post_norms
+        x = add(x, self.mixer(i, before("attn_norm", x)), after)
         if self.name in ("mamba", "mamba2"):
-            return x + self.mixer(i, norm("attn_norm", x))
-        if self.name.startswith("rwkv"):
-            x = x + self.mixer(i, norm("attn_norm", x))
-            every = self.get("rescale_every_n_layers", 0)
-            return (x + feed(norm("attn_norm_2", x))) * (0.5 if every and (i + 1) % every == 0 else 1)
-        residual = self.residual_scale()
-        mixed = self.mixer(i, norm("attn_norm", x))
-        second = {"gpt-oss": "post_attention_norm", "dbrx": "attn_output_norm"}.get(self.name, "ffn_norm")
-        after = {"grok": "attn_output_norm", "gpt-oss": ""}.get(self.name, "post_attention_norm")
-        x = x + residual * (norm(after, mixed) if after and has(after) else mixed)
-        fed = feed(norm(second, x))
-        after = "layer_output_norm" if has("layer_output_norm") else "post_ffw_norm"
-        return x + residual * (norm(after, fed) if has(after) else fed)
+            return x
+        last = last if has(last) else "post_ffw_norm"
+        x = add(x, feed(before(second, x)), last)
+        every = self.get("rescale_every_n_layers", 0)
+        return x * 0.5 if every and (i + 1) % every == 0 else x
 
     def residual_scale(self) -> float:
         usual = 1.4 / math.sqrt(self.n_layers) if self.name in ("minicpm", "minicpm3") else 1.0
@@ -370,21 +440,18 @@ class Reference:
 
     def hidden_states(self, tokens: list[int]) -> np.ndarray:
         """Hidden states after the last norm, float64 (n, n_embd)."""
-        assert self.name in LAYERS
         d, w = self.model.n_embd, self.w
-        scales = {"minicpm": 12.0, "minicpm3": 12.0, "grok": 78.38367176906169}
-        usual = math.sqrt(d) if self.name.startswith("gemma") else scales.get(self.name, 1.0)
-        x = w["token_embd.weight"][tokens] * self.get("embedding_scale", usual)
+        scale = self.get("embedding_scale", self.facts.embedding_scale or math.sqrt(d))
+        x = w["token_embd.weight"][tokens] * scale
         if "token_types.weight" in w:
             x = x + w["token_types.weight"][0]
         if "position_embd.weight" in w:
             x = x + w["position_embd.weight"][: len(tokens)]
-        if "token_embd_norm.weight" in w and self.name != "lfm2":
+        if "token_embd_norm.weight" in w and self.facts.last_norm != "token_embd_norm":
             x = self.norm("token_embd_norm", x)
         for i in range(self.n_layers):
             x = self.layer(i, x)
-        last = "token_embd_norm" if self.name == "lfm2" else "output_norm"
-        return x if self.name in ENCODERS else self.norm(last, x)
+        return x if self.facts.residual == "post" else self.norm(self.facts.last_norm, x)
 
     def scores(self, tokens: list[int]) -> np.ndarray:
         """A reranker's scores, float64 (n_labels,): its head is the tensors that the file has."""
@@ -399,7 +466,7 @@ class Reference:
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """Logits after each token, float64 (n, vocab)."""
-        own = "output.weight" in self.w and self.name not in TIED
+        own = "output.weight" in self.w and not self.facts.tied
         y = self.linear("output" if own else "token_embd", self.hidden_states(tokens))
         scale = self.get("logit_scale", {"grok": 0.5773502691896257}.get(self.name, 0.0))
         if self.name.startswith("granite"):

@@ -26,6 +26,7 @@ from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
+from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS
 from oxillama.grammar.grammar import Grammar
 from oxillama.targets import TARGETS
@@ -111,6 +112,18 @@ def of_vector(k: Kernels) -> dict[str, Maker]:
         ),
         "gate": lambda: Call(
             v.gate, "out", sizes="out:0", gate_up=normal(3, 40), name="silu", out=zeros(3, 20), n_threads=1
+        ),
+        "gate_heads": lambda: Call(
+            v.gate_heads,
+            "x",
+            sizes="x:0",
+            x=normal(3, 20),
+            heads=2,
+            gates=normal(3, 40),
+            column=10,
+            step=20,
+            name="sigmoid",
+            n_threads=1,
         ),
         "soft_cap": lambda: Call(v.soft_cap, "x", sizes="x", x=normal(3, 20), cap=30.0, n_threads=1),
         "add_scaled": lambda: Call(
@@ -323,30 +336,34 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
     }
 
 
+STATES = [normal(800), normal(800)]
+RECORDS = [normal(150) for _ in range(5)]
+
+
+def state_batch() -> dict[str, Any]:
+    """Arguments of a `StateBatch`: two sequences with three rows, the first of them with earlier ones."""
+    return {
+        "before": [None, STATES[1]],
+        "after": list(STATES),
+        "row_start": i32(0, 2, 3),
+        "floats": 800,
+        "earlier": [[RECORDS[0], RECORDS[1]], []],
+        "recorded": [[RECORDS[2], RECORDS[3]], [RECORDS[4]]],
+        "settled": i32(1, 0),
+        "record_floats": 150,
+    }
+
+
 def of_recurrent(k: Kernels) -> dict[str, Maker]:
     r = k.recurrent
-    states = [normal(800), normal(800)]
-    records = [normal(150) for _ in range(5)]
-
-    def state_batch() -> dict[str, Any]:
-        return {
-            "before": [None, states[1]],
-            "after": list(states),
-            "row_start": i32(0, 2, 3),
-            "floats": 800,
-            "earlier": [[records[0], records[1]], []],
-            "recorded": [[records[2], records[3]], [records[4]]],
-            "settled": i32(1, 0),
-            "record_floats": 150,
-        }
-
-    batch = r.StateBatch(**state_batch())
+    batch = StateBatch(**state_batch())
 
     def wkv(**more: Any) -> Maker:
         names = ("r", "w", "k", "v")
         return lambda: Call(
-            batch.wkv,
+            r.wkv,
             "out",
+            states=batch,
             offset=16,
             record=10,
             heads=2,
@@ -357,12 +374,12 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
         )
 
     return {
-        "StateBatch": lambda: Call(r.StateBatch, **state_batch()),
-        "StateBatch.conv": lambda: Call(
-            batch.conv,
+        "conv": lambda: Call(
+            r.conv,
             "out",
             "bias",
             "weight:0",
+            states=batch,
             offset=10,
             record=20,
             x=normal(3, 24),
@@ -373,13 +390,14 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             out=zeros(3, 20),
             n_threads=1,
         ),
-        "StateBatch.shift": lambda: Call(
-            batch.shift, "out", offset=10, record=20, x=normal(3, 20), out=zeros(3, 20)
+        "shift": lambda: Call(
+            r.shift, "out", states=batch, offset=10, record=20, x=normal(3, 20), out=zeros(3, 20)
         ),
-        "StateBatch.selective_scan": lambda: Call(
-            batch.selective_scan,
+        "selective_scan": lambda: Call(
+            r.selective_scan,
             "out",
             sizes="a:1",
+            states=batch,
             offset=10,
             record=20,
             x=normal(3, 20),
@@ -394,9 +412,10 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             out=zeros(3, 20),
             n_threads=1,
         ),
-        "StateBatch.head_scan": lambda: Call(
-            batch.head_scan,
+        "head_scan": lambda: Call(
+            r.head_scan,
             "out",
+            states=batch,
             offset=10,
             record=20,
             heads=2,
@@ -411,8 +430,8 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             out=zeros(3, 20),
             n_threads=1,
         ),
-        "StateBatch.wkv": wkv(u=normal(20)),
-        "StateBatch.wkv (version 7)": wkv(a=normal(3, 20), b=normal(3, 20)),
+        "wkv": wkv(u=normal(20)),
+        "wkv (version 7)": wkv(a=normal(3, 20), b=normal(3, 20)),
         "head_steps": lambda: Call(
             r.head_steps,
             "dt decay",
@@ -423,6 +442,7 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             a=normal(6),
             dt=zeros(3, 6),
             decay=zeros(3, 6),
+            n_threads=1,
         ),
         "unit_heads": lambda: Call(r.unit_heads, "x", sizes="x", x=normal(3, 20), heads=2, least=1e-6),
         "add_bonus": lambda: Call(
@@ -437,6 +457,30 @@ def of_recurrent(k: Kernels) -> dict[str, Maker]:
             out=zeros(3, 20),
         ),
     }
+
+
+def of_delta(k: Kernels) -> dict[str, Maker]:
+    def delta_scan(decays: int) -> Maker:
+        return lambda: Call(
+            k.delta.delta_scan,
+            "out",
+            states=StateBatch(**state_batch()),
+            offset=20,
+            record=10,
+            heads=4,
+            interleaved=True,
+            qkv=normal(3, 40),
+            decay=normal(3, decays),
+            beta=normal(3, 4),
+            out=zeros(3, 20),
+            n_threads=1,
+        )
+
+    return {"delta_scan": delta_scan(4), "delta_scan (by channel)": delta_scan(20)}
+
+
+def of_state_batch() -> dict[str, Maker]:
+    return {"StateBatch": lambda: Call(StateBatch, **state_batch())}
 
 
 def of_sampling(k: Kernels) -> dict[str, Maker]:
@@ -501,6 +545,7 @@ OF_TARGET: dict[str, Callable[[Kernels], dict[str, Maker]]] = {
     "linear.linear": of_linear,
     "machine.roofline": of_roofline,
     "quantize.quantize": of_quantize,
+    "recurrent.delta": of_delta,
     "recurrent.recurrent": of_recurrent,
     "sampling.sampling": of_sampling,
     "vector.routing": of_routing,
@@ -640,6 +685,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
     "packing.pack": of_pack,
+    "recurrent.state_batch": of_state_batch,
 }
 """The calls of the other modules."""
 

@@ -55,6 +55,7 @@ OF_THE_ZOO = (
     "gemma2", "gemma3", "cohere2", "gpt-oss", "deepseek2", "minicpm3", "bloom", "mpt", "qwen3moe", "phi3",
     "gpt2", "chatglm", "olmo2", "llama-arrays", "llama-windows",
     "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7",
+    "qwen3next", "qwen35", "kimi-linear",
 )  # fmt: skip
 """Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
 

@@ -1,7 +1,6 @@
 """Small random models of every architecture, with whatever options files may have, as GGUF bytes.
 
-What tensors an architecture has is written down here once more, apart from the library, from the same
-published facts. The same name gives the same bytes.
+What an architecture is comes from `architectures.py`. The same name gives the same bytes.
 """
 
 from __future__ import annotations
@@ -15,110 +14,21 @@ import numpy as np
 
 from oxillama.formats import FORMATS
 from tests.support import gguf_writer as ggufwriter
+from tests.support.architectures import ARCHITECTURES, LATENT, Architecture
 
 VOCAB = 48
 
-# Of each layer: norms (n:name), matrices, with "+b" a bias. "moe" stands for a router and its experts.
-DENSE = "n:attn_norm q k v o n:ffn_norm gate up down"
-LAYERS = {
-    "llama": DENSE,
-    "mistral3": DENSE,
-    "llama4": "n:attn_norm q k v o n:ffn_norm dense",
-    "smollm3": DENSE,
-    "internlm2": DENSE,
-    "exaone": DENSE,
-    "granite": DENSE,
-    "granitemoe": "n:attn_norm q k v o n:ffn_norm moe",
-    "minicpm": DENSE,
-    "dbrx": "n:attn_norm qkv o n:attn_output_norm moe",
-    "grok": "n:attn_norm q k v o n:attn_output_norm n:ffn_norm moe n:layer_output_norm",
-    "qwen2": "n:attn_norm q+b k+b v+b o n:ffn_norm gate up down",
-    "qwen2moe": "n:attn_norm q+b k+b v+b o n:ffn_norm moe shexp shgate",
-    "qwen2vl": "n:attn_norm q+b k+b v+b o n:ffn_norm gate up down",
-    "qwen3": "n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:ffn_norm gate up down",
-    "qwen3moe": "n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:ffn_norm moe",
-    "gemma": DENSE,
-    "gemma2": "n:attn_norm q k v o n:post_attention_norm n:ffn_norm gate up down n:post_ffw_norm",
-    "gemma3": "n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm gate up down"
-    " n:post_ffw_norm",
-    "phi2": "n:attn_norm+b qkv+b o+b up+b down+b",
-    "phi3": "n:attn_norm qkv o n:ffn_norm up2 down",
-    "phimoe": "n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b moe",
-    "command-r": "n:attn_norm q k v o gate up down",
-    "cohere2": "n:attn_norm q k v o gate up down",
-    "deepseek": "n:attn_norm q k v o n:ffn_norm dense",
-    "deepseek2": "n:attn_norm mla n:ffn_norm dense",
-    "minicpm3": "n:attn_norm mla n:ffn_norm gate up down",
-    "gpt2": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
-    "starcoder": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
-    "starcoder2": "n:attn_norm+b q+b k+b v+b o+b n:ffn_norm+b up+b down+b",
-    "falcon": "n:attn_norm+b qkv o up down",
-    "bloom": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
-    "mpt": "n:attn_norm qkv o n:ffn_norm up down",
-    "gptneox": "n:attn_norm+b qkv+b o+b n:ffn_norm+b up+b down+b",
-    "stablelm": "n:attn_norm+b q k v o n:ffn_norm+b gate up down",
-    "nemotron": "n:attn_norm+b q k v o n:ffn_norm+b up down",
-    "orion": "n:attn_norm+b q k v o n:ffn_norm+b gate up down",
-    "gpt-oss": "n:attn_norm q+b k+b v+b o+b sinks n:post_attention_norm moe+b",
-    "olmo": "q k v o gate up down",
-    "olmo2": "q k v o r:attn_q_norm r:attn_k_norm n:post_attention_norm gate up down n:post_ffw_norm",
-    "olmoe": "n:attn_norm q k v o r:attn_q_norm r:attn_k_norm n:ffn_norm moe",
-    "chatglm": "n:attn_norm qkv+b o n:ffn_norm up2 down",
-    "glm4": "n:attn_norm q k v o n:post_attention_norm n:ffn_norm up2 down n:post_ffw_norm",
-    "bert": "q+b k+b v+b o+b n:attn_output_norm+b up+b down+b n:layer_output_norm+b",
-    "nomic-bert": "qkv o n:attn_output_norm+b gate up down n:layer_output_norm+b",
-    "nomic-bert-moe": "qkv+b o+b n:attn_output_norm+b dense n:layer_output_norm+b",
-    "jina-bert-v2": "q+b k+b v+b o+b n:attn_output_norm+b gate up down+b n:layer_output_norm+b",
-}
-LAYERS |= {
-    "mamba": "n:attn_norm mamba",
-    "mamba2": "n:attn_norm mamba2",
-    "jamba": "n:attn_norm mixed n:ffn_norm dense",
-    "granitehybrid": "n:attn_norm mixed n:ffn_norm gate up down",
-    "lfm2": "n:attn_norm mixed n:ffn_norm gate up down",
-    "rwkv6": "n:attn_norm+b rwkv6 n:attn_norm_2+b",
-    "rwkv7": "n:attn_norm+b rwkv7 n:attn_norm_2+b",
-}
-MIXED = {"jamba": "mamba", "granitehybrid": "mamba2", "lfm2": "shortconv"}  # every second layer attends
-RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv7", *MIXED)
-ENCODERS = ("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2")
-BESIDE = {  # beside the embeddings
-    "bert": "position_embd token_types n:token_embd_norm+b",
-    "nomic-bert": "token_types n:token_embd_norm+b",
-    "nomic-bert-moe": "token_types n:token_embd_norm+b",
-    "jina-bert-v2": "token_types n:token_embd_norm+b",
-    "gpt2": "position_embd n:output_norm+b",
-    "starcoder": "position_embd n:output_norm+b output",
-    "bloom": "n:token_embd_norm+b n:output_norm+b",
-    "mpt": "n:output_norm",
-    "olmo": "",
-    "lfm2": "n:token_embd_norm",
-    **dict.fromkeys(("rwkv6", "rwkv7"), "n:token_embd_norm+b n:output_norm+b output"),
-    "phi2": "n:output_norm+b output+b",
-    "phimoe": "n:output_norm+b output+b factors",
-    "phi3": "n:output_norm output factors",
-    "gemma": "n:output_norm",
-    "gemma2": "n:output_norm",
-    "gemma3": "n:output_norm",
-    "command-r": "n:output_norm",
-    "cohere2": "n:output_norm",
-    **dict.fromkeys(
-        ("starcoder2", "falcon", "gptneox", "stablelm", "nemotron", "orion"), "n:output_norm+b output"
-    ),
-}
-BIASED = tuple(a for a, tensors in LAYERS.items() if "n:attn_norm+b" in tensors and a != "phimoe")
-LAYER_NORM = ("rwkv6", "rwkv7", "command-r", "cohere2", "dbrx", "mpt", "olmo", *ENCODERS, *BIASED)
-MOE = ("llama4", "granitemoe", "dbrx", "grok", "qwen2moe", "qwen3moe", "phimoe", "deepseek", "deepseek2")
-MOE += ("jamba", "gpt-oss", "nomic-bert-moe", "olmoe")
-WINDOWED = ("gemma2", "gpt-oss", "cohere2", "gemma3")
-LONG = {"cohere2": 4, "gemma3": 6, "llama4": 4, "smollm3": 4}  # layers until one is of another kind
+ENCODERS = tuple(name for name, facts in ARCHITECTURES.items() if facts.encoder)
+RECURRENT = tuple(name for name, facts in ARCHITECTURES.items() if facts.recurrent)
+UNGATED = ("nomic-bert-moe",)  # their experts have no gate
+FEED = ("gate", "up", "down")
 
 
 @dataclass
 class Model:
     """Sizes, and what differs from the usual file of an architecture.
 
-    ``layer``, ``beside`` and ``extra`` name tensors, in the words of LAYERS and BESIDE; ``keys`` are metadata
+    ``layer``, ``beside`` and ``extra`` name tensors, in the words of `Architecture`; ``keys`` are metadata
     (key without prefix: (kind, value)) to add, to change or, with None, to take away.
     """
 
@@ -146,10 +56,14 @@ class Model:
     heads_of_layers: tuple[tuple[int, int, int], ...] = ()  # query heads, key heads, width of each layer
     compared: bool = True  # with llama.cpp: it cannot load some sound files, and no scores are recorded
 
+    @property
+    def facts(self) -> Architecture:
+        return ARCHITECTURES[self.architecture]
+
     def metadata(self) -> dict[str, tuple[str, Any]]:
         """By key without prefix."""
-        a, u = self.architecture, "u32"
-        eps = "layer_norm_epsilon" if a in LAYER_NORM else "layer_norm_rms_epsilon"
+        facts, u = self.facts, "u32"
+        eps = "layer_norm_epsilon" if facts.norm == "layer" else "layer_norm_rms_epsilon"
         found: dict[str, tuple[str, Any] | None] = {
             "block_count": (u, self.n_layers),
             "context_length": (u, self.context),
@@ -163,34 +77,19 @@ class Model:
         if self.key_dim != self.n_embd // self.n_heads:
             found["attention.key_length"] = (u, self.key_dim)
             found["attention.value_length"] = (u, self.value_dim)
-        if a in RECURRENT:
+        tokens = {token.removesuffix("+b") for token in self.parts().split()}
+        hybrid = self.latent and bool(facts.mixed)
+        if facts.recurrent:
             found |= self._recurrent_metadata()
-        if a not in (
-            "gpt2",
-            "starcoder",
-            "bloom",
-            "mpt",
-            "bert",
-            "jina-bert-v2",
-            "mamba",
-            "mamba2",
-            "jamba",
-            "rwkv6",
-            "rwkv7",
-        ):
+        if facts.rope != "none":
             found["rope.dimension_count"] = (u, self.n_rot)
             found["rope.freq_base"] = ("f32", 100.0)
-        if a in MOE or "moe" in self.parts().split():
+        if tokens & {"moe", "dense"}:
             found["expert_count"] = (u, self.n_experts)
             found["expert_used_count"] = (u, self.n_used)
-        if a in ("llama4", "qwen2moe", "qwen3moe", "deepseek", "deepseek2", "gpt-oss"):
-            found["expert_feed_forward_length"] = (u, self.expert_ff)
-        else:
+        if facts.keys.get("expert_feed_forward_length", ("", ""))[1] != "=expert_ff":
             self.expert_ff = self.n_ff
-        if a in ("deepseek", "deepseek2"):
-            found["leading_dense_block_count"] = (u, 1)
-            found["expert_shared_count"] = (u, 2)
-        if a in ("deepseek2", "minicpm3"):
+        if self.latent:
             found["attention.q_lora_rank"] = (u, self.q_rank)
             found["attention.kv_lora_rank"] = (u, self.kv_rank)
             if self.old_latent:
@@ -198,35 +97,16 @@ class Model:
                 found["attention.key_length"] = (u, self.key_dim)
                 found["attention.value_length"] = (u, self.value_dim)
             else:
-                found["attention.head_count_kv"] = (u, 1)
+                if not hybrid:
+                    found["attention.head_count_kv"] = (u, 1)
                 found["attention.key_length"] = (u, self.kv_rank + self.n_rot)
                 found["attention.value_length"] = (u, self.kv_rank)
                 found["attention.key_length_mla"] = (u, self.key_dim)
                 found["attention.value_length_mla"] = (u, self.value_dim)
-        if a in WINDOWED:
-            found["attention.sliding_window"] = (u, 6)
-        special: dict[str, dict[str, tuple[str, Any]]] = {
-            "llama4": {"interleave_moe_layer_step": (u, 2)},
-            "nomic-bert-moe": {"moe_every_n_layers": (u, 2)},
-            "qwen2moe": {"expert_shared_feed_forward_length": (u, 20)},
-            "qwen2vl": {"rope.dimension_sections": ("[i32]", [1, 1, 1, 0])},
-            "granite": {"logit_scale": ("f32", 4.0), "residual_scale": ("f32", 0.5)},
-            "granitemoe": {"logit_scale": ("f32", 4.0), "embedding_scale": ("f32", 1.5)},
-            "granitehybrid": {
-                "logit_scale": ("f32", 4.0),
-                "residual_scale": ("f32", 0.5),
-                "attention.scale": ("f32", 0.4),
-            },
-            "command-r": {"logit_scale": ("f32", 0.25)},
-            "cohere2": {"logit_scale": ("f32", 0.25)},
-            "dbrx": {"attention.clamp_kqv": ("f32", 1.0)},
-            "gptneox": {"use_parallel_residual": ("bool", True)},
-            "mpt": {"attention.max_alibi_bias": ("f32", 8.0)},
-            "phi3": {"rope.scaling.original_context_length": (u, 512)},
-            "phimoe": {"rope.scaling.original_context_length": (u, 64)},
-        }
-        found |= special.get(a, {})
-        if a in ENCODERS:
+        for key, (kind, value) in facts.keys.items():
+            of_model = isinstance(value, str) and value.startswith("=")
+            found[key] = (kind, getattr(self, value[1:]) if of_model else value)
+        if facts.encoder:
             found["attention.causal"] = ("bool", False)
             found["pooling_type"] = (u, 1)
         if self.heads_of_layers:
@@ -244,15 +124,50 @@ class Model:
             return 64
         return max(n for n in range(1, 17) if self.n_embd % n == 0)
 
+    @property
+    def latent(self) -> bool:
+        """Whether its attention is latent."""
+        return "mla" in f"{self.parts()} {self.facts.attention}".split()
+
+    @property
+    def twice_ff(self) -> int:
+        return 2 * self.n_ff
+
+    @property
+    def alternating(self) -> list[bool]:
+        """Every second layer, from the first on."""
+        return [i % 2 == 0 for i in range(self.n_layers)]
+
+    @property
+    def limits(self) -> list[float]:
+        """A number for each layer, 0 for the first."""
+        return [0.5 * i for i in range(self.n_layers)]
+
+    @property
+    def sections(self) -> list[int]:
+        """Pairs that rotate with time, height and width, and none beside them."""
+        pairs = self.n_rot // 2
+        return [pairs - pairs // 3 * 2, pairs // 3, pairs // 3, 0]
+
     def attends(self, i: int) -> bool:
         """Whether layer i of a hybrid has attention."""
-        return i % 2 == 1
+        if self.facts.mixed != "delta":
+            return i % 2 == 1
+        stated = self.facts.keys | self.keys
+        recurrent, every = stated.get("attention.recurrent_layers"), stated.get("full_attention_interval")
+        if recurrent is not None:
+            return not recurrent[1][i]
+        return (i + 1) % (every[1] if every else 4) == 0
 
     def _recurrent_metadata(self) -> dict[str, tuple[str, Any] | None]:
         a, u = self.architecture, "u32"
+        mixed = self.facts.mixed
         found: dict[str, tuple[str, Any] | None] = {}
-        if a in MIXED:
-            heads = [self.n_kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
+        if mixed == "delta":  # the file says which layers attend in other words
+            return found
+        if mixed:
+            kv_heads = 1 if self.latent else self.n_kv_heads
+            heads = [kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
             found["attention.head_count_kv"] = ("[u32]", heads)
         else:
             found |= {"attention.head_count": (u, 0), "attention.head_count_kv": None}
@@ -263,13 +178,15 @@ class Model:
             sixth = {"time_mix_extra_dim": (u, 5), "time_decay_extra_dim": (u, 6)}
             seventh = {f"attention.{name}_lora_rank": (u, rank) for name, rank in ranks.items()}
             return found | (sixth | {"rescale_every_n_layers": (u, 2)} if a == "rwkv6" else seventh)
-        if a == "lfm2":
+        if mixed == "kda":
+            return found
+        if mixed == "shortconv":
             return found | {"shortconv.l_cache": (u, 3)}
         found["ssm.conv_kernel"] = (u, 4)
         found["ssm.inner_size"] = (u, 2 * self.n_embd)
         found["ssm.state_size"] = (u, 7)
-        found["ssm.time_step_rank"] = (u, 2 if MIXED.get(a, a) == "mamba2" else 5)
-        if MIXED.get(a, a) == "mamba2":
+        found["ssm.time_step_rank"] = (u, 2 if (mixed or a) == "mamba2" else 5)
+        if (mixed or a) == "mamba2":
             found["ssm.group_count"] = (u, 2)
         return found
 
@@ -311,6 +228,23 @@ class Model:
             bare("ssm_d", rng.standard_normal((rank, 1)))
             bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
             add(f"{block}.ssm_out", d, inner)
+        elif kind == "delta":
+            self._add_delta(block, inner, n, rank, groups, taps, add, bare)
+        elif kind == "kda":
+            dim = metadata["kda.head_dim"][1]
+            wide = self.n_heads * dim
+            for part in "qkv":
+                add(f"{block}.attn_{part}", wide, d)
+                bare(f"ssm_conv1d_{part}.weight", rng.standard_normal((1, wide, 1, taps)) / 2)
+            add(f"{block}.ssm_f_a", dim, d)
+            add(f"{block}.ssm_f_b", wide, dim)
+            add(f"{block}.ssm_g_a", dim, d)
+            add(f"{block}.ssm_g_b", wide, dim)
+            add(f"{block}.ssm_beta", self.n_heads, d)
+            bare("ssm_a", -np.exp(rng.standard_normal((1, 1, self.n_heads, 1))))
+            bare("ssm_dt.bias", rng.standard_normal(wide))
+            add(f"{block}.ssm_norm", dim)
+            add(f"{block}.attn_output", d, wide)
         elif kind == "shortconv":
             add(f"{block}.shortconv.conv", d, 3)
             add(f"{block}.shortconv.in_proj", 3 * d, d)
@@ -344,13 +278,50 @@ class Model:
             for name in ("k_k", "k_a", "r_k"):
                 add(f"{block}.time_mix_{name}", d)
 
+    def _add_delta(
+        self,
+        block: str,
+        inner: int,
+        dim: int,
+        heads: int,
+        keys: int,
+        taps: int,
+        add: Callable[..., None],
+        bare: Callable[..., None],
+    ) -> None:
+        d, channels, rng = self.n_embd, inner + 2 * keys * dim, np.random.default_rng(self.seed + heads)
+        if "by_key" in self.extra.split():  # as older files have them
+            add(f"{block}.ssm_in", channels + inner, d)
+        else:
+            add(f"{block}.attn_qkv", channels, d)
+            add(f"{block}.attn_gate", inner, d)
+        if self.architecture == "qwen3next":
+            add(f"{block}.ssm_ba", 2 * heads, d)
+        else:
+            add(f"{block}.ssm_beta", heads, d)
+            add(f"{block}.ssm_alpha", heads, d)
+        add(f"{block}.ssm_conv1d", channels, taps)
+        bare("ssm_a", -np.exp(rng.standard_normal(heads)))
+        bare("ssm_dt.bias", rng.standard_normal(heads))
+        add(f"{block}.ssm_norm", dim)
+        add(f"{block}.ssm_out", d, inner)
+
     def parts(self) -> str:
-        return (self.layer or LAYERS[self.architecture]) + " " + self.extra
+        return (self.layer or self.facts.layer) + " " + self.extra
+
+    def routed(self, i: int, metadata: dict[str, tuple[str, Any]]) -> bool:
+        """Whether layer i has experts where the architecture's layers differ."""
+        every = metadata.get("moe_every_n_layers")
+        if every is not None:
+            return every[1] > 0 and i % every[1] == 1
+        step: int = metadata.get("interleave_moe_layer_step", ("", 0))[1]
+        dense: int = metadata.get("leading_dense_block_count", ("", int(not step)))[1]
+        return i >= dense and (i + 1) % (step or 1) == 0
 
     def tensors(self) -> dict[str, np.ndarray]:
         """By GGUF name, float32."""
         metadata, rng, made = self.metadata(), np.random.default_rng(self.seed + 1), {}
-        d, a = self.n_embd, self.architecture
+        d = self.n_embd
 
         def add(name: str, *shape: int, bias: bool = False) -> None:
             spread = shape[-1] ** -0.5 if len(shape) > 1 else 0.0
@@ -362,7 +333,7 @@ class Model:
 
         add("token_embd", VOCAB, d)
         made["token_embd.weight"] *= np.float32(d**0.5 / 2)
-        for token in (BESIDE.get(a, "n:output_norm output") if self.beside is None else self.beside).split():
+        for token in (self.facts.beside if self.beside is None else self.beside).split():
             name, bias = token.removesuffix("+b"), token.endswith("+b")
             if name.startswith("n:"):
                 add(name[2:], d, bias=bias)
@@ -378,7 +349,7 @@ class Model:
                 add(name[:-1], int(name[-1]), d, bias=bias)
             elif name == "factors":
                 n = (
-                    self.key_dim if a == "phimoe" else self.n_rot
+                    self.key_dim if self.architecture == "phimoe" else self.n_rot
                 ) // 2  # there for dimensions that rest, too
                 made["rope_factors_long.weight"] = np.linspace(1, 4, n).astype(np.float32)
                 made["rope_factors_short.weight"] = np.linspace(1, 2, n).astype(np.float32)
@@ -402,7 +373,7 @@ class Model:
             heads, kv, ff = self.heads_of_layers[i]
         q, k, v = heads * self.key_dim, kv * self.key_dim, kv * self.value_dim
         shapes: dict[str, tuple[int, ...]] = {
-            "q": (q, d),
+            "q": (2 * q if self.facts.gated else q, d),
             "k": (k, d),
             "v": (v, d),
             "qkv": (q + k + v, d),
@@ -414,41 +385,47 @@ class Model:
         }
         names = {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "up2": "ffn_up", "down": "ffn_down"}
         names |= {short: f"attn_{short}" for short in ("q", "k", "v", "qkv")}
-        shared = metadata.get("expert_shared_feed_forward_length", ("u32", 2 * self.expert_ff))[1]
-        if self.architecture == "llama4":
-            shared = self.expert_ff
-        for token in self.parts().split():
+        shared = self.expert_ff * metadata.get("expert_shared_count", ("", 1))[1]
+        stated = metadata.get("expert_shared_feed_forward_length")
+        if stated is not None:
+            times = metadata["expert_shared_count"][1] if self.architecture == "bailingmoe2" else 1
+            shared = stated[1] * times
+        hybrid = bool(self.facts.mixed)
+        tokens = self.parts().split()
+        for token in tokens:
             name, bias = token.removesuffix("+b"), token.endswith("+b")
             if name == "mixed" and self.attends(i):
-                for part in "qkvo":
+                if self.latent:
+                    self._add_latent(block, heads, d, add)
+                    continue
+                for part in self.facts.attention.split():
                     add(f"{block}.{names[part]}", *shapes[part])
-                if self.architecture == "lfm2":
-                    add(f"{block}.attn_q_norm", self.key_dim)
-                    add(f"{block}.attn_k_norm", self.key_dim)
             elif name in ("mixed", "mamba", "mamba2", "rwkv6", "rwkv7"):
-                kind = MIXED.get(self.architecture, name)
+                kind = self.facts.mixed or name
                 self._add_recurrent(block, kind, metadata, add, made, rng)
             elif name == "dense":  # a dense block or experts, by the layer
-                every = metadata.get("moe_every_n_layers", ("", 2))[1]
-                routed = {"llama4": i % 2 == 1, "nomic-bert-moe": every > 0 and i % every == 1}.get(
-                    self.architecture, i >= 1
-                )
-                ungated = self.architecture == "nomic-bert-moe"
-                parts = ["gate", "up", "down"][ungated:] if not routed else []
-                for part in parts:
-                    add(f"{block}.{names[part]}", *shapes[part], bias=ungated)
-                if not routed:
+                if not self.routed(i, metadata):
+                    for part in FEED[self.architecture in UNGATED :]:
+                        add(f"{block}.{names[part]}", *shapes[part], bias=self.architecture in UNGATED)
                     continue
                 name = "moe"
-                if not ungated and self.architecture != "jamba":
-                    for part, shape in (("gate", (shared, d)), ("up", (shared, d)), ("down", (d, shared))):
-                        add(f"{block}.ffn_{part}_shexp", *shape)
             if name in shapes:
                 add(f"{block}.{names[name]}", *shapes[name], bias=bias)
             elif name[:2] == "n:":
                 add(f"{block}.{name[2:]}", d, bias=bias)
-            elif name[:2] == "h:":
+            elif name[:2] == "h:" and not (hybrid and not self.attends(i)):
                 add(f"{block}.{name[2:]}", self.key_dim)
+            elif name[:2] == "m:":
+                if i > 0:
+                    add(f"{block}.{name[2:]}", d)
+            elif name[:2] == "b:":
+                add(f"{block}.{name[2:]}", d)
+                made[f"{block}.{name[2:]}"] = made.pop(f"{block}.{name[2:]}.weight")
+            elif name in ("gates", "gates2"):
+                add(f"{block}.attn_gate", heads * (1 if name == "gates" else self.value_dim), d)
+            elif name == "shexp2":
+                add(f"{block}.ffn_up_shexp", 2 * shared, d)
+                add(f"{block}.ffn_down_shexp", d, shared)
             elif name[:2] == "r:":
                 add(f"{block}.{name[2:]}", q if "_q_" in name else k, bias=bias)
             elif name[:2] == "e:":  # each head its own norm
@@ -463,7 +440,7 @@ class Model:
             elif name == "probs":
                 if f"{block}.ffn_gate_inp.weight" in made:
                     made[f"{block}.exp_probs_b.bias"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
-            elif name == "shexp":
+            elif name == "shexp" and ("dense" not in tokens or self.routed(i, metadata)):
                 for part, shape in (("gate", (shared, d)), ("up", (shared, d)), ("down", (d, shared))):
                     add(f"{block}.ffn_{part}_shexp", *shape)
             elif name == "shgate":
@@ -474,7 +451,7 @@ class Model:
     def _add_experts(self, block: str, e: int, d: int, bias: bool, add: Callable[..., None]) -> None:
         width = self.expert_ff
         add(f"{block}.ffn_gate_inp", e, d, bias=bias)
-        if self.architecture != "nomic-bert-moe":
+        if self.architecture not in UNGATED:
             add(f"{block}.ffn_gate_exps", e, width, d, bias=bias)
         add(f"{block}.ffn_up_exps", e, width, d, bias=bias)
         add(f"{block}.ffn_down_exps", e, d, width, bias=bias)
@@ -520,9 +497,10 @@ class Model:
             ("general.architecture", "str", self.architecture),
             ("tokenizer.ggml.model", "str", "no_vocab"),
         ]
-        if self.architecture in ENCODERS:
+        if self.facts.encoder:
             pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
-        pairs += [(f"{self.architecture}.{key}", *pair) for key, pair in self.metadata().items()]
+        for key, pair in self.metadata().items():  # a key that begins with a slash has no architecture
+            pairs.append((key[1:] if key[0] == "/" else f"{self.architecture}.{key}", *pair))
         return ggufwriter.write(pairs, tensors)
 
 
@@ -532,7 +510,6 @@ def stored(name: str, values: np.ndarray, kind: str) -> ggufwriter.Tensor:
     return ggufwriter.Tensor(name, values.shape[::-1], FORMATS[kind].id, data.tobytes())
 
 
-LATENT = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 3}
 YARN = {
     "rope.scaling.type": ("str", "yarn"),
     "rope.scaling.factor": ("f32", 4.0),
@@ -540,20 +517,46 @@ YARN = {
 }
 
 MODELS: dict[str, Model] = {
-    **{
-        name: Model(name, seed=sum(name.encode()), n_layers=max(2, LONG.get(name, 2)))
-        for name in LAYERS
-        if name not in ("deepseek2", "minicpm3", "qwen2moe", "olmoe", "rwkv7")
-    },
-    "qwen2moe": Model("qwen2moe", seed=70, n_experts=6, n_used=3),
-    "olmoe": Model("olmoe", n_kv_heads=4, n_experts=6, n_used=3, seed=73),
-    "rwkv7": Model("rwkv7", n_embd=64, seed=74),
-    "deepseek2": Model("deepseek2", seed=71, **LATENT),  # type: ignore[arg-type]
-    "minicpm3": Model("minicpm3", seed=72, old_latent=True, **LATENT),  # type: ignore[arg-type]
+    name: Model(name, **({"seed": sum(name.encode())} | facts.sizes)) for name, facts in ARCHITECTURES.items()
 }
 """One of each architecture."""
 
 VARIANTS: dict[str, Model] = {
+    "qwen3next-by-key": Model("qwen3next", extra="by_key", seed=180),
+    "qwen3next-groups": Model(
+        "qwen3next",
+        n_layers=4,
+        n_rot=4,
+        keys={
+            "full_attention_interval": None,
+            "ssm.state_size": ("u32", 33),
+            "ssm.group_count": ("u32", 1),
+            "ssm.time_step_rank": ("u32", 3),
+            "ssm.inner_size": ("u32", 99),
+            "ssm.conv_kernel": ("u32", 2),
+        },
+        seed=181,
+    ),
+    "qwen35-layers": Model(
+        "qwen35",
+        n_layers=3,
+        beside="n:output_norm",
+        keys={
+            "attention.recurrent_layers": ("[bool]", [True, True, False]),
+            "rope.dimension_sections": ("[i32]", [2, 2, 1, 1]),
+        },
+        key_dim=12,
+        value_dim=12,
+        n_rot=12,
+        seed=182,
+    ),
+    "kimi-scaled": Model(
+        "kimi-linear",
+        q_rank=0,
+        keys={"expert_weights_scale": ("f32", 2.4), "kda.head_dim": ("u32", 16)},
+        seed=183,
+        **(LATENT | {"n_layers": 4}),  # type: ignore[arg-type]
+    ),
     "llama-mixtral": Model("llama", layer="n:attn_norm q k v o n:ffn_norm moe", seed=100),
     "llama-rope_freqs": Model("llama", beside="n:output_norm rope_freqs", seed=101),
     "llama-yarn": Model("llama", keys=dict(YARN), seed=102),
@@ -789,21 +792,21 @@ VARIANTS: dict[str, Model] = {
     ),
     "bert-rank": Model(
         "bert",
-        beside=f"{BESIDE['bert']} cls+b cls.output1+b",
+        beside=f"{ARCHITECTURES['bert'].beside} cls+b cls.output1+b",
         keys={"pooling_type": ("u32", 4)},
         compared=False,
         seed=174,
     ),
     "bert-rank-labels": Model(
         "bert",
-        beside=f"{BESIDE['bert']} cls.output3+b",
+        beside=f"{ARCHITECTURES['bert'].beside} cls.output3+b",
         keys={"pooling_type": ("u32", 4), "classifier.output_labels": ("[str]", ["no", "maybe", "yes"])},
         compared=False,
         seed=175,
     ),
     "jina-rank": Model(
         "jina-bert-v2",
-        beside=f"{BESIDE['jina-bert-v2']} cls1+b",
+        beside=f"{ARCHITECTURES['jina-bert-v2'].beside} cls1+b",
         keys={"pooling_type": ("u32", 4)},
         compared=False,
         seed=176,
@@ -914,5 +917,115 @@ VARIANTS: dict[str, Model] = {
     "smollm3-eight": Model("smollm3", n_layers=8, seed=154),
     "starcoder-one-head": Model("starcoder", n_kv_heads=1, seed=155),
     "chatglm-partial": Model("chatglm", n_rot=4, seed=156),
+    "baichuan-7b": Model(
+        "baichuan", n_layers=32, n_embd=16, n_ff=12, key_dim=4, value_dim=4, n_rot=4, seed=180
+    ),
+    "baichuan-13b": Model("baichuan", n_layers=40, n_embd=16, n_ff=12, key_dim=4, value_dim=4, seed=181),
+    "exaone4-64": Model(
+        "exaone4",
+        n_layers=64,
+        n_embd=16,
+        n_ff=12,
+        key_dim=4,
+        value_dim=4,
+        n_rot=4,
+        keys={"attention.sliding_window": ("u32", 6)},
+        seed=182,
+    ),
+    "openelm-layers": Model(
+        "openelm",
+        n_layers=3,
+        heads_of_layers=((4, 2, 40), (8, 4, 24), (2, 1, 56)),
+        keys={"attention.key_length": ("u32", 8), "attention.value_length": ("u32", 8)},
+        seed=183,
+    ),
+    "mimo2-layers": Model(
+        "mimo2",
+        n_layers=3,
+        key_dim=12,
+        n_rot=4,
+        heads_of_layers=((4, 1, 40), (4, 2, 40), (4, 4, 40)),
+        keys={"feed_forward_length": ("u32", 40), "rope.freq_base_swa": ("f32", 20.0)},
+        layer="n:attn_norm q k v o n:ffn_norm dense",
+        seed=184,
+    ),
+    "step35-layers": Model(
+        "step35",
+        n_layers=3,
+        heads_of_layers=((4, 2, 40), (6, 2, 40), (8, 2, 40)),
+        keys={
+            "attention.key_length": ("u32", 8),
+            "attention.value_length": ("u32", 8),
+            "feed_forward_length": ("u32", 40),
+            "rope.dimension_count_swa": ("u32", 8),
+            "rope.dimension_count": ("u32", 4),
+            "swiglu_clamp_exp": ("f32", 0.4),
+            "swiglu_clamp_shexp": None,
+        },
+        layer="n:attn_norm q k v o n:ffn_norm dense shexp",
+        seed=185,
+    ),
+    "apertus-layers": Model(
+        "apertus",
+        keys={
+            "/xielu.alpha_p": ("[f32]", [0.3, 0.8]),
+            "/xielu.alpha_n": ("[f32]", [0.6, -0.2]),
+            "/xielu.beta": ("[f32]", [0.5, 0.3]),
+            "/xielu.eps": ("[f32]", [-1e-6, -0.1]),
+        },
+        beside="n:output_norm output rope_freqs",
+        seed=186,
+    ),
+    "smallthinker-full": Model("smallthinker", keys={"attention.sliding_window": None}, seed=187),
+    "bailingmoe2-groups": Model(
+        "bailingmoe2",
+        n_experts=8,
+        keys={
+            "expert_group_count": ("u32", 4),
+            "expert_group_used_count": ("u32", 2),
+            "expert_shared_feed_forward_length": ("u32", 12),
+            "expert_shared_count": ("u32", 2),
+        },
+        seed=188,
+    ),
+    "glm4moe-biases": Model(
+        "glm4moe",
+        layer="n:attn_norm q+b k+b v+b o n:post_attention_norm shexp dense probs",
+        n_rot=4,
+        keys={"expert_gating_func": ("u32", 1), "expert_weights_norm": None, "expert_weights_scale": None},
+        seed=189,
+    ),
+    "granite_swa-dense": Model(
+        "granite_swa",
+        layer="n:attn_norm q k v o sinks n:ffn_norm gate up down",
+        seed=190,
+        keys={"attention.rope_pattern": None},
+    ),
+    "mistral4-sharp": Model(
+        "mistral4",
+        keys=YARN
+        | {
+            "attention.temperature_scale": ("f32", 0.3),
+            "attention.temperature_length": ("u32", 4),
+            "rope.scaling.yarn_log_multiplier": ("f32", 0.1),
+        },
+        seed=191,
+        **LATENT,
+    ),
+    "qwen3vl-still": Model(
+        "qwen3vl", n_rot=8, keys={"rope.dimension_sections": ("[i32]", [1, 1, 1, 1])}, seed=192
+    ),
+    "modern-bert-silu": Model(
+        "modern-bert",
+        n_layers=3,
+        n_kv_heads=4,
+        keys={
+            "hidden_activation": ("str", "silu"),
+            "rope.freq_base_swa": ("f32", 50.0),
+            "attention.sliding_window": ("u32", 5),
+            "attention.sliding_window_pattern": ("[bool]", [False, True, True]),
+        },
+        seed=193,
+    ),
 }
 """Options that files of an architecture may have."""

@@ -1,32 +1,24 @@
-"""Recurrent mixers: convolutions, scans, RWKV.
+"""Recurrent mixers: convolutions, scans, RWKV, the delta rule.
 
-The signatures of what is compiled here, for type checkers; a test compares them with the modules.
+The signatures of what is compiled here for each target, for type checkers; a test compares them with the
+modules. Every function of rows takes a `StateBatch`, which says where the states of the sequences lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 
+from oxillama._kernels.recurrent.state_batch import StateBatch
 
-class StateBatch(Protocol):
-    """Where the rows of a batch stand, and where the states of their sequences are."""
 
-    def __init__(
-        self,
-        before: Sequence[np.ndarray | None],
-        after: Sequence[np.ndarray],
-        row_start: np.ndarray,
-        floats: int,
-        earlier: Sequence[Sequence[np.ndarray]],
-        recorded: Sequence[Sequence[np.ndarray]],
-        settled: np.ndarray,
-        record_floats: int,
-    ) -> None: ...
+class RecurrentModule(Protocol):
+    """`recurrent.pyx`, built for a target."""
+
     def conv(
         self,
+        states: StateBatch,
         offset: int,
         record: int,
         x: np.ndarray,
@@ -37,9 +29,10 @@ class StateBatch(Protocol):
         out: np.ndarray,
         n_threads: int,
     ) -> None: ...
-    def shift(self, offset: int, record: int, x: np.ndarray, out: np.ndarray) -> None: ...
+    def shift(self, states: StateBatch, offset: int, record: int, x: np.ndarray, out: np.ndarray) -> None: ...
     def selective_scan(
         self,
+        states: StateBatch,
         offset: int,
         record: int,
         x: np.ndarray,
@@ -56,6 +49,7 @@ class StateBatch(Protocol):
     ) -> None: ...
     def head_scan(
         self,
+        states: StateBatch,
         offset: int,
         record: int,
         heads: int,
@@ -72,6 +66,7 @@ class StateBatch(Protocol):
     ) -> None: ...
     def wkv(
         self,
+        states: StateBatch,
         offset: int,
         record: int,
         heads: int,
@@ -85,20 +80,35 @@ class StateBatch(Protocol):
         a: np.ndarray | None = None,
         b: np.ndarray | None = None,
     ) -> None: ...
-
-
-StateBatchClass: TypeAlias = type[StateBatch]
-
-
-class RecurrentModule(Protocol):
-    """`recurrent.pyx`, built for a target."""
-
-    StateBatch: StateBatchClass
-
     def head_steps(
-        self, x: np.ndarray, column: int, bias: np.ndarray, a: np.ndarray, dt: np.ndarray, decay: np.ndarray
+        self,
+        x: np.ndarray,
+        column: int,
+        bias: np.ndarray,
+        a: np.ndarray,
+        dt: np.ndarray,
+        decay: np.ndarray,
+        n_threads: int,
     ) -> None: ...
     def unit_heads(self, x: np.ndarray, heads: int, least: float) -> None: ...
     def add_bonus(
         self, r: np.ndarray, k: np.ndarray, weight: np.ndarray, v: np.ndarray, heads: int, out: np.ndarray
+    ) -> None: ...
+
+
+class DeltaModule(Protocol):
+    """`delta.pyx`, built for a target."""
+
+    def delta_scan(
+        self,
+        states: StateBatch,
+        offset: int,
+        record: int,
+        heads: int,
+        interleaved: bool,
+        qkv: np.ndarray,
+        decay: np.ndarray,
+        beta: np.ndarray,
+        out: np.ndarray,
+        n_threads: int,
     ) -> None: ...

@@ -3,9 +3,18 @@
 Every token goes through the same operations in the same order, so a row's bits depend on the tokens before it only.
 """
 
+from libc.string cimport memcpy
+
+from oxillama._kernels.recurrent.delta_rule cimport Delta, replay_delta, scan_delta
+from oxillama._kernels.recurrent.state_batch cimport StateBatch
 from oxillama._kernels.simd.mathfun cimport exp16, over_logistic16, softplus16
 from oxillama._kernels.simd.rows cimport load_part, store_part
 from oxillama._kernels.simd.simd cimport *
+
+
+cdef inline Py_ssize_t blocks(Py_ssize_t n) noexcept nogil:
+    """Blocks of 16 that hold ``n`` channels."""
+    return (n + 15) // 16
 
 
 # What a scan of one block of channels reads and writes; steps are floats from row to row.
@@ -22,6 +31,7 @@ cdef struct Scan:
     const float* z                      # gate, or NULL
     float* out
     float* memory                       # (n, 16)
+    Py_ssize_t floats                   # of the memory
     Py_ssize_t x_step, dt_step, b_step, z_step, out_step
     Py_ssize_t x_at, dt_at, decay_at, b_at      # of the same in a record
 
@@ -96,6 +106,7 @@ cdef struct Wkv:
     const float* u                      # version 6: (n,), the weight of the present token
     float* out
     float* memory                       # (n, 16): keys by values
+    Py_ssize_t floats                   # of the memory
     Py_ssize_t record_at, record_step   # of this head's w, k, v, a, b in a record
     Py_ssize_t within                   # the block's first channel within the head
 
@@ -138,11 +149,14 @@ cdef inline void wkv7_block(Wkv* s) noexcept nogil:
 ctypedef fused Recurrence:
     Scan
     Wkv
+    Delta
 
 
 cdef inline void scan(Recurrence* s) noexcept nogil:
     """The tokens from ``first`` to ``end``."""
-    if Recurrence is Wkv:
+    if Recurrence is Delta:
+        scan_delta(s)
+    elif Recurrence is Wkv:
         if s.u == NULL:
             wkv7_block(s)
         else:
@@ -222,7 +236,9 @@ cdef inline void replay(Recurrence* s, const float** records, Py_ssize_t count) 
     cdef Py_ssize_t n
     while count > 0:
         n = min(count, <Py_ssize_t>AT_ONCE)
-        if Recurrence is Wkv:
+        if Recurrence is Delta:
+            replay_delta(s, records, n)
+        elif Recurrence is Wkv:
             if s.u == NULL:
                 replay_wkv7(s, records, n)
             else:
@@ -233,3 +249,27 @@ cdef inline void replay(Recurrence* s, const float** records, Py_ssize_t count) 
             replay_channels(s, records, n)
         records += n
         count -= n
+
+
+cdef inline void scan_rows(StateBatch states, Recurrence c, Py_ssize_t s, Py_ssize_t at, float* spare) noexcept nogil:
+    """All rows of sequence ``s``: those that settle in its state's memory at ``at``, the others in a copy of it."""
+    cdef Recurrence other
+    cdef Py_ssize_t early = states.earlier_start[s], late = states.earlier_start[s + 1]
+    cdef Py_ssize_t rows = states.row_start[s + 1] - states.row_start[s], settled = states.settled[s]
+    cdef Py_ssize_t sure = min(early + settled, late)
+    c.memory = states.take(s, at, c.floats)
+    if states.is_plain:
+        c.first, c.end = 0, rows
+        scan(&c)
+        return
+    other = c  # c itself stays in registers
+    replay(&other, states.earlier + early, sure - early)
+    other.first, other.end = 0, settled - (sure - early)
+    scan(&other)
+    if settled == rows + late - early:
+        return
+    memcpy(spare, other.memory, other.floats * sizeof(float))
+    other.memory = spare
+    replay(&other, states.earlier + sure, late - sure)
+    other.first, other.end = other.end, rows
+    scan(&other)

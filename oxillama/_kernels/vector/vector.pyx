@@ -258,6 +258,35 @@ def gate(cnp.ndarray gate_up, str name, cnp.ndarray out, int n_threads):
         run_row(kind, gp + 2 * i * d, gp + (2 * i + 1) * d, d, op + i * d)
 
 
+def gate_heads(cnp.ndarray x, Py_ssize_t heads, cnp.ndarray gates, Py_ssize_t column, Py_ssize_t step, str name,
+               int n_threads):
+    """x *= activation(gates), in place; the gates of head h begin at column ``column + h * step``.
+
+    Parameters
+    ----------
+    x : float32 (n, heads * dim)
+    gates : float32 (n, width)
+    name : one of `ACTIVATIONS`
+    """
+    cdef int kind = kind_of(name)
+    cdef Py_ssize_t n = rows_of(x, "x"), width, dim, i, at
+    cdef float* xp = f32_out(x, 0, "x")
+    if heads < 1 or x.shape[1] < heads or x.shape[1] % heads:
+        raise ValueError(f"heads: expected {x.shape[1]} channels in whole heads, got {heads} heads")
+    dim = x.shape[1] // heads
+    check_dimensions(gates, 2, "gates")
+    width = gates.shape[1]
+    cdef const float* gp = f32_rows(gates, n, width, "gates")
+    if step < 0 or not 0 <= column <= width - dim or not fits(heads - 1, step, width - dim - column):
+        raise ValueError(f"gate_heads: expected {heads} heads of {dim} within rows of {width}, "
+                         f"got column {column} and step {step}")
+    check_apart(x, gates, "x, gates")
+    cdef int threads = threads_for(n * heads * dim, n_threads)
+    for i in prange(n * heads, nogil=True, schedule="dynamic", chunksize=32, num_threads=threads):
+        at = i * dim
+        run_row(kind, gp + i // heads * width + column + i % heads * step, xp + at, dim, xp + at)
+
+
 # --- scales and sums -----------------------------------------------------------------------------------
 
 

@@ -1,10 +1,15 @@
-"""Encoders: attention both ways, norms after the additions, no output matrix, heads of rerankers."""
+"""Encoders: attention both ways, no output matrix, heads of rerankers. BERT's norms follow the additions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import Routing
+from oxillama.models.family import WINDOWS, Routing
+from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
+from oxillama.models.spec import Spec
 
 BERT = register(
     LLAMA.derive(
@@ -35,10 +40,9 @@ NOMIC_BERT = register(BERT.derive("nomic-bert", rope="neox", positions="no", gat
 NOMIC_BERT_MOE = register(
     BERT.derive(
         "nomic-bert-moe",
-        options=("moe_every_n_layers",),
         rope="neox",
         positions="no",
-        routing=Routing(normalize=False, gated=False),
+        routing=Routing(options=("moe_every_n_layers",), normalize=False, gated=False),
     )
 )
 
@@ -51,4 +55,53 @@ JINA_BERT_V2 = register(
         qk_norm="row",
         qk_norm_optional=True,
     )
+)
+
+JINA_BERT_V3 = register(BERT.derive("jina-bert-v3", rope="neox", positions="no"))
+
+# Encoders that are built like decoders, with norms before the blocks.
+NEO_BERT = register(
+    LLAMA.derive(
+        "neo-bert",
+        gate="fused",
+        output_norm="enc.output_norm",
+        routing=None,
+        causal=False,
+        output="none",
+    )
+)
+EURO_BERT = register(LLAMA.derive("eurobert", rope="neox", routing=None, causal=False, output="none"))
+
+
+def stated_activation(spec: Spec, read: Reader) -> Spec:
+    """ModernBERT's descendants may have another activation."""
+    activation = read.text("hidden_activation", "gelu")
+    if activation not in ("gelu", "silu"):
+        key = f"{read.prefix}.hidden_activation"
+        raise LoadError(f"{key}: expected 'gelu' or 'silu', got {activation!r}")
+    return replace(spec, family=spec.family.derive(spec.family.name, activation=activation))
+
+
+# The first layer of ModernBERT reads the normed embeddings as they are.
+MODERN_BERT = register(
+    LLAMA.derive(
+        "modern-bert",
+        options=WINDOWS,
+        rope="neox",
+        norm="layer",
+        optional_norms=("attn_norm",),
+        embd_norm=True,
+        gate="fused",
+        activation="gelu",
+        window_period=3,
+        full_layer="first",
+        centred_windows=True,
+        local_rope="plain",
+        local_base=10000.0,
+        routing=None,
+        causal=False,
+        output="none",
+        classifier="cls",
+    ),
+    stated_activation,
 )

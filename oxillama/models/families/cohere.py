@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS
-from oxillama.models.metadata import Reader
+from oxillama.models.family import WINDOWS, AtLayers
 from oxillama.models.registry import register
-from oxillama.models.spec import Spec
-
-
-def plus_norms(spec: Spec, read: Reader) -> Spec:
-    """Command R+, with 64 layers, norms each head of q and k."""
-    return replace(
-        spec, family=spec.family.derive(spec.family.name, qk_norm="heads" if spec.n_layers >= 64 else "")
-    )
-
 
 COMMAND_R = register(
     LLAMA.derive(
@@ -27,14 +15,15 @@ COMMAND_R = register(
         ffn_norm="",
         routing=None,
         output="tied",
-    ),
-    plus_norms,
+        at_layers=(AtLayers(64, None, qk_norm="heads"),),  # Command R+
+    )
 )
 
 # Three layers of four have a window and rotate; the fourth has neither.
 COHERE2 = register(
     COMMAND_R.derive(
         "cohere2",
+        at_layers=(),
         options=("logit_scale", *WINDOWS[:2]),
         window_period=4,
         rope_on_windows_only=True,

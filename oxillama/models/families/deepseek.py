@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from oxillama.errors import LoadError
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -19,10 +19,14 @@ MANY_EXPERTS = (
     "expert_weights_scale",
     "leading_dense_block_count",
 )
+STATED = (*MANY_EXPERTS, "expert_gating_func", "expert_weights_norm")
 
 DEEPSEEK = register(
-    LLAMA.derive("deepseek", options=MANY_EXPERTS, routing=Routing(normalize=False, shared_width="expert")),
-    needs_experts,
+    LLAMA.derive(
+        "deepseek",
+        requires=("expert_count",),
+        routing=Routing(options=MANY_EXPERTS, normalize=False, shared_width="expert"),
+    )
 )
 
 LATENT_MATRICES = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b")
@@ -35,15 +39,18 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
         kv_rank=read.size("attention.kv_lora_rank"),
         key_dim=read.size("attention.key_length_mla", 0, least=0) or spec.key_dim,
         value_dim=read.size("attention.value_length_mla", 0, least=0) or spec.value_dim,
+        rotated=spec.ropes[0].n_rot if spec.ropes else read.size("rope.dimension_count"),
     )
-    if latent.q_rank and "blk.0.attn_q.weight" in read.file.tensors:
+    first = min(spec.attending, default=0)
+    if latent.q_rank and f"blk.{first}.attn_q.weight" in read.file.tensors:
         latent = replace(latent, q_rank=0)  # some small models state an unused rank
-    n_rot = spec.ropes[0].n_rot
-    if n_rot >= latent.key_dim:
+    if latent.rotated >= latent.key_dim:
         key = f"{read.prefix}.rope.dimension_count"
-        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {n_rot}")
+        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {latent.rotated}")
+    layers = tuple(replace(layer, n_kv_heads=min(layer.n_kv_heads, 1)) for layer in spec.layers)
     return replace(
-        spec.each_layer(n_kv_heads=1),
+        spec,
+        layers=layers,
         latent=latent,
         score_scale=read.amount("attention.scale") or 1 / math.sqrt(latent.key_dim),
     )
@@ -84,18 +91,21 @@ DEEPSEEK2 = register(
     DEEPSEEK.derive(
         "deepseek2",
         options=(
-            *MANY_EXPERTS,
             "attention.temperature_length",
             "attention.temperature_scale",
-            "expert_gating_func",
-            "expert_weights_norm",
             "rope.scaling.yarn_log_multiplier",
         ),
+        requires=(),
+        routing=Routing(options=STATED, normalize=False, shared_width="expert"),
         mixer="mla",
         unadapted=("attn_q", *LATENT_MATRICES, "output"),
     ),
     deepseek2_numbers,
 )
+
+
+# Mistral's large model is DeepSeek 2 in every respect.
+MISTRAL4 = register(DEEPSEEK2.derive("mistral4"), deepseek2_numbers)
 
 
 def minicpm3_scales(spec: Spec, read: Reader) -> Spec:

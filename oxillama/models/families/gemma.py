@@ -3,35 +3,16 @@ version 2 on norms after the blocks, and windows on most layers."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS
-from oxillama.models.metadata import Reader
+from oxillama.models.family import WINDOWS, AtLayers
 from oxillama.models.registry import register
-from oxillama.models.spec import Spec
 
 GEMMA = register(
     LLAMA.derive("gemma", rope="neox", routing=None, embedding_scale=0.0, activation="gelu", output="tied")
 )
 
 
-def largest_model(n_layers: int, spec: Spec, read: Reader) -> Spec:
-    """The largest model of a generation scales scores by (n_embd / heads)^-0.5, not by key_dim^-0.5."""
-    if spec.n_layers != n_layers or read.amount("attention.scale"):
-        return spec
-    return replace(spec, score_scale=1 / math.sqrt(spec.n_embd // spec.layers[0].n_heads))
-
-
-def gemma2_scale(spec: Spec, read: Reader) -> Spec:
-    return largest_model(46, spec, read)
-
-
-def gemma3_scale(spec: Spec, read: Reader) -> Spec:
-    return largest_model(62, spec, read)
-
-
+# The largest model of a generation has another score scale.
 GEMMA2 = register(
     GEMMA.derive(
         "gemma2",
@@ -42,8 +23,8 @@ GEMMA2 = register(
         window_period=2,
         soft_cap=50.0,
         final_soft_cap=30.0,
-    ),
-    gemma2_scale,
+        at_layers=(AtLayers(46, score_scale="embd/heads"),),
+    )
 )
 
 GEMMA3 = register(
@@ -58,6 +39,17 @@ GEMMA3 = register(
         soft_cap=0.0,
         final_soft_cap=0.0,
         output="auto",
-    ),
-    gemma3_scale,
+        at_layers=(AtLayers(62, score_scale="embd/heads"),),
+    )
+)
+
+# An encoder; what follows the pooling is not there yet.
+GEMMA_EMBEDDING = register(
+    GEMMA3.derive(
+        "gemma-embedding",
+        centred_windows=True,
+        causal=False,
+        output="none",
+        at_layers=(),
+    )
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import WINDOWS, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -70,14 +70,16 @@ ORION = register(ROTATING.derive("orion", gate="pair", activation="silu", output
 GPT_OSS = register(
     LLAMA.derive(
         "gpt-oss",
-        options=(*WINDOWS, "expert_feed_forward_length"),
+        options=WINDOWS,
+        requires=("expert_count",),
         rope="neox",
         ffn_norm="post_attention_norm",
-        sinks=True,
+        sinks="yes",
         window_period=2,
         activation="silu_clamped",
-        routing=Routing(gating="softmax_after_topk", normalize=False),
+        routing=Routing(
+            options=("expert_feed_forward_length",), gating="softmax_after_topk", normalize=False
+        ),
         output="own",
-    ),
-    needs_experts,
+    )
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.family import WINDOWS, Family, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -52,12 +51,19 @@ def llama4_exceptions(spec: Spec, read: Reader) -> Spec:
 LLAMA4 = register(
     LLAMA.derive(
         "llama4",
-        options=(*WINDOWS, "expert_feed_forward_length", "interleave_moe_layer_step"),
-        routing=Routing(gating="sigmoid", normalize=False, shared_width="expert", scales_input=True),
+        options=WINDOWS,
+        routing=Routing(
+            options=("expert_feed_forward_length", "interleave_moe_layer_step"),
+            gating="sigmoid",
+            normalize=False,
+            shared_width="expert",
+            scales_input=True,
+        ),
         no_rope_every=4,
         window_period=4,
         chunk=8192,
         qk_norm="unit",
+        qk_norm_last=True,
     ),
     llama4_exceptions,
 )
@@ -73,9 +79,16 @@ def granite_rotation(spec: Spec, read: Reader) -> Spec:
 
 
 SCALES = ("embedding_scale", "residual_scale", "logit_scale")
-GRANITE_OPTIONS = (*SCALES, "attention.scale", "expert_shared_feed_forward_length")
+GRANITE_OPTIONS = (*SCALES, "attention.scale")
 
-GRANITE_MOE = register(LLAMA.derive("granitemoe", options=GRANITE_OPTIONS, logit_scale="divides"))
+GRANITE_MOE = register(
+    LLAMA.derive(
+        "granitemoe",
+        options=GRANITE_OPTIONS,
+        routing=Routing(options=("expert_shared_feed_forward_length",)),
+        logit_scale="divides",
+    )
+)
 GRANITE = register(
     GRANITE_MOE.derive("granite", options=(*GRANITE_OPTIONS, "rope.scaling.finetuned")), granite_rotation
 )
@@ -95,13 +108,6 @@ def minicpm_scales(spec: Spec, read: Reader) -> Spec:
 MINICPM = register(LLAMA.derive("minicpm", options=SCALES, logit_scale="divides"), minicpm_scales)
 
 
-def needs_experts(spec: Spec, read: Reader) -> Spec:
-    """Raises LoadError for a file without experts."""
-    if spec.experts is None:
-        raise LoadError(f"{read.prefix}.expert_count: expected 1 or more experts, got 0")
-    return spec
-
-
 DBRX = register(
     LLAMA.derive(
         "dbrx",
@@ -110,8 +116,8 @@ DBRX = register(
         norm="layer",
         ffn_norm="attn_output_norm",
         output="own",
-    ),
-    needs_experts,
+        requires=("expert_count",),
+    )
 )
 
 
@@ -120,7 +126,7 @@ def grok_scores(spec: Spec, read: Reader) -> Spec:
     if read.has("router_logit_softcapping"):
         read.amount("router_logit_softcapping")  # checked, but unused, as in llama.cpp
     return replace(
-        needs_experts(spec, read),
+        spec,
         score_scale=read.amount("attention.output_scale", 0.08838834764831845),
         embedding_scale=read.factor("embedding_scale", 78.38367176906169),
         logit_scale=read.factor("logit_scale", 0.5773502691896257),
@@ -137,19 +143,19 @@ GROK = register(
             "attention.output_scale",
             "attn_logit_softcapping",
             "embedding_scale",
-            "expert_feed_forward_length",
             "final_logit_softcapping",
             "logit_scale",
             "rope.scaling.yarn_attn_factor",
             "rope.scaling.yarn_ext_factor",
             "router_logit_softcapping",
         ),
+        requires=("expert_count",),
         rope="neox",
         activation="gelu",
         attn_post_norm=("attn_output_norm",),
         ffn_post_norm=("layer_output_norm", "post_ffw_norm"),
         soft_cap=30.0,
-        routing=Routing(beside_dense=True),
+        routing=Routing(options=("expert_feed_forward_length",), beside_dense=True),
     ),
     grok_scores,
 )

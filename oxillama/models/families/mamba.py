@@ -48,18 +48,16 @@ MAMBA2 = register(MAMBA.derive("mamba2", options=(), mixer="mamba2", recurrent_m
 
 
 def jamba_layers(spec: Spec, read: Reader) -> Spec:
-    """Jamba norms dt, B and C; a layer has experts if it has a router."""
+    """Jamba norms dt, B and C."""
     spec = ssm_sizes(spec, read)
     assert spec.recurrent is not None
-    layers = tuple(
-        replace(layer, experts=layer.experts and f"blk.{i}.ffn_gate_inp.weight" in read.file.tensors)
-        for i, layer in enumerate(spec.layers)
-    )
-    return replace(spec, layers=layers, recurrent=replace(spec.recurrent, norms="learned"))
+    return replace(spec, recurrent=replace(spec.recurrent, norms="learned"))
 
 
 JAMBA = register(
-    LLAMA.derive("jamba", rope="none", recurrent_mixer="mamba", routing=Routing(normalize=False)),
+    LLAMA.derive(
+        "jamba", rope="none", recurrent_mixer="mamba", routing=Routing(normalize=False, layers="router")
+    ),
     jamba_layers,
 )
 
@@ -89,6 +87,19 @@ LFM2 = register(
         qk_norm="head",
         output_norm="token_embd_norm",
         routing=None,
+    ),
+    short_taps,
+)
+
+LFM2_MOE = register(
+    LFM2.derive(
+        "lfm2moe",
+        options=(),
+        requires=("expert_count", "expert_gating_func"),
+        routing=Routing(
+            options=("expert_feed_forward_length", "expert_gating_func", "leading_dense_block_count"),
+            bias="yes",
+        ),
     ),
     short_taps,
 )

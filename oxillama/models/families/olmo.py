@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import WINDOWS, Routing
 from oxillama.models.registry import register
 
@@ -31,11 +31,11 @@ OLMO2 = register(
 OLMOE = register(
     LLAMA.derive(
         "olmoe",
-        options=("attention.clamp_kqv", "expert_weights_norm"),
+        options=("attention.clamp_kqv",),
+        requires=("expert_count",),
         rope="neox",
         qk_norm="row",
-        routing=Routing(normalize=False),
+        routing=Routing(options=("expert_weights_norm",), normalize=False),
         output="own",
-    ),
-    needs_experts,
+    )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -42,6 +42,13 @@ PHI3 = register(
 )
 
 PHI_MOE = register(
-    PHI3.derive("phimoe", options=(), norm_bias="yes", gate="pair", routing=Routing(), output="own"),
-    needs_experts,
+    PHI3.derive(
+        "phimoe",
+        options=(),
+        requires=("expert_count",),
+        norm_bias="yes",
+        gate="pair",
+        routing=Routing(),
+        output="own",
+    )
 )

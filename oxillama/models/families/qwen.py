@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.models.families.llama import LLAMA, needs_experts
+from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
@@ -16,11 +16,20 @@ QWEN2 = register(LLAMA.derive("qwen2", rope="neox", routing=None))
 QWEN2_MOE = register(
     QWEN2.derive(
         "qwen2moe",
-        options=("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_weights_norm"),
-        routing=Routing(normalize=False, width="ff/used", shared_width="ff", shared_gate=True),
+        requires=("expert_count",),
+        routing=Routing(
+            options=(
+                "expert_feed_forward_length",
+                "expert_shared_feed_forward_length",
+                "expert_weights_norm",
+            ),
+            normalize=False,
+            width="ff/used",
+            shared_width="ff",
+            shared_gate=True,
+        ),
         output="own",
-    ),
-    needs_experts,
+    )
 )
 
 
@@ -33,6 +42,21 @@ def rope_sections(spec: Spec, read: Reader) -> Spec:
     return replace(spec, ropes=tuple(replace(rope, neox=True, sections=sections) for rope in spec.ropes))
 
 
+def interleaved_sections(spec: Spec, read: Reader) -> Spec:
+    """Pairs take the coordinates in turn; those that are left over for the fourth section do not rotate."""
+    t, h, w, rest = (*read.sections("rope.dimension_sections"), 0, 0, 0, 0)[:4]
+    total = t + h + w + rest
+    if not total:
+        return spec
+
+    def turns(pair: int) -> bool:
+        i = pair % total
+        return (i % 3 == 1 and i < 3 * h) or (i % 3 == 2 and i < 3 * w) or (i % 3 == 0 and i < 3 * t)
+
+    still = tuple(pair for pair in range(spec.ropes[0].n_rot // 2) if not turns(pair))
+    return replace(spec, ropes=tuple(replace(rope, still=still) for rope in spec.ropes))
+
+
 def without_epsilon(spec: Spec, read: Reader) -> Spec:
     """llama.cpp ignores the epsilon of this family. 1e-30 has the same effect, and avoids NaN for zeros."""
     return replace(rope_sections(spec, read), norm_eps=1e-30)
@@ -41,9 +65,20 @@ def without_epsilon(spec: Spec, read: Reader) -> Spec:
 QWEN2_VL = register(QWEN2.derive("qwen2vl", options=("rope.dimension_sections",)), without_epsilon)
 
 QWEN3 = register(QWEN2.derive("qwen3", qk_norm="head", classifier="last"))
+# For text the interleaved sections of a vision model come to a plain rotation. Additional inputs of the first
+# layers ("deep stack") are those of images.
+QWEN3_VL = register(
+    QWEN3.derive("qwen3vl", classifier="", options=("rope.dimension_sections",)), interleaved_sections
+)
 QWEN3_MOE = register(
     QWEN3.derive(
-        "qwen3moe", classifier="", options=("expert_feed_forward_length",), routing=Routing(width="ff/used")
-    ),
-    needs_experts,
+        "qwen3moe",
+        classifier="",
+        requires=("expert_count",),
+        routing=Routing(options=("expert_feed_forward_length",), width="ff/used"),
+    )
+)
+
+QWEN3_VL_MOE = register(
+    QWEN3_MOE.derive("qwen3vlmoe", options=("rope.dimension_sections",)), interleaved_sections
 )

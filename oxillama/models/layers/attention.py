@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.norm import load_qk_norms
+from oxillama.errors import LoadError
+from oxillama.models.layers.norm import HeadNorm, load_qk_norms
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -22,35 +23,76 @@ class Attention:
     """
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        layer, block = spec.layers[i], f"blk.{i}"
-        q, k = layer.n_heads * spec.key_dim, layer.n_kv_heads * spec.key_dim
-        v, attended = layer.n_kv_heads * spec.value_dim, layer.n_heads * spec.value_dim
-        parts = [(f"{block}.attn_q", q), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
-        fused = [(f"{block}.attn_qkv", q + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
-        self.index = spec.attending.index(i)  # among the layers of a page
+        layer, family, block = spec.layers[i], spec.family, f"blk.{i}"
+        heads, kv_heads = layer.n_heads, layer.n_kv_heads if layer.kv_from is None else 0
+        q, k, v = heads * layer.key_dim, kv_heads * layer.key_dim, kv_heads * layer.value_dim
+        self.gated_queries = family.attn_gate == "query"
+        first = 2 * q if self.gated_queries else q
+        parts = [(f"{block}.attn_q", first), (f"{block}.attn_k", k), (f"{block}.attn_v", v)]
+        if layer.kv_from is not None:
+            parts = parts[:1]
+        elif family.v_is_k and not weights.has(f"{block}.attn_v.weight"):
+            parts[2] = parts[1]
+        fused = [(f"{block}.attn_qkv", first + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
+        self.index = spec.attending.index(i if layer.kv_from is None else layer.kv_from)  # of a page's layers
+        self.width = q + k + v
         self.spec = spec
         self.layer = layer
         self.kernels: Kernels = weights.kernels
         apart = not weights.has(f"{block}.attn_qkv.bias")  # a fused matrix may have separate biases
         self.attn_qkv = weights.linear(fused, spec.n_embd, parts if apart else None)
-        self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], attended)
-        norms = load_qk_norms(spec, weights, block, layer.n_heads, layer.n_kv_heads)
-        after = spec.family.qk_norm == "unit"
-        self.norms, self.rotated_norms = ([], norms) if after else (norms, [])  # before and after rotation
-        sinks = weights.vector(f"{block}.attn_sinks.weight", layer.n_heads) if spec.family.sinks else None
-        self.options = attend_options(spec, layer, sinks)
-        # a layer with fewer key heads than the pages have leaves the others empty
+        self.attn_output = weights.linear([(f"{block}.attn_output", spec.n_embd)], heads * layer.value_dim)
+        self.attn_gate = self._load_gate(block, weights)
+        norms = load_qk_norms(spec, weights, block, layer, kv_heads)
+        last = family.qk_norm_last
+        self.norms, self.rotated_norms = ([], norms) if last else (norms, [])  # before and after rotation
+        if family.v_norm and kv_heads:
+            v_norm = HeadNorm(
+                self.kernels, False, spec.norm_eps, kv_heads, layer.value_dim, None, column=q + k
+            )
+            self.norms = [*self.norms, v_norm]
+        sinks = f"{block}.attn_sinks.weight"
+        has_sinks = family.sinks == "yes" or (family.sinks == "auto" and weights.has(sinks))
+        self.options = attend_options(spec, layer, weights.vector(sinks, heads) if has_sinks else None)
+        # a layer with fewer or narrower key heads than the pages have leaves the rest empty
+        self.kv_heads = kv_heads
         self.shared_heads = spec.n_kv_heads
-        self.padded_heads = layer.n_heads // layer.n_kv_heads * self.shared_heads
+        self.padded_heads = heads // layer.n_kv_heads * self.shared_heads
+        sizes = self.padded_heads, layer.key_dim, layer.value_dim
+        self.padded = sizes != (heads, spec.key_dim, spec.value_dim)
+
+    def _load_gate(self, block: str, weights: Weights) -> Linear | None:
+        """The matrix of the gates, None for none."""
+        family, name, layer = self.spec.family, f"{block}.attn_gate", self.layer
+        if self.gated_queries:
+            self._check_gated_queries()
+        if family.attn_gate in ("", "query") or (
+            family.attn_gate_optional and not weights.has(f"{name}.weight")
+        ):
+            return None
+        width = layer.n_heads * (1 if family.attn_gate == "head" else layer.value_dim)
+        return weights.linear([(name, width)], self.spec.n_embd)
+
+    def _check_gated_queries(self) -> None:
+        """A gate is as wide as the query beside it, and as the value that it multiplies."""
+        layer = self.layer
+        if layer.value_dim != layer.key_dim:
+            key = f"{self.spec.family.name}.attention.value_length"
+            raise LoadError(f"{key}: expected {layer.key_dim}, as keys have, got {layer.value_dim}")
 
     def linears(self) -> list[Linear]:
-        return [self.attn_qkv, self.attn_output]
+        gate = [self.attn_gate] if self.attn_gate else []
+        return [self.attn_qkv, *gate, self.attn_output]
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
         wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
-        found = {"qkv": self.attn_qkv.rows, "attended": self.attn_output.cols}
-        if self.padded_heads != self.layer.n_heads:
+        found = {"qkv": self.width, "attended": self.attn_output.cols}
+        if self.gated_queries:
+            found["gated_qkv"] = self.attn_qkv.rows
+        if self.attn_gate is not None:
+            found["attn_gate"] = self.attn_gate.rows
+        if self.padded:
             found["wide_qkv"] = wide + self.shared_heads * self.spec.value_dim
             found["wide_attended"] = self.padded_heads * self.spec.value_dim
         return found
@@ -58,9 +100,8 @@ class Attention:
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
         """out (n, d) = the block's output for h (n, d), or out + that."""
         spec, layer, n, work, n_threads = self.spec, self.layer, len(h), step.work, step.n_threads
-        heads, kv_heads, dim = layer.n_heads, layer.n_kv_heads, spec.key_dim
-        qkv = work.rows("qkv", n, self.attn_qkv.rows)
-        self.attn_qkv.apply(h, qkv, step)
+        heads, kv_heads, dim = layer.n_heads, self.kv_heads, layer.key_dim
+        qkv = self._project(h, step)
         if spec.clamp:
             np.clip(qkv, -spec.clamp, spec.clamp, out=qkv)
         for norm in self.norms:
@@ -73,37 +114,71 @@ class Attention:
         if layer.scaled_queries and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
         attended = work.rows("attended", n, self.attn_output.cols)
-        if self.padded_heads == heads:
-            self._attend(qkv, heads, kv_heads, attended, step)
-        else:
+        if self.padded:
             self._attend_wide(qkv, attended, step)
+        else:
+            self._attend(qkv, heads, kv_heads, attended, step)
+        if self.attn_gate is not None:
+            self._gate(self.attn_gate, h, attended, step)
+        if self.gated_queries:
+            gates = work.rows("gated_qkv", n, self.attn_qkv.rows)
+            self.kernels.vector.gate_heads(attended, heads, gates, dim, 2 * dim, "sigmoid", n_threads)
+        if spec.value_scale != 1:
+            attended *= np.float32(spec.value_scale)
         self.attn_output.apply(attended, out, step, accumulate)
+
+    def _project(self, h: np.ndarray, step: Step) -> np.ndarray:
+        """(n, q + k + v) for h (n, d); gates beside the queries stay in the buffer ``gated_qkv``."""
+        n, heads, dim = len(h), self.layer.n_heads, self.layer.key_dim
+        qkv = step.work.rows("qkv", n, self.width)
+        if not self.gated_queries:
+            self.attn_qkv.apply(h, qkv, step)
+            return qkv
+        both = step.work.rows("gated_qkv", n, self.attn_qkv.rows)
+        self.attn_qkv.apply(h, both, step)
+        by_head = both[:, : 2 * heads * dim].reshape(n, heads, 2, dim)
+        qkv[:, : heads * dim].reshape(n, heads, dim)[:] = by_head[:, :, 0]
+        qkv[:, heads * dim :] = both[:, 2 * heads * dim :]
+        return qkv
+
+    def _gate(self, matrix: Linear, h: np.ndarray, attended: np.ndarray, step: Step) -> None:
+        """Multiplies each head, or each element, by the sigmoid of its gate."""
+        n = len(h)
+        gates = step.work.rows("attn_gate", n, matrix.rows)
+        matrix.apply(h, gates, step)
+        self.kernels.vector.activate(gates, "sigmoid", gates, step.n_threads)
+        by_gate = attended.reshape(n, matrix.rows, -1)
+        by_gate *= gates[:, :, None]
 
     def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
         """Stores k and v of the rows, then attends with q; ``kv_heads`` is that of the pages."""
         dim, kv, n_threads = self.spec.key_dim, step.kv, step.n_threads
-        kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
+        if self.layer.kv_from is None:
+            kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
         scale = self.spec.score_scale
         kv.attend(self.index, qkv, heads, scale, out, step.work.scratch, n_threads, **self.options)
 
     def _attend_wide(self, qkv: np.ndarray, out: np.ndarray, step: Step) -> None:
-        """`_attend` with heads of zeros after the layer's own."""
+        """`_attend` with zeros behind the layer's own heads, and behind the numbers of each."""
         spec, layer, n, work = self.spec, self.layer, len(qkv), step.work
         widths = self.widths()
         wide = work.rows("wide_qkv", n, widths["wide_qkv"])
         wide_out = work.rows("wide_attended", n, widths["wide_attended"])
         wide[:] = 0
         start, column = 0, 0
-        for heads, room, dim in (
-            (layer.n_heads, self.padded_heads, spec.key_dim),
-            (layer.n_kv_heads, self.shared_heads, spec.key_dim),
-            (layer.n_kv_heads, self.shared_heads, spec.value_dim),
+        for heads, room, dim, wide_dim in (
+            (layer.n_heads, self.padded_heads, layer.key_dim, spec.key_dim),
+            (self.kv_heads, self.shared_heads, layer.key_dim, spec.key_dim),
+            (self.kv_heads, self.shared_heads, layer.value_dim, spec.value_dim),
         ):
-            wide[:, column : column + heads * dim] = qkv[:, start : start + heads * dim]
+            target = wide[:, column : column + room * wide_dim].reshape(n, room, wide_dim)
+            target[:, :heads, :dim] = qkv[:, start : start + heads * dim].reshape(n, heads, dim)
             start += heads * dim
-            column += room * dim
+            column += room * wide_dim
         self._attend(wide, self.padded_heads, self.shared_heads, wide_out, step)
-        out[:] = wide_out[:, : out.shape[1]]
+        heads, dim = layer.n_heads, layer.value_dim
+        by_head = wide_out.reshape(n, self.padded_heads, spec.value_dim)
+        out.reshape(n, heads, dim)[:] = by_head[:, :heads, :dim]
 
 
 def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> dict[str, Any]:

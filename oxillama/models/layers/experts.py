@@ -9,6 +9,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.family import Routing
+from oxillama.models.layers.activations import Activation, load_activation
 from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
@@ -35,7 +36,7 @@ class MixtureOfExperts:
         router: Linear,
         first: GroupedLinear,
         down: GroupedLinear,
-        activation: str,
+        activation: Activation,
         bias: np.ndarray | None,
         shared: FeedForward | None,
         shared_gate: Linear | None,
@@ -44,6 +45,7 @@ class MixtureOfExperts:
         self.kernels = kernels
         self.sizes = sizes
         self.scales_input = routing.scales_input
+        self.reads_layer = routing.reads == "layer"
         self.router = router
         self.first = first
         self.down = down
@@ -66,6 +68,8 @@ class MixtureOfExperts:
         """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
+        if self.reads_layer:
+            own["layer_input"] = self.n_embd
         return merge_widths(own, self.shared.widths() if self.shared else {})
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -93,6 +97,8 @@ class MixtureOfExperts:
         weights."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows("router", n, sizes.n_experts)
+        if self.reads_layer:
+            h = step.work.rows("layer_input", n, self.n_embd)  # which `Layer.run` keeps there
         self.router.apply(h, logits, step)
         chosen, weights = np.empty((n, sizes.n_used), np.int32), np.empty((n, sizes.n_used), np.float32)
         self.kernels.routing.route(
@@ -130,9 +136,9 @@ class MixtureOfExperts:
         y = work.rows("routed", n, self.n_embd)
         self.first.apply(numbers, counts, h, taken, hidden, step, rows)
         if self.first.rows == 2 * self.down.cols:
-            vector.gate(hidden, self.activation, fed, n_threads)
+            self.activation.gate(hidden, fed, n_threads)
         else:
-            vector.activate(hidden, self.activation, fed, n_threads)
+            self.activation.activate(hidden, fed, n_threads)
         self.down.apply(numbers, counts, fed, None, y, step, rows)
         vector.add_rows(out, rows, factors, y, n_threads)
 
@@ -165,15 +171,15 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
     first = weights.grouped_linear(names, d, sizes.n_experts)
     down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
     bias = f"{block}.exp_probs_b.bias"
-    if weights.has(bias) and (sizes.gating == "softmax_after_topk" or routing.scales_input):
+    if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
+        bias = ""
+    if bias and (sizes.gating == "softmax_after_topk" or routing.scales_input):
         raise LoadError(f"{bias}: expected no such tensor for experts chosen by their logits")
-    shared = (
-        load_feed_forward(spec, weights, block, sizes.shared_width, "_shexp") if sizes.shared_width else None
-    )
+    shared = load_feed_forward(spec, i, weights, sizes.shared_width, "_shexp") if sizes.shared_width else None
     shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
     scale = 1.0
     if routing.beside_dense and weights.has(f"{block}.ffn_up.weight"):
-        shared, scale = load_feed_forward(spec, weights, block, spec.layers[i].n_ff), math.sqrt(0.5)
+        shared, scale = load_feed_forward(spec, i, weights, spec.layers[i].n_ff), math.sqrt(0.5)
     return MixtureOfExperts(
         weights.kernels,
         sizes,
@@ -181,8 +187,8 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
         weights.linear([(f"{block}.ffn_gate_inp", sizes.n_experts)], d),
         first,
         down,
-        spec.family.activation,
-        weights.vector(bias, sizes.n_experts) if weights.has(bias) else None,
+        load_activation(spec, i, weights.kernels, routed=True),
+        weights.vector(bias, sizes.n_experts) if bias else None,
         shared,
         shared_gate,
         scale,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oxillama._kernels import Kernels
+from oxillama.models.layers.activations import Activation, load_activation
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -19,19 +19,17 @@ class FeedForward:
     ----------
     first : gate and up matrices, or the up matrix alone.
     down : its columns are the block's width.
-    activation : by its name among the kernels'.
+    activation : between them.
     divisors : float32 (width,), divisors of the activations, or None.
     """
 
     def __init__(
         self,
-        kernels: Kernels,
         first: Linear,
         down: Linear,
-        activation: str,
+        activation: Activation,
         divisors: np.ndarray | None = None,
     ) -> None:
-        self.kernels = kernels
         self.first = first
         self.down = down
         self.activation = activation
@@ -52,17 +50,19 @@ class FeedForward:
         hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.width)
         self.first.apply(h, hidden, step)
         if self.gated:
-            self.kernels.vector.gate(hidden, self.activation, fed, n_threads)
+            self.activation.gate(hidden, fed, n_threads)
         else:
-            self.kernels.vector.activate(hidden, self.activation, fed, n_threads)
+            self.activation.activate(hidden, fed, n_threads)
         if self.divisors is not None:
             fed /= self.divisors
         self.down.apply(fed, out, step, accumulate)
 
 
-def load_feed_forward(spec: Spec, weights: Weights, block: str, width: int, ending: str = "") -> FeedForward:
-    """The dense block of a layer, or with an ``ending`` of its tensors' names a shared expert."""
-    d, kind = spec.n_embd, spec.family.gate
+def load_feed_forward(spec: Spec, i: int, weights: Weights, width: int, ending: str = "") -> FeedForward:
+    """The dense block of layer ``i``, or with an ``ending`` of its tensors' names a shared expert."""
+    d, kind, block = spec.n_embd, spec.family.gate, f"blk.{i}"
+    if ending and spec.family.routing and spec.family.routing.shared_gate_up:
+        kind = "fused"
     up, gate = f"{block}.ffn_up{ending}", f"{block}.ffn_gate{ending}"
     if kind == "auto":
         doubled = weights.shape(f"{up}.weight") == (d, 2 * width)
@@ -74,9 +74,8 @@ def load_feed_forward(spec: Spec, weights: Weights, block: str, width: int, endi
     }[kind]
     scales = f"{block}.ffn.act.scales"
     return FeedForward(
-        weights.kernels,
         weights.linear(names, d),
         weights.linear([(f"{block}.ffn_down{ending}", d)], width),
-        spec.family.activation,
+        load_activation(spec, i, weights.kernels),
         weights.vector(scales, width) if weights.has(scales) and not ending else None,
     )

@@ -31,7 +31,7 @@ class LatentAttention:
         self.heads = layer.n_heads
         self.rope = layer.rope
         self.scaled_queries = layer.scaled_queries
-        self.rope_dim = spec.ropes[0].n_rot
+        self.rope_dim = latent.rotated
         self.nope_dim = latent.key_dim - self.rope_dim
         self.kernels: Kernels = weights.kernels
         queries = latent.q_rank or self.heads * latent.key_dim

@@ -10,6 +10,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
+from oxillama.models.layers.delta import GatedDelta, KimiDelta
 from oxillama.models.layers.experts import MixtureOfExperts, load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
@@ -45,7 +46,8 @@ class Layer:
     "post": x = norm(x + mixer(x)), then x = norm(x + feed_forward(x)).
 
     A norm after a block is applied to its output before the addition, or ("post") to the sum;
-    ``second_post_norm`` is applied to the sum of that and the layer's input.
+    ``second_post_norm`` is applied to the sum of that and the layer's input. A router may read the layer's
+    input, which ``keeps_input`` then keeps in the buffer of that name.
     """
 
     kernels: Kernels
@@ -59,6 +61,7 @@ class Layer:
     ffn_post_norm: Norm | None
     second_post_norm: Norm | None = None
     scale: float = 1.0
+    keeps_input: bool = False
 
     def blocks(self) -> list[Block]:
         """Its blocks, in order."""
@@ -83,6 +86,8 @@ class Layer:
         if self.residual == "post":
             self._run_post(x, step)
             return
+        if self.keeps_input:
+            step.work.rows("layer_input", *x.shape)[:] = x
         h = self._input(x, self.attn_norm, "h", step)
         if self.feed_forward is None:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
@@ -139,6 +144,8 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "shortconv": ShortConv,
     "rwkv6": TimeMix6,
     "rwkv7": TimeMix7,
+    "delta": GatedDelta,
+    "kda": KimiDelta,
 }
 
 
@@ -146,7 +153,7 @@ def dense(spec: Spec, i: int, weights: Weights) -> Block:
     """The feed-forward block of layer ``i``, with or without experts."""
     if spec.layers[i].experts:
         return load_experts(spec, i, weights)
-    return load_feed_forward(spec, weights, f"blk.{i}", spec.layers[i].n_ff)
+    return load_feed_forward(spec, i, weights, spec.layers[i].n_ff)
 
 
 FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
@@ -164,7 +171,10 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         """The norm of the first name that the file has; None for no names. Raises LoadError."""
         if not any(names):
             return None
-        found = next((name for name in names if weights.has(f"{block}.{name}.weight")), names[-1])
+        there = [n for n in names if weights.has(f"{block}.{n}.weight") or weights.has(f"{block}.{n}")]
+        found = there[0] if there else names[-1]
+        if not there and i == 0 and found in family.optional_norms:
+            return None
         return load_norm(spec, weights, f"{block}.{found}")
 
     residual, ffn_norm, attn_norm = family.residual, family.ffn_norm, family.attn_norm
@@ -186,4 +196,5 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         ffn_post_norm=norm(*family.ffn_post_norm),
         second_post_norm=norm("attn_norm_2") if second else None,
         scale=spec.layers[i].scale,
+        keeps_input=spec.layers[i].experts and family.routing is not None and family.routing.reads == "layer",
     )

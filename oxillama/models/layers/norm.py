@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.spec import Spec
+from oxillama.models.spec import LayerSpec, Spec
 from oxillama.weights.loader import Weights
 
 
@@ -34,7 +34,8 @@ def load_norm(spec: Spec, weights: Weights, name: str, width: int | None = None)
     """The norm called ``name``, of rows of ``width`` (the hidden state's where that is None)."""
     family = spec.family
     d = width or spec.n_embd
-    weight = weights.vector(f"{name}.weight", d) if family.norm_weight else None
+    bare = weights.has(name) and not weights.has(f"{name}.weight")  # some converters leave out the suffix
+    weight = weights.vector(name if bare else f"{name}.weight", d) if family.norm_weight else None
     bias = load_bias(spec, weights, name, d)
     return Norm(weights.kernels, family.norm == "layer", spec.norm_eps, weight, bias)
 
@@ -74,9 +75,11 @@ class HeadNorm:
         self.kernel(x, *self.shape, self.weight, self.eps, n_threads, self.column, self.centred, self.bias)
 
 
-def load_qk_norms(spec: Spec, weights: Weights, block: str, heads: int, kv_heads: int) -> list[HeadNorm]:
-    """Norms of q and k in rows of all q heads, then all k heads."""
-    family, kernels, dim = spec.family, weights.kernels, spec.key_dim
+def load_qk_norms(
+    spec: Spec, weights: Weights, block: str, layer: LayerSpec, kv_heads: int
+) -> list[HeadNorm]:
+    """Norms of q and k in rows of all q heads, then all k heads, of which a layer may have none."""
+    family, kernels, dim, heads = spec.family, weights.kernels, layer.key_dim, layer.n_heads
     centred = family.norm == "layer"
     if family.qk_norm == "unit":
         return [HeadNorm(kernels, False, spec.norm_eps, heads + kv_heads, dim, None)]
@@ -84,6 +87,8 @@ def load_qk_norms(spec: Spec, weights: Weights, block: str, heads: int, kv_heads
         return []
     found = []
     for name, n, column in (("attn_q_norm", heads, 0), ("attn_k_norm", kv_heads, heads * dim)):
+        if n == 0:
+            continue
         full, bias = f"{block}.{name}", None
         if family.qk_norm == "row":
             weight = weights.vector(f"{full}.weight", n * dim)

@@ -95,7 +95,7 @@ class TimeMix(RecurrentBlock):
     def shift(self, h: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, d): the previous row minus each row."""
         before = step.work.rows("shifted", *h.shape)
-        step.recurrent.shift(self.offset, self.record, h, before)
+        self.kernels.recurrent.shift(step.recurrent, self.offset, self.record, h, before)
         before -= h
         return before
 
@@ -154,7 +154,8 @@ class TimeMix6(TimeMix):
         r, gate = self.project("receptance", mixed(3), step), self.project("gate", mixed(4), step)
         y = work.rows("wkv", *h.shape)
         at, record = self.offset + self.memory, self.record + self.d
-        step.recurrent.wkv(at, record, self.heads, r, w, k, v, y, n_threads, u=self.u)
+        args = step.recurrent, at, record, self.heads, r, w, k, v, y, n_threads
+        self.kernels.recurrent.wkv(*args, u=self.u)
         self.norm.apply(y, n_threads)
         y *= self.activate("silu", gate, step)
         self.matrices["output"].apply(y, out, step, accumulate)
@@ -225,7 +226,8 @@ class TimeMix7(TimeMix):
         k += a * ka - ka
         y = work.rows("wkv", *h.shape)
         at, record = self.offset + self.memory, self.record + self.d
-        step.recurrent.wkv(at, record, self.heads, r, w, k, v, y, n_threads, a=-unit, b=unit * a)
+        args = step.recurrent, at, record, self.heads, r, w, k, v, y, n_threads
+        kernel.wkv(*args, a=-unit, b=unit * a)
         self.norm.apply(y, n_threads)
         kernel.add_bonus(r, k, self.r_k, v, self.heads, y)
         if "g" in self.low:
@@ -259,7 +261,7 @@ class ChannelMix(RecurrentBlock):
         """out (n, d) = the block's output for h (n, d), or out + that."""
         n, work, n_threads = len(h), step.work, step.n_threads
         more, hidden = work.rows("shifted", *h.shape), work.rows("gate_up", n, self.key.rows)
-        step.recurrent.shift(self.offset, self.record, h, more)
+        self.kernels.recurrent.shift(step.recurrent, self.offset, self.record, h, more)
         more -= h
         self.key.apply(h + more * self.lerp_k, hidden, step)
         self.kernels.vector.activate(hidden, "relu_squared", hidden, n_threads)

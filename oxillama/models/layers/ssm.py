@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, in_blocks, padded
 from oxillama.models.spec import Spec
@@ -15,12 +16,20 @@ from oxillama.weights.loader import Weights
 
 
 class Conv:
-    """Causal convolution of each channel. Its state is the last taps - 1 inputs, its record is one input."""
+    """Causal convolution of each channel. Its state is the last taps - 1 inputs, its record is one input.
 
-    def __init__(self, weights: Weights, name: str, channels: int, taps: int, bias: str) -> None:
-        self.weight = np.ascontiguousarray(weights.array(f"{name}.weight", (taps, channels)).T)
-        has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
-        self.bias = weights.vector(f"{name}.bias", channels) if has_bias else None
+    Parameters
+    ----------
+    kernels : the target that computes.
+    weight : float32 (channels, taps), the newest tap last.
+    bias : float32 (channels,), or None.
+    """
+
+    def __init__(self, kernels: Kernels, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        self.kernels = kernels
+        self.weight = np.ascontiguousarray(weight.T)
+        self.bias = bias
+        channels, taps = weight.shape
         self.floats = (taps - 1) * channels
         self.record_floats = channels
 
@@ -29,7 +38,14 @@ class Conv:
     ) -> None:
         """out (n, channels) of x (n, width) from ``column`` on; first in the block's state and record."""
         args = block.offset, block.record, x, column, self.weight, self.bias, silu, out
-        step.recurrent.conv(*args, step.n_threads)
+        self.kernels.recurrent.conv(step.recurrent, *args, step.n_threads)
+
+
+def load_conv(weights: Weights, name: str, channels: int, taps: int, bias: str) -> Conv:
+    """The convolution called ``name``; its bias is there: "yes", "no", or "auto", as the file has it."""
+    has_bias = bias == "yes" or (bias == "auto" and weights.has(f"{name}.bias"))
+    weight = weights.array(f"{name}.weight", (taps, channels))
+    return Conv(weights.kernels, weight, weights.vector(f"{name}.bias", channels) if has_bias else None)
 
 
 class Mamba(RecurrentBlock):
@@ -41,7 +57,7 @@ class Mamba(RecurrentBlock):
         inner, rank, n = sizes.inner, sizes.heads, sizes.n
         self.inner, self.rank, self.n = inner, rank, n
         self.kernels = weights.kernels
-        self.conv = Conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
+        self.conv = load_conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "yes")
         self.a = in_blocks(weights.array(f"{block}.ssm_a", (n, inner)))
         self.d = weights.vector(f"{block}.ssm_d", inner)
         weights.vector(f"{block}.ssm_dt.bias", inner)  # required; `linear` below loads it as optional
@@ -93,9 +109,8 @@ class Mamba(RecurrentBlock):
         low[:] = dbc[:, :rank]
         self.ssm_dt.apply(low, dt, step)
         at, record, b = self.offset + self.conv.floats, self.record + self.conv.record_floats, rank
-        step.recurrent.selective_scan(
-            at, record, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y, n_threads
-        )
+        args = step.recurrent, at, record, x, dt, self.a, self.d, dbc, b, b + self.n, xz, inner, y
+        self.kernels.recurrent.selective_scan(*args, n_threads)
         self.ssm_out.apply(y, out, step, accumulate)
 
 
@@ -110,7 +125,7 @@ class Mamba2(RecurrentBlock):
         self.channels = inner + 2 * groups * n
         self.kernels = weights.kernels
         bias = "auto" if spec.family.mixer != spec.family.recurrent_mixer else "yes"
-        self.conv = Conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
+        self.conv = load_conv(weights, f"{block}.ssm_conv1d", self.channels, sizes.taps, bias)
         self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
         self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
         self.d = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
@@ -144,11 +159,10 @@ class Mamba2(RecurrentBlock):
         self.ssm_in.apply(h, zxbcdt, step)
         self.conv.run(self, zxbcdt, inner, True, xbc, step)
         kernel = self.kernels.recurrent
-        kernel.head_steps(zxbcdt, inner + self.channels, self.dt_bias, self.a, dt, decay)
+        kernel.head_steps(zxbcdt, inner + self.channels, self.dt_bias, self.a, dt, decay, n_threads)
         at, record = self.offset + self.conv.floats, self.record + self.conv.record_floats
-        step.recurrent.head_scan(
-            at, record, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y, n_threads
-        )
+        args = step.recurrent, at, record, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y
+        kernel.head_scan(*args, n_threads)
         self.norm.apply(y, n_threads)
         self.ssm_out.apply(y, out, step, accumulate)
 
@@ -163,7 +177,7 @@ class ShortConv(RecurrentBlock):
         block, d = f"blk.{i}.shortconv", spec.n_embd
         assert spec.recurrent is not None
         self.causal = spec.causal
-        self.conv = Conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
+        self.conv = load_conv(weights, f"{block}.conv", d, spec.recurrent.taps, "no")
         self.in_proj = weights.linear([(f"{block}.in_proj", 3 * d)], d)
         self.out_proj = weights.linear([(f"{block}.out_proj", d)], d)
         self.state_floats, self.record_floats = self.conv.floats, self.conv.record_floats

@@ -31,7 +31,7 @@ from oxillama.quantize.model import quantize_model
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import INTEGERS, STRINGS, SkipInput, built, hostile, mutated, words
 from tests.support import gguf_writer as ggufwriter
-from tests.support.zoo import LAYERS, MODELS, VARIANTS, VOCAB, Model
+from tests.support.zoo import MODELS, VARIANTS, VOCAB, Model
 
 KINDS = sorted(set(ggufwriter.CODES) - {"array"})
 KINDS += [f"[{kind}]" for kind in KINDS] + ["[[i16]]", "[[str]]"]
@@ -482,7 +482,7 @@ class ModelTarget(Target):
                 return ["set", key, "[u32]", [rng.choice(around) for _ in range(rng.choice([1, 2, 2, 3]))]]
             return ["set", key, kind if rng.random() < 0.8 else "i32", rng.choice(around)]
         if isinstance(value, str) and rng.random() < 0.6:
-            return ["set", key, kind, rng.choice([*WORDS, *LAYERS])]
+            return ["set", key, kind, rng.choice([*WORDS, *MODELS])]
         return ["set", key, kind, hostile(rng, value) if rng.random() < 0.9 else rng.choice(STRINGS)]
 
     def run(self, value: Any) -> None:

@@ -1,0 +1,77 @@
+"""What metrics, the log of requests and a trace cost: the same greedy tokens with nothing told, with what is
+always told, and with a trace, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks import runs
+from benchmarks.timing import alternate
+from oxillama import InferenceEngine, SamplerConfig
+from oxillama.bench.report import Metric, rows
+from oxillama.engine.observers import Observers
+
+PROMPT = "Once upon a time"
+TOKEN = (Metric("token", "us", False), Metric("more than untold", "%", False))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `observing`."""
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    runs.add_threads(parser)
+    parser.add_argument(
+        "--new", type=runs.positive, default=200, help="tokens decoded of each stream (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--streams", type=runs.positive, default=1, help="streams at a time (default: %(default)s)"
+    )
+    runs.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Microseconds of a token each way."""
+    runs.check_models([args.model])
+    facts = {"threads": args.threads, "new": args.new, "streams": args.streams}
+    whole = runs.Run("observing", args, facts)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = InferenceEngine.from_gguf(args.model, num_threads=args.threads)
+        traced = InferenceEngine.from_gguf(
+            args.model, num_threads=args.threads, trace=Path(folder, "trace.json")
+        )
+        told, none = plain.model.loop.observers, Observers([])
+        ways = {"untold": (plain, none), "metrics and log": (plain, told), "trace too": (traced, None)}
+        round_of: dict[str, float] = {}
+
+        def turn(name: str) -> dict[str, float]:
+            engine, observers = ways[name]
+            if observers is not None:
+                engine.model.call(partial(setattr, engine.model.loop, "observers", observers))
+            round_of[name] = seconds(lambda: generate(engine, args.streams, args.new)) / args.new * 1e6
+            more = round_of[name] / round_of.get("untold", round_of[name]) - 1
+            return {"token": round_of[name], "more than untold": more * 100}
+
+        samples = alternate(
+            {name: partial(turn, name) for name in ways}, rounds=args.rounds, warmup=args.warmup
+        )
+        traced.close()
+    return whole.finish(rows(args.model.stem, samples, TOKEN))
+
+
+def generate(engine: InferenceEngine, n_streams: int, n_tokens: int) -> None:
+    """So many greedy streams of so many tokens."""
+    greedy = SamplerConfig(temperature=0, top_k=0, top_p=1, min_p=0, ignore_eos=True)
+    prompts = [f"{PROMPT} {n}" for n in range(n_streams)]
+    engine.generate_batch(prompts, sampler=greedy, max_tokens=n_tokens)
+
+
+def seconds(work: Callable[[], None]) -> float:
+    """That some work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

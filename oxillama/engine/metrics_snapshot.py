@@ -1,0 +1,136 @@
+"""What an engine has counted, at one moment."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Histogram:
+    """Counts of values up to each bound, their sum, and how many there were."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """nan without values."""
+        return self.total / self.count if self.count else math.nan
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """Each bound, inf at last, with how many values were up to it."""
+        found, below = [], 0
+        for bound, n in zip((*self.bounds, math.inf), self.counts):
+            below += n
+            found.append((bound, below))
+        return found
+
+    def copy(self) -> Histogram:
+        return Histogram(self.bounds, list(self.counts), self.total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsSnapshot:
+    """The state of an `EngineMetrics` at one moment.
+
+    Attributes
+    ----------
+    labels : facts of the engine that do not change, by name: "model_name", "architecture", "target", ...
+    prompt_tokens : of the prompts of admitted requests; cached_prompt_tokens of them were not run, because
+        the prefix cache had them.
+    prefill_tokens, generation_tokens : run for prompts (again, after a preemption), and sampled.
+    prefill_seconds, decode_seconds : time in steps, mixed ones shared out by rows.
+    finished : requests by `finish_reason`. errors : those that ended with an error, by its class.
+    refused : requests for which the queue was full.
+    time_to_first_token, time_per_output_token, queue_time : seconds.
+    prefill_time, decode_time, request_time : seconds of a request from its admission to its first token, from
+        there to its last one, and from its submission to its end.
+    prompt_lengths, text_lengths : tokens of the requests that have ended.
+    step_rows : rows of each step.
+    steps, preemptions : so far.
+    running, waiting : requests now.
+    kv_pages_used, kv_pages_cached : held by sequences or the prefix cache now, and by the latter.
+    kv_states_used, kv_states_cached : the same of states of recurrent layers.
+    kv_memory_bytes : memory of the pool and its states now. kv_usage : share of what it may have that
+        sequences use now, 0 to 1.
+    prefix_hits, prefix_misses : prompts that began, or did not begin, with something known.
+    drafts, drafted_tokens, accepted_tokens : that speculation tried, and the tokens that were right.
+    drafted_at, accepted_at : the same tokens by their place in the draft, the first at 0.
+    grammar_masks, grammar_seconds : masks of grammars that were asked for, and the time that they took.
+    snapshots : of sessions and requests.
+    adapters : loaded now.
+    load_seconds : that the model took to load. matrix_bytes : of its matrices, once all are packed.
+    """
+
+    labels: Mapping[str, str]
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    prefill_tokens: int
+    generation_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    finished: dict[str, int]
+    errors: dict[str, int]
+    refused: int
+    time_to_first_token: Histogram
+    time_per_output_token: Histogram
+    queue_time: Histogram
+    prefill_time: Histogram
+    decode_time: Histogram
+    request_time: Histogram
+    prompt_lengths: Histogram
+    text_lengths: Histogram
+    step_rows: Histogram
+    steps: int
+    preemptions: int
+    running: int
+    waiting: int
+    kv_pages_used: int
+    kv_pages_cached: int
+    kv_states_used: int
+    kv_states_cached: int
+    kv_memory_bytes: int
+    kv_usage: float
+    prefix_hits: int
+    prefix_misses: int
+    drafts: int
+    drafted_tokens: int
+    accepted_tokens: int
+    drafted_at: tuple[int, ...]
+    accepted_at: tuple[int, ...]
+    grammar_masks: int
+    grammar_seconds: float
+    snapshots: int
+    adapters: int
+    load_seconds: float
+    matrix_bytes: int
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """0 before anything was run."""
+        return self.prefill_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Of all streams together; 0 before anything was run."""
+        return self.generation_tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Share of the drafted tokens that were right; 0 before anything was drafted."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0

@@ -1,0 +1,235 @@
+"""Mixers with the gated delta rule: that of Qwen3-Next and Qwen 3.5, and Kimi's delta attention.
+
+A head's state is a matrix S, key channels by value channels. A token with key k, value v, query q, strength
+beta and decay g first decays it, then corrects what it holds for k, then reads it for q:
+
+    S = g S;  S = S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(d).
+
+q, k and v have gone through a short causal convolution and SiLU; q and k have length 1.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from oxillama._kernels import Kernels
+from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.recurrent import RecurrentBlock, padded
+from oxillama.models.layers.ssm import Conv, load_conv
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
+
+
+class DeltaRule:
+    """Everything between the projections: convolution, lengths, recurrence, the norm of the heads' outputs.
+
+    Parameters
+    ----------
+    keys, heads, dim : heads of q and k, heads of v, channels of each.
+    interleaved : head h of v has head h % keys of q and k, not h // (heads // keys).
+    decays : log decays have this many factors: one for each head, or one for each key channel of each head.
+    conv : of q, k and v.
+    a : float32 (decays,), below 0.
+    dt_bias : float32 (decays,).
+    norm : float32 (dim,), weight of the heads' outputs.
+    eps : of that norm, and of the lengths of q and k.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        keys: int,
+        heads: int,
+        dim: int,
+        interleaved: bool,
+        conv: Conv,
+        a: np.ndarray,
+        dt_bias: np.ndarray,
+        norm: np.ndarray,
+        eps: float,
+    ) -> None:
+        self.kernels = kernels
+        self.heads = heads
+        self.interleaved = interleaved
+        self.conv = conv
+        self.a = a
+        self.dt_bias = dt_bias
+        self.inner = heads * dim
+        self.channels = (2 * keys + heads) * dim
+        # x / sqrt(sum(x^2) + eps), and 1 / sqrt(dim) more for q, as norms by the mean of squares
+        lengths = np.repeat(np.array([1 / dim, dim**-0.5], np.float32), keys * dim).reshape(-1, dim)
+        self.lengths = HeadNorm(kernels, False, eps / dim, 2 * keys, dim, lengths)
+        self.norm = HeadNorm(kernels, False, eps, heads, dim, np.tile(norm, (heads, 1)))
+        self.state_floats = conv.floats + heads * padded(dim) * dim
+        self.record_floats = conv.record_floats + (keys + heads) * dim + heads + len(a)
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        decays = len(self.a)
+        return {"ssm_x": self.channels, "ssm_dt": decays, "ssm_decay": decays, "ssm_y": self.inner}
+
+    def run(
+        self, block: RecurrentBlock, x: np.ndarray, steps: np.ndarray, beta: np.ndarray, step: Step
+    ) -> np.ndarray:
+        """The heads' outputs, normed.
+
+        Parameters
+        ----------
+        block : whose state and record this is.
+        x : float32 (n, width), the projections of q, k and v first.
+        steps : float32 (n, decays); a decay is exp(softplus(steps + dt_bias) * a).
+        beta : float32 (n, heads), before its sigmoid; overwritten.
+
+        Returns
+        -------
+        float32 (n, heads * dim) : a buffer.
+        """
+        n, work, n_threads, decays = len(x), step.work, step.n_threads, len(self.a)
+        qkv, y = work.rows("ssm_x", n, self.channels), work.rows("ssm_y", n, self.inner)
+        dt, decay = work.rows("ssm_dt", n, decays), work.rows("ssm_decay", n, decays)
+        self.conv.run(block, x, 0, True, qkv, step)
+        self.lengths.apply(qkv, n_threads)
+        self.kernels.recurrent.head_steps(steps, 0, self.dt_bias, self.a, dt, decay, n_threads)
+        self.kernels.vector.activate(beta, "sigmoid", beta, n_threads)
+        at, record = block.offset + self.conv.floats, block.record + self.conv.record_floats
+        args = step.recurrent, at, record, self.heads, self.interleaved, qkv, decay, beta, y
+        self.kernels.delta.delta_scan(*args, n_threads)
+        self.norm.apply(y, n_threads)
+        return y
+
+
+class GatedDelta(RecurrentBlock):
+    """Gated delta net (Yang et al., "Gated Delta Networks", 2024): one decay for each head.
+
+    The normed outputs are multiplied by SiLU(z). beta, the decay's step and z are projections of the input.
+    Older files have q, k, v and z of each head of keys side by side, and beta beside the step.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
+        assert sizes is not None
+        keys, heads, dim, inner = sizes.groups, sizes.heads, sizes.n, sizes.inner
+        channels = (2 * keys + heads) * dim
+        self.keys, self.dim = keys, dim
+        self.by_key = weights.has(f"{block}.ssm_in.weight")
+        names = [(f"{block}.attn_qkv", channels), (f"{block}.attn_gate", inner)]
+        if self.by_key:
+            names = [(f"{block}.ssm_in", channels + inner)]
+        if weights.has(f"{block}.ssm_ba.weight"):
+            names.append((f"{block}.ssm_ba", 2 * heads))
+            columns = np.arange(2 * heads).reshape(keys, 2, -1).transpose(1, 0, 2).reshape(2, -1)
+        else:
+            names += [(f"{block}.ssm_beta", heads), (f"{block}.ssm_alpha", heads)]
+            columns = np.arange(2 * heads).reshape(2, -1)
+        self.betas, self.alphas = channels + inner + columns
+        self.first = weights.linear(names, d)
+        self.rule = DeltaRule(
+            weights.kernels,
+            keys,
+            heads,
+            dim,
+            sizes.interleaved,
+            load_conv(weights, f"{block}.ssm_conv1d", channels, sizes.taps, "no"),
+            weights.vector(f"{block}.ssm_a", heads),
+            weights.vector(f"{block}.ssm_dt.bias", heads),
+            weights.vector(f"{block}.ssm_norm.weight", dim),
+            spec.norm_eps,
+        )
+        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
+
+    def linears(self) -> list[Linear]:
+        return [self.first, self.ssm_out]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        parts = {"ssm_parts": self.rule.channels + self.rule.inner} if self.by_key else {}
+        return {"ssm_in": self.first.rows} | parts | self.rule.widths()
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        rule, work = self.rule, step.work
+        x = work.rows("ssm_in", len(h), self.first.rows)
+        self.first.apply(h, x, step)
+        beta, steps = np.take(x, self.betas, axis=1), np.take(x, self.alphas, axis=1)
+        if self.by_key:
+            x = self._parted(x, step)
+        y = rule.run(self, x, steps, beta, step)
+        rule.kernels.vector.gate_heads(y, 1, x, rule.channels, 0, "silu", step.n_threads)
+        self.ssm_out.apply(y, out, step, accumulate)
+
+    def _parted(self, x: np.ndarray, step: Step) -> np.ndarray:
+        """(n, q + k + v + z) of rows that hold these parts for one head of keys after the other."""
+        n, dim, shared = len(x), self.dim, self.rule.heads // self.keys * self.dim
+        parts = step.work.rows("ssm_parts", n, self.rule.channels + self.rule.inner)
+        given = x[:, : parts.shape[1]].reshape(n, self.keys, -1)
+        begins = np.cumsum([0, dim, dim, shared, shared]).tolist()
+        for first, last in pairwise(begins):
+            columns = slice(self.keys * first, self.keys * last)
+            parts[:, columns].reshape(n, self.keys, -1)[:] = given[:, :, first:last]
+        return parts
+
+
+class KimiDelta(RecurrentBlock):
+    """Kimi's delta attention (Kimi Team, "Kimi Linear", 2025): a decay for each key channel of each head.
+
+    The normed outputs are multiplied by sigmoid(W_g h). W_g and the matrix of the steps have low rank.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
+        assert sizes is not None
+        heads, dim, inner = sizes.heads, sizes.n, sizes.inner
+        self.rank = dim
+        self.first = weights.linear(
+            [
+                (f"{block}.attn_q", inner),
+                (f"{block}.attn_k", inner),
+                (f"{block}.attn_v", inner),
+                (f"{block}.ssm_f_a", dim),
+                (f"{block}.ssm_g_a", dim),
+                (f"{block}.ssm_beta", heads),
+            ],
+            d,
+        )
+        self.steps = weights.linear([(f"{block}.ssm_f_b", inner)], dim)
+        self.gates = weights.linear([(f"{block}.ssm_g_b", inner)], dim)
+        shape = (sizes.taps, 1, inner, 1)
+        taps = [weights.array(f"{block}.ssm_conv1d_{part}.weight", shape) for part in "qkv"]
+        self.rule = DeltaRule(
+            weights.kernels,
+            heads,
+            heads,
+            dim,
+            False,
+            Conv(weights.kernels, np.concatenate([weight.reshape(inner, -1) for weight in taps])),
+            np.repeat(weights.array(f"{block}.ssm_a", (1, heads, 1, 1)).reshape(heads), dim),
+            weights.vector(f"{block}.ssm_dt.bias", inner),
+            weights.vector(f"{block}.ssm_norm.weight", dim),
+            spec.norm_eps,
+        )
+        self.attn_output = weights.linear([(f"{block}.attn_output", d)], inner)
+        self.state_floats, self.record_floats = self.rule.state_floats, self.rule.record_floats
+
+    def linears(self) -> list[Linear]:
+        return [self.first, self.steps, self.gates, self.attn_output]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return {"ssm_in": self.first.rows, "ssm_steps": self.rule.inner} | self.rule.widths()
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        rule, work, n, rank = self.rule, step.work, len(h), self.rank
+        x, wide = work.rows("ssm_in", n, self.first.rows), work.rows("ssm_steps", n, rule.inner)
+        self.first.apply(h, x, step)
+        low, gate, beta = np.split(x[:, rule.channels :], [rank, 2 * rank], axis=1)
+        self.steps.apply(np.ascontiguousarray(low), wide, step)
+        y = rule.run(self, x, wide, np.ascontiguousarray(beta), step)
+        self.gates.apply(np.ascontiguousarray(gate), wide, step)
+        rule.kernels.vector.gate_heads(y, 1, wide, 0, 0, "sigmoid", step.n_threads)
+        self.attn_output.apply(y, out, step, accumulate)
