@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import EngineConfig, InferenceEngine, OffloadPolicy, pack_model
+from oxillama import EngineConfig, InferenceEngine, OffloadPolicy, demo, pack_model
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.offload import pager as pager_module
 from oxillama.offload.parts import PagedMatrix
@@ -171,6 +171,16 @@ def test_a_draft_model_stays_beside_the_budget(path: Path, tmp_path: Path) -> No
     options: dict[str, Any] = {"offload_budget": budgets(path)[0], "speculate": draft}
     with InferenceEngine.from_gguf(path, **options) as engine:
         assert engine.generate("once upon", max_tokens=12, temperature=0, ignore_eos=True) == expected
+
+
+@pytest.mark.parametrize("options", [{"speculate": str(demo.DRAFT)}, {"adapters": demo.PIRATE}], ids=str)
+def test_a_real_model_with_drafts_and_adapters(options: dict[str, Any]) -> None:
+    prompt, kind = "Mia and the Golden Drum\n\n", {"seed": 4, "max_tokens": 30}
+    with InferenceEngine.from_gguf(demo.STORY, **options) as engine:
+        expected = engine.generate_batch([prompt, prompt + "This"], **kind)
+    with InferenceEngine.from_gguf(demo.STORY, offload_budget=1 << 20, **options) as engine:
+        assert engine.generate_batch([prompt, prompt + "This"], **kind) == expected
+        assert engine.layer_pager().peak_bytes <= 1 << 20
 
 
 def test_policies_are_names_for_fields() -> None:

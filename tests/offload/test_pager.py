@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama._kernels import load
+from oxillama.adapters.lora import LoadedLora
 from oxillama.errors import ConfigError, ModelFileError, TensorNotFound
+from oxillama.gguf.model_file import ModelFile
 from oxillama.offload import pager as pager_module
 from oxillama.offload.pressure import MemoryPressureProbe, MemoryState
 from oxillama.weights.packer import Packer, Source
+from tests.support.adapters import adapter_of
 from tests.support.kernels import PRESENT
 from tests.support.paging import CountedMemory, paged, pager_of, sizes
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
@@ -63,6 +66,35 @@ def test_the_bits_are_those_of_the_resident_model(kind: str, data: st.DataObject
         for got, wanted in zip(run(model, n, chunk), expected(kind, n)):
             assert np.array_equal(got, wanted)
     assert pager.peak_bytes <= budget
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_architecture_runs_under_the_least_budget(name: str) -> None:
+    data = MODELS[name].file()
+    probe = pager_of(1 << 60)
+    whole = paged(data, probe)
+    groups = whole.model.groups()
+    listed = [linear for group in groups for linear in group.linears]
+    listed += [m for group in groups if group.experts for each in group.experts.members for m in each]
+    assert len(listed) == len(whole.model.linears())
+    assert {*listed} == {*whole.model.linears()}
+    pager = pager_of(probe.least)
+    for got, wanted in zip(run(paged(data, pager), 2), run(whole, 2)):
+        assert np.array_equal(got, wanted)
+    assert pager.peak_bytes <= pager.budget
+
+
+@pytest.mark.parametrize("kind", ["dense", "experts", "deepseek2"])
+def test_adapters_are_added_under_a_budget(kind: str) -> None:
+    file = ModelFile.open(KINDS[kind])
+    lora = LoadedLora.load(adapter_of(file, Running(KINDS[kind]).model, 4, seed=1), everywhere=True)
+    adapters = [(lora, 1.0, 2)]
+    wanted = run(Running(KINDS[kind], adapters=adapters), 2)
+    assert not np.array_equal(wanted[0], expected(kind, 2)[0])
+    pager = pager_of(bounds(kind)[0])
+    model = paged(KINDS[kind], pager, adapters=adapters)
+    for got, each in zip(run(model, 2), wanted):
+        assert np.array_equal(got, each)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,9 +24,9 @@ def pager_of(budget: int, **options: Any) -> LayerPager:
     return LayerPager(budget, fetch, options.pop("fetch_now", fetch), **options)
 
 
-def paged(data: bytes, pager: LayerPager) -> Running:
-    """A model whose matrices a pager brings."""
-    model = Running(data, store=lambda packer: pager)
+def paged(data: bytes, pager: LayerPager, **options: Any) -> Running:
+    """A model whose matrices a pager brings; ``options`` as for `Running`."""
+    model = Running(data, store=lambda packer: pager, **options)
     pager.arrange(model.model.groups())
     return model
 
