@@ -61,6 +61,7 @@ def test_all_requests_give_the_same(path: Path, which: int, packed: bool) -> Non
         pager = engine.layer_pager()
         assert pager is not None
         assert 0 < pager.peak_bytes <= budget == pager.budget
+        assert engine.metrics_snapshot().matrix_bytes == pager.resident_bytes
         engine.check_integrity()
 
 
