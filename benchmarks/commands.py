@@ -10,6 +10,7 @@ from benchmarks import (
     busy,
     curves,
     delta,
+    disk_prefixes,
     end_to_end,
     generation,
     grammar,
@@ -105,6 +106,10 @@ def parser() -> argparse.ArgumentParser:
     proofs = commands.add_parser("receipts", help="what receipts cost, and verifying them")
     receipts.add_arguments(proofs)
     proofs.set_defaults(run=receipts.run)
+
+    blocks = commands.add_parser("disk-prefixes", help="the first token of a prompt that the disk has")
+    disk_prefixes.add_arguments(blocks)
+    blocks.set_defaults(run=disk_prefixes.run)
 
     sizes = commands.add_parser("curves", help="cost against size: context, batch, model; drawn as SVG")
     curves.add_arguments(sizes)

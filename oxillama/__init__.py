@@ -50,6 +50,7 @@ from oxillama.errors import (
     RewindNotSupported,
     SamplingError,
     SnapshotIncompatible,
+    SpecSnapshotIncompatible,
     TensorNotFound,
     TokenizerError,
 )
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from oxillama.sampling.protocols import SamplerStage, TokenConstraint
     from oxillama.sampling.sampler import Sampler
     from oxillama.session.snapshot import EngineSnapshot
+    from oxillama.session.speculative import SpeculativeEngineSnapshot
     from oxillama.tokenizer.bridge import TokenizerBridge
 
 __all__ = [
@@ -165,12 +167,14 @@ __all__ = [
     "Sequence",
     "Session",
     "SnapshotIncompatible",
+    "SpecSnapshotIncompatible",
     "SpecStats",
     "SpeculationStats",
     "SpeculativeConfig",
     "SpeculativeDecoder",
     "SpeculativeDeltaSync",
     "SpeculativeEngine",
+    "SpeculativeEngineSnapshot",
     "TensorNotFound",
     "Timings",
     "TokenConstraint",
@@ -210,6 +214,7 @@ _LATER = {
     "BeamSearchConfig": "oxillama.engine.beams",
     "EngineMetrics": "oxillama.engine.metrics",
     "EngineSnapshot": "oxillama.session.snapshot",
+    "SpeculativeEngineSnapshot": "oxillama.session.speculative",
     "Completion": "oxillama.engine.generation",
     "Generation": "oxillama.engine.generation",
     "Session": "oxillama.engine.session",

@@ -164,6 +164,10 @@ class SnapshotIncompatible(OxiLlamaError, ValueError):
         super().__init__(f"snapshot: {detail}")
 
 
+class SpecSnapshotIncompatible(SnapshotIncompatible):
+    """A snapshot of a `SpeculativeEngine` is damaged, of another version, or does not fit."""
+
+
 class ModelFingerprintMismatch(SnapshotIncompatible):
     """A snapshot is of another model, or of the same one loaded with options that give other bits.
 

@@ -83,7 +83,7 @@ class _Binding:
             how = "LoadedLora.load(path, everywhere=True) does"
             warnings.warn(f"{self.lora.name}: does not change {names}, as in llama.cpp; {how}", stacklevel=2)
         for name in self.lora.pairs:
-            if name not in self.used:
+            if name not in self.used and name not in self.model.spec.ignored:
                 reason = "cannot be adapted" if name in self.seen else "is no matrix of the model"
                 raise LoadError(f"{name}: {reason}, and {self.lora.name} adapts it")
         return Adapter(factors, embedding)

@@ -89,6 +89,10 @@ class LoadedLora:
             file.close()
             raise
 
+    def as_everywhere(self) -> LoadedLora:
+        """The same file, loaded with ``everywhere``."""
+        return self if self.everywhere else LoadedLora(self._file, everywhere=True)
+
     def values(self, info: TensorInfo) -> np.ndarray:
         """One of the adapter's tensors as float32, in the order of NumPy (columns last)."""
         out = np.empty(info.n_elements, np.float32)

@@ -1,44 +1,59 @@
 """Keys and values of one sequence, in pages of a pool.
 
-`PagedKvCache` is a block table: pages in order of position, some perhaps shared with other sequences or with
-the prefix cache. A shared page is copied whole before a position in it is written. Memory behind the last
-position is never read. `KvCache` is the contiguous case: one page as long as the context.
+`PagedKvCache` has a block table for each page group: pages in order of position, some perhaps shared with
+other sequences or with the prefix cache. A shared page is copied whole before a position in it is written.
+Memory behind the last position is never read. Pages that a window has passed are given back. `KvCache` is the
+contiguous case: one page as long as the context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from oxillama.cache.block_table import GIVEN_BACK, BlockTable
 from oxillama.cache.kv_pool import KvCachePool
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.errors import ConfigError
+
+REWIND_BYTES = 32 << 20
+"""Most bytes of pages behind its windows that a sequence keeps to be rewound."""
 
 
 class PagedKvCache:
-    """The block table of one sequence.
+    """The block tables of one sequence.
+
+    Parameters
+    ----------
+    keeps_more : whether it keeps pages that a window has passed, within `REWIND_BYTES`, for `truncate`.
 
     Attributes
     ----------
-    pages : page numbers in order of position.
-    version : goes up whenever ``pages`` changes.
+    tables : one for each group of the pool.
+    version : goes up whenever their pages change.
     """
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(self, pool: CachePool, keeps_more: bool = False) -> None:
         self.pool = pool
-        self.pages: list[int] = []
+        self.keeps_more = keeps_more
+        self.tables = [BlockTable(group) for group in pool.groups]
         self.version = 0
 
     @property
     def capacity(self) -> int:
         """Tokens that fit in its pages."""
-        return len(self.pages) * self.pool.page_size
+        return len(self.tables[0].pages) * self.pool.page_size
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of its pages, shared ones included."""
-        return len(self.pages) * self.pool.stride
+        return sum(table.held_bytes for table in self.tables)
+
+    @property
+    def pages(self) -> list[list[int]]:
+        """The page numbers that it has a reference of, of each group."""
+        return [table.held for table in self.tables]
 
     @property
     def slots(self) -> list[int]:
@@ -58,30 +73,29 @@ class PagedKvCache:
         """The slot of the recurrent state after ``n_tokens`` tokens: none."""
         return None
 
-    def _is_shared(self, start: int) -> bool:
-        """Whether the page of position ``start`` has other owners, too."""
-        at = start // self.pool.page_size
-        return at < len(self.pages) and self.pool.references(self.pages[at]) > 1
-
-    def _missing(self, start: int, end: int) -> int:
-        """Pages to allocate before the positions ``start`` to ``end`` can be written."""
-        missing = max(0, self.pool.pages_for(end) - len(self.pages))
-        return missing + int(start < end and self._is_shared(start))
-
     def shortage(self, start: int, end: int, n_open: int = 0) -> int:
-        """Pages that `reserve` would allocate."""
-        return self._missing(start, end)
+        """Bytes that `reserve` would allocate."""
+        return sum(table.missing(start, end) * table.pool.stride for table in self.tables)
 
-    def demand(self, start: int, end: int, shared: bool) -> int:
-        """Pages to allocate until the positions ``start`` to ``end`` have run, in any number of passes.
+    def demand(self, start: int, end: int, rows: int, shared: bool) -> int:
+        """Bytes to allocate until the positions ``start`` to ``end`` have run, ``rows`` at a time at most.
 
         ``shared``: other sequences take over a recurrent state in between.
         """
-        return self._missing(start, end)
+        return sum(table.demand(start, end, rows) * table.pool.stride for table in self.tables)
 
-    def drop_checkpoints(self) -> bool:
-        """Frees recurrent states that only `truncate` needs; whether there were any: none."""
-        return False
+    def give_back(self, n_tokens: int) -> None:
+        """Frees the pages that no row from position ``n_tokens`` on sees."""
+        for table in self.tables:
+            if table.pool.reach.is_limited:
+                spare = REWIND_BYTES // table.pool.stride if self.keeps_more else 0
+                self.version += table.give_back(n_tokens, spare)
+
+    def drop_checkpoints(self, n_tokens: int) -> bool:
+        """Frees what only `truncate` to less than ``n_tokens`` tokens needs; whether there was any."""
+        given = [table.give_back(n_tokens) for table in self.tables]
+        self.version += any(given)
+        return any(given)
 
     def reserve(self, start: int, end: int, n_open: int = 0) -> None:
         """Makes the positions ``start`` to ``end`` writable; positions from ``start`` on hold nothing yet.
@@ -90,62 +104,74 @@ class PagedKvCache:
 
         Raises KvCacheFullError; then nothing has changed.
         """
-        needed = self._missing(start, end)
-        if not needed:
+        missing = [table.missing(start, end) for table in self.tables]
+        if not any(missing):
             return
-        taken = self.pool.allocate(needed)
-        at = start // self.pool.page_size
-        if self._is_shared(start):
-            fresh, old = taken.pop(), self.pages[at]
-            self.pool.page(fresh)[:] = self.pool.page(old)
-            self.pages[at] = fresh
-            self.pool.release([old])
-        self.pages += taken
+        for table, pages in zip(self.tables, self.pool.allocate(missing)):
+            table.take(start, pages)
         self.version += 1
 
-    def adopt(self, pages: list[int], n_tokens: int, slot: int | None = None) -> None:
+    def adopt(self, pages: Sequence[list[int]], n_tokens: int, slot: int | None = None) -> None:
         """Takes over the pages of ``n_tokens`` tokens and their references. The cache must be empty."""
-        assert not self.pages and len(pages) == self.pool.pages_for(n_tokens)
-        self.pages = list(pages)
+        for table, numbers in zip(self.tables, pages):
+            assert len(numbers) == self.pool.pages_for(n_tokens)
+            table.adopt(numbers)
+        assert self._can_go_on(n_tokens)
         self.version += 1
+
+    def _can_go_on(self, n_tokens: int) -> bool:
+        """Whether a row at position ``n_tokens`` finds all pages that it sees."""
+        return all(table.can_go_on(n_tokens) for table in self.tables)
 
     def truncate(self, n_tokens: int) -> int:
-        """Frees the pages behind the first ``n_tokens`` tokens; returns ``n_tokens``."""
-        kept = self.pool.pages_for(n_tokens)
-        if kept < len(self.pages):
-            self.pool.release(self.pages[kept:])
-            del self.pages[kept:]
-            self.version += 1
-        return n_tokens
+        """Frees the pages behind the first ``n_tokens`` tokens; returns the tokens that are left.
+
+        Those are ``n_tokens``, or none if pages that the next row would see were given back.
+        """
+        kept = n_tokens if self._can_go_on(n_tokens) else 0
+        given = [table.truncate(kept) for table in self.tables]
+        self.version += any(given)
+        return kept
 
     def shrink_to_fit(self, n_tokens: int) -> None:
         """As `truncate`: there are no spare pages."""
         self.truncate(n_tokens)
 
     def fork(self, n_tokens: int) -> tuple[PagedKvCache, int]:
-        """A second cache that shares the pages of the first ``n_tokens`` tokens, and its tokens."""
-        other = PagedKvCache(self.pool)
-        other.pages = self.pages[: self.pool.pages_for(n_tokens)]
-        self.pool.retain(other.pages)
-        return other, n_tokens
+        """A second cache that shares the pages of the first ``n_tokens`` tokens, and its tokens.
 
-    def snapshot(self, n_tokens: int) -> np.ndarray:
-        """uint8 (pages, page_bytes): copies of the pages of the first ``n_tokens`` tokens."""
-        pages = self.pages[: self.pool.pages_for(n_tokens)]
-        return np.array([self.pool.page(page) for page in pages], np.uint8).reshape(-1, self.pool.page_bytes)
+        Those are none if pages that its next row would see were given back.
+        """
+        other = PagedKvCache(self.pool, self.keeps_more)
+        return other, other._share(self, n_tokens)
 
-    def restore(self, data: np.ndarray, n_tokens: int) -> None:
-        """Replaces its pages by copies of a `snapshot`. Raises ConfigError, KvCacheFullError."""
-        expected = (self.pool.pages_for(n_tokens), self.pool.page_bytes)
-        if data.dtype != np.uint8 or data.shape != expected:
-            raise ConfigError(
-                f"snapshot: expected uint8 {expected} for {n_tokens} tokens, got {data.dtype} {data.shape}"
-            )
-        fresh = self.pool.allocate(len(data))
-        for page, source in zip(fresh, data):
-            self.pool.page(page)[:] = source
+    def _share(self, other: PagedKvCache, n_tokens: int) -> int:
+        """Takes over the pages of ``other``; returns for how many tokens."""
+        kept = n_tokens if other._can_go_on(n_tokens) else 0
+        self.tables = [table.fork(kept) for table in other.tables]
+        return kept
+
+    def snapshot(self, n_tokens: int) -> list[np.ndarray]:
+        """Of each group uint8 (pages, bytes): copies of what rows from position ``n_tokens`` on see."""
+        found = []
+        for table in self.tables:
+            group = table.pool
+            seen = group.reach.first_seen(n_tokens) // group.page_size
+            pages = table.pages[seen : group.pages_for(n_tokens)]
+            copies = np.array([group.page(page) for page in pages], np.uint8)
+            found.append(copies.reshape(-1, group.page_bytes))
+        return found
+
+    def restore(self, data: Sequence[np.ndarray], n_tokens: int) -> None:
+        """Replaces its pages by copies of a `snapshot`. Raises KvCacheFullError."""
+        fresh = self.pool.allocate(len(pages) for pages in data)
+        for group, numbers, pages in zip(self.pool.groups, fresh, data):
+            for page, source in zip(numbers, pages):
+                group.page(page)[:] = source
         self.release()
-        self.pages = fresh
+        for table, numbers in zip(self.tables, fresh):
+            passed = self.pool.pages_for(n_tokens) - len(numbers)
+            table.adopt([GIVEN_BACK] * passed + numbers)
         self.version += 1
 
     def release(self) -> None:
@@ -153,24 +179,37 @@ class PagedKvCache:
         self.truncate(0)
 
     def keys(self, layer: int, n_tokens: int) -> Iterator[np.ndarray]:
-        """float32 (heads, key_dim) of each of the first ``n_tokens`` tokens. Raises ConfigError."""
+        """float32 (heads, key_dim) of each of the first ``n_tokens`` tokens. Raises ConfigError.
+
+        Tokens whose pages were given back are left out.
+        """
         return self._rows(layer, n_tokens, 0)
 
     def values(self, layer: int, n_tokens: int) -> Iterator[np.ndarray]:
-        """float32 (heads, value_dim) of each of the first ``n_tokens`` tokens. Raises ConfigError."""
+        """float32 (heads, value_dim) of the same tokens. Raises ConfigError."""
         return self._rows(layer, n_tokens, 1)
 
     def _rows(self, layer: int, n_tokens: int, which: int) -> Iterator[np.ndarray]:
-        if not isinstance(self.pool, KvCachePool):
-            raise ConfigError(f"pool: expected a KvCachePool, got {type(self.pool).__name__}")
-        n_layers = self.pool.layout.n_layers
-        if not 0 <= layer < n_layers:
-            raise ConfigError(f"layer: expected 0 to {n_layers - 1}, got {layer}")
-        if not 0 <= n_tokens <= self.capacity:
-            raise ConfigError(f"n_tokens: expected 0 to {self.capacity}, got {n_tokens}")
-        size = self.pool.page_size
-        for i, page in enumerate(self.pages[: self.pool.pages_for(n_tokens)]):
-            yield from self.pool.read(page, layer)[which][: n_tokens - i * size]
+        table, index = self._place(layer)
+        size, pool = self.pool.page_size, table.pool
+        least = table.first * size
+        if not (n_tokens == 0 or least < n_tokens <= self.capacity):
+            raise ConfigError(f"n_tokens: expected {least} to {self.capacity}, got {n_tokens}")
+        assert isinstance(pool, KvCachePool)
+        for i, page in enumerate(table.pages[: pool.pages_for(n_tokens)]):
+            if i >= table.first:
+                yield from pool.read(page, index)[which][: n_tokens - i * size]
+
+    def _place(self, layer: int) -> tuple[BlockTable, int]:
+        """The table of a layer and its index in the pages. Raises ConfigError."""
+        known = 0
+        for table in self.tables:
+            if not isinstance(table.pool, KvCachePool):
+                raise ConfigError(f"pool: expected a KvCachePool, got {type(table.pool).__name__}")
+            if layer in table.pool.layers:
+                return table, table.pool.layers.index(layer)
+            known = max(known, *table.pool.layers)
+        raise ConfigError(f"layer: expected 0 to {known}, got {layer}")
 
 
 class KvCache(PagedKvCache):

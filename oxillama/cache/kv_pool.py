@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pages import PagePool
 from oxillama.errors import ConfigError
+from oxillama.models.page_groups import EVERYTHING, Reach
 
 LANES = 16  # positions to a panel of keys, or all of a smaller page; values are padded to as many
 Q8_BLOCK = 32  # dimensions that share a scale in q8_0
@@ -70,30 +73,32 @@ class KvLayout:
 
 
 class KvCachePool(PagePool):
-    """A pool of pages with a limit in bytes, whose keys and values can be read back.
+    """A pool of pages whose keys and values can be read back.
 
     Parameters
     ----------
     shape : `KvShape` of the kernels.
     layout : the sizes and format of ``shape``.
     page_size : tokens per page.
-    max_bytes : limit of its memory; None for no limit.
-
-    Raises
-    ------
-    ConfigError : ``max_bytes`` is less than a page.
+    limit : of memory; None for none.
+    layers : of the model that the pages hold, in order; by default the first.
+    reach, alone : as for `PagePool`.
     """
 
-    def __init__(self, shape: Any, layout: KvLayout, page_size: int, max_bytes: int | None = None) -> None:
-        stride = -(-shape.page_bytes // 64) * 64
-        max_pages = 2**31 - 1 if max_bytes is None else max_bytes // stride
-        if max_pages < 1:
-            raise ConfigError(
-                f"kv_memory_limit: expected at least {stride} bytes, for a page of {page_size} tokens,"
-                f" got {max_bytes}"
-            )
-        super().__init__(shape, page_size, max_pages)
+    def __init__(
+        self,
+        shape: Any,
+        layout: KvLayout,
+        page_size: int,
+        limit: MemoryLimit | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        reach: Reach = EVERYTHING,
+        alone: bool = True,
+    ) -> None:
+        super().__init__(shape, page_size, limit, reach, alone=alone)
         self.layout = layout
+        self.layers = tuple(range(layout.n_layers) if layers is None else layers)
 
     def read(self, page: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys float32 (page_size, heads, key_dim) and values (page_size, heads, value_dim) of a page.

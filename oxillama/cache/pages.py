@@ -1,15 +1,13 @@
-"""One pool of pages for the keys and values of all sequences.
+"""A pool of pages for the keys and values of one page group, of all sequences.
 
-A page holds `page_size` tokens of every layer. Memory comes in slabs of pages, allocated as they are
-needed and returned by `shrink_to_fit`; pages are counted by reference. The slots of recurrent states share
-the pool's limit: a slot in use counts as the pages of its memory.
+A page holds `page_size` tokens of every layer of the group. Memory comes in slabs of pages, allocated as they
+are needed and returned by `shrink_to_fit`; pages are counted by reference.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +15,11 @@ import numpy as np
 
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
-from oxillama.cache.recurrent_states import RecurrentStatePool
+from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.errors import KvCacheFullError
+from oxillama.models.page_groups import EVERYTHING, Reach
 
-SLAB_BYTES = 4 << 20  # of an allocation, about; not for recurrent models
+SLAB_BYTES = 4 << 20  # of an allocation, about
 
 
 @dataclass
@@ -39,27 +38,39 @@ class PagePool:
     ----------
     shape : `KvShape` of the kernels.
     page_size : tokens per page, as in ``shape``.
-    max_pages : limit of pages, slots included.
+    limit : of memory, perhaps shared with other pools; None for none.
+    reach : how far back the rows of the group's layers see.
+    alone : whether nobody shares a limit; otherwise memory comes page by page, so that every free page can be
+        given up for what others need.
 
     Attributes
     ----------
+    stride : bytes of memory a page takes.
     table : where the pages lie, for the kernels.
-    recurrent_states : slots of a recurrent model; None for other models.
     """
 
-    def __init__(self, shape: Any, page_size: int, max_pages: int) -> None:
+    def __init__(
+        self,
+        shape: Any,
+        page_size: int,
+        limit: MemoryLimit | None = None,
+        reach: Reach = EVERYTHING,
+        *,
+        alone: bool = True,
+    ) -> None:
         self.shape = shape
         self.page_size = page_size
-        self.max_pages = max_pages
+        self.limit = MemoryLimit() if limit is None else limit
+        self.reach = reach
         self.page_bytes: int = shape.page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
         self.table = PageTable(self.page_bytes)
-        self._reclaim: Callable[[], Callable[[int], object] | None] = lambda: None
-        self.recurrent_states: RecurrentStatePool | None = None
+        self._slab_pages = max(1, SLAB_BYTES // self.stride) if alone or not self.limit.is_limited else 1
         self._slabs: list[_Slab] = []
         self._references: list[int] = []
         self._free: list[int] = []
         self._live = 0
+        self.limit.share_with(self.shrink_to_fit)
 
     @property
     def n_pages(self) -> int:
@@ -68,9 +79,8 @@ class PagePool:
 
     @property
     def n_available(self) -> int:
-        """Pages that can still be allocated, without `reclaim`."""
-        states = 0 if self.recurrent_states is None else self.recurrent_states.used_pages
-        return self.max_pages - self.n_used - states
+        """Pages that can still be allocated, without reclaiming any."""
+        return self.limit.available // self.stride
 
     @property
     def n_used(self) -> int:
@@ -79,28 +89,12 @@ class PagePool:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the pages and slots that have memory."""
-        return self._live * self.stride + (
-            0 if self.recurrent_states is None else self.recurrent_states.memory_bytes
-        )
+        """Bytes of the pages that have memory."""
+        return self._live * self.stride
 
     def pages_for(self, n_tokens: int) -> int:
         """Pages for ``n_tokens`` tokens: ceil(n_tokens / page_size)."""
         return -(-n_tokens // self.page_size)
-
-    def can_allocate(self, n: int) -> bool:
-        """Whether ``n`` pages can be allocated, once others have released what they can spare."""
-        reclaim = self._reclaim()
-        if n > self.n_available and reclaim is not None:
-            reclaim(n - self.n_available)
-        return n <= self.n_available
-
-    def reclaim_from(self, reclaim: Callable[[int], object]) -> None:
-        """Has ``reclaim``, a method, called with a number of pages to release before `allocate` fails.
-
-        The reference is weak: the cache that reclaims refers to the pool.
-        """
-        self._reclaim = weakref.WeakMethod(reclaim)
 
     def allocate(self, n: int) -> list[int]:
         """Allocates ``n`` pages, each with one reference.
@@ -109,7 +103,7 @@ class PagePool:
         ------
         KvCacheFullError : fewer are available; then none is taken.
         """
-        if not self.can_allocate(n):
+        if not self.limit.can_allocate(n * self.stride):
             raise KvCacheFullError(
                 f"kv cache: expected {n} free pages of {self.page_size} tokens, got {self.n_available}"
             )
@@ -118,6 +112,7 @@ class PagePool:
         taken = [self._free.pop() for _ in range(n)]
         for page in taken:
             self._references[page] = 1
+        self.limit.used += n * self.stride
         return taken
 
     def references(self, page: int) -> int:
@@ -137,6 +132,7 @@ class PagePool:
             self._references[page] -= 1
             if self._references[page] == 0:
                 self._free.append(page)
+                self.limit.used -= self.stride
 
     def page(self, number: int) -> np.ndarray:
         """uint8 (page_bytes,): the memory of a page in use, all layers."""
@@ -160,20 +156,13 @@ class PagePool:
             if slab.memory is not None and spare >= keep_bytes and free.issuperset(self._numbers(slab)):
                 slab.memory = None
                 self._live -= slab.n
+                self.limit.live -= slab.n * self.stride
                 given.append(slab)
         for slab in given:
             free.difference_update(self._numbers(slab))
             self.table.remove(slab.first)
-        if self.recurrent_states is not None:
-            self.recurrent_states.shrink_to_fit()
         if given:
             self._free = [page for page in self._free if page in free]
-
-    def make_room(self, n: int) -> None:
-        """Returns unused memory to the system if ``n`` more pages would exceed the limit."""
-        states = 0 if self.recurrent_states is None else self.recurrent_states.live_pages
-        if self._live + states + n > self.max_pages:
-            self.shrink_to_fit()
 
     def check_integrity(self, holders: Iterable[Iterable[int]] | None = None) -> None:
         """Asserts that every page is either free or referenced, and free only once.
@@ -188,10 +177,7 @@ class PagePool:
         assert not bare & set(self._free), "a page without memory is free"
         assert len(self._references) == self._live + len(bare)
         assert all(self.table.has(page) == (page not in bare) for page in range(len(self._references)))
-        assert self.memory_bytes <= self.max_pages * self.stride
-        if self.recurrent_states is not None:
-            self.recurrent_states.check_integrity()
-            self.recurrent_states.records.check_integrity()
+        assert self.limit.used <= self.limit.live <= self.limit.max_bytes
         if holders is not None:
             held = Counter(page for pages in holders for page in pages)
             counted = {p: n for p, n in enumerate(self._references) if n}
@@ -207,7 +193,7 @@ class PagePool:
 
     def _grow(self) -> None:
         slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
-        self.make_room(slab.n)
+        self.limit.make_room(slab.n * self.stride)
         try:
             memory = aligned_empty(slab.n * self.stride).reshape(slab.n, self.stride)
             self.table.put(slab.first, memory)
@@ -216,14 +202,14 @@ class PagePool:
             raise KvCacheFullError(message) from error
         slab.memory = memory
         self._live += slab.n
+        self.limit.live += slab.n * self.stride
         self._free += reversed(self._numbers(slab))
 
     def _new_slab(self) -> _Slab:
         """Numbers for a slab more, which has no memory yet."""
         first = len(self._references)
-        # one page to a slab for recurrent models, so that a slot can always take the memory of free pages
-        most = 1 if self.recurrent_states is not None else max(1, SLAB_BYTES // self.stride)
-        slab = _Slab(first, min(most, self.max_pages - first), None)
+        most = self.limit.max_bytes // self.stride - first if self._slab_pages > 1 else 1
+        slab = _Slab(first, max(1, min(self._slab_pages, most)), None)
         self._slabs.append(slab)
         self._references += [0] * slab.n
         return slab

@@ -4,8 +4,7 @@
     f32 f16 bf16      the numbers of a key or value, little-endian
     q8_0              per block of 32 dimensions a scale (f16, little-endian) and 32 codes (int8)
 
-Of a page (`_kernels/attention/kvpage.pxd`) this leaves out the panels, what pads values to whole vectors, and
-heads that only other layers have.
+Of a page (`_kernels/attention/kvpage.pxd`) this leaves out the panels, and what pads values to whole vectors.
 What is stored of a position depends on its own key and value only.
 """
 
@@ -97,46 +96,44 @@ class _Part:
         return found.reshape(*shape, self.panel_bytes(lanes))
 
 
-def position_bytes(layout: KvLayout, heads: Sequence[int]) -> int:
-    """Bytes of the keys and values of one token; ``heads`` are those that each layer has."""
-    return sum(part.row_bytes for part in _parts(layout, 1)) * sum(heads)
+def position_bytes(layout: KvLayout) -> int:
+    """Bytes of the keys and values of one token."""
+    return layout.n_layers * layout.n_heads * sum(part.row_bytes for part in _parts(layout))
 
 
-def to_positions(
-    layout: KvLayout, heads: Sequence[int], page_size: int, pages: np.ndarray, n_tokens: int
-) -> np.ndarray:
-    """uint8 (n_tokens * `position_bytes`,): the keys and values of the first ``n_tokens`` tokens of pages.
+def to_positions(layout: KvLayout, page_size: int, pages: np.ndarray, first: int, end: int) -> np.ndarray:
+    """uint8 ((end - first) * `position_bytes`,): the keys and values of the tokens ``first`` to ``end``.
 
     Parameters
     ----------
-    heads : that each layer has; a page has room for as many as the widest layer has.
-    pages : uint8 (pages, bytes of a page), in order of position.
+    pages : uint8 (pages, bytes of a page), in order of position, from that of position ``first`` on.
     """
-    out, at = np.empty(n_tokens * position_bytes(layout, heads), np.uint8), 0
+    n, skipped = end - first, first % page_size
+    out, at = np.empty(n * position_bytes(layout), np.uint8), 0
     lanes = min(page_size, LANES)
-    for part, place in _places(layout, heads, page_size):
+    for part, place in _places(layout, page_size):
         panels = np.ascontiguousarray(pages[:, place]).reshape(
             len(pages), part.heads, page_size // lanes, part.panel_bytes(lanes)
         )
-        rows = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, part.row_bytes)[:, :n_tokens]
+        by_head = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, part.row_bytes)
+        rows = by_head[:, skipped : skipped + n]
         out[at : at + rows.size] = rows.reshape(-1)
         at += rows.size
     return out
 
 
-def from_positions(
-    layout: KvLayout, heads: Sequence[int], page_size: int, data: np.ndarray, n_tokens: int
-) -> np.ndarray:
+def from_positions(layout: KvLayout, page_size: int, data: np.ndarray, first: int, end: int) -> np.ndarray:
     """uint8 (pages, bytes of a page): pages with what `to_positions` gave, and zeros beside it.
 
-    ``data`` is uint8 (n_tokens * `position_bytes`,).
+    ``data`` is uint8 ((end - first) * `position_bytes`,).
     """
-    n_pages, lanes = -(-n_tokens // page_size), min(page_size, LANES)
-    pages, at = np.zeros((n_pages, layout.page_bytes(page_size)), np.uint8), 0
-    for part, place in _places(layout, heads, page_size):
-        size = part.heads * n_tokens * part.row_bytes
+    n, skipped, lanes = end - first, first % page_size, min(page_size, LANES)
+    n_pages, at = -(-end // page_size) - first // page_size, 0
+    pages = np.zeros((n_pages, layout.page_bytes(page_size)), np.uint8)
+    for part, place in _places(layout, page_size):
+        size = part.heads * n * part.row_bytes
         rows = np.zeros((part.heads, n_pages * page_size, part.row_bytes), np.uint8)
-        rows[:, :n_tokens] = data[at : at + size].reshape(part.heads, n_tokens, part.row_bytes)
+        rows[:, skipped : skipped + n] = data[at : at + size].reshape(part.heads, n, part.row_bytes)
         at += size
         shape = (part.heads, n_pages, page_size // lanes, lanes, part.row_bytes)
         by_page = np.ascontiguousarray(rows.reshape(shape).swapaxes(0, 1))
@@ -144,20 +141,34 @@ def from_positions(
     return pages
 
 
-def _parts(layout: KvLayout, heads: int) -> tuple[_Part, _Part]:
-    """Keys and values of a layer with so many heads."""
+def joined_positions(layout: KvLayout, blocks: Sequence[np.ndarray]) -> np.ndarray:
+    """uint8 (bytes,): by position, the keys and values of blocks of equally many tokens each, in order."""
+    out, at = np.empty(sum(map(len, blocks)), np.uint8), 0
+    n_tokens = len(blocks[0]) // position_bytes(layout) if blocks else 0
+    for _ in range(layout.n_layers):
+        for part in _parts(layout):
+            size = part.heads * n_tokens * part.row_bytes
+            rows = [block[at : at + size].reshape(part.heads, -1) for block in blocks]
+            start, end = at * len(blocks), (at + size) * len(blocks)
+            out[start:end] = np.concatenate(rows, axis=1).reshape(-1)
+            at += size
+    return out
+
+
+def _parts(layout: KvLayout) -> tuple[_Part, _Part]:
+    """Keys and values of a layer."""
     return (
-        _Part(heads, layout.key_dim, layout.kv_type, True),
-        _Part(heads, layout.value_dim, layout.kv_type, False),
+        _Part(layout.n_heads, layout.key_dim, layout.kv_type, True),
+        _Part(layout.n_heads, layout.value_dim, layout.kv_type, False),
     )
 
 
-def _places(layout: KvLayout, heads: Sequence[int], page_size: int) -> Iterator[tuple[_Part, slice]]:
+def _places(layout: KvLayout, page_size: int) -> Iterator[tuple[_Part, slice]]:
     """The keys and values of each layer, and where a page has them."""
     at, lanes = 0, min(page_size, LANES)
-    for n_heads in heads:
-        for part in _parts(layout, n_heads):
-            size = page_size // lanes * part.panel_bytes(lanes)
-            yield part, slice(at, at + n_heads * size)
-            at += layout.n_heads * size
+    for _ in range(layout.n_layers):
+        for part in _parts(layout):
+            size = layout.n_heads * (page_size // lanes) * part.panel_bytes(lanes)
+            yield part, slice(at, at + size)
+            at += size
     assert at == layout.page_bytes(page_size), "the layout is that of the pages"

@@ -1,8 +1,12 @@
 """The prefix cache: a radix tree over pages of keys and values, which sequences share without copying.
 
-A node is a page and its tokens; only leaves may hold less than a full page. A prompt reuses the longest path
-of whole pages, and the common tokens of one page more; a sequence copies that page before it writes
-(`PagedKvCache`). Keys and values depend on nothing but the tokens before them, so a hit changes no bit.
+A node is a page of each group and its tokens; only leaves may hold less than a full page. A prompt
+reuses the longest path of whole pages, and the common tokens of one page more; a sequence copies that page
+before it writes (`PagedKvCache`). Keys and values depend on nothing but the tokens before them, so a hit
+changes no bit.
+
+Pages of groups with a window are needed only near the end of a prefix. Those that no prompt used for long are
+evicted by themselves; a prompt then starts at the last place from which all the pages that it sees are there.
 
 A prompt of a recurrent model can start only after tokens whose state was kept: a node also holds states after
 some of its tokens. States are large, so a prompt keeps few of them, at `Match.marks`: on a grid whose spacing
@@ -14,6 +18,7 @@ Each key has a tree of its own. A key is the blake3 hash of the model, its adapt
 
 from __future__ import annotations
 
+import enum
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +26,8 @@ from typing import NoReturn
 
 from blake3 import blake3
 
-from oxillama.cache.pages import PagePool
+from oxillama.cache.block_table import GIVEN_BACK
+from oxillama.cache.pool import CachePool
 from oxillama.cache.radix import CachedState, Node, Tokens, last_state, walk
 
 SPACING = 256
@@ -50,16 +56,25 @@ class Match:
 
     Attributes
     ----------
-    pages : the pages of the tokens; the last one may hold more tokens.
+    pages : of each group, the pages of the tokens; the last one may hold more tokens. `GIVEN_BACK` for those
+        that no later row sees.
     n_tokens : tokens of the prefix.
     slot : of the recurrent state after them; None for no tokens, or a model without recurrent layers.
     marks : positions, in order, whose states shall be kept; None for a model without recurrent layers.
     """
 
-    pages: list[int]
+    pages: list[list[int]]
     n_tokens: int
     slot: int | None = None
     marks: Sequence[int] | None = None
+
+
+class Kind(enum.IntEnum):
+    """What can be evicted, in the order in which it is at equal times."""
+
+    WINDOWS = 0  # of an inner node, the pages of groups with a window
+    LEAF = 1
+    STATE = 2
 
 
 class PinnedPrefix:
@@ -86,9 +101,10 @@ class PrefixKvCache:
 
     Parameters
     ----------
-    pool : the pool of the pages and states; it calls `reclaim` when it runs out.
+    pool : of the pages and states; its limit calls `reclaim` when it runs out.
     max_bytes : limit of pages and states; 0 keeps none.
     spacing : least tokens between the grid's states, a power of two.
+    grain : states are kept after multiples of it, a power of two, or of the size of a page.
 
     Attributes
     ----------
@@ -98,8 +114,9 @@ class PrefixKvCache:
     evicted_pages : pages evicted so far.
     """
 
-    def __init__(self, pool: PagePool, max_bytes: int, spacing: int = SPACING) -> None:
+    def __init__(self, pool: CachePool, max_bytes: int, spacing: int = SPACING, grain: int = 1) -> None:
         self.pool = pool
+        self.grain = grain
         self.max_bytes = max_bytes
         self.spacing = spacing
         self.n_pages = 0
@@ -107,6 +124,8 @@ class PrefixKvCache:
         self._roots: dict[bytes, Node] = {}
         self._leaves: set[Node] = set()
         self._states: dict[int, CachedState] = {}  # by slot
+        self._held_bytes = 0  # of its pages
+        self._windowed = [i for i, group in enumerate(pool.groups) if group.reach.is_limited]
         self._clock = 0
         pool.reclaim_from(self.reclaim)
 
@@ -118,34 +137,75 @@ class PrefixKvCache:
     @property
     def memory_bytes(self) -> int:
         """Bytes of its pages and states, including those that sequences use, too."""
-        slot_bytes = 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_bytes
-        return self.n_pages * self.pool.stride + self.n_states * slot_bytes
+        return self._held_bytes + self.n_states * self._slot_bytes
 
     @property
-    def n_idle(self) -> int:
-        """Pages that no sequence uses; a state counts as the pages of its memory."""
+    def idle_bytes(self) -> int:
+        """Bytes of those that no sequence uses."""
         # copied at once: a thread that asks for metrics is not the one that changes them
-        states = sum(self._weight(state, only_free=True) for state in [*self._states.values()])
-        return states + sum(self.pool.references(node.page) == 1 for node in self.nodes())
+        states = sum(self._weight(Kind.STATE, state, only_free=True) for state in [*self._states.values()])
+        return states + sum(self._weight(Kind.LEAF, node, only_free=True) for node in self.nodes())
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
         """The longest cached prefix of ``tokens`` that a sequence can continue."""
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
         self._clock += 1
-        n, slot, marks = known, None, None
-        if self.pool.recurrent_states is not None:
-            state = last_state(path, known)
+        n, slot, marks = 0, None, None
+        if self.pool.recurrent_states is None:
+            n = next(self._continuable(path, known), 0)
+        else:
+            states = (s for node in path for s in node.states.values() if s.end <= known)
+            state = max((s for s in states if self._reaches(path, s.end)), key=_end, default=None)
             if state is not None:
-                state.used = self._clock
-                self.pool.recurrent_states.retain(state.slot)
-            n, slot = (0, None) if state is None else (state.end, state.slot)
+                n, slot, state.used = state.end, state.slot, self._clock
+                self.pool.recurrent_states.retain(slot)
             marks = self._marks(n, known, len(tokens))
-        path = path[: self.pool.pages_for(n)]
+        return Match(self._take(path[: self.pool.pages_for(n)], n), n, slot, marks)
+
+    def _continuable(self, path: list[Node], known: int) -> Iterator[int]:
+        """Numbers of tokens from which a prompt can go on, the highest first, one for each page."""
+        for n_pages in range(len(path), 0, -1):
+            n = min(known, n_pages * self.pool.page_size)
+            if self._reaches(path, n):
+                yield n
+
+    def _reaches(self, path: list[Node], n: int) -> bool:
+        """Whether all pages are there that a row at position ``n`` sees."""
+        for group in self._windowed:
+            first = self.pool.groups[group].reach.first_seen(n) // self.pool.page_size
+            for node in reversed(path[first : self.pool.pages_for(n)]):
+                if node.pages[group] == GIVEN_BACK:
+                    return False
+        return True
+
+    def _take(self, path: list[Node], n: int) -> list[list[int]]:
+        """References of the pages of a path that rows from position ``n`` on see, by group."""
         for node in path:
             node.used = self._clock
-        pages = [node.page for node in path]
-        self.pool.retain(pages)
-        return Match(pages, n, slot, marks)
+        found = []
+        for number, group in enumerate(self.pool.groups):
+            first = min(group.reach.first_seen(n) // self.pool.page_size, len(path))
+            pages = [node.pages[number] for node in path[first:]]
+            group.retain(pages)
+            found.append([GIVEN_BACK] * first + pages)
+            if group.reach.is_limited:
+                for node in path[first:]:
+                    node.seen = self._clock
+        return found
+
+    def known(self, key: bytes, tokens: Sequence[int]) -> tuple[list[list[int]], int, int]:
+        """The longest cached prefix of ``tokens`` whose pages a row behind it can see, which is not retained.
+
+        Its pages of each group, its tokens, and how many of those `match` would give.
+        """
+        path, most = walk(self._roots.get(key), tokens, self.pool.page_size)
+        n = next(self._continuable(path, most), 0)
+        path = path[: self.pool.pages_for(n)]
+        pages = [[node.pages[group] for node in path] for group in range(len(self.pool.groups))]
+        if self.pool.recurrent_states is None:
+            return pages, n, n
+        ends = (end for node in path for end in node.states if end <= n and self._reaches(path, end))
+        return pages, n, max(ends, default=0)
 
     def count(self, n_tokens: int, n_known: int) -> None:
         """Counts a prompt of ``n_tokens`` tokens with a cached prefix of ``n_known``."""
@@ -158,7 +218,7 @@ class PrefixKvCache:
         self,
         key: bytes,
         tokens: Sequence[int],
-        pages: list[int],
+        pages: Sequence[list[int]],
         after: Node | None = None,
         slot: int | None = None,
     ) -> Node | None:
@@ -169,6 +229,7 @@ class PrefixKvCache:
 
         Parameters
         ----------
+        pages : of each group; `GIVEN_BACK` for those that are gone.
         after : the result of an earlier call for a prefix of these tokens, to start from.
         slot : of the state after these tokens, which gets a reference if it is kept; None for none.
 
@@ -177,25 +238,28 @@ class PrefixKvCache:
         The last node whose page is full; None for none.
         """
         size = self.pool.page_size
-        if after is None or after.page < 0 or after.end > len(tokens):
+        if after is None or after.parent is None or after.end > len(tokens):
             after = None  # it was evicted, or lies beyond the tokens: start from the root
         node = after or self._roots.get(key) or Node(key=key)
         self._clock += 1
         node.used = self._clock
         for start in range(node.end, len(tokens), size):
             part = tuple(tokens[start : start + size])
+            own = [table[start // size] for table in pages]
             child, same = node.longest(part)
             if child is None or same < min(len(part), len(child.tokens)):
-                if not self._make_room(1):
+                if not self._make_room(self._bytes_of(own)):
                     break
-                child = self._add(node, part, pages[start // size])
-            elif same < len(part):  # a leaf with fewer tokens of this page
-                self.pool.retain([pages[start // size]])
-                self.pool.release([child.page])
-                child.tokens, child.page, child.end = part, pages[start // size], start + len(part)
+                node = self._add(node, part, own)
+                continue
+            child.used = self._clock  # so that making room does not evict it
+            if same < len(part):  # a leaf with fewer tokens of this page
+                if not self._make_room(self._bytes_of(own) - self._bytes_of(child.pages)):
+                    break
+                self._put(child, own)
+                child.tokens, child.end = part, start + len(part)
             elif len(part) == size:
-                self._exchange(pages, start // size, child.page)
-            child.used = self._clock
+                self._exchange(pages, start // size, child)
             node = child
         if slot is not None and node.end >= len(tokens):
             self._keep(node, len(tokens), slot)
@@ -206,9 +270,13 @@ class PrefixKvCache:
     def pin(self, key: bytes, tokens: Sequence[int]) -> PinnedPrefix | None:
         """Keeps a cached prefix until it is released; None if ``tokens`` are not all cached."""
         path, known = walk(self._roots.get(key), tokens, self.pool.page_size)
-        if not path or known < len(tokens):
+        if not path or known < len(tokens) or not self._reaches(path, known):
             return None
         pinned = {path[-1]}
+        for group in self._windowed:
+            # one token less for a text that merges with the last token
+            first = self.pool.groups[group].reach.first_seen(known - 1) // self.pool.page_size
+            pinned.update(path[first:])
         if self.pool.recurrent_states is not None:
             if known not in path[-1].states:
                 return None
@@ -216,29 +284,32 @@ class PrefixKvCache:
             pinned |= {before.node} if before is not None else set()
         return PinnedPrefix(pinned, known)
 
-    def reclaim(self, n: int) -> int:
-        """Evicts ``n`` pages that no sequence uses, or states of as much memory; returns how many."""
+    def reclaim(self, n_bytes: int) -> int:
+        """Evicts pages and states of so many bytes that no sequence uses; returns how many bytes."""
         self._clock += 1
-        return self._evict(n, only_free=True)
+        return self._evict(n_bytes, only_free=True)
 
     def clear(self) -> None:
         """Evicts everything that is not pinned."""
         self._clock += 1
-        self._evict(self._n_held, only_free=False)
+        self._evict(self.memory_bytes, only_free=False)
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes with a page."""
+        """All nodes but the roots."""
         waiting = [*self._roots.values()]
         while waiting:
             node = waiting.pop()
-            if node.page >= 0:
+            if node.parent is not None:
                 yield node
             for siblings in [*node.children.values()]:
                 waiting += siblings
 
-    def pages(self) -> list[int]:
-        """Its pages, one reference each."""
-        return [node.page for node in self.nodes()]
+    def pages(self) -> list[list[int]]:
+        """Its pages of each group, one reference each."""
+        return [
+            [node.pages[group] for node in self.nodes() if node.pages[group] != GIVEN_BACK]
+            for group in range(len(self.pool.groups))
+        ]
 
     def slots(self) -> list[int]:
         """The slots of its states, one reference each."""
@@ -247,7 +318,8 @@ class PrefixKvCache:
     def check_integrity(self) -> None:
         """Asserts that inner pages are full, leaves are listed, and pages and states are counted once."""
         found = list(self.nodes())
-        assert len(found) == self.n_pages
+        assert sum(page != GIVEN_BACK for node in found for page in node.pages) == self.n_pages
+        assert sum(self._bytes_of(node.pages) for node in found) == self._held_bytes
         assert {id(node) for node in found if not node.children} == {id(node) for node in self._leaves}
         for node in found:
             assert node.parent is not None
@@ -255,23 +327,25 @@ class PrefixKvCache:
             assert node.end == node.parent.end + len(node.tokens)
             assert len(node.tokens) == self.pool.page_size or not node.children
             assert 0 < len(node.tokens) <= self.pool.page_size
+            for group, page in enumerate(node.pages):
+                assert page != GIVEN_BACK or group in self._windowed, "only windows pass pages"
             for end, state in node.states.items():
                 assert state.node is node and state.end == end
                 assert node.parent.end < end <= node.end
         assert sorted(self.slots()) == sorted(self._states), "a state is kept twice, or not known"
-        assert self._n_held <= max(self._most, 0), "more is kept than may be"
+        assert self.memory_bytes <= max(self.max_bytes, 0), "more is kept than may be"
         assert all(root.children for root in self._roots.values()), "a tree without pages is kept"
 
     def _marks(self, start: int, known: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose states to keep; pages are cached up to ``known``.
 
-        Each is at the end of a page. A pass ends there, so none is near another.
+        Each is at the end of a page, and of a grain. A pass ends there, so none is near another.
         """
-        room = self.pool.max_pages - 2 * self._slot_pages  # a running sequence needs two slots
-        most = min(self._most, room) // self._slot_pages
-        if not most:
+        room = self.pool.limit.max_bytes - 2 * self._slot_bytes  # a running sequence needs two slots
+        most = min(self.max_bytes, room) // self._slot_bytes
+        if most < 1:
             return []
-        size = self.pool.page_size
+        size = max(self.pool.page_size, self.grain)
         spacing = max(self.spacing, size)
         while end // spacing > max(1, most // 2):  # the grid of a prompt takes at most half of the cache
             spacing *= 2
@@ -283,97 +357,137 @@ class PrefixKvCache:
             marks.append(last)
         return marks[1:]
 
-    def _exchange(self, pages: list[int], at: int, known: int) -> None:
-        """Replaces a sequence's page by the cached page of the same tokens."""
-        self.pool.retain([known])
-        self.pool.release([pages[at]])
-        pages[at] = known
+    def _exchange(self, pages: Sequence[list[int]], at: int, known: Node) -> None:
+        """Replaces a sequence's pages by cached ones of the same tokens, and adds those that are lacking."""
+        own = [table[at] for table in pages]
+        lacking = [GIVEN_BACK if cached != GIVEN_BACK else page for page, cached in zip(own, known.pages)]
+        if self._bytes_of(lacking) and self._make_room(self._bytes_of(lacking)):
+            self._put(
+                known, [cached if page == GIVEN_BACK else page for page, cached in zip(lacking, known.pages)]
+            )
+            known.seen = self._clock
+        for group, table, page, cached in zip(self.pool.groups, pages, own, known.pages):
+            if GIVEN_BACK not in (page, cached) and page != cached:
+                group.retain([cached])
+                group.release([page])
+                table[at] = cached
+
+    def _put(self, node: Node, pages: list[int]) -> None:
+        """Gives a node other pages."""
+        for group, page in zip(self.pool.groups, pages):
+            group.retain([page] if page != GIVEN_BACK else [])
+        self._drop(node, range(len(node.pages)))
+        node.pages = pages
+        self.n_pages += sum(page != GIVEN_BACK for page in pages)
+        self._held_bytes += self._bytes_of(pages)
+
+    def _drop(self, node: Node, groups: Iterable[int]) -> None:
+        """Gives up a node's pages of some groups."""
+        for group in groups:
+            if node.pages[group] != GIVEN_BACK:
+                self.pool.groups[group].release([node.pages[group]])
+                node.pages[group] = GIVEN_BACK
+                self.n_pages -= 1
+                self._held_bytes -= self.pool.groups[group].stride
+
+    def _bytes_of(self, pages: Iterable[int]) -> int:
+        """Bytes of pages, one of each group."""
+        return sum(g.stride for g, page in zip(self.pool.groups, pages) if page != GIVEN_BACK)
 
     def _keep(self, node: Node, end: int, slot: int) -> None:
         """Adds a state, if there is room and it is not cached yet."""
         assert self.pool.recurrent_states is not None
-        if end not in node.states and slot not in self._states and self._make_room(self._slot_pages):
+        if end not in node.states and slot not in self._states and self._make_room(self._slot_bytes):
             self.pool.recurrent_states.retain(slot)
             node.states[end] = self._states[slot] = CachedState(node, end, slot, self._clock)
         elif end in node.states:
             node.states[end].used = self._clock
 
     @property
-    def _slot_pages(self) -> int:
-        """Pages of a state's memory."""
-        return 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_pages
+    def _slot_bytes(self) -> int:
+        """Bytes of a state."""
+        return 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_bytes
 
-    @property
-    def _n_held(self) -> int:
-        """Pages in the cache; a state counts as the pages of its memory."""
-        return self.n_pages + self.n_states * self._slot_pages
-
-    @property
-    def _most(self) -> int:
-        """Limit of `_n_held`."""
-        return self.max_bytes // self.pool.stride
-
-    def _add(self, parent: Node, tokens: Tokens, page: int) -> Node:
-        node = Node(tokens, page, parent, end=parent.end + len(tokens))
-        self.pool.retain([page])
+    def _add(self, parent: Node, tokens: Tokens, pages: list[int]) -> Node:
+        node = Node(tokens, [], parent, end=parent.end + len(tokens), used=self._clock, seen=self._clock)
+        self._put(node, pages)
         parent.children.setdefault(tokens[0], []).append(node)
         if parent.parent is None:
             self._roots[parent.key] = parent
         self._leaves.discard(parent)
         self._leaves.add(node)
-        self.n_pages += 1
         return node
 
-    def _make_room(self, n: int) -> bool:
-        """Whether there is room for ``n`` more pages, after evicting others."""
-        over = self._n_held + n - self._most
-        if over > 0 and n <= self._most:
+    def _make_room(self, n_bytes: int) -> bool:
+        """Whether there is room for so many bytes more, after evicting others."""
+        over = self.memory_bytes + n_bytes - self.max_bytes
+        if over > 0 and n_bytes <= self.max_bytes:
             self._evict(over, only_free=False)
-        return self._n_held + n <= self._most
+        return self.memory_bytes + n_bytes <= self.max_bytes
 
-    def _evict(self, n: int, only_free: bool) -> int:
-        """Evicts ``n`` pages, leaves first, or states of as much memory; nothing pinned or just used.
+    def _evict(self, n_bytes: int, only_free: bool) -> int:
+        """Evicts pages, leaves first, or states of so many bytes; nothing pinned or just used.
 
-        Evicts a few more leaves, because every call scans all leaves. Returns how many pages."""
+        Evicts a few more pages, because every call scans all leaves. Returns how many bytes."""
 
-        def may_go(item: Node | CachedState) -> bool:
+        def may_go(kind: Kind, item: Node | CachedState) -> bool:
             node = item.node if isinstance(item, CachedState) else item
-            return not node.pins and item.used < self._clock and self._weight(item, only_free) > 0
+            weight = self._weight(kind, item, only_free)
+            return (
+                not node.pins
+                and _time(kind, item) < self._clock
+                and (weight > 0 or (kind is Kind.LEAF and not self._bytes_of(node.pages)))
+            )
 
-        def entry(item: Node | CachedState) -> tuple[int, bool, int, int, Node | CachedState]:
-            return item.used, isinstance(item, CachedState), -item.end, id(item), item
+        def entry(kind: Kind, item: Node | CachedState) -> tuple[int, Kind, int, int, Node | CachedState]:
+            return _time(kind, item), kind, -item.end, id(item), item
 
-        items: list[Node | CachedState] = [*self._leaves, *self._states.values()]
-        heap = [entry(item) for item in items if may_go(item)]
+        items: list[tuple[Kind, Node | CachedState]] = [(Kind.LEAF, leaf) for leaf in self._leaves]
+        items += [(Kind.STATE, state) for state in self._states.values()]
+        if self._windowed:
+            items += [(Kind.WINDOWS, node) for node in self.nodes() if node.children]
+        heap = [entry(kind, item) for kind, item in items if may_go(kind, item)]
         heapq.heapify(heap)
-        given, cushion = 0, self.n_pages // 32
-        while heap and given < n + cushion:
-            item = heapq.heappop(heap)[-1]
+        given, cushion = 0, self.n_pages // 32 * self.pool.groups[0].stride
+        while heap and given < n_bytes + cushion:
+            _, kind, _, _, item = heapq.heappop(heap)
             if isinstance(item, CachedState):
-                if given >= n:
+                if given >= n_bytes:
                     break
                 if item.slot in self._states:  # not evicted with its page
-                    given += self._weight(item, only_free)
+                    given += self._weight(kind, item, only_free)
                     self._forget(item)
                 continue
-            if given >= n and item.states:
+            if given >= n_bytes and item.states:
                 break
             parent = item.parent
-            assert parent is not None
-            given += 1 + sum(self._weight(state, only_free) for state in item.states.values())
+            if parent is None or (kind is Kind.WINDOWS and not item.children):
+                continue  # it was evicted, or will be, as a leaf
+            given += self._weight(kind, item, only_free)
+            if kind is Kind.WINDOWS:
+                n_before = self.n_pages
+                self._drop(item, self._windowed)
+                self.evicted_pages += n_before - self.n_pages
+                continue
+            given += sum(self._weight(Kind.STATE, state, only_free) for state in item.states.values())
             self._remove(item, parent)
-            self.evicted_pages += 1
-            if parent.page >= 0 and not parent.children and may_go(parent):
-                heapq.heappush(heap, entry(parent))
+            if parent.parent is not None and not parent.children and may_go(Kind.LEAF, parent):
+                heapq.heappush(heap, entry(Kind.LEAF, parent))
         return given
 
-    def _weight(self, item: Node | CachedState, only_free: bool) -> int:
-        """Pages of memory that an eviction releases; with ``only_free``, 0 for what a sequence uses."""
+    def _weight(self, kind: Kind, item: Node | CachedState, only_free: bool) -> int:
+        """Bytes of memory that an eviction releases; with ``only_free``, 0 for what a sequence uses."""
         if isinstance(item, Node):
-            return 0 if only_free and self.pool.references(item.page) > 1 else 1
+            groups = self._windowed if kind is Kind.WINDOWS else range(len(item.pages))
+            found = ((self.pool.groups[group], item.pages[group]) for group in groups)
+            return sum(
+                group.stride
+                for group, page in found
+                if page != GIVEN_BACK and not (only_free and group.references(page) > 1)
+            )
         assert self.pool.recurrent_states is not None
         held = only_free and self.pool.recurrent_states.references(item.slot) > 1
-        return 0 if held else self.pool.recurrent_states.slot_pages
+        return 0 if held else self._slot_bytes
 
     def _forget(self, state: CachedState) -> None:
         assert self.pool.recurrent_states is not None
@@ -393,6 +507,16 @@ class PrefixKvCache:
                 self._roots.pop(parent.key, None)
             else:
                 self._leaves.add(parent)
-        self.pool.release([node.page])
-        node.page, node.parent = -1, None
-        self.n_pages -= 1
+        n_before = self.n_pages
+        self._drop(node, range(len(node.pages)))
+        self.evicted_pages += n_before - self.n_pages
+        node.parent = None
+
+
+def _time(kind: Kind, item: Node | CachedState) -> int:
+    """When it was last used."""
+    return item.seen if isinstance(item, Node) and kind is Kind.WINDOWS else item.used
+
+
+def _end(state: CachedState) -> int:
+    return state.end

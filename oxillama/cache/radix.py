@@ -1,4 +1,4 @@
-"""Nodes of the prefix cache's radix tree: a page each, and recurrent states after some of its tokens."""
+"""Nodes of the prefix cache's radix tree: a page of each group, and states after some of its tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ class CachedState:
 
 @dataclass(eq=False)
 class Node:
-    """A page of the tree. Roots and evicted nodes have none (-1)."""
+    """The tokens of a page, and the page of each group. Roots have no pages, evicted nodes no parent.
+
+    A page that only rows within a window see may be missing (`GIVEN_BACK`).
+    """
 
     tokens: Tokens = ()
-    page: int = -1
+    pages: list[int] = field(default_factory=list)
     parent: Node | None = None
     key: bytes = b""  # of the tree, at its root
     end: int = 0  # tokens from the root, its own included
     used: int = 0  # time of the last use, on the cache's clock
+    seen: int = 0  # time of the last use of its pages of windowed groups
     pins: int = 0
     children: dict[int, list[Node]] = field(default_factory=dict)  # by their first token
     states: dict[int, CachedState] = field(default_factory=dict)  # by their end, a position in this page

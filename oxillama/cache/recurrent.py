@@ -14,10 +14,12 @@ If such a pass fails or is cancelled, the state is lost and all tokens run again
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from oxillama.cache.kv import PagedKvCache
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import ConfigError
 from oxillama.models.batch import StatePart
@@ -26,6 +28,7 @@ CHECKPOINTS = 6
 """Most checkpoints of a sequence."""
 CHECKPOINT_BYTES = 32 << 20
 """Most bytes of a sequence's checkpoints."""
+NOTHING = np.empty(0, np.uint8)
 
 
 class RecurrentCache(PagedKvCache):
@@ -44,9 +47,9 @@ class RecurrentCache(PagedKvCache):
     """
 
     def __init__(
-        self, pool: PagePool, states: RecurrentStatePool, max_checkpoints: int = CHECKPOINTS
+        self, pool: CachePool, states: RecurrentStatePool, max_checkpoints: int = CHECKPOINTS
     ) -> None:
-        super().__init__(pool)
+        super().__init__(pool, max_checkpoints > 0)
         self.states = states
         self.max_checkpoints = min(max_checkpoints, CHECKPOINT_BYTES // max(1, states.slot_bytes))
         self.checkpoints: list[tuple[int, int]] = []
@@ -89,7 +92,7 @@ class RecurrentCache(PagedKvCache):
         """The slot of the state after ``n_tokens`` tokens, None without one."""
         return next((slot for n, slot in self.checkpoints if n == n_tokens), None)
 
-    def adopt(self, pages: list[int], n_tokens: int, slot: int | None = None) -> None:
+    def adopt(self, pages: Sequence[list[int]], n_tokens: int, slot: int | None = None) -> None:
         """As `PagedKvCache.adopt`; the caller gives up its reference to the slot, too."""
         super().adopt(pages, n_tokens)
         assert not self.checkpoints and (slot is None) == (n_tokens == 0)
@@ -108,17 +111,18 @@ class RecurrentCache(PagedKvCache):
         return int(self._next is None and not self._in_place)
 
     def shortage(self, start: int, end: int, n_open: int = 0) -> int:
-        """Pages that `reserve` would allocate; slots and records count as the pages of their memory."""
+        """Bytes that `reserve` would allocate, those of slots and records included."""
+        pages = super().shortage(start, end)
         if start >= end:
-            return self._missing(start, end)
-        records = self.states.records.slot_pages * min(n_open, end - start)
-        return self._missing(start, end) + self.states.slot_pages * self._missing_slots() + records
+            return pages
+        records = self.states.records.slot_bytes * min(n_open, end - start)
+        return pages + self.states.slot_bytes * self._missing_slots() + records
 
-    def demand(self, start: int, end: int, shared: bool) -> int:
+    def demand(self, start: int, end: int, rows: int, shared: bool) -> int:
         """As `PagedKvCache.demand`; a slot that is kept or shared needs a second one for the next pass."""
         held = bool(self.checkpoints) + (self._next is not None)
         two = bool(self.max_checkpoints) or shared or (bool(self.checkpoints) and not self._in_place)
-        return self._missing(start, end) + self.states.slot_pages * max(0, 1 + two - held)
+        return super().demand(start, end, rows, shared) + self.states.slot_bytes * max(0, 1 + two - held)
 
     def reserve(self, start: int, end: int, n_open: int = 0) -> None:
         """Also allocates the slot and the records that the next pass writes.
@@ -142,9 +146,13 @@ class RecurrentCache(PagedKvCache):
             raise
         self._next_settled = max(self.settled, end - n_open)
 
-    def drop_checkpoints(self) -> bool:
-        """Frees all states but the present one; whether there were any."""
-        found = len(self.checkpoints) > 1
+    def give_back(self, n_tokens: int) -> None:
+        """As `PagedKvCache.give_back`; what runs again after the present state needs its pages, too."""
+        super().give_back(min(n_tokens, self.settled))
+
+    def drop_checkpoints(self, n_tokens: int) -> bool:
+        """Frees also all states but the present one; whether there was any."""
+        found = super().drop_checkpoints(self.settled) or len(self.checkpoints) > 1
         while len(self.checkpoints) > 1:
             self._drop()
         return found
@@ -214,54 +222,56 @@ class RecurrentCache(PagedKvCache):
             self._cut_records(0, len(self.records))
         # without a state, after a pass in place, records are of no use
         self._cut_records(n_tokens - self.settled if self.checkpoints else 0, len(self.records))
-        return super().truncate(self.length)
+        kept = super().truncate(self.length)
+        if kept < self.length:  # its pages were given back
+            return self.truncate(kept)
+        return kept
 
     def fork(self, n_tokens: int) -> tuple[RecurrentCache, int]:
         """A second sequence that shares pages, slots and records, and its tokens; nothing is copied."""
         other = RecurrentCache(self.pool, self.states, self.max_checkpoints)
         other.checkpoints = [mark for mark in self.checkpoints if mark[0] <= n_tokens]
-        for _, slot in other.checkpoints:
-            self.states.retain(slot)
         if other.settled == self.settled:
             other.records = self.records[: n_tokens - self.settled]
+        if other._share(self, other.length) < other.length:
+            other.checkpoints, other.records = [], []
+        for _, slot in other.checkpoints:
+            self.states.retain(slot)
         for number in other.records:
             self.states.records.retain(number)
-        other.pages = self.pages[: self.pool.pages_for(other.length)]
-        self.pool.retain(other.pages)
         return other, other.length
 
-    def snapshot(self, n_tokens: int) -> np.ndarray:
-        """uint8 (bytes,): the pages of the first ``n_tokens`` tokens, then the state after them.
+    def snapshot(self, n_tokens: int) -> list[np.ndarray]:
+        """The pages of each group, then the state after ``n_tokens`` tokens as uint8 (bytes,).
 
         Raises ConfigError where the state is that of another number of tokens.
         """
         if n_tokens != self.settled:
             raise ConfigError(f"snapshot: expected {self.settled} tokens, as the state has, got {n_tokens}")
-        pages = super().snapshot(n_tokens).reshape(-1)
-        if not self.checkpoints:
-            return pages
-        return np.concatenate([pages, self.states.slot(self.checkpoints[-1][1]).view(np.uint8)])
+        state = self.states.slot(self.checkpoints[-1][1]).view(np.uint8) if self.checkpoints else NOTHING
+        return [*super().snapshot(n_tokens), state.copy()]
 
-    def restore(self, data: np.ndarray, n_tokens: int) -> None:
-        """Replaces pages and state by those of a `snapshot`. Raises ConfigError, KvCacheFullError."""
-        n_pages, size = self.pool.pages_for(n_tokens), self.pool.page_bytes
-        expected = n_pages * size + (self.states.slot_bytes if n_tokens else 0)
-        if data.dtype != np.uint8 or data.shape != (expected,):
-            found = f"{data.dtype} {data.shape}"
-            raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n_tokens} tokens, got {found}")
+    def restore(self, data: Sequence[np.ndarray], n_tokens: int) -> None:
+        """Replaces pages and state by those of a `snapshot`. Raises KvCacheFullError."""
+        *pages, state = data
         slot = self.states.allocate() if n_tokens else None
         try:
-            super().restore(data[: n_pages * size].reshape(n_pages, size), n_tokens)
+            super().restore(pages, n_tokens)
         except BaseException:
             if slot is not None:
                 self.states.release(slot)
             raise
         if slot is not None:
-            self.states.slot(slot).view(np.uint8)[:] = data[n_pages * size :]
+            self.states.slot(slot).view(np.uint8)[:] = state
             self.checkpoints = [(n_tokens, slot)]
 
 
-def new_cache(pool: PagePool, checkpoints: int) -> PagedKvCache:
-    """An empty cache for one sequence, with at most so many checkpoints if the model is recurrent."""
+def new_cache(pool: CachePool, checkpoints: int) -> PagedKvCache:
+    """An empty cache for one sequence, with at most so many checkpoints if the model is recurrent.
+
+    Without checkpoints, it keeps no pages either that windows have passed.
+    """
     states = pool.recurrent_states
-    return PagedKvCache(pool) if states is None else RecurrentCache(pool, states, checkpoints)
+    return (
+        PagedKvCache(pool, checkpoints > 0) if states is None else RecurrentCache(pool, states, checkpoints)
+    )

@@ -5,32 +5,14 @@ What entered the states with one token is a *record*, a slot of a pool of its ow
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 import numpy as np
 
 from oxillama._kernels.memory import aligned_empty
-from oxillama.errors import ConfigError, KvCacheFullError
-
-
-class PageLimit(Protocol):
-    """The memory limit that slots share with pages of keys and values; see `PagePool`."""
-
-    stride: int
-    max_pages: int
-
-    @property
-    def n_available(self) -> int:
-        """Pages that can still be allocated."""
-
-    def can_allocate(self, n: int) -> bool:
-        """Whether ``n`` pages can be allocated, once others have released what they can spare."""
-
-    def make_room(self, n: int) -> None:
-        """Returns unused memory to the system if ``n`` more pages would exceed the limit."""
+from oxillama.cache.memory_limit import MemoryLimit
+from oxillama.errors import KvCacheFullError
 
 
 class SlotPool:
@@ -40,28 +22,24 @@ class SlotPool:
 
     Parameters
     ----------
-    pool : the pages that share their limit with the slots.
+    limit : of memory, which pages share.
     floats : size of a slot.
     what : they hold.
     """
 
-    def __init__(self, pool: PageLimit, floats: int, what: str) -> None:
-        self.pool: PageLimit = weakref.proxy(pool)  # the pool refers to its slots
+    def __init__(self, limit: MemoryLimit, floats: int, what: str) -> None:
+        self.limit = limit
         self.floats = floats
         self.what = what
         self._slots: list[np.ndarray | None] = []
         self._references: list[int] = []
         self._free: list[int] = []  # with memory
         self._bare: list[int] = []  # without
+        limit.share_with(self.shrink_to_fit)
 
     @property
     def slot_bytes(self) -> int:
         return 4 * self.floats
-
-    @property
-    def slot_pages(self) -> int:
-        """Pages of a slot's memory, rounded up."""
-        return -(-self.slot_bytes // self.pool.stride)
 
     @property
     def n_live(self) -> int:
@@ -78,16 +56,6 @@ class SlotPool:
         """Slots that somebody holds."""
         return self.n_live - len(self._free)
 
-    @property
-    def live_pages(self) -> int:
-        """Pages of the memory that slots have."""
-        return self.n_live * self.slot_pages
-
-    @property
-    def used_pages(self) -> int:
-        """Pages of the memory of slots that somebody holds."""
-        return self.n_used * self.slot_pages
-
     def allocate(self) -> int:
         """A slot with one reference and any content.
 
@@ -95,18 +63,18 @@ class SlotPool:
         ------
         KvCacheFullError : the pool has no room for it, or the system no memory.
         """
-        if not self.pool.can_allocate(self.slot_pages):
-            available = self.pool.n_available * self.pool.stride
+        if not self.limit.can_allocate(self.slot_bytes):
             expected = f"{self.slot_bytes} free bytes for a {self.what}"
-            raise KvCacheFullError(f"kv cache: expected {expected}, got {available}")
+            raise KvCacheFullError(f"kv cache: expected {expected}, got {self.limit.available}")
         if not self._free:
             self._grow()
         number = self._free.pop()
         self._references[number] = 1
+        self.limit.used += self.slot_bytes
         return number
 
     def _grow(self) -> None:
-        self.pool.make_room(self.slot_pages)
+        self.limit.make_room(self.slot_bytes)
         try:
             memory = aligned_empty(self.slot_bytes).view(np.float32)
         except MemoryError as error:
@@ -118,6 +86,7 @@ class SlotPool:
             self._slots.append(None)
             self._references.append(0)
         self._slots[number] = memory
+        self.limit.live += self.slot_bytes
         self._free.append(number)
 
     def references(self, number: int) -> int:
@@ -141,11 +110,13 @@ class SlotPool:
         self._references[number] -= 1
         if not self._references[number]:
             self._free.append(number)
+            self.limit.used -= self.slot_bytes
 
     def shrink_to_fit(self) -> None:
         """Gives the memory of free slots back to the system."""
         for number in self._free:
             self._slots[number] = None
+        self.limit.live -= len(self._free) * self.slot_bytes
         self._bare += self._free
         self._free = []
 
@@ -166,45 +137,20 @@ class RecurrentStatePool(SlotPool):
 
     Parameters
     ----------
-    pool : the pages that share their limit with the slots.
+    limit : of memory, which pages share.
     floats : size of a state.
     record_floats : size of a record.
 
     Attributes
     ----------
     records : slots of one record each.
-
-    Raises
-    ------
-    ConfigError : two states and a page exceed that limit, so no sequence could run.
     """
 
-    def __init__(self, pool: PageLimit, floats: int, record_floats: int = 0) -> None:
-        super().__init__(pool, floats, "recurrent state")
-        self.records = SlotPool(pool, record_floats, "record")
-        if 2 * self.slot_pages + 1 > pool.max_pages:
-            needed, most = 2 * self.slot_bytes + pool.stride, pool.max_pages * pool.stride
-            raise ConfigError(
-                f"kv_memory_limit: expected at least {needed} bytes, for two recurrent states and a page of"
-                f" a sequence, got {most}"
-            )
+    def __init__(self, limit: MemoryLimit, floats: int, record_floats: int = 0) -> None:
+        super().__init__(limit, floats, "recurrent state")
+        self.records = SlotPool(limit, record_floats, "record")
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of memory the states and records hold."""
         return super().memory_bytes + self.records.memory_bytes
-
-    @property
-    def live_pages(self) -> int:
-        """Pages of the memory that states and records have."""
-        return super().live_pages + self.records.live_pages
-
-    @property
-    def used_pages(self) -> int:
-        """Pages of the memory of states and records that somebody holds."""
-        return super().used_pages + self.records.used_pages
-
-    def shrink_to_fit(self) -> None:
-        """Gives the memory of free states and records back to the system."""
-        super().shrink_to_fit()
-        self.records.shrink_to_fit()

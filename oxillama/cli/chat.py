@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oxillama import ChatTemplateError, ConfigError, OxiLlamaError
@@ -15,6 +16,7 @@ from oxillama.cli.conversation import Conversation
 from oxillama.cli.generate import load_engine, show
 from oxillama.cli.message_input import MessageInput
 from oxillama.cli.sessions import KeptSession, add_session_option
+from oxillama.cli.verify import add_receipt_option, receipt_wanted, write_receipt
 
 if TYPE_CHECKING:
     from oxillama import GenerationOptions, InferenceEngine, TokenizerBridge
@@ -49,6 +51,7 @@ def add_commands(commands: Any) -> None:
         f"{', '.join(CHAT_FORMATS)} (default: the file's default template)",
     )
     add_session_option(chat)
+    add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
     options.add_generation_options(chat, max_tokens=1024)
     options.add_engine_options(chat)
     options.add_sampler_options(chat)
@@ -56,7 +59,7 @@ def add_commands(commands: Any) -> None:
 
 
 def run_chat(args: argparse.Namespace) -> int:
-    chosen = options.generation_options(args)
+    chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
     engine = load_engine(options.engine_config(args, args.model), args)
     tokenizer = chat_tokenizer(engine, args.template)
     conversation = Conversation(args.system)
@@ -95,6 +98,7 @@ def converse(
                 prompt = tokenizer.encode_chat(conversation.asking(text))
                 generation = (engine if kept is None else kept).stream(prompt, chosen)
                 show(generation, args)
+                write_receipt(generation, args)
                 if generation.text or generation.finish_reason != "cancelled":
                     conversation.add(text, generation.text)
         except KeyboardInterrupt:  # between two answers: nothing was said

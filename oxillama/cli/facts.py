@@ -213,7 +213,7 @@ def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
         "tables": found.table_bytes,
         "kv_per_token": found.kv_bytes,
         "context": spec.context_length,
-        "kv_at_context": {kind: n * spec.context_length for kind, n in found.kv_bytes.items()},
+        "kv_at_context": found.kv_context_bytes,
         "state": found.state_bytes,
     }
 

@@ -105,6 +105,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
     "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
+    "prefix_cache_dir": {"type": str, "metavar": "FOLDER"},
     "trace": {"type": str, "metavar": "FILE"},
 }
 """How argparse parses the fields whose types do not say how, or whose values need a name of their own."""

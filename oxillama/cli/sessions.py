@@ -37,13 +37,18 @@ class KeptSession:
 
     Raises
     ------
-    ConfigError : the file cannot be written, is of the other command, or has other adapters.
+    ConfigError : the file cannot be written, is of the other command, or has other adapters; or the engine
+        keeps prompts in a folder, which a session does not use.
     SnapshotIncompatible, ModelFileError : it is damaged, does not fit the engine, or cannot be read.
     """
 
     def __init__(self, engine: InferenceEngine, path: str, kind: str) -> None:
-        from oxillama.engine.snapshots import read
+        from oxillama.engine.restoring import read
 
+        if engine.config.prefix_cache_dir is not None:
+            raise ConfigError(
+                "--prefix-cache-dir: cannot be combined with --session, which keeps what it ran"
+            )
         self.path, self.kind = path, kind
         check_writable("--session", Path(path))
         self.notes: dict[str, Any] = {}

@@ -28,11 +28,14 @@ def add_commands(commands: Any) -> None:
 def run_snapshot(args: argparse.Namespace) -> int:
     from oxillama.session.container import read_header
     from oxillama.session.snapshot import EngineSnapshot, ModelFacts
+    from oxillama.session.speculative import KIND, SpeculativeEngineSnapshot
 
     facts = read_header(args.file)
+    is_pair = facts.get("kind") == KIND
     if args.check:
         try:
-            EngineSnapshot.deserialize(Path(args.file).read_bytes())
+            data = Path(args.file).read_bytes()
+            (SpeculativeEngineSnapshot.decode if is_pair else EngineSnapshot.deserialize)(data)
         except OSError as error:
             raise ModelFileError(f"{args.file}: cannot be read: {error.strerror or error}") from error
     if args.json:
@@ -42,15 +45,17 @@ def run_snapshot(args: argparse.Namespace) -> int:
 
     with refusals():
         model = ModelFacts.of(facts.get("model"))
+        draft = ModelFacts.of(facts.get("draft")) if is_pair else None
     settings = ", ".join(f"{name} {value}" for name, value in model.fingerprint.settings)
     rows = {
         "kind": facts.get("kind"),
         "written by": f"oxillama {facts.get('library')}",
         "model": f"{model.name or model.architecture} ({model.architecture})",
         "model file": model.path or None,
+        "drafts with": None if draft is None else draft.path or draft.name or draft.architecture,
         "fingerprint": f"{model.fingerprint.display()} ({settings})",
         "tokens": f"{facts.get('n_tokens')}, of which {facts.get('n_cached')} were run",
-        "keys and values": f"{model.kv_type}, {human_bytes(model.position_bytes)} a token",
+        "keys and values": f"{model.kv_type}, {human_bytes(sum(model.kv_bytes(int(facts['n_cached']))))}",
         "recurrent state": human_bytes(4 * model.state_floats) if model.state_floats else None,
         "adapters": ", ".join(map(adapter_words, facts.get("adapters") or ())) or None,
         "checksums": "right" if args.check else None,

@@ -25,7 +25,7 @@ def add_commands(commands: Any) -> None:
         description="Checks that a text follows from what its receipt names: runs prompt and text through "
         "the model in one pass and chooses each token again. The exit code is 0 if it does, else 1.",
     )
-    verify.add_argument("receipt", metavar="RECEIPT", help="file that run --receipt wrote")
+    verify.add_argument("receipt", metavar="RECEIPT", help="file that --receipt wrote")
     verify.add_argument(
         "--model", metavar="MODEL", required=True, help="GGUF file that the text was made with"
     )
@@ -60,13 +60,13 @@ def run_verify(args: argparse.Namespace) -> int:
     return 0 if found else DIFFERS
 
 
-def add_receipt_option(parser: argparse.ArgumentParser) -> None:
+def add_receipt_option(parser: argparse.ArgumentParser, what: str = "write a receipt") -> None:
     """--receipt FILE, of the commands that generate."""
     parser.add_argument(
         "--receipt",
         dest="receipt_path",
         metavar="FILE",
-        help="write a receipt, with which oxillama verify checks the text",
+        help=f"{what}, with which oxillama verify checks the text",
     )
 
 

@@ -10,12 +10,18 @@ from typing import Protocol, runtime_checkable
 from oxillama.config import EngineConfig, GenerationOptions, checks
 from oxillama.engine.drafters import ModelDrafter
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.generation import text_of
+from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
+from oxillama.engine.plain import engine_of
 from oxillama.engine.prompts import Prompt
+from oxillama.engine.restoring import check_fits, read_bytes
 from oxillama.engine.session import Session
+from oxillama.engine.snapshots import Taken, snapshot_of, write
 from oxillama.engine.speculation import Speculation
 from oxillama.errors import ConfigError, RewindNotSupported
+from oxillama.session.snapshot import EngineSnapshot
+from oxillama.session.speculative import SpeculativeEngineSnapshot
+from oxillama.session.values import refusals
 from oxillama.speculative.token_map import same_tokens
 
 
@@ -44,6 +50,8 @@ class SpeculativeConfig:
             config = checks.instance(name, getattr(self, name), EngineConfig)
             if config.speculate is not None:
                 raise ConfigError(f"{name}: expected no speculate beside a draft, got {config.speculate!r}")
+        if self.draft.prefix_cache_dir is not None:
+            raise ConfigError("draft: expected no prefix_cache_dir, which only the target's prompts use")
         n = checks.integer("num_speculative", self.num_speculative, 1, 64)
         object.__setattr__(self, "num_speculative", n)
         if self.seed is not None:
@@ -61,19 +69,33 @@ class SpeculativeEngine:
     """
 
     def __init__(self, config: SpeculativeConfig) -> None:
-        self.config = checks.instance("config", config, SpeculativeConfig)
+        checks.instance("config", config, SpeculativeConfig)
         seed = config.target.seed if config.seed is None else config.seed
         for name, options in (("target", config.target), ("draft", config.draft)):
             if options.model_path is None:
                 raise ConfigError(f"{name}: expected a model_path, got None")
-        self.target = InferenceEngine(replace(config.target, seed=seed))
-        path = os.fspath(config.draft.model_path)  # type: ignore[arg-type]
-        self._draft = draft = LoadedModel(path, config.draft)
-        tokenizer = self.target.tokenizer
-        if not same_tokens(draft.tokenizer, tokenizer):
-            raise ConfigError(f"draft: expected the tokens of the target, got others in {path}")
-        ends = tokenizer.eog_ids
-        self._drafter = ModelDrafter(path, draft.runner, tokenizer.n_vocab, ends, draft.context_size)
+        self._set_up(config, InferenceEngine(replace(config.target, seed=seed)))
+
+    def _set_up(self, config: SpeculativeConfig, target: InferenceEngine) -> None:
+        """Loads the draft model beside the target, which is closed if it cannot be."""
+        self.config, self.target = config, target
+        self._generation: Generation | None = None
+        self._begun: EngineSnapshot | None = None
+        try:
+            path = os.fspath(config.draft.model_path)  # type: ignore[arg-type]
+            self._draft = draft = LoadedModel(path, config.draft)
+            tokenizer = target.tokenizer
+            if not same_tokens(draft.tokenizer, tokenizer):
+                draft.close()
+                raise ConfigError(f"draft: expected the tokens of the target, got others in {path}")
+            ends = tokenizer.eog_ids
+            self._drafter = ModelDrafter(path, draft.runner, tokenizer.n_vocab, ends, draft.context_size)
+        except BaseException:
+            target.close()
+            raise
+
+    def _speculation(self) -> Speculation:
+        return Speculation(self._drafter, self.config.num_speculative)
 
     def generate(
         self, prompt: Prompt, max_tokens: int = 256, callback: Callable[[str], object] | None = None
@@ -81,8 +103,103 @@ class SpeculativeEngine:
         """The text that the target gives alone; parameters and errors as of `InferenceEngine.generate`."""
         options = GenerationOptions(sampler=self.target.config.sampler, max_tokens=max_tokens)
         tokens = self.target.model.prompt_tokens(prompt, free=1)
-        speculation = Speculation(self._drafter, self.config.num_speculative)
-        return text_of(self.target._stream_drafted(tokens, options, speculation, callback).result())
+        generation = self.target._stream_drafted(tokens, options, self._speculation(), callback)
+        return self._whole(generation)
+
+    def _whole(self, generation: Generation) -> str:
+        self._generation = generation
+        return text_of(generation.result())
+
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    def _taken(self) -> SpeculativeEngineSnapshot:
+        taken = None
+        if self._generation is not None and self._generation.is_running:
+            try:
+                taken = self._generation._taken()
+            except ConfigError:  # it has ended meanwhile
+                if self._generation.is_running:
+                    raise
+        if taken is None:
+            taken = self._begun or self.target._taken()
+        draft = snapshot_of(self._draft, Taken.none(self._draft.pool), "engine", None)
+        return SpeculativeEngineSnapshot(taken, draft, self.config.num_speculative)
+
+    def snapshot(self, *, compress: bool = False) -> bytes:
+        """The text that was begun last, if it has not ended, for `finish`; else the engine.
+
+        To be called from a callback, or from another thread. Raises ConfigError for an option that cannot be
+        saved.
+        """
+        return self._taken().encode(compress=compress)
+
+    def snapshot_to_file(self, path: str | os.PathLike[str], *, compress: bool = False) -> None:
+        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        write(path, self._taken().pieces(compress))
+
+    @classmethod
+    def resume(
+        cls,
+        data: bytes | bytearray | memoryview,
+        target_model_path: str | os.PathLike[str] | None = None,
+        draft_model_path: str | os.PathLike[str] | None = None,
+    ) -> SpeculativeEngine:
+        """Two engines like those that a snapshot was taken of.
+
+        Parameters
+        ----------
+        target_model_path, draft_model_path : where the models are now; None for where they were.
+
+        Raises
+        ------
+        SpecSnapshotIncompatible : it is damaged; SnapshotIncompatible : it does not fit.
+        ModelFingerprintMismatch : one of the models is another one.
+        """
+        snapshot = SpeculativeEngineSnapshot.decode(data)
+        target = InferenceEngine.resume(snapshot.target, target_model_path)
+        try:
+            with refusals():
+                draft = engine_of(snapshot.draft.engine)
+            path = snapshot.draft.model.path if draft_model_path is None else draft_model_path
+            if not path:
+                raise ConfigError("draft_model_path: expected a path, for a draft model from bytes")
+            config = SpeculativeConfig(
+                target.config, replace(draft, model_path=path), snapshot.num_speculative
+            )
+            made = cls.__new__(cls)
+            made._set_up(config, target)
+        except BaseException:
+            target.close()
+            raise
+        try:
+            check_fits(made._draft, snapshot.draft)
+        except BaseException:
+            made.close()
+            raise
+        made._begun = snapshot.target if snapshot.target.kind == "generation" else None
+        return made
+
+    @classmethod
+    def resume_from_file(
+        cls,
+        path: str | os.PathLike[str],
+        target: str | os.PathLike[str] | None = None,
+        draft: str | os.PathLike[str] | None = None,
+    ) -> SpeculativeEngine:
+        """`resume`, from a file. Raises ModelFileError if it cannot be read."""
+        return cls.resume(read_bytes(path), target, draft)
+
+    def finish(self, callback: Callable[[str], object] | None = None) -> str:
+        """The whole text that was under way when the snapshot was taken; ``callback`` gets its rest.
+
+        Raises ConfigError if none was, or it was finished.
+        """
+        if self._begun is None:
+            raise ConfigError("snapshot: expected one of a text that is under way, got none")
+        model, drafts = self.target.model, self._speculation()
+        generation = Generation.resumed(model, self._begun, None, None, callback, {}, drafts)
+        self._begun = None
+        return self._whole(generation)
 
     def close(self) -> None:
         """Ends the engine and frees the draft model."""

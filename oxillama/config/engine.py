@@ -30,6 +30,9 @@ MAX_DECODE_WAIT_MS = 100
 PREFIX_CACHE_BYTES = 512 << 20
 """Bytes of keys and values that are kept for prompts that begin alike."""
 
+PREFIX_CACHE_DIR_BYTES = 4 << 30
+"""Bytes of files that are kept for prompts of other processes."""
+
 Texts = str | os.PathLike[str] | bytes
 """A text file: its path, or what is in it."""
 
@@ -47,6 +50,7 @@ INTEGERS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**64 - 1),
     "kv_memory_limit": (1, math.inf),
     "prefix_cache_bytes": (0, math.inf),
+    "prefix_cache_dir_bytes": (0, math.inf),
     "draft_max": (1, 64),
     "offload_budget": (1, math.inf),
 }
@@ -136,6 +140,10 @@ class EngineConfig:
         and what the rows of a step were measured to cost.
     prefix_cache_bytes : most bytes of keys, values and states kept for prompts that begin alike; 0 keeps
         none.
+    prefix_cache_dir : folder in which keys, values and states of prompts are kept, too, for later processes
+        and for others at the same time. Prompts can be told from what is in it, so it is made for its owner
+        alone. None for nowhere.
+    prefix_cache_dir_bytes : most bytes of the files in it; those used longest ago go first.
     offload_budget : most bytes of packed matrices in memory at a time, for a model that is larger than the
         memory: the rest is read when a layer needs it. The bits are the same. None for no limit.
     offload_pinned : names of tensors that stay in memory under a budget, with ``*`` and ``?``, as in
@@ -165,6 +173,8 @@ class EngineConfig:
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
+    prefix_cache_dir: str | os.PathLike[str] | None = None
+    prefix_cache_dir_bytes: int = PREFIX_CACHE_DIR_BYTES
     adapters: Adapters = ()
     speculate: str | os.PathLike[str] | None = None
     draft_corpus: Texts | tuple[Texts, ...] = ()
@@ -180,12 +190,14 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None or name not in OPTIONAL:
                 object.__setattr__(self, name, checks.integer(name, value, low, high))
-        for name in ("model_path", "tokenizer_path", "speculate", "trace"):
+        for name in ("model_path", "tokenizer_path", "speculate", "prefix_cache_dir", "trace"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
         if not isinstance(self.packed, (str, os.PathLike)):
             raise checks.refuse("packed", '"auto", "make", "off" or a path', self.packed)
         checks.one_of("packed_access", self.packed_access, PACKED_ACCESS)
+        if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
+            raise ConfigError("prefix_cache_dir: needs prefix_cache_bytes, into which its files are read")
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
@@ -238,6 +250,8 @@ class EngineFields(TypedDict, total=False):
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int
+    prefix_cache_dir: str | os.PathLike[str] | None
+    prefix_cache_dir_bytes: int
     adapters: Adapters
     speculate: str | os.PathLike[str] | None
     draft_corpus: Texts | tuple[Texts, ...]

@@ -43,13 +43,14 @@ class Adapters:
         ModelFileError, GGUFError, LoadError : as `LoadedLora.load` and `bind`.
         """
         with self._lock.lock:
-            lora = self._from_file(source) if isinstance(source, str) else source
+            lora = self.from_file(source) if isinstance(source, str) else source
             checks.instance("adapters", lora, LoadedLora)
             if lora.fingerprint not in self._bound:
                 self._bound[lora.fingerprint] = bind(lora, self._model)
             return lora
 
-    def _from_file(self, path: str) -> LoadedLora:
+    def from_file(self, path: str) -> LoadedLora:
+        """The adapter in a file, which need not fit the model. Raises as `LoadedLora.load`."""
         known = self._files.get(path)
         try:
             identity = FileIdentity.of(os.stat(path))

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,9 +25,14 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.handle import Handle
 from oxillama.engine.locks import NotCopied
+from oxillama.engine.plain import Stages
 from oxillama.engine.prompts import Prompt
+from oxillama.engine.restoring import Loras, Source
 from oxillama.engine.samples import best_samples, numbers_of_samples
+from oxillama.engine.snapshots import Snapshotted
+from oxillama.engine.verification import Verification
 from oxillama.errors import ConfigError, EngineClosed
+from oxillama.receipts.receipt import Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
 
 H = TypeVar("H", bound=Handle)
+T = TypeVar("T")
 
 POLL = 0.01
 """Seconds between two looks whether requests have ended."""
@@ -59,7 +65,7 @@ class AsyncEngine(NotCopied):
         self._is_closed = False
         self._is_cut = False  # closed, without waiting for what runs
         self._live: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._searches: set[asyncio.Task[list[BeamHypothesis]]] = set()
+        self._apart_tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def from_gguf(cls, path: str | os.PathLike[str], **config: Unpack[EngineFields]) -> AsyncEngine:
@@ -148,23 +154,59 @@ class AsyncEngine(NotCopied):
 
         A thread of the event loop's default executor runs it. Cancelling the task ends it after its step.
         """
-        engine, is_left = self._open(), threading.Event()
+        engine = self._open()
+        return await self._apart(lambda check: engine._beam_search(prompt, config, adapters, sampling, check))
+
+    async def verify(
+        self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
+    ) -> Verification:
+        """Checks a receipt, as `InferenceEngine.verify`; in a thread, as `beam_search`."""
+        engine = self._open()
+        return await self._apart(lambda check: engine._verify(receipt, adapters, stages, check))
+
+    async def snapshot(
+        self,
+        of: Snapshotted | None = None,
+        *,
+        compress: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """The `snapshot` of a generation, a session, or the engine (None), taken in a thread."""
+        taken = self._open() if of is None else checks.instance("of", of, Snapshotted)
+        return await self._apart(lambda check: taken.snapshot(compress=compress, notes=notes))
+
+    async def resume_generation(
+        self, snapshot: Source, *, loras: Loras = None, stages: Stages | None = None, **fields: Any
+    ) -> Generation:
+        """A generation that goes on, as `InferenceEngine.resume_generation`; begun in a thread."""
+        engine = self._open()
+        found = await self._apart(
+            lambda check: engine.resume_generation(snapshot, loras=loras, stages=stages, **fields)
+        )
+        return self._running(found)
+
+    async def _apart(self, run: Callable[[Callable[[], object]], T]) -> T:
+        """What ``run`` returns, in a thread of the event loop's default executor.
+
+        It is given what raises EngineClosed once its task was cancelled, or the engine closed.
+        """
+        is_left = threading.Event()
 
         def check() -> None:
             if self._is_cut or is_left.is_set():
                 raise EngineClosed("engine: is closed")
 
-        def search() -> list[BeamHypothesis]:
+        def whole() -> T:
             try:
-                return engine._beam_search(prompt, config, adapters, sampling, check)
+                return run(check)
             except EngineClosed:
                 if is_left.is_set():
-                    return []  # nobody waits for it
+                    return None  # type: ignore[return-value]  # nobody waits for it
                 raise
 
-        task = asyncio.ensure_future(asyncio.to_thread(search))
-        self._searches.add(task)
-        task.add_done_callback(self._searches.discard)
+        task = asyncio.ensure_future(asyncio.to_thread(whole))
+        self._apart_tasks.add(task)
+        task.add_done_callback(self._apart_tasks.discard)
         try:
             return await asyncio.shield(task)
         finally:
@@ -227,7 +269,7 @@ class AsyncEngine(NotCopied):
                 handle.cancel(EngineClosed("engine: is closed"))
             while handle.is_running:
                 await asyncio.sleep(POLL)
-        while self._searches:
+        while self._apart_tasks:
             await asyncio.sleep(POLL)
         if self._owns_engine:
             await asyncio.to_thread(self.engine.close, finish=finish)

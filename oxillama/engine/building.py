@@ -7,6 +7,9 @@ from functools import partial
 
 from oxillama._kernels import Kernels
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
+from oxillama.cache.memory_limit import MemoryLimit
+from oxillama.cache.pool import CachePool
+from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.config import EngineConfig, available_cpus
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
@@ -76,8 +79,32 @@ def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: b
     return model
 
 
-def new_pool(model: Decoder, config: EngineConfig) -> KvCachePool:
-    """An empty pool of pages for a model."""
-    shape = model.kv_shape(KV_TYPES[config.kv_type], config.page_size)
-    layout = KvLayout(*model.kv_dims(), config.kv_type)
-    return KvCachePool(shape, layout, config.page_size, config.kv_memory_limit)
+def new_pool(model: Decoder, config: EngineConfig) -> CachePool:
+    """The empty memory of a model's sequences."""
+    return cache_pool(model, config.kv_type, config.page_size, config.kv_memory_limit)
+
+
+def cache_pool(model: Decoder, kv_type: str, page_size: int, max_bytes: int | None = None) -> CachePool:
+    """Pools of pages for the groups of a model, and of its recurrent states, under one limit.
+
+    Raises
+    ------
+    ConfigError : the limit is too low for any sequence.
+    """
+    limit = MemoryLimit(max_bytes)
+    alone = len(model.page_groups) == 1 and not model.state_floats
+    groups = [
+        KvCachePool(
+            shape,
+            KvLayout(*group.sizes, kv_type),
+            page_size,
+            limit,
+            layers=group.layers,
+            reach=group.reach,
+            alone=alone,
+        )
+        for group, shape in zip(model.page_groups, model.kv_shapes(KV_TYPES[kv_type], page_size))
+    ]
+    if not model.state_floats:
+        return CachePool(groups)
+    return CachePool(groups, RecurrentStatePool(limit, model.state_floats, model.record_floats))

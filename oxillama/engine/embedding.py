@@ -144,12 +144,18 @@ def embeddings(
     normalize: bool,
     adapters: Adapters = None,
 ) -> list[Embedding]:
-    """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``."""
+    """Starts to embed texts; the result of each is float32 (n_embd,), of length 1 if ``normalize``.
+
+    Where the file has matrices behind the pooling, the result is as wide as the last of them.
+    """
+    projection, n_threads = model.runner.model.projection, model.runner.n_threads
     pooling = pooling_of(mode, model)
     checks.boolean("normalize", normalize)
 
     def pooled(states: np.ndarray) -> np.ndarray:
         vector = pool_hidden_states(states, pooling)
+        if projection is not None:
+            vector = projection.run(vector[None], n_threads)[0]
         if not normalize:
             return vector
         length = np.sqrt((vector.astype(np.float64) ** 2).sum())

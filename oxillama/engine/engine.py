@@ -407,9 +407,19 @@ class InferenceEngine(ReferenceNames, Samples, Resuming, NotCopied):
 
         And whatever a stage written in Python raises.
         """
+        return self._verify(receipt, adapters, stages)
+
+    def _verify(
+        self,
+        receipt: Receipt | str | bytes,
+        adapters: Adapters,
+        stages: Stages | None,
+        check: Callable[[], object] = lambda: None,
+    ) -> Verification:
+        """`verify`; ``check`` is called before each pass and may raise."""
         if not isinstance(receipt, Receipt):
             receipt = Receipt.from_json(receipt)
-        return verify(self.model, receipt, adapters, stages)
+        return verify(self.model, receipt, adapters, stages, check)
 
     def beam_search(
         self,

@@ -51,6 +51,7 @@ TABLE = (
     Metric("info", "engine_info", "labels", "Facts of the engine, as labels"),
     Metric("counter", "prompt_tokens", "prompt_tokens", "Tokens of admitted prompts"),
     Metric("counter", "cached_prompt_tokens", "cached_prompt_tokens", "Tokens of prompts that were not run"),
+    Metric("counter", "disk_prompt_tokens", "disk_prompt_tokens", "Tokens of prompts read from the disk"),
     Metric("counter", "prefill_tokens", "prefill_tokens", "Tokens of prompts that were run"),
     Metric("counter", "generation_tokens", "generation_tokens", "Tokens sampled"),
     Metric("counter", "prompt_seconds", "prefill_seconds", "Time spent on prompts"),

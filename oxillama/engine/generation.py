@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +13,9 @@ from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages
 from oxillama.engine.request import Event, Piece, TextRequest
-from oxillama.engine.snapshots import (
-    Loras,
-    page_data,
-    put,
-    restored_request,
-    snapshot_of_request,
-    write,
-)
-from oxillama.engine.speculation import SpeculationStats
+from oxillama.engine.restoring import Loras, page_data, put, restored_request
+from oxillama.engine.snapshots import Snapshotted, snapshot_of_request
+from oxillama.engine.speculation import Speculation, SpeculationStats
 from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.receipts.receipt import Receipt
 from oxillama.sampling.logprobs import SampledToken
@@ -86,7 +79,7 @@ class Completion:
         return self.text
 
 
-class Generation(Handle, Iterator[str], AsyncIterator[str]):
+class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
     """A request that runs. Iterate it, or iterate it with ``async for``, or take its `result`.
 
     The attributes cover what has been read; the engine is ahead of its reader by at most
@@ -183,33 +176,12 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
-        """Where it is now: `InferenceEngine.resume_generation` goes on from there, in any process.
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of, for `InferenceEngine.resume_generation`.
 
-        It goes on itself, too. Text that was not read yet is in the snapshot, and the one that goes on
-        yields it first.
-
-        Parameters
-        ----------
-        compress : store with zlib what gets smaller by it.
-        notes : what is to be kept with it, as what JSON can hold.
-
-        Raises
-        ------
-        ConfigError : it has ended; an option cannot be saved.
-        EngineClosed : the engine was closed.
+        Text that was not read yet is part of it, and the one that goes on yields it first.
         """
-        return snapshot_of_request(self._model, self._text_request, notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`snapshot`, to a file, which is replaced as a whole. Raises ModelFileError if it cannot be."""
-        write(snapshot_of_request(self._model, self._text_request, notes), path, compress)
+        return snapshot_of_request(self._model, self._text_request, notes)
 
     @classmethod
     def resumed(
@@ -220,14 +192,16 @@ class Generation(Handle, Iterator[str], AsyncIterator[str]):
         loras: Loras,
         callback: Callable[[str], object] | None,
         fields: Mapping[str, Any],
+        speculation: Speculation | None = None,
     ) -> Generation:
-        """See `InferenceEngine.resume_generation`."""
-        request = restored_request(model, taken, stages, loras, fields)
-        data, had = page_data(model, taken), request.had
+        """See `InferenceEngine.resume_generation`; ``speculation`` replaces what its options ask for."""
+        request = restored_request(model, taken, stages, loras, fields, speculation)
+        data, had = page_data(model, taken.kv, taken.state, taken.n_cached), request.had
         found = cls(model, request, callback)
         found.text, found.tokens = had.text, list(had.tokens)
         found.logprobs = None if found.logprobs is None else list(had.logprobs)
         found.logits = None if found.logits is None else list(had.logits)
+        found._links = list(had.links)
 
         def begin() -> None:
             model.loop.check_room(0, 1)

@@ -15,13 +15,16 @@ from blake3 import blake3
 
 from oxillama import _kernels
 from oxillama._version import __version__
-from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.disk import BLOCK, BlockFolder
+from oxillama.cache.kv_pool import KvLayout
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
 from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.constraints import Constraints
+from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters, matrix_bytes
 from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
@@ -41,6 +44,7 @@ from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
+from oxillama.models.page_groups import PageGroup
 from oxillama.offload.pager import LayerPager
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
@@ -102,6 +106,11 @@ class LoadedModel(NotCopied):
             self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
+            disk = (
+                None
+                if config.prefix_cache_dir is None
+                else self._blocks(config.prefix_cache_dir, model.page_groups)
+            )
             self.adapters = Adapters(model)
             for lora, scale in self.adapters.loaded(config.adapters):
                 self.adapters.stack.push(lora, scale)
@@ -115,8 +124,11 @@ class LoadedModel(NotCopied):
             self.parts.close()
             raise
         self.unused_tensors = weights.unused()
-        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes)
+        grain = 1 if disk is None else BLOCK
+        self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
+        if disk is not None:
+            self.scheduler.disk = DiskPrefixes(*disk, pool, self.prefix_cache, self.thread.post)
         gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, model)
         self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
         self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
@@ -127,6 +139,17 @@ class LoadedModel(NotCopied):
             spec.family.name, gauges.load_seconds, spec.n_layers, self.context_size, self.kernels.target,
             self.runner.n_threads,
         )  # fmt: skip
+
+    def _blocks(
+        self, path: str | os.PathLike[str], groups: tuple[PageGroup, ...]
+    ) -> tuple[BlockFolder, bytes, list[KvLayout]]:
+        """For `DiskPrefixes`: the folder, the hash of what decides bits, the layout of each page group."""
+        folder, kv_type = BlockFolder(path, self.config.prefix_cache_dir_bytes), self.config.kv_type
+        groups = groups if self.spec.attending else ()
+        # bits may change from version to version
+        shape = f"{__version__} {kv_type} {[(group.layers, group.sizes) for group in groups]}"
+        layouts = [KvLayout(*group.sizes, kv_type) for group in groups]
+        return folder, blocks_root(self.fingerprint.digest, shape.encode()), layouts
 
     @property
     def name(self) -> str:
@@ -239,6 +262,8 @@ class LoadedModel(NotCopied):
         """Ends the thread: after the requests if ``finish``, otherwise they are cancelled."""
         self.thread.close(finish=finish)
         self.parts.close()
+        if self.scheduler.disk is not None:
+            self.scheduler.disk.flush()
 
     def __del__(self) -> None:
         if hasattr(self, "thread"):
@@ -250,7 +275,7 @@ class Gauges:
 
     def __init__(
         self,
-        pool: KvCachePool,
+        pool: CachePool,
         prefix: PrefixKvCache,
         scheduler: Scheduler,
         adapters: Adapters,
@@ -265,6 +290,7 @@ class Gauges:
         return {
             "prompt_tokens": prefix.looked_up_tokens,
             "cached_prompt_tokens": prefix.hit_tokens,
+            "disk_prompt_tokens": 0 if scheduler.disk is None else scheduler.disk.n_tokens,
             "prefix_hits": prefix.hits,
             "prefix_misses": prefix.misses,
             "preemptions": scheduler.preemptions,
@@ -278,7 +304,7 @@ class Gauges:
             "adapters": self.adapters.n_loaded,
             "load_seconds": self.load_seconds,
             "matrix_bytes": store.resident_bytes if isinstance(store, LayerPager) else self.matrix_bytes,
-            "kv_usage": (pool.max_pages - pool.n_available - prefix.n_idle) / pool.max_pages,
+            "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
         }
 
 

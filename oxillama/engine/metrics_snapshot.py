@@ -52,7 +52,7 @@ class MetricsSnapshot:
     ----------
     labels : facts of the engine that do not change, by name: "model_name", "architecture", "target", ...
     prompt_tokens : of the prompts of admitted requests; cached_prompt_tokens of them were not run, because
-        the prefix cache had them.
+        the prefix cache had them. disk_prompt_tokens were read from ``prefix_cache_dir``.
     prefill_tokens, generation_tokens : run for prompts (again, after a preemption), and sampled.
     prefill_seconds, decode_seconds : time in steps, mixed ones shared out by rows.
     finished : requests by `finish_reason`. errors : those that ended with an error, by its class.
@@ -81,6 +81,7 @@ class MetricsSnapshot:
     labels: Mapping[str, str]
     prompt_tokens: int
     cached_prompt_tokens: int
+    disk_prompt_tokens: int
     prefill_tokens: int
     generation_tokens: int
     prefill_seconds: float

@@ -25,9 +25,9 @@ Plain = dict[str, Any]
 Stages = Mapping[str, Callable[..., Any]]
 """Stages of a sampler written in Python, by the names that `stage_names` gives."""
 
-LEFT_OUT = frozenset({"adapters", "request_id", "trace"})
-"""Options that are not described: adapters are files, a name is one request's own, and no data may have a
-file written."""
+LEFT_OUT = frozenset({"adapters", "request_id", "trace", "prefix_cache_dir"})
+"""Options that are not described: adapters are files, a name is one request's own, and no data may have
+files written."""
 
 FLOATS = frozenset(name for name, (low, _) in RANGES.items() if isinstance(low, float))
 

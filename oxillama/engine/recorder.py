@@ -30,6 +30,19 @@ class Recorder:
         self._head = head
         self._chain = LogitsChain()
 
+    @property
+    def context_size(self) -> int:
+        """Of the engine."""
+        return self._head.context_size
+
+    def go_on(self, seed: int, context_size: int, links: Sequence[bytes]) -> None:
+        """Goes on with the receipt of a text that began elsewhere, with the links of its tokens so far."""
+        sampler = {**self._head.sampler, "seed": seed}
+        # the text has ended where the smaller of the two contexts is full
+        context_size = min(context_size, self._head.context_size)
+        self._head = replace(self._head, sampler=sampler, context_size=context_size)
+        self._chain.digest = links[-1] if links else START
+
     def add(self, row: np.ndarray) -> bytes:
         """Takes the logits of the next token; the link of the chain for it."""
         return self._chain.add(row)

@@ -80,6 +80,7 @@ class Progress:
     held : text that may begin a stop string.
     undecoded : bytes of a character that is not whole.
     logprobs, logits : of each token of the text, if they were asked for.
+    links : of each token of the text, if a receipt was asked for.
     """
 
     n_prompt: int
@@ -92,6 +93,11 @@ class Progress:
     undecoded: bytes
     logprobs: list[SampledToken]
     logits: list[np.ndarray]
+    links: list[bytes]
+
+
+PER_TOKEN = ("logprobs", "logits", "links")
+"""Fields of `Progress` that have a part for each token."""
 
 
 class Request:
@@ -158,6 +164,10 @@ class Request:
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
         self.node: Node | None = None
+        # for the prefix cache on the disk
+        self.is_held = False  # while blocks of its prompt are read
+        self.blocks: list[str] = []  # names of the whole blocks of its prompt
+        self.n_offered = 0  # of these, those that were offered to be written
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
 
@@ -347,6 +357,7 @@ class TextRequest(Request):
             undecoded=self._decoder.undecoded,
             logprobs=read.logprobs + unread.logprobs,
             logits=read.logits + unread.logits,
+            links=read.links + unread.links,
         )
 
     def go_on(self, progress: Progress, generated: list[int]) -> None:
@@ -361,12 +372,13 @@ class TextRequest(Request):
         TokenizerError : ``undecoded`` is not the beginning of a character.
         """
         n = progress.n_read
+        logprobs, logits, links = progress.logprobs, progress.logits, progress.links
         self._decoder.go_on(progress.undecoded)
         self._stop.held = progress.held
         self._limit = min(self._limit, progress.limit)
         self.n_generated, self.n_cached = len(generated), progress.n_known
-        self.had = Piece(progress.read, generated[:n], progress.logprobs[:n], progress.logits[:n])
-        self._piece = Piece(progress.unread, generated[n:], progress.logprobs[n:], progress.logits[n:])
+        self.had = Piece(progress.read, generated[:n], logprobs[:n], logits[:n], links[:n])
+        self._piece = Piece(progress.unread, generated[n:], logprobs[n:], logits[n:], links[n:])
         self._add("")
 
     def flush(self, error: BaseException | None) -> None:
@@ -385,6 +397,7 @@ def joined(pieces: list[Piece]) -> Piece:
         whole.tokens.extend(piece.tokens)
         whole.logprobs.extend(piece.logprobs)
         whole.logits.extend(piece.logits)
+        whole.links.extend(piece.links)
     return whole
 
 

@@ -11,8 +11,9 @@ from oxillama.config import EngineConfig
 from oxillama.engine.generation import Generation
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages, engine_of
+from oxillama.engine.restoring import Loras, Source, check_fits, loaded, read
 from oxillama.engine.session import Session
-from oxillama.engine.snapshots import Loras, Source, check_fits, loaded, read, write
+from oxillama.engine.snapshots import Snapshotted
 from oxillama.errors import ConfigError
 from oxillama.session.snapshot import EngineSnapshot
 from oxillama.session.values import refusals
@@ -29,12 +30,11 @@ DECIDES_BITS = ("kv_type", "compute", "quantize")
 """Options of an engine that a snapshot goes on with as they were."""
 
 
-class Resuming:
+class Resuming(Snapshotted):
     """Snapshots of an engine's sequences; see `docs/sessions.md`.
 
-    A snapshot has the model's fingerprint and not the model. ``notes`` is what is to be kept with it, as what
-    JSON can hold, and ``compress`` stores with zlib what gets smaller by it. A snapshot to go on from is
-    given as its bytes or as the path of a file.
+    A snapshot has the model's fingerprint and not the model. One to go on from is given as its bytes or as
+    the path of a file.
     """
 
     config: EngineConfig
@@ -48,32 +48,15 @@ class Resuming:
         def session(self) -> Session: ...
         def close(self) -> None: ...
 
-    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
         """The options of the engine, and its own session (`prefill`, `forward_one`), for `resume`.
 
         Requests and other sessions are not part of it: they have a `snapshot` of their own.
-
-        Raises
-        ------
-        ConfigError : an option cannot be saved; a generation goes on from the engine's own session.
         """
-        return self._taken(notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`snapshot`, to a file, which is replaced as a whole. Raises ModelFileError if it cannot be."""
-        write(self._taken(notes), path, compress)
-
-    def _taken(self, notes: Mapping[str, Any] | None) -> EngineSnapshot:
         if self._default_session is not None:
-            return self._default_session.taken(notes, "engine")
+            return replace(self._default_session._taken(notes), kind="engine")
         with self.session() as empty:
-            return empty.taken(notes, "engine")
+            return replace(empty._taken(notes), kind="engine")
 
     @classmethod
     def resume(

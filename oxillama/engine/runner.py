@@ -10,9 +10,8 @@ from itertools import accumulate, chain
 import numpy as np
 
 from oxillama.cache.kv import PagedKvCache
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent import RecurrentCache
-from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
@@ -47,14 +46,12 @@ class Output(enum.Enum):
 class Runner:
     """The model, its buffers and its threads. For one thread at a time."""
 
-    def __init__(self, model: Decoder, pool: PagePool, n_threads: int) -> None:
+    def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
-        if model.state_floats:
-            pool.recurrent_states = RecurrentStatePool(pool, model.state_floats, model.record_floats)
         self.tuner = ThreadTuner(n_threads, model.store.busy_seconds)
         self._work = model.workspace()
-        self._tables = BlockTables()
+        self._tables = [BlockTables(group) for group in range(len(pool.groups))]
         self._adapted: AdaptedRows | None = None  # of the last pass
         self._layout = Layout([])
 
@@ -96,6 +93,7 @@ class Runner:
             raise
         for sequence, _ in parts:
             sequence.commit()
+            sequence.give_back()
         found = [row for row in rows if row is not None]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -134,9 +132,15 @@ class Runner:
             shown = (Output.ALL_HIDDEN if tap else output for tap, output in zip(taps, outputs))
             ran = Layout([(output, n, n_drafts) for output, (_, n, n_drafts) in zip(shown, parts)])
         batch = self._batch(sequences, ran)
-        kv = self.model.kernels.attention.PagedBatch(
-            self.pool.shape, self.pool.table, batch.tables, batch.row_start, batch.starts
+        caches, starts, paged = (
+            [s.kv for s in sequences],
+            batch.starts,
+            self.model.kernels.attention.PagedBatch,
         )
+        kv = [
+            paged(group.shape, group.table, tables.of(caches), batch.row_start, starts)
+            for group, tables in zip(self.pool.groups, self._tables)
+        ]
         hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled)
         for sequence in sequences:
             if isinstance(sequence.kv, RecurrentCache):
@@ -188,7 +192,6 @@ class Runner:
             tokens=np.array(tokens, np.int32),
             positions=np.array(positions, np.int32),
             row_start=layout.row_start,
-            tables=self._tables.of([s.kv for s in sequences]),
             wanted=layout.wanted,
             recurrent_states=_states(sequences) if self.model.state_floats else None,
             adapted=self._adapted_rows(sequences, layout.row_start),
@@ -278,23 +281,35 @@ def schedule(parts: Listed[tuple[Sequence, int]]) -> None:
 
 
 class BlockTables:
-    """The block tables of a batch as one array, of which a row is written only when it changes."""
+    """The block tables of a batch in one page group, as one array; a row is written when it changes.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    group : number of the group.
+    """
+
+    def __init__(self, group: int) -> None:
+        self._group = group
         self._array = np.zeros((0, 0), np.int32)
         self._rows: list[tuple[PagedKvCache, int]] = []
 
     def of(self, caches: Listed[PagedKvCache]) -> np.ndarray:
-        """int32 (caches, width), valid until the next call."""
-        width = max(len(kv.pages) for kv in caches)
+        """int32 (caches, width), valid until the next call.
+
+        The numbers of pages that were given back are those of others, which nobody reads in their place.
+        """
+        tables = [kv.tables[self._group] for kv in caches]
+        width = max(len(table.pages) for table in tables)
         n_rows, n_columns = self._array.shape
         if len(caches) > n_rows or width > n_columns:
             shape = (max(len(caches), n_rows), max(width + width // 2, n_columns))
             self._array, self._rows = np.zeros(shape, np.int32), []
         del self._rows[len(caches) :]
-        for i, kv in enumerate(caches):
+        for i, (kv, table) in enumerate(zip(caches, tables)):
             if i < len(self._rows) and self._rows[i][0] is kv and self._rows[i][1] == kv.version:
                 continue
-            self._array[i, : len(kv.pages)] = kv.pages
+            self._array[i, : len(table.pages)] = table.pages
+            if table.first:
+                self._array[i, : table.first] = table.pages[table.first]
             self._rows[i : i + 1] = [(kv, kv.version)]
         return self._array[: len(caches)]

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import SchedulerConfig
+from oxillama.engine.disk_prefixes import DiskPrefixes
 from oxillama.engine.faults import fault, note
 from oxillama.engine.request import Request
 from oxillama.engine.runner import Output
@@ -92,6 +93,7 @@ class Scheduler:
 
     Attributes
     ----------
+    disk : keeps prompts in a folder, too; None for nowhere.
     waiting : Waiting or Preempted. running : Prefilling or Decoding.
     preemptions : so far.
     """
@@ -99,7 +101,7 @@ class Scheduler:
     def __init__(
         self,
         config: SchedulerConfig,
-        pool: PagePool,
+        pool: CachePool,
         prefix: PrefixKvCache | None,
         chunk: int,
         clock: Callable[[], float] = time.monotonic,
@@ -109,6 +111,7 @@ class Scheduler:
         self.prefix = prefix
         self.chunk = chunk
         self.clock = clock
+        self.disk: DiskPrefixes | None = None
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.preemptions = 0
@@ -127,6 +130,8 @@ class Scheduler:
             self.finish(request, request.limit)
         else:
             self.waiting.append(request)
+            if self.disk is not None:
+                self.disk.look(request)
 
     def check_room(self, n_more: int) -> None:
         """Raises QueueFull if, beside ``n_more``, there is no room in the queue."""
@@ -164,8 +169,11 @@ class Scheduler:
             if request.shared is not None and sequence.cached_len == request.shared.n_tokens:
                 request.shared.keep(sequence)
             self._remember(request, whole_pages=True)
+            if self.disk is not None:
+                self.disk.offer(request)
             if not sequence.pending:
                 sequence.state = SeqState.DECODING
+        sequence.give_back(math.inf if self.disk is None else self.disk.needed_from(request))
 
     def finish(self, request: Request, reason: str, error: BaseException | None = None) -> None:
         """Ends a request and frees its pages; what it has run is kept for others that begin alike.
@@ -303,7 +311,7 @@ class Scheduler:
             return -(request.priority + waited), request.sequence.pending, request.id
 
         started = [r for r in self.running if r.sequence.state is SeqState.PREFILLING]
-        return sorted((r for r in (*started, *self.waiting) if r.wanted), key=urgency)
+        return sorted((r for r in (*started, *self.waiting) if r.wanted and not r.is_held), key=urgency)
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
         """Whether the same beginning is run for another request, whose pages this one will share."""
@@ -335,9 +343,8 @@ class Scheduler:
     def _may_run(self, request: Request, batch: ScheduledBatch, now: float) -> bool:
         sequence = request.sequence
         n_known = self._reuse(request)
-        # what those that run will need: the rest of their prompts, a page for each stream to go on with
-        promised = sum(other.sequence.demand + 1 for other in self.running)
-        while not self.pool.can_allocate(sequence.demand + promised):
+        promised = sum(self._promised(other) for other in self.running)
+        while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
             if self._drop_prompts(but=request.shared):
                 continue
             lesser = [r for r in self.running if not r.wanted or r.priority < request.priority]
@@ -354,7 +361,7 @@ class Scheduler:
                     break
                 self._fail(request)
                 return False
-            promised -= victim.sequence.demand + 1
+            promised -= self._promised(victim)
             self._preempt(victim, batch)
         if sequence.state is SeqState.WAITING:
             request.n_cached = n_known
@@ -369,6 +376,10 @@ class Scheduler:
         if request.shared is not None:
             request.shared.leave(request)
         return True
+
+    def _promised(self, request: Request) -> int:
+        """Bytes that a running request will need: for the rest of its prompt, and a page to go on with."""
+        return request.sequence.demand(self.chunk) + self.pool.page_stride
 
     def _reuse(self, request: Request) -> int:
         """Shares the pages that another request or the prefix cache has of a prompt; the number of their
@@ -394,7 +405,8 @@ class Scheduler:
             tokens, kv = sequence.path(n), sequence.kv
             kv.version += 1  # some of its pages may be known ones afterwards
             try:
-                request.node = self.prefix.insert(request.key, tokens, kv.pages, request.node, slot)
+                pages = [table.pages for table in kv.tables]
+                request.node = self.prefix.insert(request.key, tokens, pages, request.node, slot)
             except Exception:  # a text does not depend on what is kept for others
                 request.node = None
                 note(
@@ -461,10 +473,9 @@ class Scheduler:
     def _fail(self, request: Request) -> None:
         pool, states = self.pool, self.pool.recurrent_states
         needed = f"{pool.pages_for(request.sequence.total_len + 1)} pages of {pool.page_size} tokens"
-        available = f"{pool.n_available}"
         if states is not None:
             needed += f" and 2 states of {states.slot_bytes} bytes"
-            available = f"{pool.n_available * pool.stride} bytes"
+        available = f"{pool.n_available}" if states is None else f"{pool.limit.available} bytes"
         message = f"prompt: {needed} needed, {available} available"
         self.finish(request, "error", KvCacheFullError(message))
 

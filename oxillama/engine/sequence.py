@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence as Tokens
 
 from oxillama.adapters.stack import Adaptation
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import Match
 from oxillama.cache.recurrent import CHECKPOINTS, new_cache
 
@@ -35,7 +35,8 @@ class Sequence:
 
     Parameters
     ----------
-    checkpoints : earlier states of a recurrent model to keep, for `truncate`.
+    checkpoints : earlier states of a recurrent model to keep, for `truncate`; above 0, some pages that
+        windows have passed are kept, too.
     adapters : that its tokens are run with; None for none.
 
     Attributes
@@ -50,7 +51,7 @@ class Sequence:
 
     def __init__(
         self,
-        pool: PagePool,
+        pool: CachePool,
         tokens: Tokens[int] = (),
         checkpoints: int = CHECKPOINTS,
         adapters: Adaptation | None = None,
@@ -67,8 +68,8 @@ class Sequence:
         self.scheduled_len = 0
 
     @property
-    def pages(self) -> list[int]:
-        """Page numbers in order of position."""
+    def pages(self) -> list[list[int]]:
+        """The page numbers of each group, in order of position."""
         return self.kv.pages
 
     @property
@@ -124,17 +125,17 @@ class Sequence:
         return n if self.marks is None else int(min(n, self.next_shared - self.cached_len))
 
     def shortage(self, n: int) -> int:
-        """Pages that must be allocated before ``n`` more tokens can be run."""
+        """Bytes that must be allocated before ``n`` more tokens can be run."""
         return self.kv.shortage(self.cached_len, self.cached_len + n, self._open(n))
 
     def _open(self, n: int) -> int:
         """How many of the tokens up to the next ``n`` are drafted and may be taken back."""
         return max(0, self.cached_len + n - len(self.tokens) + self.n_drafts)
 
-    @property
-    def demand(self) -> int:
-        """Pages that it will have allocated when all its tokens have been run."""
-        return self.kv.demand(self.cached_len, self.total_len, self.next_shared <= self.total_len)
+    def demand(self, rows: int) -> int:
+        """Bytes that it will have allocated when all its tokens have been run, ``rows`` at a time at most."""
+        rows = self.total_len if self.in_one_pass else rows
+        return self.kv.demand(self.cached_len, self.total_len, rows, self.next_shared <= self.total_len)
 
     def schedule(self, n: int) -> None:
         """Announces that ``n`` more tokens are run now, and makes place for them. Raises KvCacheFullError."""
@@ -147,6 +148,11 @@ class Sequence:
         """Notes that what was scheduled has been run."""
         self.cached_len = self.scheduled_len
         self.check()
+
+    def give_back(self, most: float = math.inf) -> None:
+        """Frees the pages that no row sees from where the sequence goes on, or from position ``most`` on."""
+        if self.pool.has_windows:
+            self.kv.give_back(int(min(most, self.cached_len, len(self.tokens) - self.n_drafts)))
 
     def rollback(self) -> None:
         """Notes that what was scheduled has not been run; drafts are forgotten."""
@@ -184,7 +190,7 @@ class Sequence:
         if self.n_drafts:
             self.drop_drafts()
             return True
-        if self.kv.drop_checkpoints():
+        if self.kv.drop_checkpoints(n):
             return True
         self.settle()
         return self.cached_len < n

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,17 +20,9 @@ from oxillama.engine.locks import ForkedOpen, NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.prompts import Prompt, checked_tokens
 from oxillama.engine.request import TextRequest
+from oxillama.engine.restoring import Loras, adaptation, check_fits, page_data, put
 from oxillama.engine.sequence import Sequence
-from oxillama.engine.snapshots import (
-    Loras,
-    Taken,
-    adaptation,
-    check_fits,
-    page_data,
-    put,
-    snapshot_of,
-    write,
-)
+from oxillama.engine.snapshots import Snapshotted, Taken, kv_of, model_facts, snapshot_of
 from oxillama.errors import (
     ConfigError,
     EngineClosed,
@@ -58,8 +49,8 @@ class KvSnapshot:
     Attributes
     ----------
     tokens : ids of the sequence.
-    data : uint8, its keys and values, and the recurrent state after it.
-    kv_type, page_size : how they are kept.
+    data : uint8, the keys and values that the next token sees, by position, and the recurrent state.
+    kv_type : how they are kept.
     fingerprint : of the model that computed them, and of what else decides bits.
     adapters : (fingerprint, scale) of each adapter that they were computed with.
     """
@@ -67,12 +58,11 @@ class KvSnapshot:
     tokens: list[int]
     data: np.ndarray
     kv_type: str
-    page_size: int
     fingerprint: ModelFingerprint
     adapters: tuple[tuple[bytes, float], ...] = ()
 
 
-class Session(NotCopied):
+class Session(Snapshotted, NotCopied):
     """One sequence of an engine, beside any number of others and of requests; made by `engine.session()`.
 
     Its passes take turns with the engine's steps, a chunk at a time. It holds its pages until it is closed,
@@ -278,36 +268,12 @@ class Session(NotCopied):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
-    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
-        """Where it is now: `InferenceEngine.restore_session` goes on from there, in any process.
-
-        Parameters
-        ----------
-        compress : store with zlib what gets smaller by it.
-        notes : what is to be kept with it, as what JSON can hold.
-
-        Raises
-        ------
-        ConfigError : a generation goes on from here; an option of the engine cannot be saved.
-        """
-        return self.taken(notes).serialize(compress=compress)
-
-    def snapshot_to_file(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compress: bool = False,
-        notes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`snapshot`, to a file, which is replaced as a whole. Raises ModelFileError if it cannot be."""
-        write(self.taken(notes), path, compress)
-
-    def taken(self, notes: Mapping[str, Any] | None = None, kind: str = "session") -> EngineSnapshot:
-        """What `snapshot` gives the bytes of."""
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of, for `InferenceEngine.restore_session`."""
         with self._lock.lock:
             sequence = self._idle_sequence()
             return snapshot_of(
-                self._model, self._call(lambda: Taken.of(sequence)), kind, sequence.adapters, notes
+                self._model, self._call(lambda: Taken.of(sequence)), "session", sequence.adapters, notes
             )
 
     @classmethod
@@ -318,7 +284,8 @@ class Session(NotCopied):
         if snapshot.kind == "generation":
             raise SnapshotIncompatible("expected one of a session, got one of a generation")
         check_fits(model, snapshot)
-        data, adapters = page_data(model, snapshot), adaptation(model, snapshot, loras)
+        adapters = adaptation(model, snapshot, loras)
+        data = page_data(model, snapshot.kv, snapshot.state, snapshot.n_cached)
         made = cls(model, default_sampler, adapters)
         try:
             made._call(lambda: put(made._sequence, snapshot, data))
@@ -336,13 +303,12 @@ class Session(NotCopied):
             self._call(sequence.settle)
             if sequence.pending:
                 self._run_pending(sequence, all_logits=False)
-            data = self._call(lambda: sequence.kv.snapshot(sequence.cached_len))
-            config = model.config
+            taken = self._call(lambda: Taken.of(sequence))
+            parts = [kv_of(model, taken)] + ([] if taken.state is None else [taken.state.view(np.uint8)])
             return KvSnapshot(
-                self.tokens,
-                data,
-                config.kv_type,
-                config.page_size,
+                taken.tokens,
+                np.concatenate(parts),
+                model.config.kv_type,
                 model.fingerprint,
                 named(sequence.adapters),
             )
@@ -352,19 +318,17 @@ class Session(NotCopied):
 
         Raises
         ------
-        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``,
-            ``kv_type`` or ``page_size``; or it is not as `kv_snapshot` made it.
+        ConfigError : it is of another model, or of one that was loaded with other ``compute``, ``quantize``
+            or ``kv_type``; or it is not as `kv_snapshot` made it.
         PromptError : its tokens do not fit the context, or are not of the vocabulary.
         KvCacheFullError : there are no pages for it. The sequence is as it was in all cases.
         """
         checks.instance("snapshot", snapshot, KvSnapshot)
         with self._lock.lock:
             sequence, model = self._idle_sequence(), self._model
-            for name in ("kv_type", "page_size"):
-                wanted, found = getattr(model.config, name), getattr(snapshot, name)
-                if found != wanted:
-                    got = found if isinstance(found, str) else checks.shown(found)
-                    raise ConfigError(f"snapshot: expected {name} {wanted}, got {got}")
+            wanted, kind = model.config.kv_type, snapshot.kv_type
+            if kind != wanted:
+                raise ConfigError(f"snapshot: expected kv_type {wanted}, got {checks.shown(kind)}")
             checks.instance("snapshot: fingerprint", snapshot.fingerprint, ModelFingerprint)
             data = checks.instance("snapshot: data", snapshot.data, np.ndarray)
             if snapshot.fingerprint != model.fingerprint:
@@ -375,10 +339,17 @@ class Session(NotCopied):
             if snapshot.adapters != named(sequence.adapters):
                 raise ConfigError("snapshot: expected the adapters of the session, got others")
             tokens = checked_tokens(snapshot.tokens, model.spec.n_vocab, model.context_size, least=0)
-            n = len(tokens)
+            n, facts = len(tokens), model_facts(model)
+            n_bytes = sum(facts.kv_bytes(n))
+            expected = n_bytes + (4 * facts.state_floats if n else 0)
+            if data.dtype != np.uint8 or data.shape != (expected,):
+                found = f"{data.dtype} {data.shape}"
+                raise ConfigError(f"snapshot: expected uint8 ({expected},) for {n} tokens, got {found}")
+            state = data[n_bytes:].copy().view(np.float32) if expected > n_bytes else None
+            pages = page_data(model, data[:n_bytes], state, n)
 
             def restore() -> None:
-                sequence.kv.restore(data, n)
+                sequence.kv.restore(pages, n)
                 sequence.tokens = tokens
                 sequence.cached_len = sequence.scheduled_len = n
 

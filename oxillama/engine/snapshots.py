@@ -1,55 +1,52 @@
-"""Snapshots of sequences and requests: what is taken of them on the engine thread, and how they go on.
+"""Snapshots of sequences and requests: what is taken of them on the engine thread.
 
-Taking one copies pages between two steps; the rest is done by the caller's thread. What is restored is
-checked, and laid out as pages, before anything that lives is touched.
+Taking one copies pages between two steps; the rest is done by the caller's thread.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from oxillama.adapters.lora import LoadedLora
-from oxillama.adapters.stack import Adaptation, Applied
+from oxillama.adapters.stack import Adaptation
 from oxillama.atomic_file import replaced_file
-from oxillama.cache.positions import from_positions, to_positions
-from oxillama.cache.recurrent import CHECKPOINTS, RecurrentCache
-from oxillama.config import checks
+from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv_pool import KvCachePool
+from oxillama.cache.pool import CachePool
+from oxillama.cache.positions import to_positions
+from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.loading import LoadedModel
-from oxillama.engine.plain import Stages, options_of, plain_engine, plain_options
-from oxillama.engine.request import Progress, TextRequest
-from oxillama.engine.sequence import SeqState, Sequence
-from oxillama.errors import ConfigError, ModelFileError, ModelFingerprintMismatch, SnapshotIncompatible
+from oxillama.engine.plain import plain_engine, plain_options
+from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
+from oxillama.engine.sequence import Sequence
+from oxillama.errors import ConfigError
 from oxillama.grammar import GrammarState
+from oxillama.session.container import Buffer
 from oxillama.session.snapshot import AdapterFacts, EngineSnapshot, ModelFacts, RequestFacts
-from oxillama.session.values import refusals
 
-Source = bytes | bytearray | memoryview | str | os.PathLike[str] | EngineSnapshot
-"""A snapshot, its bytes, or the path of a file with them."""
-
-Loras = Iterable[str | os.PathLike[str] | LoadedLora] | None
-"""Where the adapters of a snapshot are, if they are not where they were."""
-
-DRAFTERS = ("lookup", "auto", "off")
+DRAFTERS = ("lookup", "self", "auto", "off")
 """Values of ``speculate`` that are no paths."""
-
-LATER = ("priority", "timeout", "window", "speculate")
-"""Options of a request that decide no token of it."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Copies of what a sequence has run: its pages, and the recurrent state after them."""
+    """Copies of what a sequence has run: its pages of each group, and the recurrent state after them."""
 
     tokens: list[int]
     n_cached: int
-    pages: np.ndarray
+    pages: list[np.ndarray]
     state: np.ndarray | None
+
+    @classmethod
+    def none(cls, pool: CachePool) -> Taken:
+        """Of a sequence without tokens."""
+        return cls([], 0, [np.empty((0, group.page_bytes), np.uint8) for group in pool.groups], None)
 
     @classmethod
     def of(cls, sequence: Sequence) -> Taken:
@@ -60,18 +57,52 @@ class Taken:
             slot = kv.state_after(n)
             state = None if slot is None else kv.states.slot(slot).copy()
             n = 0 if state is None else n
-        pages = kv.pages[: kv.pool.pages_for(n)]
-        copies = np.array([kv.pool.page(page) for page in pages], np.uint8)
-        return cls(tokens, n, copies.reshape(-1, kv.pool.page_bytes), state)
+        return cls(tokens, n, PagedKvCache.snapshot(kv, n), state)
 
 
-# --- taking ---------------------------------------------------------------------------------------------
+def write(path: str | os.PathLike[str], pieces: Iterable[Buffer]) -> None:
+    """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
+    with replaced_file(Path(path)) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+class Snapshotted:
+    """A base of what snapshots are taken of."""
+
+    def _taken(self, notes: Mapping[str, Any] | None = None) -> EngineSnapshot:
+        """What `snapshot` gives the bytes of; for the classes that have one."""
+        raise NotImplementedError
+
+    def snapshot(self, *, compress: bool = False, notes: Mapping[str, Any] | None = None) -> bytes:
+        """Where it is now, to go on from there in any process; it goes on itself, too.
+
+        Parameters
+        ----------
+        compress : store with zlib what gets smaller by it.
+        notes : what is to be kept with it, as what JSON can hold.
+
+        Raises
+        ------
+        ConfigError : an option cannot be saved; a generation has ended, or goes on from a session.
+        EngineClosed : the engine was closed.
+        """
+        return self._taken(notes).serialize(compress=compress)
+
+    def snapshot_to_file(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compress: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`snapshot`, to a file, which others see whole or not at all. Raises ModelFileError, too."""
+        write(path, self._taken(notes).pieces(compress))
 
 
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
-    spec, metadata, layout = model.spec, model.file.metadata, model.pool.layout
-    heads = [spec.layers[i].n_kv_heads for i in spec.attending]
+    spec, metadata = model.spec, model.file.metadata
     return ModelFacts(
         architecture=spec.family.name,
         name=str(metadata.get("general.name") or ""),
@@ -80,11 +111,19 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         tokenizer=model.tokenizer_digest,
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
-        kv_heads=(1,) * spec.n_layers if spec.latent is not None else tuple(heads),
-        key_dim=layout.key_dim,
-        value_dim=layout.value_dim,
+        page_groups=model.runner.model.page_groups if spec.attending else (),
         state_floats=model.runner.model.state_floats,
     )
+
+
+def kv_of(model: LoadedModel, taken: Taken) -> np.ndarray:
+    """uint8 (bytes,): the keys and values that the next row sees, by position, group after group."""
+    found, n = [np.empty(0, np.uint8)], taken.n_cached
+    for group, pages in zip(model.pool.groups, taken.pages) if model.spec.attending else ():
+        assert isinstance(group, KvCachePool)
+        first = group.reach.first_seen(n)
+        found.append(to_positions(group.layout, group.page_size, pages, first, n))
+    return np.concatenate(found)
 
 
 def snapshot_of(
@@ -97,18 +136,15 @@ def snapshot_of(
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
     model.metrics.snapshot_taken()
-    facts, layout, page_size = model_facts(model), model.pool.layout, model.config.page_size
-    kv = np.empty(0, np.uint8)
-    if facts.kv_heads:
-        kv = to_positions(layout, facts.kv_heads, page_size, taken.pages, taken.n_cached)
+    model.metrics.snapshot_taken()
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(
         kind=kind,
-        model=facts,
+        model=model_facts(model),
         engine=_with_whole_paths(plain_engine(model.config)),
         tokens=np.array(taken.tokens, np.int32),
         n_cached=taken.n_cached,
-        kv=kv,
+        kv=kv_of(model, taken),
         state=taken.state,
         adapters=tuple(_adapter_facts(item.lora, item.scale, item.start) for item in applied),
         engine_adapters=tuple(_adapter_facts(lora, scale, 0) for lora, scale in model.adapters.stack),
@@ -126,7 +162,8 @@ def snapshot_of_request(
     asked = request.n_top_logprobs is not None
     n = len(taken.tokens) - progress.n_prompt
     kept = np.array(progress.logits, np.float32).reshape(n, -1 if n else 0)
-    held = {name: value for name, value in vars(progress).items() if name not in ("logprobs", "logits")}
+    held = {name: value for name, value in vars(progress).items() if name not in PER_TOKEN}
+    recorder = request.recorder
     return snapshot_of(
         model,
         taken,
@@ -146,6 +183,8 @@ def snapshot_of_request(
             ),
             logprobs=progress.logprobs if asked else None,
             logits=kept if request.options.keep_logits else None,
+            receipt_context=None if recorder is None else recorder.context_size,
+            links=None if recorder is None else progress.links,
         ),
     )
 
@@ -156,8 +195,6 @@ def _taken_of_request(
     """On the engine thread: all that the next step would change."""
     if request.finish_reason is not None:
         raise ConfigError(f"generation: expected one that goes on, got one with {request.finish_reason!r}")
-    if request.recorder is not None:
-        raise ConfigError("receipt: a text with a receipt cannot go on from a snapshot")
     model.scheduler.recover()
     drafts, left = None, None
     if request.speculation is not None:
@@ -169,206 +206,6 @@ def _taken_of_request(
     digest = constraint.grammar.digest.hex() if isinstance(constraint, GrammarState) else ""
     facts = {"seconds_left": left, "grammar": digest, "speculation": drafts}
     return Taken.of(request.sequence), request.progress(), request.sampler.state(), facts
-
-
-def write(snapshot: EngineSnapshot, path: str | os.PathLike[str], compress: bool = False) -> None:
-    """Writes a snapshot's file, which others see whole or not at all. Raises ModelFileError."""
-    with replaced_file(Path(path)) as file:
-        for piece in snapshot.pieces(compress):
-            file.write(piece)
-
-
-# --- going on -------------------------------------------------------------------------------------------
-
-
-def read(source: Source) -> EngineSnapshot:
-    """A snapshot, checked against itself.
-
-    Raises
-    ------
-    ModelFileError : its file cannot be read.
-    SnapshotIncompatible : it is damaged, or is none.
-    """
-    if isinstance(source, EngineSnapshot):
-        return source
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return EngineSnapshot.deserialize(source)
-    if not isinstance(source, (str, os.PathLike)):
-        raise checks.refuse("snapshot", "bytes, or the path of a file", source)
-    try:
-        with open(source, "rb") as file:
-            return EngineSnapshot.deserialize(file.read())
-    except OSError as error:
-        raise ModelFileError(f"{source}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, SnapshotIncompatible):
-            raise
-        raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {source!r}") from error
-
-
-def check_fits(model: LoadedModel, snapshot: EngineSnapshot) -> None:
-    """Raises SnapshotIncompatible unless the model gives the bits that a snapshot goes on with."""
-    wanted, found = snapshot.model, model_facts(model)
-    if wanted.fingerprint != found.fingerprint:
-        ours, theirs = dict(found.fingerprint.settings), dict(wanted.fingerprint.settings)
-        parts = [] if wanted.fingerprint.content == found.fingerprint.content else ["other content"]
-        names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-        parts += [f"{name} expected {theirs.get(name)}, got {ours.get(name)}" for name in names]
-        raise ModelFingerprintMismatch(
-            wanted.fingerprint.display(), found.fingerprint.display(), "; ".join(parts)
-        )
-    for name in ("tokenizer", "kv_type", "n_vocab", "kv_heads", "key_dim", "value_dim", "state_floats"):
-        ours, theirs = getattr(found, name), getattr(wanted, name)
-        if ours != theirs:
-            raise SnapshotIncompatible(f"{name}: expected {theirs or 'none'}, got {ours or 'none'}")
-    n, most = len(snapshot.tokens), model.context_size
-    if n > most:
-        raise SnapshotIncompatible(f"context_size: expected at least {n}, for as many tokens, got {most}")
-
-
-def adaptation(model: LoadedModel, snapshot: EngineSnapshot, loras: Loras) -> Adaptation | None:
-    """The adapters of a snapshot's sequence. Raises SnapshotIncompatible for one that is not there."""
-    found = loaded(model, snapshot.adapters, loras)
-    items = [
-        Applied(lora, model.adapters.bound(lora), facts.scale, facts.start)
-        for lora, facts in zip(found, snapshot.adapters)
-    ]
-    return Adaptation(items) if items else None
-
-
-def loaded(model: LoadedModel, wanted: Iterable[AdapterFacts], loras: Loras) -> list[LoadedLora]:
-    """The adapters of a snapshot: those that are given, those the model has, or from where they were.
-
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError : one cannot be loaded.
-    SnapshotIncompatible : one has other content.
-    """
-    given = [
-        lora if isinstance(lora, LoadedLora) else model.adapters.load(os.fspath(lora)) for lora in loras or ()
-    ]
-    known = {lora.fingerprint.hex(): lora for lora in (*model.adapters.known(), *given)}
-    found = []
-    for facts in wanted:
-        lora = known.get(facts.fingerprint)
-        if lora is None:
-            if not facts.path:
-                raise SnapshotIncompatible(
-                    f"adapters: expected {facts.name} ({facts.fingerprint[:16]}), got none"
-                )
-            lora = known[facts.fingerprint] = LoadedLora.load(facts.path, everywhere=facts.everywhere)
-        if lora.fingerprint.hex() != facts.fingerprint:
-            raise SnapshotIncompatible(
-                f"adapters: expected {facts.path} with the fingerprint {facts.fingerprint[:16]}, "
-                f"got {lora.fingerprint.hex()[:16]}"
-            )
-        found.append(model.adapters.load(lora))
-    return found
-
-
-def put(sequence: Sequence, snapshot: EngineSnapshot, data: np.ndarray) -> None:
-    """Gives an empty sequence what a snapshot has run; for the engine thread. Raises KvCacheFullError."""
-    sequence.kv.restore(data, snapshot.n_cached)
-    sequence.tokens = snapshot.tokens.tolist()
-    sequence.cached_len = sequence.scheduled_len = snapshot.n_cached
-    sequence.check()
-
-
-def page_data(model: LoadedModel, snapshot: EngineSnapshot) -> np.ndarray:
-    """What `PagedKvCache.restore` takes, or that of a recurrent cache."""
-    pool, n, heads = model.pool, snapshot.n_cached, snapshot.model.kv_heads
-    if heads:
-        pages = from_positions(pool.layout, heads, pool.page_size, snapshot.kv, n)
-    else:
-        pages = np.zeros((pool.pages_for(n), pool.page_bytes), np.uint8)
-    if not snapshot.model.state_floats:
-        return pages
-    state = np.empty(0, np.float32) if snapshot.state is None else snapshot.state.astype(np.float32)
-    return np.concatenate([pages.reshape(-1), state.view(np.uint8)])
-
-
-def restored_request(
-    model: LoadedModel,
-    snapshot: EngineSnapshot,
-    stages: Stages | None,
-    loras: Loras,
-    fields: Mapping[str, Any],
-) -> TextRequest:
-    """The request of a snapshot, which has no pages yet.
-
-    Raises
-    ------
-    SnapshotIncompatible : the snapshot is of no request, or does not fit; or ``stages`` lacks a stage.
-    ConfigError : a field decides tokens.
-    """
-    facts = snapshot.request
-    if facts is None:
-        raise SnapshotIncompatible(f"expected one of a generation, got one of kind {snapshot.kind}")
-    for name in fields:
-        if name not in LATER:
-            raise ConfigError(f"{name}: cannot be changed, the rest of the text depends on it")
-    check_fits(model, snapshot)
-    with refusals():
-        options = options_of(facts.options, stages)
-    if options.timeout is not None and facts.seconds_left is not None:
-        options = replace(options, timeout=max(facts.seconds_left, checks.ABOVE_ZERO))
-    options = replace(options, **fields)
-    generated = snapshot.tokens[facts.n_prompt :].tolist()
-    with refusals():
-        _check_request(facts, options.n_top_logprobs, options.keep_logits, snapshot)
-    checkpoints = CHECKPOINTS if model.drafter(options.speculate) is not None else 0
-    sequence = Sequence(
-        model.pool,
-        snapshot.tokens[: facts.n_prompt].tolist(),
-        checkpoints=checkpoints,
-        adapters=adaptation(model, snapshot, loras),
-    )
-    request = model.text_request(sequence, options, key=None)  # its pages are not for others to share
-    with refusals():
-        constraint = request.sampler.constraint
-        digest = constraint.grammar.digest.hex() if isinstance(constraint, GrammarState) else ""
-        if digest != facts.grammar:
-            raise SnapshotIncompatible("grammar: this version of the library compiles it to another one")
-        request.sampler.restore(
-            {
-                "seed": facts.seed,
-                "random": facts.random,
-                "mu": facts.mu,
-                "tokens": generated,
-                "before": list(zip(*(values.tolist() for values in facts.before))),
-            }
-        )
-        names = Progress.__dataclass_fields__.keys() - {"logprobs", "logits"}
-        logits = [] if facts.logits is None else list(facts.logits)
-        request.go_on(
-            Progress(
-                **{name: getattr(facts, name) for name in names}, logprobs=facts.logprobs or [], logits=logits
-            ),
-            generated,
-        )
-    sequence.state = SeqState.PREEMPTED  # it was admitted before, and counted
-    if request.speculation is not None and facts.speculation is not None:
-        counts = dict(facts.speculation)
-        random = counts.pop("random")
-        if request.speculation.random is not None and random is not None:
-            request.speculation.random.state = random
-        request.speculation.stats = type(request.speculation.stats)(**counts)  # type: ignore[arg-type]
-    return request
-
-
-def _check_request(
-    facts: RequestFacts, n_top: int | None, keep_logits: bool, snapshot: EngineSnapshot
-) -> None:
-    """Raises SnapshotIncompatible unless the parts of a request agree with each other."""
-    n, most = len(snapshot.tokens), facts.n_prompt + facts.limit
-    if snapshot.n_cached >= n:
-        raise SnapshotIncompatible(f"n_cached: expected less than {n}, as many tokens there are, got all")
-    if n > most:
-        raise SnapshotIncompatible(f"tokens: expected at most {most}, got {n}")
-    if (n_top is None) != (facts.logprobs is None) or keep_logits != (facts.logits is not None):
-        raise SnapshotIncompatible(
-            "request: expected the log-probabilities and logits that its options ask for"
-        )
 
 
 def _adapter_facts(lora: LoadedLora, scale: float, start: int) -> AdapterFacts:

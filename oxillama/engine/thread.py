@@ -93,6 +93,10 @@ class EngineThread:
         """Makes the loop look again: a reader has made room."""
         self._inbox.put(None)
 
+    def post(self, command: Command) -> None:
+        """Has a command run after the running step, if the thread still runs; waits for nothing."""
+        self._inbox.put(command)
+
     def call(self, job: Callable[[], T]) -> T:
         """Runs a job after the running step, with the pages to itself; what it returns, or raises.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence as Listed
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.engine.loop import EngineLoop, Rows, Streams
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.observers import Observer
@@ -37,7 +37,7 @@ class Untraced:
         """What times the masks of grammars."""
         return MaskTimer()
 
-    def runner(self, model: Decoder, pool: PagePool, n_threads: int) -> Runner:
+    def runner(self, model: Decoder, pool: CachePool, n_threads: int) -> Runner:
         """What runs batches."""
         return Runner(model, pool, n_threads)
 
@@ -73,7 +73,7 @@ class Traced(Untraced):
     def mask_timer(self) -> MaskTimer:
         return TracedMasks(self._trace)
 
-    def runner(self, model: Decoder, pool: PagePool, n_threads: int) -> Runner:
+    def runner(self, model: Decoder, pool: CachePool, n_threads: int) -> Runner:
         return TracedRunner(self._trace, model, pool, n_threads)
 
     def loop(
@@ -131,12 +131,10 @@ class TracedBlock:
 class TracedRunner(Runner):
     """Notes spans for each forward pass, the blocks of its layers, and its logits."""
 
-    def __init__(self, trace: Trace, model: Decoder, pool: PagePool, n_threads: int) -> None:
+    def __init__(self, trace: Trace, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self._trace = trace
         for i, layer in enumerate(model.layers):
-            feed_forward = layer.feed_forward and TracedBlock(trace, layer.feed_forward, i)
-            mixer = TracedBlock(trace, layer.mixer, i)
-            model.layers[i] = replace(layer, mixer=mixer, feed_forward=feed_forward)
+            model.layers[i] = layer.with_blocks(partial(TracedBlock, trace, layer=i))
         super().__init__(model, pool, n_threads)
 
     def run(self, sequences: Any, *others: Any) -> list[np.ndarray | None]:

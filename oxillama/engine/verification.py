@@ -7,15 +7,16 @@ token is chosen again, and each end is looked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from oxillama._version import __version__
+from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation
-from oxillama.config import GenerationOptions
-from oxillama.config.adapters import Adapters
+from oxillama.config import GenerationOptions, checks
+from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages, sampler_of
 from oxillama.engine.recorder import grammar_hash
@@ -68,7 +69,11 @@ class Difference(Exception):
 
 
 def verify(
-    model: LoadedModel, receipt: Receipt, adapters: Adapters, stages: Stages | None = None
+    model: LoadedModel,
+    receipt: Receipt,
+    adapters: Adapters,
+    stages: Stages | None = None,
+    check: Callable[[], object] = lambda: None,
 ) -> Verification:
     """Checks a receipt with a model that runs; see `InferenceEngine.verify`."""
     request: TextRequest | None = None
@@ -78,7 +83,7 @@ def verify(
         adaptation = adaptation_of(model, receipt, adapters)
         request = new_request(model, receipt, stages)
         with Session(model, model.config.sampler, adaptation) as session:
-            replay(request, receipt, rows_of(model, session, receipt))
+            replay(request, receipt, rows_of(model, session, receipt, check))
     except Difference as difference:
         found = difference
         if receipt.library != __version__:
@@ -113,10 +118,23 @@ def check_model(model: LoadedModel, receipt: Receipt) -> None:
         raise ReceiptError(f"receipt: prompt: expected token ids below {n_vocab}, got {max(receipt.prompt)}")
 
 
+def adapters_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> dict[str, LoadedLora]:
+    """By fingerprint, the adapters of the engine and those given; a file as one loaded ``everywhere``, if the
+    receipt names that."""
+    wanted = {use.fingerprint for use in receipt.adapters}
+    known = {lora.fingerprint.hex(): lora for lora, _ in model.adapters.stack}
+    for source, _ in adapter_specs("adapters", adapters):
+        lora = model.adapters.from_file(source) if isinstance(source, str) else source
+        everywhere = checks.instance("adapters", lora, LoadedLora).as_everywhere()
+        if everywhere.fingerprint.hex() in wanted and lora.fingerprint.hex() not in wanted:
+            lora = everywhere
+        known[lora.fingerprint.hex()] = model.adapters.load(lora)
+    return known
+
+
 def adaptation_of(model: LoadedModel, receipt: Receipt, adapters: Adapters) -> Adaptation | None:
     """The receipt's adapters, which are looked for among those given and the engine's. Raises Difference."""
-    given = (*model.adapters.stack, *model.adapters.loaded(adapters))
-    known = {lora.fingerprint.hex(): lora for lora, _ in given}
+    known = adapters_of(model, receipt, adapters)
     for use in receipt.adapters:
         if use.fingerprint not in known:
             got = ", ".join(sorted(known)) or "none"
@@ -150,8 +168,13 @@ def new_request(model: LoadedModel, receipt: Receipt, stages: Stages | None) -> 
     )
 
 
-def rows_of(model: LoadedModel, session: Session, receipt: Receipt) -> Iterator[np.ndarray]:
-    """float32 (vocab,): the logits that each token was chosen from, up to the first that is no token."""
+def rows_of(
+    model: LoadedModel, session: Session, receipt: Receipt, check: Callable[[], object]
+) -> Iterator[np.ndarray]:
+    """float32 (vocab,): the logits that each token was chosen from, up to the first that is no token.
+
+    ``check`` is called before each pass and may raise.
+    """
     prompt, tokens, n_vocab = receipt.prompt, receipt.tokens, model.spec.n_vocab
     n_known = next((i for i, token in enumerate(tokens) if token >= n_vocab), len(tokens) - 1)
     run = [prompt[-1], *tokens[:n_known]] if tokens else []
@@ -159,6 +182,7 @@ def rows_of(model: LoadedModel, session: Session, receipt: Receipt) -> Iterator[
         session.prefill(prompt[:-1])
     step = max(1, LOGIT_BYTES // (4 * n_vocab))
     for start in range(0, len(run), step):
+        check()
         yield from session.logits(run[start : start + step])
 
 

@@ -41,7 +41,6 @@ class Batch:
     tokens : int32 (rows,), token ids.
     positions : int32 (rows,), position of each row in its sequence.
     row_start : int32 (sequences + 1,), the rows of each sequence.
-    tables : int32 (sequences, width), page numbers of each sequence in order of position.
     wanted : int64 (logits,), the rows whose logits are wanted, ascending.
     recurrent_states : of each sequence; None for a model without recurrent layers.
     adapted : the rows that take adapters; None where no row does.
@@ -50,7 +49,6 @@ class Batch:
     tokens: np.ndarray
     positions: np.ndarray
     row_start: np.ndarray
-    tables: np.ndarray
     wanted: np.ndarray
     recurrent_states: list[StatePart] | None = None
     adapted: AdaptedRows | None = None

@@ -7,7 +7,7 @@ hidden state; `layers/` has the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,13 @@ from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
-from oxillama.models.layers.layer import Layer, load_layer
+from oxillama.models.layers.layer import Layer, load_layer, matrix_groups
+from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
+from oxillama.models.layers.streams import StreamedLayer, Streams
+from oxillama.models.page_groups import page_groups
+from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
@@ -60,53 +64,58 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
         self.context = context or spec.context_length
+        self.page_groups = page_groups(spec)
         weights.ignore(spec.ignored)
         self.inputs = InputEmbedding(spec, weights, self.context)
-        self.layers: list[Layer] = [load_layer(spec, i, weights) for i in range(spec.n_layers)]
+        self.streams = Streams(spec, weights) if spec.family.streams else None
+        self.layers: list[Layer | StreamedLayer] = [
+            load_layer(spec, i, weights) for i in range(spec.n_layers)
+        ]
         blocks = (block for layer in self.layers for block in layer.blocks())
         self.state_floats, self.record_floats = assign_state_offsets(blocks)
         name = spec.family.output_norm
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
         self.output = load_output(spec, weights)
         self.classifier = load_classifier(spec, weights)
+        self.projection = load_projection(spec, weights)
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
 
     def linears(self) -> list[Linear]:
         """All linear layers, in the order of a forward pass."""
-        found = [linear for layer in self.layers for linear in layer.linears()]
+        found = self.inputs.linears()
+        found += self.streams.linears() if self.streams else []
+        found += [linear for layer in self.layers for linear in layer.linears()]
         found += [self.output] if self.output else []
-        return found + (self.classifier.linears() if self.classifier else [])
+        heads = [head for head in (self.classifier, self.projection) if head is not None]
+        return found + [linear for head in heads for linear in head.linears()]
 
     def groups(self) -> list[MatrixGroup]:
         """All linear layers, by layer of the model and in the order of a forward pass."""
-        found = [layer.group(f"layer {i}") for i, layer in enumerate(self.layers)]
-        found += [MatrixGroup("output", [self.output])] if self.output else []
-        return found + ([MatrixGroup("classifier", self.classifier.linears())] if self.classifier else [])
+        begin, end = (self.streams.begin_with, self.streams.end_with) if self.streams else ([], [])
+        found = [MatrixGroup("inputs", [*self.inputs.linears(), *begin])]
+        for i, layer in enumerate(self.layers):
+            found += matrix_groups(f"layer {i}", layer)
+        found.append(MatrixGroup("streams", end))
+        found.append(MatrixGroup("output", [self.output] if self.output else []))
+        heads = [head for head in (self.classifier, self.projection) if head is not None]
+        return found + [MatrixGroup("head", head.linears()) for head in heads]
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""
         d = self.spec.n_embd
-        own = {"x": d, "h": d, "h2": d, "y": d}
+        own = {"x": d, "h": d, "h2": d, "y": d, **self.inputs.widths()}
+        own |= self.streams.widths() if self.streams else {}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
 
-    def kv_dims(self) -> tuple[int, int, int, int]:
-        """Layers, key heads, and widths of a key and a value, as the cache stores them."""
-        spec = self.spec
-        if spec.latent is not None:
-            rank = spec.latent.kv_rank
-            return len(spec.attending), 1, rank + spec.latent.rotated, rank
-        if not spec.attending:  # pages of a model without keys only count tokens
-            return 1, 1, 1, 1
-        return len(spec.attending), spec.n_kv_heads, spec.key_dim, spec.value_dim
-
-    def kv_shape(self, kv_type: int, page_size: int) -> Any:
-        """The kernels' `KvShape` of this model's pages."""
-        return self.kernels.attention.KvShape(*self.kv_dims(), kv_type, page_size)
+    def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
+        """Of each page group the kernels' `KvShape` of its pages."""
+        shape = self.kernels.attention.KvShape
+        return [shape(*group.sizes, kv_type, page_size) for group in self.page_groups]
 
     def hidden_states(
         self,
         batch: Batch,
-        kv: Any,
+        kv: Sequence[Any],
         work: Workspace,
         tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
@@ -116,7 +125,8 @@ class Decoder:
         Parameters
         ----------
         batch : the rows.
-        kv : the kernels' `PagedBatch` over the same rows, into which their keys and values are stored.
+        kv : of each page group the kernels' `PagedBatch` over the same rows, into which their keys and values
+            are stored.
         work : buffers, overwritten.
         tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
@@ -132,7 +142,8 @@ class Decoder:
         """
         spec, n = self.spec, len(batch)
         self.store.begin_pass()
-        work.reserve(n, kv.scratch_bytes(tuner.max_threads), batch.adapted)
+        scratch = max(part.scratch_bytes(tuner.max_threads) for part in kv)
+        work.reserve(n, scratch, batch.adapted)
         step = Step(
             batch=batch,
             kv=kv,
@@ -151,11 +162,15 @@ class Decoder:
             )  # fmt: skip
         x = work.rows("x", n, spec.n_embd)
         self.inputs.look_up(batch, x, step)
+        if self.streams is not None:
+            self.streams.begin(x, step)
         for layer in self.layers:
             if cancelled is not None and cancelled():
                 raise ForwardCancelled
             with tuner.layer(n) as step.n_threads:
                 layer.run(x, step)
+        if self.streams is not None:
+            self.streams.end(x, step)
         rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
         if self.output_norm is not None and len(rows):
             self.output_norm.apply(rows, rows, tuner.n_threads)
@@ -165,7 +180,7 @@ class Decoder:
     def forward(
         self,
         batch: Batch,
-        kv: Any,
+        kv: Sequence[Any],
         work: Workspace,
         tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
@@ -243,6 +258,19 @@ class InputEmbedding:
             kinds = weights.shape(name)[1:]
             self.type = weights.matrix(name, kinds[0] if kinds else 1, d)[0]
         self.norm = load_norm(spec, weights, "token_embd_norm") if family.embd_norm else None
+        self.of_layers = LayerEmbeddings(spec, weights) if spec.layer_width else None
+
+    def tables(self) -> list[Embedding]:
+        """The tables of embeddings."""
+        of_layers = self.of_layers.table if self.of_layers else None
+        return [table for table in (self.tokens, self.positions, of_layers) if table is not None]
+
+    def linears(self) -> list[Linear]:
+        return [self.of_layers.projection] if self.of_layers else []
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return self.of_layers.widths() if self.of_layers else {}
 
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input embeddings of the batch's tokens."""
@@ -259,6 +287,8 @@ class InputEmbedding:
             x += places
         if self.norm is not None:
             self.norm.apply(x, x, step.n_threads)
+        if self.of_layers is not None:
+            self.of_layers.look_up(x, step)
 
 
 def load_output(spec: Spec, weights: Weights) -> Linear | None:

@@ -82,11 +82,14 @@ class Routing:
     shared_gate : the output of the shared expert is multiplied by a learned sigmoid.
     scales_input : an expert's weight multiplies its input, not its output.
     gated : experts have a gate matrix.
-    beside_dense : in layers with a dense block, the outputs of both are added and multiplied by sqrt(1/2).
+    beside_dense : a dense block in layers with experts: none, "" ; "scaled": if the file has one, the sum of
+        both outputs is multiplied by sqrt(1/2); "normed": both norm their inputs and their outputs.
     bias : a number for each expert, ``exp_probs_b.bias``, is added to its weight for the choice alone: "no",
         "yes", or "auto" (if the file has it).
     layers : those with experts: as the file has "stated", or those that have a "router" tensor.
-    reads : input of the router: that of the block, "normed", or the hidden state before the "layer".
+    reads : input of the router: that of the block, "normed"; the hidden state before the "layer"; or that
+        before the "block", normed without weights and multiplied by ``ffn_gate_inp.scale`` / sqrt(n_embd).
+    scaled_outputs : each expert's output has a factor, ``ffn_down_exps.scale``.
     shared_gate_up : gate and up matrices of the shared expert are one tensor.
 
     Raises
@@ -102,10 +105,11 @@ class Routing:
     shared_gate: bool = False
     scales_input: bool = False
     gated: bool = True
-    beside_dense: bool = False
+    beside_dense: Literal["", "scaled", "normed"] = ""
     bias: Literal["no", "yes", "auto"] = "auto"
     layers: Literal["stated", "router"] = "stated"
-    reads: Literal["normed", "layer"] = "normed"
+    reads: Literal["normed", "layer", "block"] = "normed"
+    scaled_outputs: bool = False
     shared_gate_up: bool = False
 
     def __post_init__(self) -> None:
@@ -199,7 +203,8 @@ class Family:
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where one layer of n has none (0: all layers have it).
     full_layer : which layer of n that is, the "last" or the "first".
-    score_scale : of attention: key_dim^-0.5, or "embd/heads": (n_embd / heads)^-0.5; the file may state it.
+    score_scale : of attention: key_dim^-0.5, "embd/heads": (n_embd / heads)^-0.5, or "one"; the file may
+        state it.
     centred_windows : a position attends to those at most half a window before or behind it.
     chunk : replaces the window: a position attends to none before the last multiple of this. 0 for none.
     soft_cap, final_soft_cap : of attention scores and of logits, unless the file states one; 0 for none.
@@ -210,11 +215,15 @@ class Family:
         ("none"), or any of these ("auto").
     routing : of experts, None where the family has none.
     positions : learned position embeddings: "no", "yes" or "auto".
+    per_layer_input : each layer adds a gated projection of an embedding of its own (Gemma 3n).
+    streams : the hidden state is one of four, which each layer predicts and corrects (Gemma 3n).
+    output_scale : the hidden state after a layer has a factor, ``layer_output_scale``, if the file has it.
     token_types : the first row of a table of token types is added to embeddings.
     causal : a position attends to no later one.
     output : output matrix: its "own", the embedding table ("tied"), either ("auto"), or "none" (an encoder).
     classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
         of the first token's hidden state), "last" (projection of the last token's, then softmax).
+    projections : matrices that files may have for pooled hidden states, one after the other.
     unadapted : matrices that LoRA adapters do not change, because llama.cpp multiplies them without adapters.
 
     Raises
@@ -261,7 +270,7 @@ class Family:
     window: int = 0
     window_period: int = 0
     full_layer: Literal["last", "first"] = "last"
-    score_scale: Literal["key_dim", "embd/heads"] = "key_dim"
+    score_scale: Literal["key_dim", "embd/heads", "one"] = "key_dim"
     centred_windows: bool = False
     chunk: int = 0
     soft_cap: float = 0.0
@@ -272,10 +281,14 @@ class Family:
     gate: Literal["pair", "fused", "none", "auto"] = "pair"
     routing: Routing | None = None
     positions: Literal["no", "yes", "auto"] = "no"
+    per_layer_input: bool = False
+    streams: bool = False
+    output_scale: bool = False
     token_types: bool = False
     causal: bool = True
     output: Literal["auto", "own", "tied", "none"] = "auto"
     classifier: Literal["", "cls", "last"] = ""
+    projections: tuple[str, ...] = ()
     unadapted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -32,17 +32,24 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 # some converters write them for every model.
 OPTIONS = frozenset(
     {
+        "activation_sparsity_scale",
+        "altup.active_idx",
+        "altup.num_inputs",
         "attention.clamp_kqv",
+        "attention.key_length_swa",
         "attention.max_alibi_bias",
         "attention.output_scale",
         "attention.rope_pattern",
         "attention.scale",
+        "attention.shared_kv_layers",
         "attention.sliding_window",
         "attention.sliding_window_pattern",
         "attention.temperature_length",
         "attention.temperature_scale",
+        "attention.value_length_swa",
         "attention.value_scale",
         "attn_logit_softcapping",
+        "embedding_length_per_layer_input",
         "embedding_scale",
         "expert_feed_forward_length",
         "expert_gating_func",
@@ -94,7 +101,15 @@ RANGES: dict[str, tuple[float, float]] = {
 
 MAX_HEAD_DIM = 1 << 16
 SIZES = dict.fromkeys(
-    ("attention.key_length", "attention.value_length", "rope.dimension_count"), MAX_HEAD_DIM
+    (
+        "attention.key_length",
+        "attention.key_length_swa",
+        "attention.value_length",
+        "attention.value_length_swa",
+        "rope.dimension_count",
+        "rope.dimension_count_swa",
+    ),
+    MAX_HEAD_DIM,
 )
 """The largest value of each size that has another one than 2^31 - 1."""
 

@@ -38,6 +38,7 @@ class Preflight:
     resident_bytes : of matrices in memory at a time, at most: all, or what the budget allows.
     table_bytes : bytes of the embedding tables, which stay in the file.
     kv_bytes : memory of the keys and values of a token, by KV type.
+    kv_context_bytes : of those that a sequence as long as the training context keeps.
     state_bytes : memory of the recurrent state of a sequence.
     """
 
@@ -50,6 +51,7 @@ class Preflight:
     resident_bytes: int = 0
     table_bytes: int = 0
     kv_bytes: dict[str, int] = field(default_factory=dict)
+    kv_context_bytes: dict[str, int] = field(default_factory=dict)
     state_bytes: int = 0
 
 
@@ -110,9 +112,15 @@ def preflight(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...
             resident = min(resident, budget)
     except ConfigError as error:
         return Preflight((str(error), *reasons), spec, tokenizer)
-    tables = [table for table in (model.inputs.tokens, model.inputs.positions) if table is not None]
     page = EngineConfig.page_size
-    kv = {name: model.kv_shape(id, page).page_bytes // page for name, id in KV_TYPES.items()}
+    kv, whole = dict.fromkeys(KV_TYPES, 0), dict.fromkeys(KV_TYPES, 0)
+    for name, id in KV_TYPES.items() if spec.attending else ():
+        for group, shape in zip(model.page_groups, model.kv_shapes(id, page)):
+            context, reach = spec.context_length, group.reach
+            kv[name] += shape.page_bytes // page
+            whole[name] += (
+                shape.page_bytes // page * (min(context, reach.most) if reach.is_limited else context)
+            )
     return Preflight(
         reasons=tuple(reasons),
         spec=spec,
@@ -121,7 +129,8 @@ def preflight(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...
         weight_bytes=weights.packed_bytes,
         least_budget=sizes.least,
         resident_bytes=resident,
-        table_bytes=sum(table.table.nbytes for table in tables),
-        kv_bytes=kv if spec.attending else dict.fromkeys(kv, 0),
+        table_bytes=sum(table.table.nbytes for table in model.inputs.tables()),
+        kv_bytes=kv,
+        kv_context_bytes=whole,
         state_bytes=4 * model.state_floats,
     )

@@ -47,8 +47,9 @@ def read_spec(file: ModelFile) -> Spec:
     read = Reader(file, family.name, family.all_options, family.ignored_keys)
     check_support(read, family)
     n_embd, context = read.size("embedding_length"), read.size("context_length")
-    layers, key_dim, value_dim = read_layers(read, family, n_embd, n_layers)
-    scaled_by = key_dim if family.score_scale == "key_dim" else n_embd // layers[0].n_heads
+    layers = read_layers(read, family, n_embd, n_layers)
+    key_dim = max(layer.key_dim for layer in layers)
+    scaled_by = {"key_dim": key_dim, "embd/heads": n_embd // layers[0].n_heads, "one": 1}[family.score_scale]
     epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
     spec = Spec(
         family=family,
@@ -56,8 +57,8 @@ def read_spec(file: ModelFile) -> Spec:
         n_embd=n_embd,
         n_vocab=vocabulary_size(file),
         key_dim=key_dim,
-        value_dim=value_dim,
-        ropes=read_ropes(read, family, key_dim, context) if family.rope != "none" else (),
+        value_dim=max(layer.value_dim for layer in layers),
+        ropes=read_ropes(read, family, layers, context) if family.rope != "none" else (),
         norm_eps=read.number(f"attention.{epsilon}"),
         context_length=context,
         score_scale=read.amount("attention.scale") or 1 / math.sqrt(scaled_by),
@@ -65,6 +66,7 @@ def read_spec(file: ModelFile) -> Spec:
         final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
         clamp=read.amount("attention.clamp_kqv"),
         alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
+        layer_width=read.size("embedding_length_per_layer_input", least=0) if family.per_layer_input else 0,
         embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
         residual_scale=read.factor("residual_scale"),
         value_scale=read.factor("attention.value_scale"),
@@ -115,8 +117,8 @@ def ignored_tensors(file: ModelFile, family: Family, n_layers: int) -> tuple[str
     return tuple(found)
 
 
-def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tuple[LayerSpec, ...], int, int]:
-    """Sizes of all ``n`` layers, and the widths of a key and of a value."""
+def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[LayerSpec, ...]:
+    """Sizes of all ``n`` layers."""
     heads, kv_heads = read_heads(read, family, n)
     first = next(n for n in heads if n)
     if n_embd % first and not read.has("attention.key_length"):
@@ -133,11 +135,7 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tupl
     windows = read_windows(read, family, n)
     if family.centred_windows:
         windows = [window and window // 2 + 1 for window in windows]
-    if any(windows):
-        read.refuse("attention.key_length_swa", (key_dim,))
-        read.refuse("attention.value_length_swa", (value_dim,))
-        if "rope.dimension_count_swa" not in family.options:
-            read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
+    dims = [read_dims(read, family, bool(window), key_dim, value_dim) for window in windows]
     routed = expert_layers(read, family, n)
     layers = []
     for i in range(n):
@@ -148,8 +146,8 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tupl
                 n_heads=heads[i],
                 n_kv_heads=kv_heads[i],
                 n_ff=widths[i],
-                key_dim=key_dim,
-                value_dim=value_dim,
+                key_dim=dims[i][0],
+                value_dim=dims[i][1],
                 window=0 if family.chunk else windows[i],
                 chunk=windows[i] if family.chunk else 0,
                 rope=(1 if windows[i] else 0) if turns else None,
@@ -157,7 +155,21 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[tupl
                 mixer=family.mixer if kv_heads[i] else family.recurrent_mixer,
             )
         )
-    return tuple(layers), key_dim, value_dim
+    return tuple(layers)
+
+
+def read_dims(read: Reader, family: Family, windowed: bool, key_dim: int, value_dim: int) -> tuple[int, int]:
+    """Widths of a key and of a value of a layer, from those of layers without a window."""
+    if not windowed:
+        return key_dim, value_dim
+    if "attention.key_length_swa" in family.options:
+        local = read.size("attention.key_length_swa", key_dim)
+        return local, read.size("attention.value_length_swa", value_dim)
+    read.refuse("attention.key_length_swa", (key_dim,))
+    read.refuse("attention.value_length_swa", (value_dim,))
+    if "rope.dimension_count_swa" not in family.options:
+        read.refuse("rope.dimension_count_swa", (read.size("rope.dimension_count", key_dim),))
+    return key_dim, value_dim
 
 
 def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], list[int]]:
@@ -186,22 +198,26 @@ def read_windows(read: Reader, family: Family, n_layers: int) -> list[int]:
     return [window if has else 0 for has in windowed]
 
 
-def read_ropes(read: Reader, family: Family, key_dim: int, context: int) -> tuple[Rope, ...]:
+def read_ropes(
+    read: Reader, family: Family, layers: tuple[LayerSpec, ...], context: int
+) -> tuple[Rope, Rope]:
     """The rotation of layers without a window, and that of windowed layers."""
-    n_rot = read.size("rope.dimension_count", key_dim)
-    if n_rot % 2 or (n_rot > key_dim and family.mixer == "attention"):
-        raise LoadError(
-            f"{read.prefix}.rope.dimension_count: expected an even number up to {key_dim}, got {n_rot}"
-        )
+    full = next((layer.key_dim for layer in layers if not layer.window), layers[0].key_dim)
+    local = next((layer.key_dim for layer in layers if layer.window), full)
+    n_rot = read.size("rope.dimension_count", full)
+    n_local = read.size("rope.dimension_count_swa", n_rot)
+    for key, n, dim in (("dimension_count", n_rot, full), ("dimension_count_swa", n_local, local)):
+        if n % 2 or (n > dim and family.mixer == "attention"):
+            raise LoadError(f"{read.prefix}.rope.{key}: expected an even number up to {dim}, got {n}")
     rope = read_rope(read, family.rope == "neox", n_rot, context)
     base = read.number("rope.freq_base_swa", family.local_base or rope.base)
     if family.local_rope == "plain":
-        return rope, Rope(n_rot, rope.neox, base)
+        return rope, Rope(n_local, rope.neox, base)
     if family.local_rope == "unscaled":
-        return rope, Rope(n_rot, rope.neox, base, magnitude=read.number("rope.scaling.attn_factor", 1.0))
+        return rope, Rope(n_local, rope.neox, base, magnitude=read.number("rope.scaling.attn_factor", 1.0))
     if rope.mix:
         refuse_base_1(read, "rope.freq_base_swa", base)
-    return rope, replace(rope, base=base)
+    return rope, replace(rope, base=base, n_rot=n_local)
 
 
 def expert_layers(read: Reader, family: Family, n_layers: int) -> list[bool]:

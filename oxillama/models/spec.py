@@ -38,6 +38,8 @@ class LayerSpec:
     scale : factor of the hidden state after the layer.
     limit, expert_limit : bounds of the gates and ups of its dense block and shared expert, and of its routed
         experts; 0 for none.
+    sparsity : gates of its dense block below the row's mean and this many standard deviations are 0; None for
+        no such limit.
     xielu : numbers of its activation, where that is xIELU.
     """
 
@@ -56,6 +58,7 @@ class LayerSpec:
     scale: float = 1.0
     limit: float = 0.0
     expert_limit: float = 0.0
+    sparsity: float | None = None
     xielu: Xielu | None = None
 
 
@@ -137,6 +140,7 @@ class Spec:
     layers : of each layer.
     n_embd, n_vocab : width of the hidden state, rows of the embedding table.
     key_dim, value_dim : the widest of all layers.
+    layer_width : width of a layer's own embedding (`Family.per_layer_input`), 0 for none.
     ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
     context_length : tokens of the training context.
@@ -164,6 +168,7 @@ class Spec:
     norm_eps: float
     context_length: int
     score_scale: float
+    layer_width: int = 0
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
     clamp: float = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,14 +79,14 @@ class Step(Pass):
     Attributes
     ----------
     batch : its rows.
-    kv : the kernels' `PagedBatch` over them.
+    kv : of each page group the kernels' `PagedBatch` over them.
     tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
     temperatures : float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
     recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
     """
 
     batch: Batch
-    kv: Any
+    kv: Sequence[Any]
     work: Workspace
     tables: tuple[np.ndarray, ...]
     temperatures: np.ndarray | None = None

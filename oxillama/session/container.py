@@ -1,6 +1,6 @@
 """The container of snapshots: named sections with checksums, the first of which says what is inside.
 
-    8 bytes    "OXISNAP1"
+    8 bytes    "OXISNAP1", or "OXISPEC1" of two engines, one of which drafts
     u32        version, 1
     u32        sections that follow
     section    u8 length of the name, name (ASCII)
@@ -28,7 +28,7 @@ from blake3 import blake3
 
 from oxillama.errors import ModelFileError, SnapshotIncompatible
 
-MAGIC, VERSION = b"OXISNAP1", 1
+MAGIC, SPECULATIVE, VERSION = b"OXISNAP1", b"OXISPEC1", 1
 START = struct.Struct("<8sII")
 SIZES = struct.Struct("<BQQ")
 DIGEST = 32
@@ -95,7 +95,9 @@ class Section:
         return found
 
 
-def pieces(header: Mapping[str, Any], contents: Mapping[str, Buffer], compress: bool) -> Iterator[Buffer]:
+def pieces(
+    header: Mapping[str, Any], contents: Mapping[str, Buffer], compress: bool, magic: bytes = MAGIC
+) -> Iterator[Buffer]:
     """The bytes of a snapshot, one after another.
 
     Parameters
@@ -103,11 +105,12 @@ def pieces(header: Mapping[str, Any], contents: Mapping[str, Buffer], compress: 
     header : facts, as what JSON can hold.
     contents : sections, in order.
     compress : store with zlib what gets smaller by it.
+    magic : what it begins with.
     """
     sections = [_stored(name, data, compress) for name, data in contents.items()]
     facts = {**header, "sections": [section.facts for section in sections]}
     text = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
-    yield START.pack(MAGIC, VERSION, 1 + len(sections))
+    yield START.pack(magic, VERSION, 1 + len(sections))
     for section in (Section(HEADER, AS_IT_IS, len(text), text), *sections):
         yield section.frame + section.digest
         yield section.stored
@@ -134,10 +137,10 @@ class Container:
     sections: dict[str, Section]
 
     @classmethod
-    def parse(cls, data: bytes | bytearray | memoryview) -> Container:
+    def parse(cls, data: Buffer | bytearray, magic: bytes = MAGIC) -> Container:
         """Checks every byte. Raises SnapshotIncompatible; the message names the section at fault."""
         view = memoryview(data).cast("B").toreadonly()
-        n_sections = _start(view[: START.size])
+        n_sections = _start(view[: START.size], magic)
         found: list[Section] = []
         at = START.size
         while len(found) < n_sections:
@@ -181,7 +184,8 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:
-    _start(file.read(START.size))
+    start = file.read(START.size)
+    _start(start, SPECULATIVE if start[: len(SPECULATIVE)] == SPECULATIVE else MAGIC)
     head = file.read(1 + len(HEADER) + SIZES.size + DIGEST)
     size = min(MOST_HEADER, int.from_bytes(head[2 + len(HEADER) : 10 + len(HEADER)], "little"))
     section, _ = _section(memoryview(head + file.read(size)), 0, [])
@@ -195,10 +199,10 @@ def _read_header(file: BinaryIO) -> dict[str, Any]:
     return header
 
 
-def _start(start: Buffer) -> int:
+def _start(start: Buffer, magic: bytes) -> int:
     """How many sections there are."""
-    if len(start) < START.size or bytes(start[:8]) != MAGIC:
-        raise SnapshotIncompatible(f"expected {MAGIC.decode()} at the beginning, got {bytes(start[:8])!r}")
+    if len(start) < START.size or bytes(start[:8]) != magic:
+        raise SnapshotIncompatible(f"expected {magic.decode()} at the beginning, got {bytes(start[:8])!r}")
     _, version, n = START.unpack(start)
     if version != VERSION:
         raise SnapshotIncompatible(f"expected version {VERSION}, got {version}")

@@ -16,6 +16,8 @@ from oxillama.config.engine import MAX_CONTEXT
 from oxillama.errors import SnapshotIncompatible
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.fingerprint import DIGEST_BYTES, ModelFingerprint
+from oxillama.models.page_groups import PageGroup, Reach
+from oxillama.receipts.chain import START
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.session.container import Buffer, Container, pieces
 from oxillama.session.values import (
@@ -30,6 +32,8 @@ from oxillama.session.values import (
 
 KINDS = ("engine", "session", "generation")
 MOST_DIM = 1 << 24
+MOST_REACH = 2**31 - 1
+LINK_BYTES = len(START)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class ModelFacts:
     tokenizer : hexadecimal BLAKE3 of a tokenizer.json that took the place of its vocabulary; "" without.
     n_vocab : rows of its logits.
     kv_type : how keys and values are kept.
-    kv_heads : of each layer that has keys. key_dim, value_dim : width of a key and of a value.
+    page_groups : the layers that have keys, their sizes, and how far back they see.
     state_floats : size of its recurrent state.
     """
 
@@ -54,20 +58,24 @@ class ModelFacts:
     tokenizer: str
     n_vocab: int
     kv_type: str
-    kv_heads: tuple[int, ...]
-    key_dim: int
-    value_dim: int
+    page_groups: tuple[PageGroup, ...]
     state_floats: int
 
-    @property
-    def position_bytes(self) -> int:
-        """Bytes of the keys and values of one token."""
-        layout = KvLayout(len(self.kv_heads), 1, self.key_dim, self.value_dim, self.kv_type)
-        return position_bytes(layout, self.kv_heads)
+    def kv_bytes(self, n_tokens: int) -> list[int]:
+        """Of each group, bytes of the keys and values that a row behind ``n_tokens`` tokens sees."""
+        return [
+            (n_tokens - group.reach.first_seen(n_tokens))
+            * position_bytes(KvLayout(*group.sizes, self.kv_type))
+            for group in self.page_groups
+        ]
 
     def plain(self) -> dict[str, Any]:
         """For the header."""
-        found = {**asdict(self), "kv_heads": list(self.kv_heads)}
+        found = asdict(self)
+        found["page_groups"] = [
+            {**asdict(group), "layers": list(group.layers), "reach": list(group.reach)}
+            for group in self.page_groups
+        ]
         found["fingerprint"] = {
             "display": self.fingerprint.display(),
             "content": self.fingerprint.content.hex(),
@@ -96,11 +104,22 @@ class ModelFacts:
             tokenizer=read.text("tokenizer"),
             n_vocab=read.integer("n_vocab", 1, 2**31 - 1),
             kv_type=checks.one_of("kv_type", read.value("kv_type"), KV_TYPES),
-            kv_heads=tuple(checks.integer("kv_heads", n, 1, MOST_DIM) for n in read.items("kv_heads")),
-            key_dim=read.integer("key_dim", 1, MOST_DIM),
-            value_dim=read.integer("value_dim", 1, MOST_DIM),
+            page_groups=tuple(_page_group(item) for item in read.items("page_groups")),
             state_floats=read.integer("state_floats", 0, 2**40),
         )
+
+
+def _page_group(plain: Any) -> PageGroup:
+    """A page group of a header. Raises ConfigError."""
+    read = Reader("page_groups", plain)
+    layers = tuple(checks.integer("layers", n, 0, MOST_DIM) for n in read.items("layers"))
+    reach = [checks.integer("reach", n, 0, MOST_REACH) for n in read.items("reach")]
+    if not layers or len(reach) != 2:
+        raise checks.refuse("page_groups", "layers and two numbers of a reach", plain)
+    n_heads, key_dim, value_dim = (
+        read.integer(name, 1, MOST_DIM) for name in ("n_heads", "key_dim", "value_dim")
+    )
+    return PageGroup(layers, n_heads, key_dim, value_dim, Reach(*reach))
 
 
 @dataclass(frozen=True)
@@ -155,6 +174,8 @@ class RequestFacts:
     speculation : "random" of the rejection rule or None, and the counts of `SpeculationStats`; or None.
     logprobs : of each token of the text; None if they were not asked for.
     logits : float32 (n, vocab) that the tokens were chosen from; None if they were not asked for.
+    receipt_context : the context size that its receipt names; None without one.
+    links : of each token, of the chain of its receipt (`LogitsChain`), 32 bytes each; None without one.
     """
 
     options: dict[str, Any]
@@ -175,8 +196,10 @@ class RequestFacts:
     speculation: dict[str, int | None] | None
     logprobs: list[SampledToken] | None
     logits: np.ndarray | None
+    receipt_context: int | None
+    links: list[bytes] | None
 
-    ARRAYS = ("before", "logprobs", "logits")
+    ARRAYS = ("before", "logprobs", "logits", "links")
 
     def plain(self) -> dict[str, Any]:
         """All but the arrays, for JSON."""
@@ -195,6 +218,8 @@ class RequestFacts:
             found["logprobs"] = stored_logprobs(self.logprobs)
         if self.logits is not None:
             found["logits"] = stored(self.logits, "<f4")
+        if self.links is not None:
+            found["links"] = b"".join(self.links)
         return found
 
     @classmethod
@@ -213,6 +238,11 @@ class RequestFacts:
             if n and len(logits) % n:
                 raise checks.refuse("logits", f"as many numbers for each of {n} tokens", len(logits))
             logits = logits.reshape(n, len(logits) // n if n else 0)
+        links, context = None, read.value("receipt_context")
+        if context is not None:
+            context = checks.integer("receipt_context", context, 1, MAX_CONTEXT)
+            data = array_of(container, "links", "u1", n * LINK_BYTES).tobytes()
+            links = [data[at : at + LINK_BYTES] for at in range(0, len(data), LINK_BYTES)]
         mu = array_of(container, "mu", "<f8", n)
         if not np.isfinite(mu).all():
             raise checks.refuse("mu", "finite numbers", mu)
@@ -243,6 +273,8 @@ class RequestFacts:
             speculation=drafts,
             logprobs=logprobs,
             logits=logits,
+            receipt_context=context,
+            links=links,
         )
 
 
@@ -328,7 +360,7 @@ class EngineSnapshot:
             container.json("engine"),
             tokens,
             n_cached,
-            array_of(container, "kv", "u1", n_cached * model.position_bytes),
+            array_of(container, "kv", "u1", sum(model.kv_bytes(n_cached))),
             array_of(container, "state", "<f4", model.state_floats) if has_state else None,
             tuple(AdapterFacts.of(item) for item in read.items("adapters")),
             tuple(AdapterFacts.of(item) for item in read.items("engine_adapters")),

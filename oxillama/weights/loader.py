@@ -128,11 +128,13 @@ class Weights:
         names: Sequence[tuple[str, int]],
         cols: int,
         biases: Sequence[tuple[str, int]] | None = None,
+        scaled: bool = False,
     ) -> Linear:
         """A linear layer of the matrices ``(name without suffix, rows)``.
 
         The biases are those of ``biases`` (as many rows in all), by default those of ``names``; a bias that
-        the file does not have is zero.
+        the file does not have is zero. A scale of a matrix is an error, unless the caller applies it
+        (``scaled``).
         """
         sources = []
         for name, rows in names:  # check all shapes before anything is made of them
@@ -140,7 +142,8 @@ class Weights:
             info = self._take(f"{name}.weight", (cols,) if flat else (cols, rows))
             blocks = self.file.extent(info.name)
             sources.append(Source(info, self._linear_format(info), blocks, info.nbytes, rows))
-            self._refuse_scale(name)
+            if not scaled:
+                self._refuse_scale(name)
         bias = None
         biases = biases or names
         if any(self.has(f"{name}.bias") for name, _ in biases):
@@ -159,8 +162,13 @@ class Weights:
         if self.has(f"{name}.scale"):
             raise LoadError(f"{name}.scale: scales of whole tensors are not supported")
 
-    def grouped_linear(self, names: Sequence[tuple[str, int]], cols: int, n_experts: int) -> GroupedLinear:
-        """A linear layer per expert, of (n_experts, rows, cols) tensors and (n_experts, rows) biases."""
+    def grouped_linear(
+        self, names: Sequence[tuple[str, int]], cols: int, n_experts: int, scaled: bool = False
+    ) -> GroupedLinear:
+        """A linear layer per expert, of (n_experts, rows, cols) tensors and (n_experts, rows) biases.
+
+        Scales as in `linear`.
+        """
         slices: list[list[Source]] = [[] for _ in range(n_experts)]
         biases = []
         for name, rows in names:
@@ -176,7 +184,8 @@ class Weights:
                 for expert, found in enumerate(slices):
                     blocks = whole.part(expert * nbytes, nbytes)
                     found.append(Source(info, fmt, blocks, nbytes, rows, expert))
-            self._refuse_scale(name)
+            if not scaled:
+                self._refuse_scale(name)
             if self.has(f"{name}.bias"):
                 biases.append(self.matrix(f"{name}.bias", n_experts, rows))
             else:

@@ -19,7 +19,7 @@ EVERY = MODELS | VARIANTS
 RANK, ALPHA, SCALE = 3, 6.0, 0.7
 Applied = tuple[LoadedLora, float, int]
 UNADAPTED = re.compile(
-    r".*norm.*|position_embd|token_types|.*conv1d?|.*shortconv\.conv|.*ssm_(a|d|dt_norm)|.*lerp.*|.*time_mix_(w2|first|"
+    r".*norm.*|position_embd|token_types|.*conv1d?(_[qkv])?|.*shortconv\.conv|.*ssm_(a|d|dt_norm)|.*lerp.*|.*time_mix_(w2|first|"
     r"decay|w0|a0|v0|g0|k_k|k_a|r_k|ln.*)|.*attn_(k|v)_b|cls.*|.*rope.*|.*sinks|.*exp_probs_b|.*scales|.*\.bias"
 )
 """Tensors of two and more dimensions that no product with a matrix uses."""
@@ -28,7 +28,8 @@ UNADAPTED = re.compile(
 def adaptable(model: Model) -> dict[str, np.ndarray]:
     """Tensors that an adapter can change."""
     tensors = model.tensors()
-    names = [n for n, values in tensors.items() if values.ndim >= 2 and n.endswith(".weight")]
+    matrices = [n for n, values in tensors.items() if values.ndim >= 2 and n.endswith(".weight")]
+    names = [n for n in matrices if n != "per_layer_token_embd.weight"]  # a second table of embeddings
     found = {n: tensors[n] for n in names if not UNADAPTED.fullmatch(n.removesuffix(".weight"))}
     if "output.weight" not in tensors:  # an adapter of tied embeddings changes the input alone
         found.pop("token_embd.weight", None)

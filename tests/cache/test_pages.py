@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.cache import pages as module
+from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pages import PagePool
 from oxillama.errors import KvCacheFullError
 
@@ -22,7 +23,7 @@ class Shape:
 
 
 def pool_of(max_pages: int, page_bytes: int = 100) -> PagePool:
-    return PagePool(Shape(page_bytes), 16, max_pages)
+    return PagePool(Shape(page_bytes), 16, MemoryLimit(max_pages * (-(-page_bytes // 64) * 64)))
 
 
 @pytest.fixture(autouse=True)
@@ -121,19 +122,19 @@ def test_others_are_asked_for_what_is_short_and_no_more() -> None:
         def __init__(self, pool: PagePool, n: int) -> None:
             self.pool, self.pages, self.asked = pool, pool.allocate(n), list[int]()
 
-        def reclaim(self, n: int) -> None:
-            self.asked.append(n)
-            self.pool.release([self.pages.pop() for _ in range(n)])
+        def reclaim(self, n_bytes: int) -> None:
+            self.asked.append(n_bytes)
+            self.pool.release([self.pages.pop() for _ in range(-(-n_bytes // self.pool.stride))])
 
     pool = pool_of(10)
     spare = Spare(pool, 6)
-    pool.reclaim_from(spare.reclaim)
+    pool.limit.reclaim_from(spare.reclaim)
     pool.allocate(4)
     assert spare.asked == []
     pool.release(pool.allocate(2))
-    assert pool.can_allocate(3)
+    assert pool.limit.can_allocate(3 * 128)
     assert pool.allocate(3)
-    assert spare.asked == [2, 1]
+    assert spare.asked == [2 * 128, 128]
     pool.check_integrity()
 
 
@@ -159,6 +160,6 @@ def test_check_integrity_finds_what_is_wrong(break_it: str) -> None:
     elif break_it == "free and held":
         pool._free.append(pages[0])
     else:
-        pool.max_pages = 1
+        pool.limit.max_bytes = 128
     with pytest.raises(AssertionError):
         pool.check_integrity()

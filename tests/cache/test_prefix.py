@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.engine.sequence import SeqState
 from tests.support.serving import Serving, check_as_alone
@@ -23,29 +25,36 @@ class Shape:
     page_bytes = 64
 
 
+def pool_of(max_pages: int, page_size: int = 4) -> CachePool:
+    """One group of pages of 64 bytes."""
+    return CachePool([PagePool(Shape(), page_size, MemoryLimit(64 * max_pages))])
+
+
 def cache_of(max_pages: int = 100, cached_pages: int = 100, page_size: int = 4) -> PrefixKvCache:
-    return PrefixKvCache(PagePool(Shape(), page_size, max_pages), 64 * cached_pages)
+    return PrefixKvCache(pool_of(max_pages, page_size), 64 * cached_pages)
 
 
 def put(cache: PrefixKvCache, tokens: Sequence[int], key: bytes = KEY, held: Sequence[int] = ()) -> None:
     """As a sequence would that has run these tokens and ends."""
-    pages = cache.pool.allocate(cache.pool.pages_for(len(tokens)))
-    cache.insert(key, tokens, pages)
-    cache.pool.release(pages)
+    (group,) = cache.pool.groups
+    pages = group.allocate(group.pages_for(len(tokens)))
+    cache.insert(key, tokens, [pages])
+    group.release(pages)
     check(cache, held)
 
 
 def known(cache: PrefixKvCache, tokens: Sequence[int], key: bytes = KEY, held: Sequence[int] = ()) -> int:
     found = cache.match(key, tokens)
-    assert len(found.pages) == cache.pool.pages_for(found.n_tokens)
-    cache.pool.release(found.pages)
+    (pages,) = found.pages
+    assert len(pages) == cache.pool.pages_for(found.n_tokens)
+    cache.pool.groups[0].release(pages)
     check(cache, held)
     return found.n_tokens
 
 
 def check(cache: PrefixKvCache, held: Sequence[int] = ()) -> None:
     cache.check_integrity()
-    cache.pool.check_integrity([cache.pages(), held])
+    cache.pool.check_integrity([cache.pages(), [held]])
 
 
 def test_the_longest_beginning_is_found_even_inside_a_page() -> None:
@@ -77,8 +86,9 @@ def test_shared_pages_are_not_copied() -> None:
     put(cache, range(8))
     found = cache.match(KEY, range(12))
     assert found.n_tokens == 8
-    assert [cache.pool.references(page) for page in found.pages] == [2, 2]
-    assert set(found.pages) == set(cache.pages())
+    (pages,) = found.pages
+    assert [cache.pool.groups[0].references(page) for page in pages] == [2, 2]
+    assert set(pages) == set(cache.pages()[0])
 
 
 def test_keys_keep_trees_apart() -> None:
@@ -118,13 +128,14 @@ def test_a_pool_that_runs_out_gets_pages_back_but_none_in_use() -> None:
     cache = cache_of(max_pages=4)
     put(cache, range(8))
     put(cache, range(50, 58))
-    held = cache.match(KEY, range(8)).pages
-    taken = cache.pool.allocate(2)
+    (group,) = cache.pool.groups
+    (held,) = cache.match(KEY, range(8)).pages
+    taken = group.allocate(2)
     assert known(cache, range(50, 58), held=[*held, *taken]) == 0
     assert known(cache, range(8), held=[*held, *taken]) == 8
-    assert not cache.pool.can_allocate(1)
-    cache.pool.release(held)
-    taken += cache.pool.allocate(2)
+    assert not cache.pool.can_allocate(64)
+    group.release(held)
+    taken += group.allocate(2)
     check(cache, taken)
 
 
@@ -139,7 +150,7 @@ def test_pinned_prefixes_stay_until_they_are_released() -> None:
     put(cache, range(50, 54))  # finds no room
     cache.clear()
     assert known(cache, range(6)) == 6
-    assert not cache.pool.can_allocate(3)
+    assert not cache.pool.can_allocate(3 * 64)
     pinned.release()
     pinned.release()
     cache.clear()
@@ -156,16 +167,16 @@ def test_a_cache_of_nothing_keeps_nothing() -> None:
 def test_going_on_from_a_node_equals_beginning_anew() -> None:
     cache = cache_of(cached_pages=6)
     tokens = list(range(16))
-    pages = cache.pool.allocate(4)
-    node = cache.insert(KEY, tokens[:8], pages[:2])
+    pages = cache.pool.groups[0].allocate(4)
+    node = cache.insert(KEY, tokens[:8], [pages[:2]])
     assert node is not None
-    node = cache.insert(KEY, tokens[:12], pages[:3], node)
+    node = cache.insert(KEY, tokens[:12], [pages[:3]], node)
     assert node is not None
     assert node.end == 12
     for other in range(5):  # evicts what is not in use: everything, for nobody looks it up
         put(cache, [100 * other + 50] * 8, held=pages)
     assert known(cache, tokens, held=pages) == 0
-    cache.insert(KEY, tokens, pages, node)
+    cache.insert(KEY, tokens, [pages], node)
     assert known(cache, tokens, held=pages) == 16
 
 
@@ -251,7 +262,7 @@ def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: 
     monkeypatch.setattr(serving.scheduler, "_is_run_by_another", lambda *_: False)
     references = [serving.submit(tokens_of(40, 40), max_tokens=6) for _ in range(2)]
     serving.step()
-    assert references[0].sequence.pages[:2] == references[1].sequence.pages[:2]
+    assert references[0].sequence.pages[0][:2] == references[1].sequence.pages[0][:2]
     other = serving.submit(tokens_of(60, 40, seed=1), max_tokens=6)  # gets the pages that were given up
     serving.run(*references, other)
     for request in (*references, other):

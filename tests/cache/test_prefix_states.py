@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from oxillama import AsyncEngine, InferenceEngine, SamplerConfig
+from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pages import PagePool
+from oxillama.cache.pool import CachePool
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.cache.radix import walk
 from oxillama.cache.recurrent_states import RecurrentStatePool
@@ -18,7 +20,7 @@ from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState
 from oxillama.engine.sequence import Sequence as Running
 from oxillama.errors import ConfigError, KvCacheFullError
-from tests.cache.test_prefix import KEY, Shape
+from tests.cache.test_prefix import KEY, Shape, pool_of
 from tests.support.paths import SHARED
 from tests.support.serving import Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
@@ -32,16 +34,17 @@ class Cache(PrefixKvCache):
     """Pages of four tokens, states as large as two pages, or as said."""
 
     def __init__(self, room: int = 100, cached: int = 100, spacing: int = 8, state: int = 2) -> None:
-        pool = PagePool(Shape(), 4, room)
-        pool.recurrent_states = self.slots_of = RecurrentStatePool(pool, 16 * state)
-        super().__init__(pool, 64 * cached, spacing)
+        limit = MemoryLimit(64 * room)
+        self.group = PagePool(Shape(), 4, limit, alone=False)
+        self.slots_of = RecurrentStatePool(limit, 16 * state)
+        super().__init__(CachePool([self.group], self.slots_of), 64 * cached, spacing)
 
     def put(self, tokens: Sequence[int]) -> None:
         """As a sequence would that has run these tokens and ends."""
-        pages, slot = self.pool.allocate(self.pool.pages_for(len(tokens))), self.slots_of.allocate()
+        pages, slot = self.group.allocate(self.pool.pages_for(len(tokens))), self.slots_of.allocate()
         self.slots_of.slot(slot)[:] = sum(tokens)
-        self.insert(KEY, tokens, pages, slot=slot)
-        self.pool.release(pages)
+        self.insert(KEY, tokens, [pages], slot=slot)
+        self.group.release(pages)
         self.slots_of.release(slot)
         self.check()
 
@@ -49,11 +52,11 @@ class Cache(PrefixKvCache):
         found = self.match(KEY, tokens)
         n = found.n_tokens
         assert (found.slot is None) == (n == 0)
-        assert len(found.pages) == self.pool.pages_for(n)
+        assert len(found.pages[0]) == self.pool.pages_for(n)
         if found.slot is not None:
             assert self.slots_of.slot(found.slot)[0] == sum(tokens[:n])
             self.slots_of.release(found.slot)
-        self.pool.release(found.pages)
+        self.group.release(found.pages[0])
         self.check()
         return n
 
@@ -67,7 +70,7 @@ class Cache(PrefixKvCache):
     def marks(self, tokens: Sequence[int]) -> list[int]:
         found = self.match(KEY, tokens)
         assert found.slot is None
-        assert not found.pages
+        assert found.pages == [[]]
         return list(found.marks or ())
 
 
@@ -134,7 +137,7 @@ def test_a_page_that_is_needed_costs_one_state_at_most() -> None:
     for n in (4, 8, 12):
         cache.put(range(n))
     cache.put(range(1000, 1400))
-    assert cache.reclaim(1) == 2
+    assert cache.reclaim(64) == 2 * 64
     assert cache.n_states == 3
 
 
@@ -147,13 +150,13 @@ def test_states_and_pages_come_out_of_one_limit() -> None:
     with pytest.raises(KvCacheFullError, match="expected 128 free bytes for a recurrent state, got 0"):
         cache.slots_of.allocate()
     with pytest.raises(KvCacheFullError, match="expected 1 free pages of 4 tokens, got 0"):
-        cache.pool.allocate(1)
+        cache.group.allocate(1)
     assert cache.pool.memory_bytes == 8 * 64
     cache.slots_of.release(held.slot)
-    pages = cache.pool.allocate(2)  # the cache's state goes, its pages are in use
+    pages = cache.group.allocate(2)  # the cache's state goes, its pages are in use
     assert (cache.n_pages, cache.n_states) == (2, 0)
     assert cache.pool.memory_bytes == 8 * 64  # the memory of the state has become pages
-    cache.pool.release([*pages, *held.pages])
+    cache.group.release([*pages, *held.pages[0]])
     cache.slots_of.allocate()
     assert cache.pool.memory_bytes <= 8 * 64
     cache.pool.check_integrity([cache.pages()])
@@ -169,7 +172,7 @@ def test_pinned_states_stay_and_the_one_before_the_last_token_too() -> None:
     assert pinned is not None
     assert pinned.n_tokens == 10
     cache.clear()
-    cache.reclaim(100)
+    cache.reclaim(100 * 64)
     cache.put([70, 71, 72])  # finds room for its page only
     assert [cache.known(range(n)) for n in (9, 10)] == [8, 10]
     pinned.release()
@@ -200,10 +203,10 @@ def test_a_path_that_is_left_without_a_state_is_marked() -> None:
 @pytest.mark.parametrize("states", [False, True])
 def test_a_page_that_others_may_fill_differently_is_not_gone_on_from(states: bool) -> None:
     """A sequence that gave way in the middle of a page goes on in another than its own first."""
-    cache = Cache() if states else PrefixKvCache(PagePool(Shape(), 4, 100), 64 * 100)
+    cache = Cache() if states else PrefixKvCache(pool_of(100), 64 * 100)
 
-    def run(tokens: Sequence[int]) -> list[int]:
-        return cache.pool.allocate(cache.pool.pages_for(len(tokens)))
+    def run(tokens: Sequence[int]) -> list[list[int]]:
+        return cache.pool.allocate([cache.pool.pages_for(len(tokens))])
 
     mine, other = [0, 1, 9, 9, 9, 9, 9, 9], list(range(8))
     for first, second in ((other, mine), (mine[:2], other)):
@@ -221,12 +224,12 @@ def test_a_page_that_others_may_fill_differently_is_not_gone_on_from(states: boo
 
 def test_what_two_have_run_is_held_once() -> None:
     cache = Cache()
-    first, second = cache.pool.allocate(3), cache.pool.allocate(3)
-    cache.insert(KEY, range(10), first)
-    cache.insert(KEY, range(10), second)
+    first, second = cache.group.allocate(3), cache.group.allocate(3)
+    cache.insert(KEY, range(10), [first])
+    cache.insert(KEY, range(10), [second])
     assert second[:2] == first[:2]
     assert second[2] != first[2]  # it may still be written
-    cache.pool.check_integrity([cache.pages(), first, second])
+    cache.pool.check_integrity([cache.pages(), [first], [second]])
 
 
 # --- with an engine -----------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def test_the_third_prompt_finds_where_the_second_turned_off() -> None:
     serving, n_vocab = Serving("jamba", page_size=8, spacing=256), n_vocab_of("jamba")
     common = tokens_of(85, n_vocab)
     for known in (0, 0, 80):
-        request = serving.submit(common + tokens_of(60, n_vocab, seed=known + len(serving.prefix.pages())))
+        request = serving.submit(common + tokens_of(60, n_vocab, seed=known + serving.prefix.n_pages))
         serving.run(request)
         check_as_alone(serving, request, 8)
         assert request.n_cached == known
@@ -287,7 +290,7 @@ def test_requests_that_come_together_run_their_common_prefix_once(chunk: int) ->
 @pytest.mark.parametrize("cached_states", [0, 1, 3])
 def test_states_are_within_the_limit_and_nobody_comes_in_to_go_again(cached_states: int) -> None:
     serving = Serving("rwkv7", max_pages=40, states=5, cached_states=cached_states)
-    limit, n_vocab = serving.pool.max_pages * serving.pool.stride, n_vocab_of("rwkv7")
+    limit, n_vocab = serving.pool.limit.max_bytes, n_vocab_of("rwkv7")
     requests = [serving.submit(tokens_of(30, n_vocab, seed=i), max_tokens=12) for i in range(5)]
     most = 0
     while any(request.finish_reason is None for request in requests):

@@ -97,6 +97,7 @@ def test_info_as_json(model: Path) -> None:
         },
         "packed": [],
         "surplus": [],
+        "ignored": [],
         "supported": True,
         "missing": [],
     }

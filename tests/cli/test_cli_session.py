@@ -11,6 +11,7 @@ from oxillama import InferenceEngine, demo
 from oxillama.cli import main
 from oxillama.session.container import read_header
 from oxillama.session.snapshot import EngineSnapshot
+from tests.support.command_line import output
 from tests.support.tiny_file import write_tiny_model
 
 PROMPT = "Once upon a time"
@@ -138,3 +139,15 @@ def test_info(tmp_path: Path, capsys: Capture) -> None:
     path.write_bytes(data)
     assert out(capsys, "snapshot", "info", path) == text
     assert "it is damaged" in refused(capsys, "snapshot", "info", path, "--check")
+
+
+def test_a_folder_of_prompts_is_for_runs_without_a_session(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "folder"
+    asked = ("run", demo.STORY, "-p", PROMPT * 30, "-n", "3", "--greedy", "-q", "--prefix-cache-dir", folder)
+    text = output(*asked)  # all is written when the process ends
+    n_files = len(list(folder.iterdir()))
+    assert n_files > 0
+    assert output(*asked) == text
+    assert len(list(folder.iterdir())) == n_files
+    message = refused(capsys, *asked, "--session", tmp_path / "a")
+    assert "--prefix-cache-dir: cannot be combined with --session" in message

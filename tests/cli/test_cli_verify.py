@@ -112,3 +112,18 @@ def test_a_text_that_ctrl_c_ended_has_one(model: Path, tmp_path: Path) -> None:
     assert 0 < len(receipt.tokens) < 4000
     with InferenceEngine.from_gguf(model) as engine:
         assert engine.verify(receipt)
+
+
+def test_a_chat_writes_the_receipt_of_its_last_answer(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    asked = ("chat", model, "-n", "9", "-s", "3", "--receipt", path, "--session", tmp_path / "a")
+    first = run(*asked, stdin=b"hello\n")
+    receipt = Receipt.load(path)
+    assert first.returncode == 0 and len(receipt.tokens) <= 9
+    second = run(*asked, stdin=b"once upon\nagain\n")
+    assert second.returncode == 0, second.stderr
+    assert len(Receipt.load(path).prompt) > len(receipt.prompt) + 2 * len(receipt.tokens)
+    done = run("verify", path, "--model", model, "--text")
+    assert done.returncode == 0, done.stdout
+    assert second.stdout.endswith(done.stdout.partition(b"\n")[2])
+    assert b"receipt: expected a file" in run("chat", model, "--receipt", tmp_path, stdin=b"hello\n").stderr

@@ -75,6 +75,7 @@ def test_options_of_the_draft_are_honoured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"draft": EngineConfig(prefix_cache_dir="a")}, "draft: expected no prefix_cache_dir"),
         ({"num_speculative": 0}, "num_speculative: expected"),
         ({"seed": -1}, "seed: expected"),
         ({"draft": demo.DRAFT}, "draft: expected a EngineConfig"),

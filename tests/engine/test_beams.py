@@ -135,7 +135,7 @@ def test_pages_are_shared_and_freed(engine: InferenceEngine) -> None:
     engine.check_integrity()
     engine.model.prefix_cache.clear()
     assert engine.model.pool.n_used == 0
-    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=8 * engine.model.pool.stride)
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=8 * engine.model.pool.page_stride)
     with pytest.raises(KvCacheFullError):
         small.beam_search(PROMPT, BeamSearchConfig(beam_width=8, max_new_tokens=64))
     small.check_integrity()

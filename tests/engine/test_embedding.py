@@ -13,11 +13,12 @@ from oxillama.engine import loading
 from oxillama.engine.embedding import pool_hidden_states
 from oxillama.errors import LoadError
 from oxillama.weights.linear import Pass
+from tests.references.transformer import Reference
 from tests.support.kernels import normal, same_bits
 from tests.support.serving import Letters
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running, tokens_of
-from tests.support.zoo import ENCODERS, MODELS, VOCAB
+from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB
 
 TEXTS = ("once upon a time there was a little fox", "hello", "the world said hello and hello again")
 
@@ -126,6 +127,25 @@ def test_an_encoders_beginnings_are_not_reused(name: str, monkeypatch: pytest.Mo
         engine.load_model_from_bytes(MODELS[name].file())
         found.append([engine.embed(text, pooling="last") for text in texts][-1])
     assert same_bits(*found)
+
+
+def test_matrices_behind_the_pooling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EmbeddingGemma's two, applied to the mean of the hidden states."""
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
+    model, tokens = VARIANTS["gemma-embedding-dense"], tokens_of(20, VOCAB)
+    tensors = model.tensors()
+    wanted = Reference(model).hidden_states(tokens).mean(axis=0)
+    for name in ("dense_2.weight", "dense_3.weight"):
+        wanted = tensors[name] @ wanted
+    engine = InferenceEngine()
+    engine.load_model_from_bytes(model.file())
+    found = engine.embed(tokens, normalize=False)
+    assert np.abs(found - wanted).max() < 5e-4 * np.abs(wanted).max()
+    assert np.linalg.norm(engine.embed(tokens, normalize=True)) == pytest.approx(1)
+    states = engine.hidden_states(tokens)  # before the pooling
+    assert np.abs(states - Reference(model).hidden_states(tokens)).max() < 2e-4 * np.abs(states).max()
+    engine.load_model_from_bytes(model.file(**{"dense_3.weight": None}))
+    assert engine.embed(tokens).shape == (96,)
 
 
 def test_what_the_file_says_of_pooling(tmp_path: Path) -> None:

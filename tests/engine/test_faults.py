@@ -249,14 +249,15 @@ def test_slabs_are_whole_where_memory_ends(where: str, monkeypatch: pytest.Monke
         raise MemoryError
 
     serving = Serving()
+    (group,) = serving.pool.groups
     with monkeypatch.context() as patch:
         if where == "memory":
             patch.setattr(pages, "aligned_empty", fails)
         else:
-            serving.pool.table = FailsOnce(serving.pool.table)  # type: ignore[assignment]
+            group.table = FailsOnce(group.table)  # type: ignore[assignment]
         with pytest.raises(KvCacheFullError, match="expected memory for"):
-            serving.pool.allocate(1)
+            serving.pool.allocate([1])
     serving.pool.check_integrity([])
-    page = serving.pool.allocate(1)
-    assert serving.pool.table.has(page[0])
-    serving.pool.release(page)
+    (page,) = serving.pool.allocate([1])
+    assert group.table.has(page[0])
+    group.release(page)

@@ -64,7 +64,8 @@ def test_what_only_the_prefix_cache_holds_is_not_in_use() -> None:
         session.prefill("word " * 40)
         used = engine.model.call(engine.metrics_snapshot)
         pages = used.kv_pages_used - used.kv_pages_cached
-        assert used.kv_usage == pages / engine.model.pool.max_pages > 0.0
+        pool = engine.model.pool
+        assert used.kv_usage == pages * pool.page_stride / pool.limit.max_bytes > 0.0
 
 
 def test_histograms_count_up_to_each_bound() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from oxillama import (
     AsyncEngine,
     ConfigError,
+    EngineClosed,
     EngineConfig,
     Generation,
     GenerationOptions,
@@ -24,10 +26,11 @@ from oxillama import (
     Receipt,
     ReceiptError,
     SamplerConfig,
+    Session,
     _kernels,
     demo,
 )
-from oxillama.engine import loading
+from oxillama.engine import loading, verification
 from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
@@ -118,7 +121,7 @@ def test_it_is_the_same_however_the_text_was_made(engine: InferenceEngine) -> No
 def test_it_is_the_same_after_preemption() -> None:
     with InferenceEngine.from_gguf(demo.STORY, prefix_cache_bytes=0, num_threads=1) as free:
         expected = [receipt_of(free, p, max_tokens=60) for p in demo.PROMPTS[:4]]
-        page = free.model.pool.stride
+        page = free.model.pool.page_stride
     with InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=10 * page, num_threads=1) as small:
         streams = [small.stream(p, receipt=True, max_tokens=60, seed=7) for p in demo.PROMPTS[:4]]
         found = [stream.result().receipt for stream in streams]
@@ -324,9 +327,54 @@ def test_adapters_are_named_by_their_content(engine: InferenceEngine) -> None:
     assert [(use.scale, use.start) for use in receipt.adapters] == [(1.0, 0), (-0.25, 0)]
     assert {use.fingerprint for use in receipt.adapters} == {pirate.fingerprint.hex()}
     assert engine.verify(receipt, adapters=demo.PIRATE)
+    everywhere = receipt_of(engine, adapters=LoadedLora.load(demo.PIRATE, everywhere=True))
+    assert {use.fingerprint for use in everywhere.adapters} != {pirate.fingerprint.hex()}
+    assert engine.verify(everywhere, adapters=demo.PIRATE), "loaded as the receipt says"
+    assert engine.verify(everywhere, adapters=pirate)
+    assert not engine.verify(receipt, adapters=pirate.as_everywhere())
+    with pytest.raises(ConfigError, match="adapters: expected "):
+        engine.verify(receipt, adapters=[3])
     engine.lora_stack.push(pirate)
     try:
         assert engine.verify(receipt), "among those of the engine"
         assert engine.verify(receipt_of(engine, adapters=[])), "those of the engine are not added"
     finally:
         engine.lora_stack.clear()
+
+
+def test_asyncio_verifies(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt = receipt_of(engine)
+
+    async def main() -> None:
+        many = AsyncEngine(engine)
+        found, text = await asyncio.gather(many.verify(receipt), many.generate(PROMPT, max_tokens=5))
+        assert found.verified and text
+        wrong = await many.verify(receipt.to_json().replace('"seed": 7', '"seed": 8'))
+        assert wrong.cause == "token"
+        with pytest.raises(ReceiptError):
+            await many.verify("{}")
+        monkeypatch.setattr(verification, "LOGIT_BYTES", 1)  # a pass for each token
+        passes, forward = [], Session.logits
+        reached, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def logits(session: Session, tokens: list[int]) -> np.ndarray:
+            passes.append(len(tokens))
+            loop.call_soon_threadsafe(reached.set)
+            assert go_on.wait(60)
+            return forward(session, tokens)
+
+        monkeypatch.setattr(Session, "logits", logits)
+        task = asyncio.ensure_future(many.verify(receipt))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await many.aclose()
+        assert passes == [1], "it ended after its pass"
+        with pytest.raises(EngineClosed):
+            await many.verify(receipt)
+
+    asyncio.run(main())
+    engine.check_integrity()

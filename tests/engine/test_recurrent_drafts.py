@@ -247,14 +247,15 @@ def test_records_count_as_memory() -> None:
     assert states is not None
     sequence = begun(serving, checkpoints=0)
     draft(sequence, 4, 4)
-    free, held = serving.pool.n_available, sequence.kv.memory_bytes
-    assert sequence.shortage(5) == 4 * states.records.slot_pages > 0
+    limit, held = serving.pool.limit, sequence.kv.memory_bytes
+    free = limit.available
+    assert sequence.shortage(5) == 4 * states.records.slot_bytes > 0
     serving.runner.forward([(sequence, 5)])
-    assert serving.pool.n_available == free - 4 * states.records.slot_pages
+    assert limit.available == free - 4 * states.records.slot_bytes
     assert sequence.kv.memory_bytes == held + 4 * states.records.slot_bytes
     sequence.keep_drafts()
     assert sequence.spare()
-    assert (sequence.cached_len, serving.pool.n_available) == (PROMPT + 1, free)
+    assert (sequence.cached_len, limit.available) == (PROMPT + 1, free)
     assert not sequence.spare()
     sequence.release()
 
@@ -266,6 +267,7 @@ def test_drafts_and_records_give_way_before_requests_do(what: str) -> None:
     prompts = [tokens_of(10, n_vocab_of("lfm2"), seed=i) for i in range(2)]
     requests = [serving.submit(prompt, max_tokens=20) for prompt in prompts]
     first, last = (request.sequence for request in requests)
+    (group,) = serving.pool.groups
     while first.pending != 1 or last.pending != 1:
         serving.step()
     if what == "records":
@@ -273,15 +275,15 @@ def test_drafts_and_records_give_way_before_requests_do(what: str) -> None:
         serving.runner.forward([(first, 5)])
         first.keep_drafts()
         first.append(5)
-        needed = 1
+        needed = group.stride
     else:
         first.draft([1, 2, 3, 4])
         needed = first.shortage(5)
-        assert needed > 5
-    taken = serving.pool.allocate(serving.pool.n_available - needed)
+        assert needed > 5 * group.stride
+    taken = group.allocate((serving.pool.limit.available - needed) // group.stride)
     batch = serving.scheduler.schedule()
     assert (len(batch.requests), serving.scheduler.preemptions) == (2, 0)
-    serving.pool.release(taken)
+    group.release(taken)
     for request in requests:
         serving.scheduler.finish(request, "cancelled")
     serving.check_empty()

@@ -164,7 +164,9 @@ def test_each_request_gets_the_bits_it_gets_alone(
             needed = len(request.prompt) + arrival.max_tokens - 1  # the last token is never run
             assert isinstance(request.error, KvCacheFullError)
             # or beams held the pages
-            assert beams or serving.pool.pages_for(needed) + 2 * serving.slot_pages > serving.pool.max_pages
+            assert beams or serving.pool.pages_for(needed) + 2 * serving.slot_pages > (
+                serving.pool.limit.max_bytes // serving.pool.page_stride
+            )
         elif request.finish_reason == "cancelled":
             assert arrival.aborted < 10**6
         check_as_alone(serving, request, arrival.max_tokens)

@@ -57,7 +57,7 @@ def test_a_batch_may_be_larger_than_the_queue(engine: InferenceEngine) -> None:
 
 
 def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
-    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.model.runner.pool.stride)
+    small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=6 * engine.model.runner.pool.page_stride)
     prompts = ["One day", "word " * 100, "A boat"]
     with pytest.raises(KvCacheFullError):
         small.generate_batch(prompts, sampler=GREEDY, max_tokens=5)
@@ -73,7 +73,7 @@ def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
 
 
 def test_memory_stays_under_its_limit(engine: InferenceEngine) -> None:
-    limit = 10 * engine.model.runner.pool.stride
+    limit = 10 * engine.model.runner.pool.page_stride
     small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit)
     expected = engine.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40)
     assert small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40) == expected
@@ -150,7 +150,7 @@ def test_snapshots_of_the_own_sequence(engine: InferenceEngine) -> None:
     assert same_bits(engine.prefill(tokens[18:]), whole[-1])
     for other in (
         InferenceEngine.from_gguf(demo.DRAFT),
-        InferenceEngine.from_gguf(demo.STORY, page_size=64),
+        InferenceEngine.from_gguf(demo.STORY, compute="f32"),
         InferenceEngine.from_gguf(demo.STORY, kv_type="f32"),
     ):
         other.prefill(tokens[:3])

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama import (
+    AsyncEngine,
     Completion,
     ConfigError,
+    EngineClosed,
     EngineConfig,
     Generation,
     InferenceEngine,
@@ -59,6 +61,9 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "cuts": {"typical_p": 0.9, "top_a": 0.1, "top_n_sigma": 2.0, "eta_cutoff": 1e-3, "epsilon_cutoff": 1e-3},
     "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": -0.2},
     "long memory": {"repetition_penalty": 1.2, "repetition_window": -1, "dry_multiplier": 0.9},
+    "dry": {"dry_multiplier": 0.7, "dry_base": 1.4, "dry_allowed_length": 1, "dry_range": 30,
+            "dry_sequence_breakers": (".", (13,))},
+    "allowed": {"allowed_tokens": tuple(range(3, 700)), "temperature": 1.5},
     "xtc": {"xtc_probability": 0.7, "xtc_threshold": 0.05},
     "dynamic": {"dynatemp_range": 0.7, "dynatemp_exponent": 1.5},
     "mirostat": {"mirostat": 1, "mirostat_tau": 3.0, "temperature": 1.1},
@@ -77,9 +82,7 @@ STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"])).values(),
 
 
 @functools.cache
-def engine_of(
-    page_size: int, chunk: int, threads: int, kv_type: str, speculate: str | None
-) -> InferenceEngine:
+def engine_of(page_size: int, chunk: int, threads: int, kv_type: str, speculate: Any) -> InferenceEngine:
     return InferenceEngine(
         EngineConfig(
             model_path=demo.STORY,
@@ -90,6 +93,11 @@ def engine_of(
             speculate=speculate,
         )
     )
+
+
+def test_every_option_is_among_them() -> None:
+    tried = {name for options in SAMPLERS.values() for name in options}
+    assert tried | {"seed"} == {field.name for field in fields(SamplerConfig)}
 
 
 def read(generation: Generation, n: int) -> None:
@@ -105,6 +113,7 @@ def same(found: Completion, expected: Completion) -> None:
     assert found.logprobs == expected.logprobs
     assert (found.finish_reason, found.seed) == (expected.finish_reason, expected.seed)
     assert found.usage.prompt_tokens == expected.usage.prompt_tokens
+    assert found.receipt == expected.receipt
 
 
 def check_goes_on(
@@ -155,9 +164,12 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "60"))
     chunks=st.sampled_from([(512, 3), (2, 512)]),
     threads=st.sampled_from([(1, 2), (2, 1)]),
     kv_type=st.sampled_from(sorted(KV_TYPES)),
-    speculate=st.sampled_from([(None, None), ("lookup", "lookup"), ("lookup", None), (None, "lookup")]),
+    speculate=st.tuples(*(st.sampled_from([None, "lookup", "self", demo.DRAFT]),) * 2),
+    adapters=st.sampled_from([None, demo.PIRATE, [(demo.PIRATE, 0.4), (demo.PIRATE, -0.1)]]),
     stop=st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
-    logprobs=st.sampled_from([{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}]),
+    logprobs=st.sampled_from(
+        [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
+    ),
     compress=st.booleans(),
 )
 def test_the_rest_of_a_text_is_the_same(
@@ -170,7 +182,8 @@ def test_the_rest_of_a_text_is_the_same(
     chunks: tuple[int, int],
     threads: tuple[int, int],
     kv_type: str,
-    speculate: tuple[str | None, str | None],
+    speculate: tuple[Any, Any],
+    adapters: Any,
     stop: tuple[str, ...],
     logprobs: dict[str, Any],
     compress: bool,
@@ -178,7 +191,14 @@ def test_the_rest_of_a_text_is_the_same(
     engines = [
         engine_of(*settings, kv_type, what) for *settings, what in zip(pages, chunks, threads, speculate)
     ]
-    options = {**SAMPLERS[name], **logprobs, "seed": seed, "max_tokens": max_tokens, "stop": stop}
+    options = {
+        **SAMPLERS[name],
+        **logprobs,
+        "seed": seed,
+        "max_tokens": max_tokens,
+        "stop": stop,
+        "adapters": adapters,
+    }
     check_goes_on(*engines, prompt, pieces, compress, **options)
 
 
@@ -312,7 +332,7 @@ def test_requests_of_a_batch(pages: int | None) -> None:
     """Also of one whose pages were taken away by others."""
     here, there = (InferenceEngine.from_gguf(demo.STORY, page_size=16, num_threads=1) for _ in range(2))
     if pages is not None:
-        limit = pages * here.model.pool.stride
+        limit = pages * here.model.pool.page_stride
         here = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=limit, prefix_cache_bytes=0)
     options = [
         {"seed": seed, "max_tokens": 100, "adapters": adapters, **SAMPLERS[name]}
@@ -526,7 +546,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> Non
         with pytest.raises(SnapshotIncompatible, match=message):
             InferenceEngine.from_gguf(demo.STORY, **options).restore_session(data)  # type: ignore[arg-type]
     small = InferenceEngine.from_gguf(demo.STORY, page_size=1)
-    small = InferenceEngine.from_gguf(demo.STORY, page_size=1, kv_memory_limit=2 * small.model.pool.stride)
+    small = InferenceEngine.from_gguf(
+        demo.STORY, page_size=1, kv_memory_limit=2 * small.model.pool.page_stride
+    )
     with pytest.raises(KvCacheFullError):
         small.restore_session(data)
     small.check_integrity()
@@ -597,7 +619,7 @@ def test_a_callback_and_other_readers_go_on() -> None:
 OTHER_PROCESS = """
 import sys
 from oxillama import InferenceEngine
-engine = InferenceEngine.resume_from_file(sys.argv[1], num_threads=1, page_size=8)
+engine = InferenceEngine.resume_from_file(sys.argv[1], num_threads=1, page_size=8, prefill_chunk_size=5)
 assert engine.model.kernels.target == sys.argv[2]
 done = engine.resume_generation(sys.argv[1]).result()
 sys.stdout.buffer.write(repr((done.text, done.tokens, done.logprobs)).encode())
@@ -607,7 +629,7 @@ sys.stdout.buffer.write(repr((done.text, done.tokens, done.logprobs)).encode())
 def test_another_process_goes_on(tmp_path: Path) -> None:
     engine = engine_of(16, 512, 2, "q8_0", None)
     for name, target in (("schema", PRESENT[0]), ("mirostat", "portable")):
-        options = {**SAMPLERS[name], "seed": 5, "max_tokens": 40, "top_logprobs": 1}
+        options = {**SAMPLERS[name], "seed": 5, "max_tokens": 40, "top_logprobs": 1, "adapters": demo.PIRATE}
         expected = engine.stream(PROMPTS[0], **options).result()
         going = engine.stream(PROMPTS[0], window=1, **options)
         read(going, 6)
@@ -617,3 +639,74 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
             capture_output=True, check=True, env={**os.environ, "OXILLAMA_TARGET": target}, timeout=120,
         )  # fmt: skip
         assert done.stdout.decode() == repr((expected.text, expected.tokens, expected.logprobs))
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_receipt_goes_on(seed: int | None, tmp_path: Path) -> None:
+    """It is that of the whole text, whoever has made which part of it."""
+    options: dict[str, Any] = {"receipt": True, "temperature": 1.1, "max_tokens": 30, "adapters": demo.PIRATE}
+    with (
+        InferenceEngine.from_gguf(demo.STORY, page_size=4) as here,
+        InferenceEngine.from_gguf(demo.STORY, num_threads=1, context_size=100) as there,
+    ):
+        going = here.stream(PROMPTS[0], seed=seed, window=2, **options)
+        read(going, 4)
+        data = going.snapshot()
+        expected = going.result().receipt
+        assert expected is not None
+        resumed = there.resume_generation(data, window=1)
+        read(resumed, 3)
+        found = here.resume_generation(resumed.snapshot()).result()
+        assert found.receipt is not None
+        assert found.receipt == replace(expected, context_size=100)
+        for engine in (here, there):
+            assert engine.verify(found.receipt, adapters=demo.PIRATE)
+        assert here.resume_generation(data).result().receipt == expected
+        assert found.receipt.seed == going.seed and len(found.receipt.tokens) == 30
+        changed = replace(EngineSnapshot.deserialize(data))
+        assert changed.request is not None and changed.request.links
+        wrong = replace(changed.request, links=[bytes(32), *changed.request.links[1:]])
+        lying = here.resume_generation(replace(changed, request=wrong)).result().receipt
+        assert lying is not None
+        check = here.verify(lying, adapters=demo.PIRATE)
+        assert (check.cause, check.at) == ("logits", 0)
+        for facts in (replace(wrong, links=None, receipt_context=None), replace(wrong, receipt_context=None)):
+            with pytest.raises(SnapshotIncompatible, match="receipt that its options ask for"):
+                here.resume_generation(replace(changed, request=facts))
+
+
+def test_the_model_that_drafts_for_itself_is_no_path() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, speculate="self", num_threads=1) as engine:
+        going = engine.stream(PROMPTS[0], seed=1, max_tokens=20, window=1)
+        next(going)
+        data = going.snapshot()
+        with InferenceEngine.resume(data) as again:
+            assert again.config.speculate == "self"
+            same(again.resume_generation(data).result(), going.result())
+
+
+def test_asyncio_takes_snapshots_and_goes_on() -> None:
+    engine = engine_of(16, 512, 1, "f16", None)
+    expected = engine.stream(PROMPTS[0], seed=1, max_tokens=20).result()
+
+    async def main() -> None:
+        many = AsyncEngine(engine)
+        going = many.stream(PROMPTS[0], seed=1, max_tokens=20, window=1)
+        begun = await anext(going)
+        data = await many.snapshot(going, notes={"n": 1})
+        assert EngineSnapshot.deserialize(data).notes == {"n": 1}
+        resumed = await many.resume_generation(data)
+        assert resumed.text == begun
+        same(await resumed, expected)
+        same(await going, expected)
+        assert EngineSnapshot.deserialize(await many.snapshot()).kind == "engine"
+        with engine.session() as session:
+            session.prefill(PROMPTS[0])
+            assert await many.snapshot(session, compress=True) == session.snapshot(compress=True)
+        with pytest.raises(ConfigError, match="of: expected a Snapshotted"):
+            await many.snapshot(b"")  # type: ignore[arg-type]
+        await many.aclose()
+        with pytest.raises(EngineClosed):
+            await many.snapshot()
+
+    asyncio.run(main())

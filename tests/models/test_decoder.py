@@ -228,7 +228,7 @@ def test_a_batch_that_finds_no_pages_changes_no_sequence() -> None:
     running.runner.forward([(first, 10)])
     with pytest.raises(KvCacheFullError):
         running.runner.forward([(first, 10), (second, 40)])
-    assert (first.cached_len, len(first.pages), second.pages) == (10, 1, [])
+    assert (first.cached_len, len(first.pages[0]), second.pages) == (10, 1, [[]])
     running.pool.check_integrity()
     whole = running.runner.forward([(first, 10)], all_logits=True)
     assert same_bits(whole, Running(Tiny().file()).logits(tokens_of(20, 50))[10:])

@@ -24,17 +24,24 @@ from tests.support.tiny_models import Running, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, Model
 
 VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever they count
+    "activation_sparsity_scale": ("[f32]", [0.5] * 5),
+    "altup.active_idx": ("u32", 0),
+    "altup.num_inputs": ("u32", 4),
     "attention.clamp_kqv": ("f32", 0.1),
+    "attention.key_length_swa": ("u32", 6),
     "attention.max_alibi_bias": ("f32", 3.0),
     "attention.output_scale": ("f32", 0.7),
     "attention.rope_pattern": ("u32", 0),
     "attention.scale": ("f32", 0.7),
+    "attention.shared_kv_layers": ("u32", 1),
     "attention.sliding_window": ("u32", 3),
     "attention.sliding_window_pattern": ("u32", 1),
     "attention.temperature_length": ("u32", 3),
     "attention.temperature_scale": ("f32", 0.7),
+    "attention.value_length_swa": ("u32", 6),
     "attention.value_scale": ("f32", 0.6),
     "attn_logit_softcapping": ("f32", 0.3),
+    "embedding_length_per_layer_input": ("u32", 4),
     "embedding_scale": ("f32", 0.7),
     "expert_feed_forward_length": ("u32", 12),
     "expert_gating_func": ("u32", 2),
@@ -66,6 +73,8 @@ VALUES_OF: dict[tuple[str, str], tuple[str, Any]] = {  # where those would not
     ("llama4", "attention.sliding_window"): ("u32", 0),
     ("phi3", "attention.sliding_window_pattern"): ("[bool]", [True, False]),
     ("smallthinker", "attention.sliding_window"): ("u32", 0),
+    ("gemma4", "attention.sliding_window_pattern"): ("[bool]", [True, False] * 3),
+    ("gemma4", "rope.dimension_count_swa"): ("u32", 2),
     ("ernie4_5-moe", "interleave_moe_layer_step"): ("u32", 1),
 }
 OTHERS: dict[str, tuple[str, Any]] = {  # where files usually state the value above
@@ -76,6 +85,8 @@ WITHOUT_EFFECT = {
     ("stablelm", "use_parallel_residual"),
     ("grok", "router_logit_softcapping"),
     ("ernie4_5-moe", "interleave_moe_layer_step"),
+    ("gemma3n", "altup.active_idx"),
+    ("gemma3n", "altup.num_inputs"),
 }
 """Known to mean nothing: the tensors say it, nobody uses it, or there is one value."""
 
@@ -85,6 +96,9 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
     ("deepseek2", "attention.temperature_length"): RATE,
     ("deepseek2", "attention.temperature_scale"): RATE,
     ("deepseek2", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
+    ("gemma3n", "attention.shared_kv_layers"): {
+        "attention.sliding_window_pattern": ("[bool]", [True, False, True, True, False])
+    },
     ("granite", "expert_shared_feed_forward_length"): SHARED,
     ("granitehybrid", "expert_shared_feed_forward_length"): SHARED,
     ("llama", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
@@ -98,7 +112,10 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
 }
 
 
-REFUSED = {*UNSUPPORTED, "rope.dimension_count_swa"}
+VARIANTS_OF = {("gemma4", "expert_feed_forward_length"): zoo.VARIANTS["gemma4-experts"]}
+"""Models that have what an option acts on."""
+
+REFUSED = {*UNSUPPORTED, "attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"}
 """Options that change too much to be ignored by other architectures."""
 
 
@@ -136,7 +153,8 @@ def test_options_are_known() -> None:
     ("name", "option"), [(name, option) for name in sorted(FAMILIES) for option in FAMILIES[name].all_options]
 )
 def test_an_option_counts_in_its_architecture(name: str, option: str) -> None:
-    usual = replace(MODELS[name], keys=MODELS[name].keys | NEEDED.get((name, option), {}))
+    model = VARIANTS_OF.get((name, option), MODELS[name])
+    usual = replace(model, keys=model.keys | NEEDED.get((name, option), {}))
     values = [VALUES_OF.get((name, option), VALUES[option])]
     values += [OTHERS[option]] if option in OTHERS else []
     found = [facts(replace(usual, keys=usual.keys | {option: value})) for value in values]

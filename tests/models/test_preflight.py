@@ -47,8 +47,8 @@ def test_memory_is_what_loading_takes(name: str) -> None:
     assert found.weight_bytes == packed
     assert found.state_bytes == 4 * running.model.state_floats
     for kind, id in KV_TYPES.items():
-        per_page = running.model.kv_shape(id, 16).page_bytes if found.spec and found.spec.attending else 0
-        assert found.kv_bytes[kind] == per_page // 16
+        shapes = running.model.kv_shapes(id, 16) if found.spec and found.spec.attending else []
+        assert found.kv_bytes[kind] == sum(shape.page_bytes for shape in shapes) // 16
 
 
 def first_error(path: Path) -> str:

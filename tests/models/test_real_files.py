@@ -279,7 +279,7 @@ def spec_of(model: Model) -> Spec:
     """Read from a file without weights to speak of."""
     a, d = model.architecture, model.n_embd
     pairs = [("general.architecture", "str", a)]
-    pairs += [(f"{a}.{key}", *pair) for key, pair in model.metadata().items()]
+    pairs += [(model.full_key(key), *pair) for key, pair in model.metadata().items()]
     tensors = [ggufwriter.Tensor("token_embd.weight", (d, VOCAB), 0, bytes(4 * d * VOCAB))]
     tensors += [ggufwriter.f32_tensor(f"layer{i}", 1) for i in range(model.n_layers)]
     return read_spec(ModelFile.open(ggufwriter.write(pairs, tensors)))
@@ -335,7 +335,7 @@ def test_any_key_that_is_missing_has_a_default_or_is_named(name: str) -> None:
         try:
             Running(data)
         except GGUFError as error:
-            assert error.key == f"{model.architecture}.{key}"
+            assert error.key == model.full_key(key)
         except LoadError as error:
             words = (f"{model.architecture}.", "expected shape", "expected a tensor of shape")
             assert any(word in str(error) for word in words), (key, str(error))

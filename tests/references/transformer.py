@@ -34,6 +34,8 @@ class Reference:
         for name in [name for name in self.w if name.endswith("_norm")]:  # some have no suffix
             self.w[f"{name}.weight"] = self.w[name]
         self.given = np.zeros(())  # the input of a layer, which a router may read
+        self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # keys and values of layers
+        self.own = np.zeros(())  # embeddings of layers
 
     def get(self, key: str, default: Any) -> Any:
         value = self.keys.get(key, default)
@@ -97,7 +99,9 @@ class Reference:
 
     def experts(self, block: str, h: np.ndarray) -> np.ndarray:
         """Each row through its own experts, one at a time."""
-        logits = self.linear(f"{block}.ffn_gate_inp", self.given if self.name == "smallthinker" else h)
+        logits = self.linear(
+            f"{block}.ffn_gate_inp", self.given if self.name in ("smallthinker", "gemma4") else h
+        )
         normalize = self.facts.normalize or self.get("expert_weights_norm", False)
         stated = {1: "softmax", 2: "sigmoid"}
         gating = stated.get(self.get("expert_gating_func", 0), self.facts.gating)
@@ -116,6 +120,7 @@ class Reference:
             for e, share in zip(experts, shares):
                 x = h[row] * share if self.name == "llama4" else h[row]
                 y = self.one_expert(block, int(e), x[None])[0]
+                share = share * self.w.get(f"{block}.ffn_down_exps.scale", np.ones(e + 1))[e]
                 out[row] += y if self.name == "llama4" else share * y
         if f"{block}.ffn_up_shexp.weight" in self.w:
             shared = self.feed(block, h, "_shexp")
@@ -191,6 +196,8 @@ class Reference:
         if alpha > 1:
             kind, s = "ntk", alpha
         n_rot = self.n_rot(i)
+        if self.name == "gemma4" and not windowed:
+            plain = False
         rope = SimpleNamespace(
             n_rot=n_rot,
             base=base,
@@ -234,6 +241,8 @@ class Reference:
 
     def n_rot(self, i: int) -> int:
         """Dimensions that turn: in Step 3.5 half of them in layers without a window."""
+        if self.name == "gemma4" and self.window(i):
+            return self.model.half_dim
         if self.name != "step35":
             return self.model.n_rot
         n: int = self.get("rope.dimension_count", self.model.n_rot)
@@ -327,6 +336,8 @@ class Reference:
             return self.latent(i, h)
         m, block, n = self.model, f"blk.{i}", len(h)
         heads, kv = m.heads_of_layers[i][:2] if m.heads_of_layers else (m.n_heads, m.n_kv_heads)
+        if self.name in ("gemma4", "gemma3n"):
+            return self.gemma_mixer(i, h, heads, kv)
         if f"{block}.attn_qkv.weight" in self.w:
             widths = np.cumsum([heads * m.key_dim, kv * m.key_dim])
             q, k, v = np.split(self.linear(f"{block}.attn_qkv", h), widths, axis=1)
@@ -353,6 +364,106 @@ class Reference:
             attended = (attended.reshape(*gates.shape, -1) * gates[:, :, None]).reshape(n, -1)
         attended = attended * self.get("attention.value_scale", 1.0)
         return self.linear(f"{block}.attn_output", attended * gate)
+
+    def gemma_mixer(self, i: int, h: np.ndarray, heads: int, kv: int) -> np.ndarray:
+        """Attention of Gemma 3n and 4: no score scale, normed values; the last layers share keys, values."""
+        block, n = f"blk.{i}", len(h)
+        usual = max(0, self.n_layers - 20) if self.name == "gemma3n" else 0
+        first = self.n_layers - self.get("attention.shared_kv_layers", usual)
+        q = self.qk_norm(f"{block}.attn_q_norm", self.linear(f"{block}.attn_q", h), heads)
+        if i < first:
+            k = self.linear(f"{block}.attn_k", h)
+            v = self.linear(f"{block}.attn_v", h) if f"{block}.attn_v.weight" in self.w else k
+            k = self.turn(i, self.qk_norm(f"{block}.attn_k_norm", k, kv).reshape(n, kv, -1))
+            self.kept[i] = k, self.norm("", v.reshape(n, kv, -1))
+        source = i
+        if i >= first:
+            source = max(j for j in range(first) if bool(self.window(j)) == bool(self.window(i)))
+        attended = self.attend(i, self.turn(i, q.reshape(n, heads, -1)), *self.kept[source], 1.0)
+        return self.linear(f"{block}.attn_output", attended)
+
+    def own_embeddings(self, tokens: list[int], x: np.ndarray) -> np.ndarray:
+        """Float64 (layers, n, width): the embeddings that layers have of their own."""
+        table = self.w["per_layer_token_embd.weight"][tokens]
+        n, width = len(tokens), table.shape[1] // self.n_layers
+        made = self.linear("per_layer_model_proj", x / math.sqrt(x.shape[1])).reshape(n, self.n_layers, width)
+        made = self.norm("per_layer_proj_norm", made)
+        both = (table.reshape(made.shape) * math.sqrt(width) + made) / math.sqrt(2)
+        return both.transpose(1, 0, 2)
+
+    def own_part(self, i: int, x: np.ndarray) -> np.ndarray:
+        """What layer i adds of its own embedding."""
+        block = f"blk.{i}"
+        gate = vector.activate("gelu", self.linear(f"{block}.inp_gate", x)).astype(np.float64)
+        return self.norm(f"{block}.post_norm", self.linear(f"{block}.proj", gate * self.own[i]))
+
+    def gemma4_layer(self, i: int, x: np.ndarray) -> np.ndarray:
+        block, w = f"blk.{i}", self.w
+
+        def norm(name: str, x: np.ndarray) -> np.ndarray:
+            return self.norm(f"{block}.{name}", x)
+
+        x = x + norm("post_attention_norm", self.mixer(i, norm("attn_norm", x)))
+        fed = self.feed(block, norm("ffn_norm", x))
+        if f"{block}.ffn_gate_inp.weight" in w:
+            scale = w[f"{block}.ffn_gate_inp.scale"] / math.sqrt(x.shape[1])
+            self.given = self.norm("", x) * scale
+            routed = self.experts(block, norm("pre_ffw_norm_2", x))
+            fed = norm("post_ffw_norm_1", fed) + norm("post_ffw_norm_2", routed)
+        x = x + norm("post_ffw_norm", fed)
+        if f"{block}.inp_gate.weight" in w:
+            x = x + self.own_part(i, x)
+        return x * w.get(f"{block}.layer_output_scale.weight", 1.0)
+
+    def modes(self, block: str, x: np.ndarray) -> np.ndarray:
+        """What mixes the streams of Gemma 3n, (n, 4)."""
+        return np.tanh(
+            self.linear(f"{block}.altup_router", self.norm(f"{block}.altup_router_norm", x) / x.shape[1])
+        )
+
+    def gemma3n_layer(self, i: int, streams: np.ndarray) -> np.ndarray:
+        """Streams (4, n, d) after layer i (Gemma 3n)."""
+        block, n = f"blk.{i}", streams.shape[1]
+
+        def norm(name: str, x: np.ndarray) -> np.ndarray:
+            return self.norm(f"{block}.{name}", x)
+
+        c = self.linear(f"{block}.altup_predict_coef", self.modes(block, streams[0])).reshape(n, 4, 4)
+        guessed = streams + np.einsum("noi,ind->ond", c, streams)
+        h = norm("attn_norm", guessed[0])
+        laurel = self.linear(f"{block}.laurel_r", self.linear(f"{block}.laurel_l", h))
+        laurel = h + norm("laurel_post_norm", laurel)
+        b = guessed[0] + norm("post_attention_norm", self.mixer(i, h)) + laurel
+        b = b / math.sqrt(2)
+        x = norm("ffn_norm", b)
+        gate, up = self.linear(f"{block}.ffn_gate", x), self.linear(f"{block}.ffn_up", x)
+        usual = [1.6448533535003662 if j < 10 else -math.inf for j in range(self.n_layers)]
+        cut = float(np.float32(self.get("activation_sparsity_scale", usual)[i]))
+        if cut > -math.inf:
+            least = gate.mean(axis=1, keepdims=True) + cut * gate.std(axis=1, ddof=1, keepdims=True)
+            gate = np.maximum(gate - least, 0)
+        fed = vector.gate("gelu", gate, up).astype(np.float64)
+        act = b + norm("post_ffw_norm", self.linear(f"{block}.ffn_down", fed))
+        c = 1 + self.linear(f"{block}.altup_correct_coef", self.modes(block, act))
+        found = guessed + c.T[:, :, None] * (act - guessed[0])
+        found[1:] += self.own_part(i, found[0] * self.w[f"{block}.altup_correct_scale.weight"])
+        return found
+
+    def streamed(self, x: np.ndarray) -> np.ndarray:
+        """All layers of Gemma 3n; hidden states before the last norm."""
+
+        def projected(name: str, i: int, y: np.ndarray, like: np.ndarray) -> np.ndarray:
+            y = y @ self.w[f"{name}.weight"][i].T
+            ratio = np.linalg.norm(like, axis=1) / np.linalg.norm(y, axis=1)
+            found: np.ndarray = y * ratio[:, None]
+            return found
+
+        streams = np.stack([x, *(projected("altup_proj", i, x, x) for i in range(3))])
+        for i in range(self.n_layers):
+            streams = self.gemma3n_layer(i, streams)
+        ends = [projected("altup_unembd_proj", i, streams[i + 1], streams[0]) for i in range(3)]
+        found: np.ndarray = (streams[0] + sum(ends)) / 4
+        return found
 
     def qk_norm(self, name: str, x: np.ndarray, heads: int) -> np.ndarray:
         """By head, by head with its own weights, or over the whole row: as the weights' shape has it."""
@@ -402,6 +513,8 @@ class Reference:
         def norm(name: str, x: np.ndarray) -> np.ndarray:
             return self.norm(f"{block}.{name}", x)
 
+        if self.name == "gemma4":
+            return self.gemma4_layer(i, x)
         if self.facts.residual == "post":
             given = x
             x = norm("attn_output_norm", x + self.mixer(i, x))
@@ -449,7 +562,11 @@ class Reference:
             x = x + w["position_embd.weight"][: len(tokens)]
         if "token_embd_norm.weight" in w and self.facts.last_norm != "token_embd_norm":
             x = self.norm("token_embd_norm", x)
-        for i in range(self.n_layers):
+        if "per_layer_token_embd.weight" in w:
+            self.own = self.own_embeddings(tokens, x)
+        if self.name == "gemma3n":
+            x = self.streamed(x)
+        for i in range(0 if self.name == "gemma3n" else self.n_layers):
             x = self.layer(i, x)
         return x if self.facts.residual == "post" else self.norm(self.facts.last_norm, x)
 
@@ -477,5 +594,8 @@ class Reference:
             y = y / (scale or 256 / self.model.n_embd)
         elif self.name == "minicpm3":
             y = y * 256 / self.model.n_embd
-        cap = self.get("final_logit_softcapping", {"gemma2": 30.0}.get(self.name, 0.0))
+        cap = self.get(
+            "final_logit_softcapping",
+            dict.fromkeys(("gemma2", "gemma4", "gemma3n"), 30.0).get(self.name, 0.0),
+        )
         return cap * np.tanh(y / cap) if cap else y

@@ -196,6 +196,9 @@ def changed(data: bytes, name: str, change: dict[str, Any]) -> bytes:
     return b"".join(pieces(header, contents, False))
 
 
+GROUP = {"layers": [0], "n_heads": 1, "key_dim": 1, "value_dim": 1, "reach": [0, 0]}
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -207,7 +210,11 @@ def changed(data: bytes, name: str, change: dict[str, Any]) -> bytes:
         ("header", {"n_cached": 1}, "kv: expected at most"),
         ("header", {"adapters": [1]}, "adapter: expected a dict, got int"),
         ("model", {"n_vocab": 2}, "tokens: expected ids below 2"),
-        ("model", {"kv_heads": [2, 2, 2, -1]}, "kv_heads: expected an integer"),
+        ("model", {"page_groups": [{**GROUP, "n_heads": -1}]}, "n_heads: expected an integer"),
+        ("model", {"page_groups": [{**GROUP, "reach": [1]}]}, "page_groups: expected layers and two numbers"),
+        ("model", {"page_groups": [{**GROUP, "layers": ["x"]}]}, "layers: expected an integer"),
+        ("model", {"page_groups": [{**GROUP, "reach": [-1, 0]}]}, "reach: expected an integer"),
+        ("model", {"page_groups": [GROUP]}, "kv: expected"),
         ("model", {"kv_type": "f8"}, "kv_type: expected one of"),
         ("model", {"fingerprint": {"content": "00", "settings": []}}, "content: expected 32 bytes"),
         ("model", {"fingerprint": {"content": "x", "settings": []}}, "content: expected hexadecimal digits"),
@@ -249,8 +256,8 @@ def test_a_snapshot_is_its_keys_and_values_and_little_more() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, page_size=256)
     with engine.session() as session:
         session.prefill(np.arange(5, 500))
-        taken = session.taken()
-        kv = len(session) * taken.model.position_bytes
+        taken = session._taken()
+        kv = sum(taken.model.kv_bytes(len(session)))
         assert len(taken.kv) == kv
         for data in (session.snapshot(), b"".join(taken.pieces())):
             assert kv < len(data) < 1.05 * kv

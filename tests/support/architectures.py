@@ -534,7 +534,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "logit_scale": ("f32", 4.0),
             "residual_scale": ("f32", 0.5),
             "embedding_scale": ("f32", 1.5),
-            "attention.scale": ("f32", 0.4),
+            "attention.scale": ("f32", 0.2),
             "attention.rope_pattern": ("[bool]", "=alternating"),
         },
         windows=0,
@@ -631,5 +631,50 @@ ARCHITECTURES: dict[str, Architecture] = {
         plain_windows=True,
         embedding_scale=0,
         encoder=True,
+    ),
+    # more
+    "gemma4": arch(
+        f"n:attn_norm {QKVO} h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm {FFN}"
+        " n:post_ffw_norm layer_input output_scale",
+        beside="n:output_norm layer_inputs rope_freqs",
+        sizes={"n_layers": 6},
+        keys=WINDOW
+        | {
+            "attention.sliding_window_pattern": ("[bool]", "=all_but_thirds"),
+            "attention.key_length": ("u32", "=key_dim"),
+            "attention.value_length": ("u32", "=value_dim"),
+            "attention.key_length_swa": ("u32", "=half_dim"),
+            "attention.value_length_swa": ("u32", "=half_dim"),
+            "attention.shared_kv_layers": ("u32", "=n_shared"),
+            "embedding_length_per_layer_input": ("u32", 6),
+            "rope.dimension_count_swa": ("u32", "=half_dim"),
+        },
+        rope="neox",
+        activation="gelu",
+        windows=0,
+        local_base=10000.0,
+        plain_windows=True,
+        normalize=True,
+        embedding_scale=0,
+        optional=("layer_output_scale",),
+    ),
+    "gemma3n": arch(
+        f"n:attn_norm {QKVO} h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm {FFN}"
+        " n:post_ffw_norm layer_input streams",
+        beside="n:output_norm layer_inputs streams",
+        sizes={"n_layers": 5, "compared": False},
+        keys=WINDOW
+        | {
+            "altup.active_idx": ("u32", 0),
+            "altup.num_inputs": ("u32", 4),
+            "attention.shared_kv_layers": ("u32", 0),
+            "embedding_length_per_layer_input": ("u32", 6),
+        },
+        rope="neox",
+        activation="gelu",
+        windows=5,
+        local_base=10000.0,
+        plain_windows=True,
+        embedding_scale=0,
     ),
 }

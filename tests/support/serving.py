@@ -16,11 +16,11 @@ from oxillama._kernels import load
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
-from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.prefix import PrefixKvCache
 from oxillama.config import GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
+from oxillama.engine.building import cache_pool
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import End, Event, Piece, TextRequest
@@ -30,7 +30,6 @@ from oxillama.engine.scheduler import Scheduler
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
 from oxillama.engine.speculator import Speculator, room
-from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar import GrammarState
 from oxillama.grammar.vocabulary import Vocabulary
@@ -56,6 +55,7 @@ OF_THE_ZOO = (
     "gpt2", "chatglm", "olmo2", "llama-arrays", "llama-windows",
     "mamba", "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7",
     "qwen3next", "qwen35", "kimi-linear",
+    "gemma4", "gemma4-experts", "gemma3n", "smallthinker", "afmoe", "mimo2-layers", "step35",
 )  # fmt: skip
 """Windows, soft caps, sinks, latent attention, ALiBi, experts, learnt positions, unlike layers."""
 
@@ -244,14 +244,12 @@ class Serving:
         **config: Any,
     ) -> None:
         model = decoder(name)
-        shape = model.kv_shape(KV_TYPES[kv_type], page_size)
-        stride = -(-shape.page_bytes // 64) * 64
-        layout = KvLayout(*model.kv_dims(), kv_type)
+        stride = cache_pool(model, kv_type, page_size).page_stride
         slot = -(-4 * model.state_floats // stride)  # in pages
         limit = None if max_pages is None else (max_pages + states * slot) * stride
         self.name, self.kv_type, self.kernels = name, kv_type, model.kernels
         self.clock = Clock()
-        self.pool = KvCachePool(shape, layout, page_size, limit)
+        self.pool = cache_pool(model, kv_type, page_size, limit)
         self.prefix = PrefixKvCache(self.pool, (cached_pages + cached_states * slot) * stride, spacing)
         self.slot_pages = slot
         self.runner = Runner(model, self.pool, threads)

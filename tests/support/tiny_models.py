@@ -14,10 +14,10 @@ from oxillama._kernels import load
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
-from oxillama.cache.pages import PagePool
+from oxillama.engine.building import cache_pool
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
-from oxillama.formats import FORMATS, KV_TYPES
+from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.loader import Weights
@@ -189,7 +189,7 @@ class Running:
         n_threads: int = 1,
         kv_type: str = "f32",
         page_size: int = 16,
-        max_pages: int = 10**6,
+        max_pages: int | None = None,
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
         store: Callable[[Packer], PanelStore] = ResidentStore,
@@ -197,7 +197,10 @@ class Running:
         file = ModelFile.open(data)
         self.weights = Weights(file, load(target), n_threads, compute=compute, store=store)
         self.model = Decoder(read_spec(file), self.weights)
-        self.pool = PagePool(self.model.kv_shape(KV_TYPES[kv_type], page_size), page_size, max_pages)
+        limit = (
+            None if max_pages is None else max_pages * cache_pool(self.model, kv_type, page_size).page_stride
+        )
+        self.pool = cache_pool(self.model, kv_type, page_size, limit)
         self.runner = Runner(self.model, self.pool, n_threads)
         applied = [Applied(lora, bind(lora, self.model), scale, start) for lora, scale, start in adapters]
         self.adapters = Adaptation(applied) if applied else None

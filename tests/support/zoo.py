@@ -84,7 +84,7 @@ class Model:
         if facts.rope != "none":
             found["rope.dimension_count"] = (u, self.n_rot)
             found["rope.freq_base"] = ("f32", 100.0)
-        if tokens & {"moe", "dense"}:
+        if tokens & {"moe", "dense", "both"}:
             found["expert_count"] = (u, self.n_experts)
             found["expert_used_count"] = (u, self.n_used)
         if facts.keys.get("expert_feed_forward_length", ("", ""))[1] != "=expert_ff":
@@ -129,6 +129,10 @@ class Model:
         """Whether its attention is latent."""
         return "mla" in f"{self.parts()} {self.facts.attention}".split()
 
+    def full_key(self, key: str) -> str:
+        """A key of `metadata` as in the file: one that begins with a slash has no architecture before it."""
+        return key[1:] if key[0] == "/" else f"{self.architecture}.{key}"
+
     @property
     def twice_ff(self) -> int:
         return 2 * self.n_ff
@@ -137,6 +141,21 @@ class Model:
     def alternating(self) -> list[bool]:
         """Every second layer, from the first on."""
         return [i % 2 == 0 for i in range(self.n_layers)]
+
+    @property
+    def all_but_thirds(self) -> list[bool]:
+        """All layers but every third."""
+        return [i % 3 < 2 for i in range(self.n_layers)]
+
+    @property
+    def half_dim(self) -> int:
+        """Half a head, even."""
+        return max(2, self.key_dim // 4 * 2)
+
+    @property
+    def n_shared(self) -> int:
+        """Layers that share keys and values: those behind the first three."""
+        return max(0, self.n_layers - 3)
 
     @property
     def limits(self) -> list[float]:
@@ -148,6 +167,13 @@ class Model:
         """Pairs that rotate with time, height and width, and none beside them."""
         pairs = self.n_rot // 2
         return [pairs - pairs // 3 * 2, pairs // 3, pairs // 3, 0]
+
+    def dims_of(self, i: int, metadata: dict[str, tuple[str, Any]]) -> tuple[int, int]:
+        """Widths of a key and of a value in layer i."""
+        windowed = metadata.get("attention.sliding_window_pattern", ("", 0))[1]
+        if "attention.key_length_swa" not in metadata or not isinstance(windowed, list) or not windowed[i]:
+            return self.key_dim, self.value_dim
+        return metadata["attention.key_length_swa"][1], metadata["attention.value_length_swa"][1]
 
     def attends(self, i: int) -> bool:
         """Whether layer i of a hybrid has attention."""
@@ -341,6 +367,17 @@ class Model:
                 add(name, self.context, d)
             elif name == "token_types":
                 add(name, 2, d)
+            elif name in ("dense_2", "dense_3"):  # behind the pooling of an encoder
+                add(name, *((3 * d, d) if name == "dense_2" else (d, 3 * d)))
+            elif name == "layer_inputs":
+                width = metadata["embedding_length_per_layer_input"][1]
+                if width:
+                    add("per_layer_token_embd", VOCAB, self.n_layers * width)
+                    add("per_layer_model_proj", self.n_layers * width, d)
+                    add("per_layer_proj_norm", width)
+            elif name == "streams":
+                add("altup_proj", 3, d, d)
+                add("altup_unembd_proj", 3, d, d)
             elif name == "rope_freqs":
                 made["rope_freqs.weight"] = np.linspace(1, 3, self.n_rot // 2).astype(np.float32)
             elif name == "cls":  # of a reranker: the dense layer
@@ -371,13 +408,14 @@ class Model:
         d, e, heads, kv, ff = self.n_embd, self.n_experts, self.n_heads, self.n_kv_heads, self.n_ff
         if self.heads_of_layers:
             heads, kv, ff = self.heads_of_layers[i]
-        q, k, v = heads * self.key_dim, kv * self.key_dim, kv * self.value_dim
+        key_dim, value_dim = self.dims_of(i, metadata)
+        q, k, v = heads * key_dim, kv * key_dim, kv * value_dim
         shapes: dict[str, tuple[int, ...]] = {
             "q": (2 * q if self.facts.gated else q, d),
             "k": (k, d),
             "v": (v, d),
             "qkv": (q + k + v, d),
-            "o": (d, heads * self.value_dim),
+            "o": (d, heads * value_dim),
             "gate": (ff, d),
             "up": (ff, d),
             "up2": (2 * ff, d),
@@ -392,6 +430,7 @@ class Model:
             shared = stated[1] * times
         hybrid = bool(self.facts.mixed)
         tokens = self.parts().split()
+        shares = i >= self.n_layers - metadata.get("attention.shared_kv_layers", ("", 0))[1]
         for token in tokens:
             name, bias = token.removesuffix("+b"), token.endswith("+b")
             if name == "mixed" and self.attends(i):
@@ -409,12 +448,17 @@ class Model:
                         add(f"{block}.{names[part]}", *shapes[part], bias=self.architecture in UNGATED)
                     continue
                 name = "moe"
+            if name in ("k", "v") and shares:
+                continue
             if name in shapes:
                 add(f"{block}.{names[name]}", *shapes[name], bias=bias)
             elif name[:2] == "n:":
                 add(f"{block}.{name[2:]}", d, bias=bias)
             elif name[:2] == "h:" and not (hybrid and not self.attends(i)):
-                add(f"{block}.{name[2:]}", self.key_dim)
+                if "attn_k" not in name or not shares:
+                    add(f"{block}.{name[2:]}", key_dim)
+                    if self.architecture in ("gemma4", "gemma3n"):  # whose scores have no other scale
+                        made[f"{block}.{name[2:]}.weight"] *= np.float32(key_dim**-0.25)
             elif name[:2] == "m:":
                 if i > 0:
                     add(f"{block}.{name[2:]}", d)
@@ -423,6 +467,30 @@ class Model:
                 made[f"{block}.{name[2:]}"] = made.pop(f"{block}.{name[2:]}.weight")
             elif name in ("gates", "gates2"):
                 add(f"{block}.attn_gate", heads * (1 if name == "gates" else self.value_dim), d)
+            elif name == "output_scale":
+                made[f"{block}.layer_output_scale.weight"] = rng.uniform(0.5, 1, 1).astype(np.float32)
+            elif name == "layer_input" and metadata["embedding_length_per_layer_input"][1]:
+                width = metadata["embedding_length_per_layer_input"][1]
+                add(f"{block}.inp_gate", width, d)
+                add(f"{block}.proj", d, width)
+                add(f"{block}.post_norm", d)
+            elif name == "streams":
+                for part, shape in (
+                    ("altup_correct_coef", (4, 4)),
+                    ("altup_predict_coef", (16, 4)),
+                    ("altup_router", (4, d)),
+                    ("laurel_l", (5, d)),
+                    ("laurel_r", (d, 5)),
+                ):
+                    add(f"{block}.{part}", *shape)
+                for part in ("altup_correct_scale", "altup_router_norm", "laurel_post_norm"):
+                    add(f"{block}.{part}", d)
+            elif name == "both":
+                for part in ("post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"):
+                    add(f"{block}.{part}", d)
+                self._add_experts(block, e, d, False, add)
+                made[f"{block}.ffn_gate_inp.scale"] = rng.uniform(0.5, 2, d).astype(np.float32)
+                made[f"{block}.ffn_down_exps.scale"] = rng.uniform(0.5, 2, e).astype(np.float32)
             elif name == "shexp2":
                 add(f"{block}.ffn_up_shexp", 2 * shared, d)
                 add(f"{block}.ffn_down_shexp", d, shared)
@@ -499,8 +567,7 @@ class Model:
         ]
         if self.facts.encoder:
             pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
-        for key, pair in self.metadata().items():  # a key that begins with a slash has no architecture
-            pairs.append((key[1:] if key[0] == "/" else f"{self.architecture}.{key}", *pair))
+        pairs += [(self.full_key(key), *pair) for key, pair in self.metadata().items()]
         return ggufwriter.write(pairs, tensors)
 
 
@@ -1026,6 +1093,64 @@ VARIANTS: dict[str, Model] = {
             "attention.sliding_window_pattern": ("[bool]", [False, True, True]),
         },
         seed=193,
+    ),
+    "gemma-embedding-dense": Model(
+        "gemma-embedding",
+        n_layers=2,
+        beside="n:output_norm dense_2 dense_3",
+        compared=False,  # its tokens' states, of which llama.cpp shows what the matrices make
+        seed=198,
+    ),
+    "gemma4-experts": Model(
+        "gemma4",
+        n_layers=4,
+        key_dim=16,
+        value_dim=16,
+        n_rot=16,
+        layer="n:attn_norm q k v o h:attn_q_norm h:attn_k_norm n:post_attention_norm n:ffn_norm gate up down"
+        " n:post_ffw_norm both output_scale",
+        beside="n:output_norm output rope_freqs",
+        keys={
+            "attention.shared_kv_layers": ("u32", 0),
+            "embedding_length_per_layer_input": ("u32", 0),
+            "final_logit_softcapping": ("f32", 3.0),
+            "expert_feed_forward_length": ("u32", 40),
+            "rope.freq_base_swa": ("f32", 50.0),
+        },
+        seed=194,
+    ),
+    "gemma4-heads": Model(
+        "gemma4",
+        n_layers=6,
+        key_dim=16,
+        value_dim=16,
+        n_rot=16,
+        heads_of_layers=((4, 2, 40), (4, 2, 40), (4, 1, 40), (4, 2, 24), (4, 2, 24), (4, 1, 24)),
+        seed=195,
+    ),
+    "gemma3n-deep": Model(
+        "gemma3n",
+        n_layers=22,
+        n_ff=24,
+        keys={
+            "attention.shared_kv_layers": None,
+            "embedding_length_per_layer_input": ("u32", 4),
+            "final_logit_softcapping": ("f32", 3.0),
+            "rope.freq_base_swa": ("f32", 50.0),
+        },
+        compared=False,
+        seed=198,
+    ),
+    "gemma3n-gates": Model(
+        "gemma3n",
+        n_layers=3,
+        keys={
+            "activation_sparsity_scale": ("[f32]", [0.5, 0.0, float("-inf")]),
+            "attention.sliding_window_pattern": ("[bool]", [True, False, True]),
+            "attention.shared_kv_layers": ("u32", 1),
+        },
+        compared=False,
+        seed=197,
     ),
 }
 """Options that files of an architecture may have."""

@@ -3,9 +3,15 @@ version 2 on norms after the blocks, and windows on most layers."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA
-from oxillama.models.family import WINDOWS, AtLayers
+from oxillama.models.family import WINDOWS, AtLayers, Only, Routing
+from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
+from oxillama.models.spec import Spec
 
 GEMMA = register(
     LLAMA.derive("gemma", rope="neox", routing=None, embedding_scale=0.0, activation="gelu", output="tied")
@@ -43,13 +49,133 @@ GEMMA3 = register(
     )
 )
 
-# An encoder; what follows the pooling is not there yet.
+# An encoder; files may have two matrices for what is pooled.
 GEMMA_EMBEDDING = register(
     GEMMA3.derive(
         "gemma-embedding",
         centred_windows=True,
         causal=False,
         output="none",
+        projections=("dense_2", "dense_3"),
         at_layers=(),
     )
+)
+
+
+def share_kv(spec: Spec, n_shared: int, read: Reader) -> Spec:
+    """The last ``n_shared`` layers attend to keys and values of the last layer of their kind before them.
+
+    Their own matrices of k and v, if there are any, have no use.
+    """
+    first = spec.n_layers - n_shared
+    if not n_shared:
+        return spec
+    before = spec.layers[: max(first, 0)]
+    sources = {bool(layer.window): i for i, layer in enumerate(before)}
+    layers = list(before)
+    for layer in spec.layers[len(before) :]:
+        if bool(layer.window) not in sources:
+            key = f"{read.prefix}.attention.shared_kv_layers"
+            raise LoadError(
+                f"{key}: expected layers of both kinds before the last {n_shared}, got none of one"
+            )
+        source = sources[bool(layer.window)]
+        heads = before[source].n_kv_heads
+        layers.append(replace(layer, kv_from=source, n_kv_heads=heads))
+    unused = tuple(
+        name
+        for i in range(len(before), spec.n_layers)
+        for part in ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+        if (name := f"blk.{i}.{part}") in read.file.tensors
+    )
+    return replace(spec, layers=tuple(layers), ignored=(*spec.ignored, *unused))
+
+
+def shared_as_stated(spec: Spec, read: Reader) -> Spec:
+    return share_kv(spec, read.size("attention.shared_kv_layers", 0, least=0), read)
+
+
+# Gemma 4: windowed layers have narrower heads, the last layers share keys and values, and every layer may
+# have an embedding of its own. Some models have experts beside the dense blocks.
+GEMMA4 = register(
+    GEMMA3.derive(
+        "gemma4",
+        options=(
+            *WINDOWS,
+            "attention.key_length_swa",
+            "attention.shared_kv_layers",
+            "attention.value_length_swa",
+            "embedding_length_per_layer_input",
+            "final_logit_softcapping",
+            "rope.dimension_count_swa",
+        ),
+        requires=(
+            "attention.key_length_swa",
+            "attention.sliding_window",
+            "attention.sliding_window_pattern",
+            "attention.value_length_swa",
+        ),
+        at_layers=(),
+        local_rope="plain",
+        v_is_k=True,
+        v_norm=True,
+        score_scale="one",
+        final_soft_cap=30.0,
+        per_layer_input=True,
+        output_scale=True,
+        routing=Routing(
+            options=("expert_feed_forward_length",),
+            layers="router",
+            beside_dense="normed",
+            reads="block",
+            scaled_outputs=True,
+            bias="no",
+        ),
+    ),
+    shared_as_stated,
+)
+
+
+GEMMA3N_CUT = 1.6448533535003662
+"""Standard deviations above the mean: the quantile 0.95 of a normal distribution."""
+
+
+def gemma3n_layers(spec: Spec, read: Reader) -> Spec:
+    """Sparse gates in the first ten layers, and own keys and values in the first twenty, unless stated."""
+    n = spec.n_layers
+    key, full = "activation_sparsity_scale", f"{read.prefix}.activation_sparsity_scale"
+    scales = read.get(key, list[float], []) or [GEMMA3N_CUT if i < 10 else -math.inf for i in range(n)]
+    if len(scales) < n or not all(scale == -math.inf or 0 <= scale <= 10 for scale in scales[:n]):
+        raise LoadError(
+            f"{full}: expected -inf or a number from 0 to 10 for each of {n} layers, got {scales}"
+        )
+    layers = tuple(
+        replace(layer, sparsity=None if scale == -math.inf else scale)
+        for layer, scale in zip(spec.layers, scales, strict=False)
+    )
+    shared = read.size("attention.shared_kv_layers", max(0, n - 20), least=0)
+    return share_kv(replace(spec, layers=layers), shared, read)
+
+
+GEMMA3N = register(
+    GEMMA4.derive(
+        "gemma3n",
+        options=(
+            *WINDOWS,
+            "activation_sparsity_scale",
+            "altup.active_idx",
+            "altup.num_inputs",
+            "attention.shared_kv_layers",
+            "embedding_length_per_layer_input",
+            "final_logit_softcapping",
+        ),
+        requires=("attention.sliding_window", "embedding_length_per_layer_input"),
+        only=(Only("altup.active_idx", (0,)), Only("altup.num_inputs", (4,))),
+        window_period=5,
+        v_is_k=False,
+        output_scale=False,
+        streams=True,
+        routing=None,
+    ),
+    gemma3n_layers,
 )

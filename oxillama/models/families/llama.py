@@ -155,7 +155,7 @@ GROK = register(
         attn_post_norm=("attn_output_norm",),
         ffn_post_norm=("layer_output_norm", "post_ffw_norm"),
         soft_cap=30.0,
-        routing=Routing(options=("expert_feed_forward_length",), beside_dense=True),
+        routing=Routing(options=("expert_feed_forward_length",), beside_dense="scaled"),
     ),
     grok_scores,
 )

@@ -207,8 +207,7 @@ MIMO2 = register(
 def step_layers(spec: Spec, read: Reader) -> Spec:
     """Step 3.5: layers without a window rotate half as many dimensions; gates have limits."""
     whole, local = spec.ropes
-    n_rot = read.size("rope.dimension_count_swa", whole.n_rot)
-    ropes = replace(whole, n_rot=whole.n_rot // 4 * 2), replace(local, n_rot=n_rot)
+    ropes = replace(whole, n_rot=whole.n_rot // 4 * 2), local
     limits = zip(
         read.amounts("swiglu_clamp_exp", spec.n_layers), read.amounts("swiglu_clamp_shexp", spec.n_layers)
     )

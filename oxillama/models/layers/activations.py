@@ -62,11 +62,35 @@ class XieluActivation(Activation):
         out[:] = np.where(x > 0, p * x * x, n * (power - np.float32(1) - x)) + b * x
 
 
+class SparseGate(Activation):
+    """activation(max(0, gate - (mean + scale * std))) * up: few gates are open (Gemma 3n, 2025).
+
+    Mean and standard deviation (with n - 1) are those of a row's gates. They are summed one by one, in
+    float64: the same bits on every machine and in every batch.
+    """
+
+    def __init__(self, kernels: Kernels, name: str, scale: float) -> None:
+        super().__init__(kernels, name)
+        self.scale = scale
+
+    def gate(self, gate_up: np.ndarray, out: np.ndarray, n_threads: int) -> None:
+        d = out.shape[1]
+        gates = gate_up[:, :d].astype(np.float64)
+        mean = np.cumsum(gates, axis=1)[:, -1:] / d
+        spread = np.sqrt(np.cumsum((gates - mean) ** 2, axis=1)[:, -1:] / max(1, d - 1))
+        least = (mean + self.scale * spread).astype(np.float32)
+        np.maximum(gate_up[:, :d] - least, np.float32(0), out=out)
+        self.activate(out, out, n_threads)
+        out *= gate_up[:, d:]
+
+
 def load_activation(spec: Spec, i: int, kernels: Kernels, routed: bool = False) -> Activation:
     """That of layer ``i``: of its routed experts, or of its dense block and its shared expert."""
     layer, name = spec.layers[i], spec.family.activation
     if name == "xielu":
         assert layer.xielu is not None
         return XieluActivation(kernels, layer.xielu)
+    if layer.sparsity is not None:
+        return SparseGate(kernels, name, layer.sparsity)
     limit = layer.expert_limit if routed else layer.limit
     return LimitedGate(kernels, name, limit) if limit else Activation(kernels, name)

@@ -10,6 +10,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.layers.norm import HeadNorm, load_qk_norms
+from oxillama.models.page_groups import place_of
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -34,7 +35,8 @@ class Attention:
         elif family.v_is_k and not weights.has(f"{block}.attn_v.weight"):
             parts[2] = parts[1]
         fused = [(f"{block}.attn_qkv", first + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
-        self.index = spec.attending.index(i if layer.kv_from is None else layer.kv_from)  # of a page's layers
+        own = i if layer.kv_from is None else layer.kv_from
+        self.group, self.index = place_of(spec, own)  # of pages, and among the layers of a page
         self.width = q + k + v
         self.spec = spec
         self.layer = layer
@@ -54,12 +56,7 @@ class Attention:
         sinks = f"{block}.attn_sinks.weight"
         has_sinks = family.sinks == "yes" or (family.sinks == "auto" and weights.has(sinks))
         self.options = attend_options(spec, layer, weights.vector(sinks, heads) if has_sinks else None)
-        # a layer with fewer or narrower key heads than the pages have leaves the rest empty
         self.kv_heads = kv_heads
-        self.shared_heads = spec.n_kv_heads
-        self.padded_heads = heads // layer.n_kv_heads * self.shared_heads
-        sizes = self.padded_heads, layer.key_dim, layer.value_dim
-        self.padded = sizes != (heads, spec.key_dim, spec.value_dim)
 
     def _load_gate(self, block: str, weights: Weights) -> Linear | None:
         """The matrix of the gates, None for none."""
@@ -86,15 +83,11 @@ class Attention:
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
-        wide = (self.padded_heads + self.shared_heads) * self.spec.key_dim
         found = {"qkv": self.width, "attended": self.attn_output.cols}
         if self.gated_queries:
             found["gated_qkv"] = self.attn_qkv.rows
         if self.attn_gate is not None:
             found["attn_gate"] = self.attn_gate.rows
-        if self.padded:
-            found["wide_qkv"] = wide + self.shared_heads * self.spec.value_dim
-            found["wide_attended"] = self.padded_heads * self.spec.value_dim
         return found
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -114,10 +107,11 @@ class Attention:
         if layer.scaled_queries and step.temperatures is not None:
             qkv[:, : heads * dim] *= step.temperatures
         attended = work.rows("attended", n, self.attn_output.cols)
-        if self.padded:
-            self._attend_wide(qkv, attended, step)
-        else:
-            self._attend(qkv, heads, kv_heads, attended, step)
+        kv = step.kv[self.group]
+        if layer.kv_from is None:
+            kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
+        scale = spec.score_scale
+        kv.attend(self.index, qkv, heads, scale, attended, work.scratch, n_threads, **self.options)
         if self.attn_gate is not None:
             self._gate(self.attn_gate, h, attended, step)
         if self.gated_queries:
@@ -150,36 +144,6 @@ class Attention:
         by_gate = attended.reshape(n, matrix.rows, -1)
         by_gate *= gates[:, :, None]
 
-    def _attend(self, qkv: np.ndarray, heads: int, kv_heads: int, out: np.ndarray, step: Step) -> None:
-        """Stores k and v of the rows, then attends with q; ``kv_heads`` is that of the pages."""
-        dim, kv, n_threads = self.spec.key_dim, step.kv, step.n_threads
-        if self.layer.kv_from is None:
-            kv.store(self.index, qkv, heads * dim, (heads + kv_heads) * dim, n_threads)
-        scale = self.spec.score_scale
-        kv.attend(self.index, qkv, heads, scale, out, step.work.scratch, n_threads, **self.options)
-
-    def _attend_wide(self, qkv: np.ndarray, out: np.ndarray, step: Step) -> None:
-        """`_attend` with zeros behind the layer's own heads, and behind the numbers of each."""
-        spec, layer, n, work = self.spec, self.layer, len(qkv), step.work
-        widths = self.widths()
-        wide = work.rows("wide_qkv", n, widths["wide_qkv"])
-        wide_out = work.rows("wide_attended", n, widths["wide_attended"])
-        wide[:] = 0
-        start, column = 0, 0
-        for heads, room, dim, wide_dim in (
-            (layer.n_heads, self.padded_heads, layer.key_dim, spec.key_dim),
-            (self.kv_heads, self.shared_heads, layer.key_dim, spec.key_dim),
-            (self.kv_heads, self.shared_heads, layer.value_dim, spec.value_dim),
-        ):
-            target = wide[:, column : column + room * wide_dim].reshape(n, room, wide_dim)
-            target[:, :heads, :dim] = qkv[:, start : start + heads * dim].reshape(n, heads, dim)
-            start += heads * dim
-            column += room * wide_dim
-        self._attend(wide, self.padded_heads, self.shared_heads, wide_out, step)
-        heads, dim = layer.n_heads, layer.value_dim
-        by_head = wide_out.reshape(n, self.padded_heads, spec.value_dim)
-        out.reshape(n, heads, dim)[:] = by_head[:, :heads, :dim]
-
 
 def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> dict[str, Any]:
     """Keyword arguments of the attention kernel for a layer."""
@@ -190,12 +154,10 @@ def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> di
         options["chunk"] = layer.chunk
     if spec.soft_cap:
         options["softcap"] = spec.soft_cap
-    heads = layer.n_heads // layer.n_kv_heads * spec.n_kv_heads if spec.latent is None else layer.n_heads
     if sinks is not None:
-        options["sinks"] = np.pad(sinks, (0, heads - len(sinks)))
+        options["sinks"] = sinks
     if spec.alibi_bias:
-        slopes = alibi_slopes(layer.n_heads, spec.alibi_bias)
-        options["slopes"] = np.pad(slopes, (0, heads - len(slopes)))
+        options["slopes"] = alibi_slopes(layer.n_heads, spec.alibi_bias)
     if not spec.causal:
         options["causal"] = False
     return options

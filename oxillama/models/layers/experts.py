@@ -11,6 +11,7 @@ from oxillama.errors import LoadError
 from oxillama.models.family import Routing
 from oxillama.models.layers.activations import Activation, load_activation
 from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
+from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.weights.groups import Experts as ExpertMatrices
@@ -41,11 +42,13 @@ class MixtureOfExperts:
         shared: FeedForward | None,
         shared_gate: Linear | None,
         scale: float,
+        output_scales: np.ndarray | None = None,
     ) -> None:
         self.kernels = kernels
         self.sizes = sizes
         self.scales_input = routing.scales_input
-        self.reads_layer = routing.reads == "layer"
+        self.router_has_input = routing.reads != "normed"
+        self.output_scales = output_scales
         self.router = router
         self.first = first
         self.down = down
@@ -68,8 +71,8 @@ class MixtureOfExperts:
         """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
-        if self.reads_layer:
-            own["layer_input"] = self.n_embd
+        if self.router_has_input:
+            own["router_input"] = self.n_embd
         return merge_widths(own, self.shared.widths() if self.shared else {})
 
     def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
@@ -97,8 +100,8 @@ class MixtureOfExperts:
         weights."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows("router", n, sizes.n_experts)
-        if self.reads_layer:
-            h = step.work.rows("layer_input", n, self.n_embd)  # which `Layer.run` keeps there
+        if self.router_has_input:
+            h = step.work.rows("router_input", n, self.n_embd)  # which the layer puts there
         self.router.apply(h, logits, step)
         chosen, weights = np.empty((n, sizes.n_used), np.int32), np.empty((n, sizes.n_used), np.float32)
         self.kernels.routing.route(
@@ -112,6 +115,8 @@ class MixtureOfExperts:
             chosen,
             weights,
         )
+        if self.output_scales is not None:
+            weights *= self.output_scales[chosen]
         counts, rows = np.empty(sizes.n_experts, np.int32), np.empty(chosen.size, np.int32)
         factors = np.empty(chosen.size, np.float32)
         self.kernels.routing.group(chosen, weights, counts, rows, factors)
@@ -169,7 +174,8 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
     else:
         names = [gate, up]
     first = weights.grouped_linear(names, d, sizes.n_experts)
-    down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts)
+    scaled = routing.scaled_outputs
+    down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts, scaled)
     bias = f"{block}.exp_probs_b.bias"
     if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
         bias = ""
@@ -178,13 +184,13 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
     shared = load_feed_forward(spec, i, weights, sizes.shared_width, "_shexp") if sizes.shared_width else None
     shared_gate = weights.linear([(f"{block}.ffn_gate_inp_shexp", 1)], d) if routing.shared_gate else None
     scale = 1.0
-    if routing.beside_dense and weights.has(f"{block}.ffn_up.weight"):
+    if routing.beside_dense == "scaled" and weights.has(f"{block}.ffn_up.weight"):
         shared, scale = load_feed_forward(spec, i, weights, spec.layers[i].n_ff), math.sqrt(0.5)
     return MixtureOfExperts(
         weights.kernels,
         sizes,
         routing,
-        weights.linear([(f"{block}.ffn_gate_inp", sizes.n_experts)], d),
+        weights.linear([(f"{block}.ffn_gate_inp", sizes.n_experts)], d, scaled=routing.reads == "block"),
         first,
         down,
         load_activation(spec, i, weights.kernels, routed=True),
@@ -192,4 +198,46 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
         shared,
         shared_gate,
         scale,
+        weights.vector(f"{block}.ffn_down_exps.scale", sizes.n_experts) if scaled else None,
     )
+
+
+class DenseAndExperts:
+    """A dense block and experts side by side, each with norms of its own before and behind it (Gemma 4).
+
+    norm1(dense(norm(x))) + norm2(experts(norm3(x))); the router reads x / rms(x), times a vector.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        block, d = f"blk.{i}", spec.n_embd
+        self.kernels = weights.kernels
+        self.dense = load_feed_forward(spec, i, weights, spec.layers[i].n_ff)
+        self.experts = load_experts(spec, i, weights)
+        names = ("ffn_norm", "post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")
+        self.norms = [load_norm(spec, weights, f"{block}.{name}") for name in names]
+        factors = weights.vector(f"{block}.ffn_gate_inp.scale", d) / np.float32(math.sqrt(d))
+        self.router_norm = Norm(self.kernels, False, spec.norm_eps, factors, None)
+
+    def linears(self) -> list[Linear]:
+        return [*self.dense.linears(), *self.experts.linears()]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        d = self.experts.n_embd
+        return merge_widths({"normed": d, "beside": d}, self.dense.widths(), self.experts.widths())
+
+    def run(self, x: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for x (n, d), or out + that."""
+        work, n_threads = step.work, step.n_threads
+        before, after, before_experts, after_experts = self.norms
+        h, y = work.rows("normed", *x.shape), work.rows("beside", *x.shape)
+        before.apply(x, h, n_threads)
+        self.dense.run(h, y, step, False)
+        if accumulate:
+            after.add(y, out, n_threads)
+        else:
+            after.apply(y, out, n_threads)
+        self.router_norm.apply(x, work.rows("router_input", *x.shape), n_threads)
+        before_experts.apply(x, h, n_threads)
+        self.experts.run(h, y, step, False)
+        after_experts.add(y, out, n_threads)

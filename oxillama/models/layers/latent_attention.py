@@ -12,6 +12,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import attend_options
 from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.page_groups import place_of
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import GroupedLinear, Linear
@@ -25,7 +26,7 @@ class LatentAttention:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent
         assert latent is not None
-        self.index = spec.attending.index(i)  # among the layers of a page
+        self.group, self.index = place_of(spec, i)  # of pages, and among the layers of a page
         self.spec = spec
         self.latent = latent
         self.heads = layer.n_heads
@@ -108,10 +109,11 @@ class LatentAttention:
         absorbed[:, :, rank:] = by_head[:, :, self.nope_dim :]
         if self.scaled_queries and step.temperatures is not None:
             absorbed *= step.temperatures[:, :, None]
-        step.kv.store(self.index, first, self.column, self.column, n_threads)
+        kv = step.kv[self.group]
+        kv.store(self.index, first, self.column, self.column, n_threads)
         attended = work.rows("attended", n, heads * rank)
         scale, flat = self.spec.score_scale, absorbed.reshape(n, -1)
-        step.kv.attend(self.index, flat, heads, scale, attended, work.scratch, n_threads, **self.options)
+        kv.attend(self.index, flat, heads, scale, attended, work.scratch, n_threads, **self.options)
         values = work.rows("values", n, heads * latent.value_dim)
         each = self._each_head(attended.reshape(n, heads, rank), self.attn_v_b, step)
         values.reshape(n, heads, latent.value_dim)[:] = each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -11,12 +11,14 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.delta import GatedDelta, KimiDelta
-from oxillama.models.layers.experts import MixtureOfExperts, load_experts
+from oxillama.models.layers.experts import DenseAndExperts, MixtureOfExperts, load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
+from oxillama.models.layers.layer_input import LayerInput
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.rwkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
 from oxillama.models.layers.ssm import Mamba, Mamba2, ShortConv
+from oxillama.models.layers.streams import StreamedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, merge_widths
 from oxillama.weights.groups import MatrixGroup
@@ -47,7 +49,8 @@ class Layer:
 
     A norm after a block is applied to its output before the addition, or ("post") to the sum;
     ``second_post_norm`` is applied to the sum of that and the layer's input. A router may read the layer's
-    input, which ``keeps_input`` then keeps in the buffer of that name.
+    input, which ``keeps_input`` then puts into the buffer "router_input".
+    ``layer_input`` adds the layer's own embedding behind both blocks.
     """
 
     kernels: Kernels
@@ -62,20 +65,21 @@ class Layer:
     second_post_norm: Norm | None = None
     scale: float = 1.0
     keeps_input: bool = False
+    layer_input: Block | None = None
+    layer_input_norm: Norm | None = None
 
     def blocks(self) -> list[Block]:
         """Its blocks, in order."""
-        return [self.mixer] if self.feed_forward is None else [self.mixer, self.feed_forward]
+        return [block for block in (self.mixer, self.feed_forward, self.layer_input) if block is not None]
+
+    def with_blocks(self, wrap: Callable[[Block], Block]) -> Layer:
+        """A copy whose blocks are what ``wrap`` makes of them."""
+        feed_forward = self.feed_forward and wrap(self.feed_forward)
+        layer_input = self.layer_input and wrap(self.layer_input)
+        return replace(self, mixer=wrap(self.mixer), feed_forward=feed_forward, layer_input=layer_input)
 
     def linears(self) -> list[Linear]:
         return [matrix for block in self.blocks() for matrix in block.linears()]
-
-    def group(self, name: str) -> MatrixGroup:
-        """Its linear layers, apart from each other those that every pass uses and its experts."""
-        found = [block.experts for block in self.blocks() if isinstance(block, MixtureOfExperts)]
-        experts = found[0] if found else None
-        members = {linear for each in experts.members for linear in each} if experts else set()
-        return MatrixGroup(name, [linear for linear in self.linears() if linear not in members], experts)
 
     def widths(self) -> dict[str, int]:
         """The buffers of its blocks."""
@@ -87,7 +91,7 @@ class Layer:
             self._run_post(x, step)
             return
         if self.keeps_input:
-            step.work.rows("layer_input", *x.shape)[:] = x
+            step.work.rows("router_input", *x.shape)[:] = x
         h = self._input(x, self.attn_norm, "h", step)
         if self.feed_forward is None:
             self._add(self.mixer, h, x, self.attn_post_norm, step)
@@ -100,6 +104,8 @@ class Layer:
             self._add(
                 self.feed_forward, self._input(x, self.ffn_norm, "h", step), x, self.ffn_post_norm, step
             )
+        if self.layer_input is not None:
+            self._add(self.layer_input, x, x, self.layer_input_norm, step)
         if self.scale != 1:
             x *= np.float32(self.scale)
 
@@ -136,6 +142,15 @@ class Layer:
                 self.second_post_norm.apply(x, x, step.n_threads)
 
 
+def matrix_groups(name: str, layer: Layer | StreamedLayer) -> list[MatrixGroup]:
+    """The linear layers of a layer: those that every pass uses, and the experts apart from them."""
+    blocks = [block.experts if isinstance(block, DenseAndExperts) else block for block in layer.blocks()]
+    experts = [block.experts for block in blocks if isinstance(block, MixtureOfExperts)]
+    members = {linear for each in experts for member in each.members for linear in member}
+    used = [linear for linear in layer.linears() if linear not in members]
+    return [MatrixGroup(name, used), *(MatrixGroup(name, [], each) for each in experts)]
+
+
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "attention": Attention,
     "mla": LatentAttention,
@@ -151,9 +166,17 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
 
 def dense(spec: Spec, i: int, weights: Weights) -> Block:
     """The feed-forward block of layer ``i``, with or without experts."""
+    if normed_beside(spec, i):
+        return DenseAndExperts(spec, i, weights)
     if spec.layers[i].experts:
         return load_experts(spec, i, weights)
     return load_feed_forward(spec, i, weights, spec.layers[i].n_ff)
+
+
+def normed_beside(spec: Spec, i: int) -> bool:
+    """Whether layer ``i`` has a dense block and experts that norm their own inputs."""
+    routing = spec.family.routing
+    return spec.layers[i].experts and routing is not None and routing.beside_dense == "normed"
 
 
 FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
@@ -163,8 +186,14 @@ FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
 }
 
 
-def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
+def load_layer(spec: Spec, i: int, weights: Weights) -> Layer | StreamedLayer:
     """Layer ``i``."""
+    layer = load_plain_layer(spec, i, weights)
+    return StreamedLayer(spec, i, weights, layer) if spec.family.streams else layer
+
+
+def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
+    """Layer ``i`` over one stream of hidden states."""
     family, block = spec.family, f"blk.{i}"
 
     def norm(*names: str) -> Norm | None:
@@ -183,6 +212,9 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         ffn_norm = ffn_norm if residual == "sequential" else ""
     if residual == "parallel" and weights.has(f"{block}.attn_norm_2.weight"):
         attn_norm, ffn_norm = "attn_norm_2", attn_norm
+    scale, name = spec.layers[i].scale, f"{block}.layer_output_scale.weight"
+    if family.output_scale and weights.has(name):
+        scale *= float(weights.vector(name, 1)[0])
     second = residual == "post" and weights.has(f"{block}.attn_norm_2.weight")
     return Layer(
         kernels=weights.kernels,
@@ -191,10 +223,12 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         attn_norm=norm(attn_norm),
         mixer=MIXERS[spec.layers[i].mixer](spec, i, weights),
         attn_post_norm=norm(*family.attn_post_norm),
-        ffn_norm=norm(ffn_norm),
+        ffn_norm=None if normed_beside(spec, i) else norm(ffn_norm),
         feed_forward=FEED_FORWARDS[family.feed_forward](spec, i, weights) if family.feed_forward else None,
         ffn_post_norm=norm(*family.ffn_post_norm),
         second_post_norm=norm("attn_norm_2") if second else None,
-        scale=spec.layers[i].scale,
+        scale=scale,
+        layer_input=LayerInput(spec, i, weights) if spec.layer_width else None,
+        layer_input_norm=norm("post_norm") if spec.layer_width else None,
         keeps_input=spec.layers[i].experts and family.routing is not None and family.routing.reads == "layer",
     )

@@ -310,7 +310,7 @@ WORDS = [
 def base_of(name: str) -> tuple[list[list[Any]], dict[str, np.ndarray]]:
     model = BASES[name]
     pairs: list[list[Any]] = [["general.architecture", "str", model.architecture], *VOCABULARY]
-    pairs += [[f"{model.architecture}.{key}", kind, value] for key, (kind, value) in model.metadata().items()]
+    pairs += [[model.full_key(key), kind, value] for key, (kind, value) in model.metadata().items()]
     return pairs, model.tensors()
 
 

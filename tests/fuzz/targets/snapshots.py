@@ -26,6 +26,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {"seed": 3, "stop": "zz", "speculate": "lookup", "draft_acceptance": "rejection"},
     "mirostat": {"mirostat": 2, "logprobs": True, "top_logprobs": 2, "timeout": 1e4},
     "regex": {"regex": "[a-z ]*", "keep_logits": True},
+    "receipt": {"receipt": True, "temperature": 0.9},
 }
 
 

@@ -1,0 +1,81 @@
+"""What a prefix cache on the disk saves: the first token of a prompt in a process that has just begun.
+
+Each turn is a process of its own. It loads the model, packs all weights, and then answers the prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import runs
+from benchmarks.timing import alternate
+from oxillama.bench.report import Metric, rows
+
+METRIC = Metric("first token", "ms", False)
+
+CHILD = """
+import json, sys, time
+from oxillama import InferenceEngine
+model, folder, threads, n = json.loads(sys.argv[1])
+context = {"num_threads": threads, "context_size": n + 64, "prefix_cache_dir": folder}
+with InferenceEngine.from_gguf(model, progress=lambda *tensor: None, **context) as engine:
+    prompt = [100 + i * 7 % (engine.spec.n_vocab - 100) for i in range(n)]
+    begun = time.perf_counter()
+    done = engine.stream(prompt, temperature=0, max_tokens=1).result()
+    print(json.dumps([1e3 * (time.perf_counter() - begun), done.usage.cached_tokens, done.tokens]))
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `disk-prefixes`."""
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    parser.add_argument(
+        "--prompt", type=runs.positive, default=1000, help="tokens of the prompt (default: %(default)s)"
+    )
+    runs.add_threads(parser)
+    runs.add_arguments(parser, rounds=5, warmup=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Milliseconds to the first token: without a folder, with an empty one, with one that has the prompt."""
+    runs.check_models([args.model])
+    whole = runs.Run("disk-prefixes", args, {"threads": args.threads, "prompt": args.prompt})
+    with tempfile.TemporaryDirectory() as folder:
+        filled = Path(folder, "filled")
+        expected = turn(args, filled)[1:]
+        n_turns = 0
+
+        def first_token(kind: str) -> dict[str, float]:
+            nonlocal n_turns
+            n_turns += 1
+            where = {"from the disk": filled, "written": Path(folder, str(n_turns)), "run": None}[kind]
+            milliseconds, n_known, tokens = turn(args, where)
+            assert tokens == expected[1] and (n_known > 0) == (kind == "from the disk")
+            return {METRIC.name: milliseconds}
+
+        kinds = ("from the disk", "written", "run")
+        samples = alternate(
+            {kind: lambda kind=kind: first_token(kind) for kind in kinds},  # type: ignore[misc]
+            rounds=args.rounds,
+            warmup=args.warmup,
+        )
+        held = sum(file.stat().st_size for file in filled.iterdir())
+    print(f"{held / 1e6:.1f} MB in the folder")
+    found = rows(args.model.stem, {name: samples[name] for name in ("from the disk", "run")}, (METRIC,))
+    found += rows(args.model.stem, {name: samples[name] for name in ("written", "run")}, (METRIC,))
+    return whole.finish(found)
+
+
+def turn(args: argparse.Namespace, folder: Path | None) -> tuple[float, int, list[int]]:
+    """Milliseconds to the first token in a process of its own, tokens that were not run, and the token."""
+    told = [str(args.model), None if folder is None else str(folder), args.threads, args.prompt]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(told)], check=True, capture_output=True, text=True
+    )
+    milliseconds, n_known, tokens = json.loads(done.stdout)
+    return milliseconds, n_known, tokens

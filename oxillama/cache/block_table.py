@@ -1,0 +1,110 @@
+"""The block table of one sequence in one page group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oxillama.cache.pages import PagePool
+
+GIVEN_BACK = -1
+
+
+def held(pages: Iterable[int]) -> list[int]:
+    """Those of some page numbers that were not given back."""
+    return [page for page in pages if page != GIVEN_BACK]
+
+
+class BlockTable:
+    """Pages in order of position; the first of them may have been given back.
+
+    Attributes
+    ----------
+    pages : page numbers; `GIVEN_BACK` for those before `first`.
+    first : how many pages were given back, because no later row sees their positions.
+    """
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.pages: list[int] = []
+        self.first = 0
+
+    @property
+    def held(self) -> list[int]:
+        """The pages that it has a reference of."""
+        return self.pages[self.first :] if self.first else self.pages
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of those pages, shared ones included."""
+        return (len(self.pages) - self.first) * self.pool.stride
+
+    def is_shared(self, start: int) -> bool:
+        """Whether the page of position ``start`` has other owners, too."""
+        at = start // self.pool.page_size
+        return self.first <= at < len(self.pages) and self.pool.references(self.pages[at]) > 1
+
+    def missing(self, start: int, end: int) -> int:
+        """Pages to allocate before the positions ``start`` to ``end`` can be written."""
+        missing = max(0, self.pool.pages_for(end) - len(self.pages))
+        return missing + int(start < end and self.is_shared(start))
+
+    def demand(self, start: int, end: int, rows: int) -> int:
+        """Pages to allocate until the positions ``start`` to ``end`` have run, ``rows`` at a time at most."""
+        missing = self.missing(start, end)
+        if not self.pool.reach.is_limited:
+            return missing
+        most = (
+            self.pool.pages_for(self.pool.reach.most + rows) + 1
+        )  # from the middle of a page to that of another
+        return min(missing, max(0, most - (len(self.pages) - self.first)))
+
+    def take(self, start: int, pages: list[int]) -> None:
+        """Makes positions from ``start`` on writable with what `missing` asked for."""
+        if self.is_shared(start):
+            at = start // self.pool.page_size
+            fresh, old = pages.pop(), self.pages[at]
+            self.pool.page(fresh)[:] = self.pool.page(old)
+            self.pages[at] = fresh
+            self.pool.release([old])
+        self.pages += pages
+
+    def adopt(self, pages: Iterable[int]) -> None:
+        """Takes over pages and their references; it must be empty."""
+        assert not self.pages
+        self.pages = list(pages)
+        self.first = next((i for i, page in enumerate(self.pages) if page != GIVEN_BACK), len(self.pages))
+
+    def can_go_on(self, n_tokens: int) -> bool:
+        """Whether it has all pages that the rows from position ``n_tokens`` on see."""
+        return self.pool.reach.first_seen(n_tokens) // self.pool.page_size >= self.first
+
+    def give_back(self, n_tokens: int, spare: int = 0) -> bool:
+        """Frees the pages that no row from position ``n_tokens`` on sees, but for the last ``spare`` of them.
+
+        Returns whether there were any.
+        """
+        end = min(self.pool.reach.first_seen(n_tokens) // self.pool.page_size, len(self.pages)) - spare
+        if end <= self.first:
+            return False
+        self.pool.release(self.pages[self.first : end])
+        self.pages[self.first : end] = [GIVEN_BACK] * (end - self.first)
+        self.first = end
+        return True
+
+    def truncate(self, n_tokens: int) -> bool:
+        """Frees the pages behind the first ``n_tokens`` tokens; whether there were any."""
+        kept = self.pool.pages_for(n_tokens)
+        if kept >= len(self.pages):
+            return False
+        self.pool.release(self.pages[max(kept, self.first) :])
+        del self.pages[kept:]
+        self.first = min(self.first, kept)
+        return True
+
+    def fork(self, n_tokens: int) -> BlockTable:
+        """A second table that shares the pages of the first ``n_tokens`` tokens."""
+        other = BlockTable(self.pool)
+        other.pages = self.pages[: self.pool.pages_for(n_tokens)]
+        other.first = min(self.first, len(other.pages))
+        self.pool.retain(other.held)
+        return other

@@ -1,0 +1,75 @@
+"""Embeddings that each layer has of its own (Gemma 3n, 2025): a second table, a projection of the first."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
+
+
+class LayerEmbeddings:
+    """The embeddings of a token for all layers: (table(token) sqrt(p) + norm(W x / sqrt(d))) / sqrt(2).
+
+    x is the model's (scaled) embedding of width d, p the width of a layer's; each layer's part is normed.
+    """
+
+    def __init__(self, spec: Spec, weights: Weights) -> None:
+        layers, width = spec.n_layers, spec.layer_width
+        self.width = layers * width
+        self.table = weights.embedding("per_layer_token_embd.weight", spec.n_vocab, self.width)
+        self.projection = weights.linear([("per_layer_model_proj", self.width)], spec.n_embd)
+        weight = np.tile(weights.vector("per_layer_proj_norm.weight", width), (layers, 1))
+        self.norm = HeadNorm(weights.kernels, False, spec.norm_eps, layers, width, weight)
+        self.table_scale = np.float32(math.sqrt(width))
+        self.scale = np.float32(1 / math.sqrt(spec.n_embd))
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return {"layer_inputs": self.width, "layer_rows": self.width}
+
+    def look_up(self, x: np.ndarray, step: Step) -> None:
+        """Fills the buffer "layer_inputs" (n, layers p) for the embeddings x (n, d) of the step's tokens."""
+        n = len(x)
+        found, rows = (step.work.rows(name, n, self.width) for name in ("layer_inputs", "layer_rows"))
+        self.projection.apply(x, found, step)
+        found *= self.scale
+        self.norm.apply(found, step.n_threads)
+        self.table.lookup(step.batch.tokens, rows)
+        rows *= self.table_scale
+        found += rows
+        found *= np.float32(math.sqrt(0.5))
+
+
+class LayerInput:
+    """What layer ``i`` makes of its embedding e: W2 (gelu(W1 x) * e)."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        block, width = f"blk.{i}", spec.layer_width
+        self.kernels = weights.kernels
+        self.all_layers = spec.n_layers * width
+        self.part = slice(i * width, (i + 1) * width)
+        self.activation = spec.family.activation
+        self.gate = weights.linear([(f"{block}.inp_gate", width)], spec.n_embd)
+        self.projection = weights.linear([(f"{block}.proj", spec.n_embd)], width)
+
+    def linears(self) -> list[Linear]:
+        return [self.gate, self.projection]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return {"layer_gate": self.gate.rows}
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        n = len(h)
+        gates = step.work.rows("layer_gate", n, self.gate.rows)
+        self.gate.apply(h, gates, step)
+        self.kernels.vector.activate(gates, self.activation, gates, step.n_threads)
+        gates *= step.work.rows("layer_inputs", n, self.all_layers)[:, self.part]
+        self.projection.apply(gates, out, step, accumulate)

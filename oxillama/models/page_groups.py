@@ -1,0 +1,102 @@
+"""Page groups: which layers keep their keys and values together, and how far back those are read.
+
+Layers are of one group if their keys and values have the same shape and their rows see equally far. A group
+has pages of its own. So no page is padded to the widest layer, and pages that a window has passed are freed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from oxillama.models.spec import Spec
+
+
+class Reach(NamedTuple):
+    """How far back the rows of a layer see; both 0 for back to the first position.
+
+    Attributes
+    ----------
+    window : a row sees so many positions, its own included; 0 for all.
+    chunk : a row sees none before the last multiple of this; 0 for all.
+    """
+
+    window: int = 0
+    chunk: int = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether some positions are out of sight at last."""
+        return bool(self.window or self.chunk)
+
+    @property
+    def most(self) -> int:
+        """Most positions that one row sees, its own included; only where `is_limited`."""
+        return min(n for n in self if n)
+
+    def first_seen(self, position: int) -> int:
+        """The first position that the rows from ``position`` on see."""
+        first = max(0, position + 1 - self.window) if self.window else 0
+        return max(first, position - position % self.chunk) if self.chunk else first
+
+
+EVERYTHING = Reach()
+
+
+@dataclass(frozen=True)
+class PageGroup:
+    """Layers that share pages.
+
+    Attributes
+    ----------
+    layers : their indices.
+    n_heads : key heads of each.
+    key_dim, value_dim : widths of a key and a value of one head.
+    reach : how far back their rows see.
+    """
+
+    layers: tuple[int, ...]
+    n_heads: int
+    key_dim: int
+    value_dim: int
+    reach: Reach = EVERYTHING
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Layers, key heads, and widths of a key and a value."""
+        return len(self.layers), self.n_heads, self.key_dim, self.value_dim
+
+
+def page_groups(spec: Spec) -> tuple[PageGroup, ...]:
+    """The groups of a model: those that see everything first, then in order of their first layers.
+
+    A model without keys has one group, whose pages only count tokens.
+    """
+    if spec.latent is not None:
+        rank = spec.latent.kv_rank
+        return (PageGroup(spec.attending, 1, rank + spec.latent.rotated, rank),)
+    found: dict[tuple[int, int, int, Reach], list[int]] = {}
+    for i in spec.attending:
+        layer = spec.layers[i]
+        found.setdefault((layer.n_kv_heads, layer.key_dim, layer.value_dim, _reach(spec, i)), []).append(i)
+    if not found:
+        return (PageGroup((0,), 1, 1, 1),)
+    groups = [PageGroup(tuple(layers), *kind) for kind, layers in found.items()]
+    return tuple(sorted(groups, key=lambda group: (group.reach.is_limited, group.layers)))
+
+
+def _reach(spec: Spec, own: int) -> Reach:
+    """How far back the rows of a layer see, and those of the layers that attend to its keys and values."""
+    if not spec.causal:  # an encoder's window also reaches ahead, and an encoder runs a text in one pass
+        return EVERYTHING
+    readers = [layer for i, layer in enumerate(spec.layers) if own in (i, layer.kv_from)]
+    reaches = {Reach(layer.window, layer.chunk) for layer in readers}
+    return reaches.pop() if len(reaches) == 1 else EVERYTHING
+
+
+def place_of(spec: Spec, layer: int) -> tuple[int, int]:
+    """The group of a layer and the layer's index in its pages."""
+    for number, group in enumerate(page_groups(spec)):
+        if layer in group.layers:
+            return number, group.layers.index(layer)
+    raise AssertionError("the layer has keys")
