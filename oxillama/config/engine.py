@@ -125,7 +125,7 @@ class EngineConfig:
         none; any other text is the path of one. The bits are the same.
     packed_access : "map" maps a packed file, so that all processes on a machine share one copy of it; "read"
         reads it into memory. If the disk of a mapped file fails, or another program cuts the file during
-        a pass, the process ends.
+        a pass and the system cannot make it wait, the process ends.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
         together; None for no limit. Memory is allocated when it is needed in both cases.

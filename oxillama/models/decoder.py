@@ -33,7 +33,7 @@ from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import AdaptedRows
-from oxillama.weights.panels import PanelStore
+from oxillama.weights.panels import PanelStore, panels_in_use
 
 
 class ForwardCancelled(Exception):
@@ -141,7 +141,6 @@ class Decoder:
         ModelFileError : a file cannot be read or has changed since it was opened.
         """
         spec, n = self.spec, len(batch)
-        self.store.begin_pass()
         scratch = max(part.scratch_bytes(tuner.max_threads) for part in kv)
         work.reserve(n, scratch, batch.adapted)
         step = Step(
@@ -161,21 +160,32 @@ class Decoder:
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip
         x = work.rows("x", n, spec.n_embd)
+        with panels_in_use(self.store):
+            self._run_layers(batch, x, step, tuner, cancelled)
+        rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
+        if self.output_norm is not None and len(rows):
+            self.output_norm.apply(rows, rows, tuner.n_threads)
+        return rows
+
+    def _run_layers(
+        self,
+        batch: Batch,
+        x: np.ndarray,
+        step: Step,
+        tuner: ThreadTuner,
+        cancelled: Callable[[], bool] | None,
+    ) -> None:
+        """x (n, d) = the hidden states after the last layer."""
         self.inputs.look_up(batch, x, step)
         if self.streams is not None:
             self.streams.begin(x, step)
         for layer in self.layers:
             if cancelled is not None and cancelled():
                 raise ForwardCancelled
-            with tuner.layer(n) as step.n_threads:
+            with tuner.layer(len(x)) as step.n_threads:
                 layer.run(x, step)
         if self.streams is not None:
             self.streams.end(x, step)
-        rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
-        if self.output_norm is not None and len(rows):
-            self.output_norm.apply(rows, rows, tuner.n_threads)
-        self.store.end_pass()
-        return rows
 
     def forward(
         self,
@@ -200,12 +210,12 @@ class Decoder:
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            self.output.apply(rows, out, Pass(work.scratch, tuner.n_threads, adapted))
+            with panels_in_use(self.store):
+                self.output.apply(rows, out, Pass(work.scratch, tuner.n_threads, adapted))
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
                 self.kernels.vector.soft_cap(out, spec.final_soft_cap, tuner.n_threads)
-        self.store.end_pass()
         return out
 
     def classify(self, hidden: np.ndarray, n_threads: int) -> np.ndarray:
@@ -217,7 +227,8 @@ class Decoder:
         n_threads : threads to use.
         """
         assert self.classifier is not None, "the model has no classifier"
-        return self.classifier.run(hidden, n_threads)
+        with panels_in_use(self.store):
+            return self.classifier.run(hidden, n_threads)
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import logging
 import mmap
+import signal
 import sys
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
 from oxillama._kernels.linear import Linear
-from oxillama.gguf.extent import Extent
+from oxillama.gguf.extent import Extent, OpenFile
 from oxillama.weights.packed_file import PackedFile
 from oxillama.weights.packer import Packer, Source
 from oxillama.weights.panels import Panels, PanelStore, ResidentPanels
+
+fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +39,7 @@ class PackedStore(PanelStore):
         self.packer = packer
         self._find = packed.finder()
         self._mapped = mapped_file(packed) if mapping else None
+        self._lease = Lease(packed.file)
 
     def panels(self, sources: list[Source], cols: int) -> Panels:
         """The panels of a layer: from the file, if it has all of them."""
@@ -45,13 +53,22 @@ class PackedStore(PanelStore):
         return MappedPanels(self.packer, sources, views)
 
     def begin_pass(self) -> None:
-        """Raises ModelFileError if the file has changed since it was opened, if it is mapped."""
+        """Raises ModelFileError if the file is mapped and has changed. It cannot be cut until `end_pass`."""
         if self._mapped is not None:
-            self.packed.file.check()
+            self._lease.take()
+            try:
+                self.packed.file.check()
+            except BaseException:
+                self._lease.release()
+                raise
 
     def end_pass(self) -> None:
-        """As `begin_pass`."""
-        self.begin_pass()
+        """Raises ModelFileError if the file is mapped and has changed."""
+        if self._mapped is not None:
+            try:
+                self.packed.file.check()
+            finally:
+                self._lease.release()
 
 
 class MappedPanels:
@@ -83,6 +100,48 @@ class ReadPanels:
         return True
 
 
+class Lease:
+    """Makes programs that want to write to a file, or to cut it, wait while a pass reads the mapped file.
+
+    Linux leases files to their owner and to root, on local disks; elsewhere this does nothing. A file that is
+    open for writing cannot be leased. The system ends a lease after 45 seconds if somebody waits.
+    """
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._held = False
+        self._possible = hasattr(fcntl, "F_SETLEASE")
+        # A program that waits is told of by a signal: at first one that is ignored by default, then none.
+        if self._possible:
+            self._ask(fcntl.F_SETSIG, signal.SIGURG)
+
+    def take(self) -> None:
+        """Takes the lease, where the system gives one."""
+        if self._possible and not self._held:
+            self._held = self._ask(fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            if self._held:
+                self._ask(fcntl.F_SETOWN, 0)
+
+    def release(self) -> None:
+        """Gives the lease back."""
+        if self._held:
+            self._held = False
+            self._ask(fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    def _ask(self, command: int, argument: int) -> bool:
+        """Whether the system did this."""
+        try:
+            fcntl.fcntl(self._file.fd, command, argument)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:  # open for writing now: perhaps not in the next pass
+                self._possible = False
+                log.info(
+                    "%s: cannot be leased: %s; a program that cuts it ends this one", self._file.path, error
+                )
+            return False
+        return True
+
+
 def mapped_file(packed: PackedFile) -> np.ndarray | None:
     """The whole file as uint8 (n,), read-only; None where the system cannot map it."""
     if sys.platform == "win32":  # a mapped file could not be replaced by a new one
@@ -92,4 +151,7 @@ def mapped_file(packed: PackedFile) -> np.ndarray | None:
     except (OSError, ValueError, OverflowError) as error:
         log.info("%s: cannot be mapped, so it is read: %s", packed.path, error)
         return None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a system without large pages
+            mapped.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapped, np.uint8)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from oxillama.weights.packer import Packer, Source
@@ -42,11 +44,11 @@ class PanelStore(Protocol):
         ...
 
     def begin_pass(self) -> None:
-        """Called before each pass over the layers. Raises ModelFileError if a file is not what it was."""
+        """Called before linear layers are applied. Raises ModelFileError if a file is not what it was."""
         return
 
     def end_pass(self) -> None:
-        """Called when a pass has used its last panels. Raises ModelFileError as `begin_pass`."""
+        """Called afterwards, even if that failed. Raises ModelFileError as `begin_pass`."""
         return
 
     def rest(self) -> float:
@@ -56,6 +58,16 @@ class PanelStore(Protocol):
     def busy_seconds(self) -> float:
         """A clock for what computing takes: it stands while computing waits for panels."""
         return time.perf_counter()
+
+
+@contextmanager
+def panels_in_use(store: PanelStore) -> Iterator[None]:
+    """A block that applies linear layers. Raises ModelFileError as `PanelStore.begin_pass`."""
+    store.begin_pass()
+    try:
+        yield
+    finally:
+        store.end_pass()
 
 
 class ResidentPanels:

@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,34 +112,55 @@ def test_a_file_is_made_when_asked_and_once(
     assert path.with_name("m.gguf.packed").stat().st_mtime_ns == made.st_mtime_ns
 
 
-def test_the_model_is_not_read_if_it_is_the_file_that_was_packed(
-    path: Path, settled: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack_model(path)
-    hashed = []
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[ModelFile]:
+    """The models that were hashed."""
+    found = []
 
     def compute(file: ModelFile) -> fingerprint.ModelFingerprint:
-        hashed.append(file)
+        found.append(file)
         return fingerprint.ModelFingerprint(fingerprint._hashed(file, None))
 
     monkeypatch.setattr(packing.ModelFingerprint, "compute", compute)
+    return found
+
+
+def test_the_model_is_not_read_if_it_is_the_file_that_was_packed(
+    path: Path, settled: None, hashed: list[ModelFile]
+) -> None:
+    pack_model(path)
+    hashed.clear()
     logits(path)
     assert not hashed
     os.utime(path, (1e9, 1e9 + 1))  # perhaps another content: only the hash can tell
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        logits(path)
+    logits(path)
     assert len(hashed) == 1
 
 
-def test_a_model_that_was_just_written_is_hashed(path: Path) -> None:
+def test_a_model_that_was_just_written_is_hashed(path: Path, hashed: list[ModelFile]) -> None:
     """Another change within the clock's tick would leave its times as they are."""
     packed = pack_model(path)
     with packing.PackedFile(packed) as file:
         assert not file.facts.settled
+    hashed.clear()
+    logits(path)
+    assert len(hashed) == 1
     write_tiny_model(path, format="F16", seed=1)  # of the same size
-    with pytest.warns(UserWarning, match="expected panels of model .*; the model is loaded without"):
+    with pytest.warns(UserWarning, match=r"expected panels of model .*; the model is loaded without"):
         logits(path)
+
+
+def test_a_check_reads_the_model_and_the_panels(
+    path: Path, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_files", lambda file: ((1, 2, 3, 4),))  # as if all files were the same
+    packed = pack_model(path)
+    assert packing.check_packed(path) == packed
+    with pytest.raises(LoadError, match="compute f32"):
+        packing.check_packed(path, packed, compute="f32")
+    write_tiny_model(path, format="F16", seed=1)
+    with pytest.raises(LoadError, match=r"expected panels of model \w+, got another"):
+        packing.check_packed(path)
 
 
 def test_a_copy_of_both_files_fits(path: Path, tmp_path: Path) -> None:
@@ -288,7 +310,7 @@ def test_a_change_during_a_generation(path: Path, change: Callable[[Path], None]
     with InferenceEngine.from_gguf(path, packed_access="map") as engine:
         stream = engine.stream("once upon", max_tokens=500, temperature=0, ignore_eos=True)
         next(stream)
-        change(packed)
+        engine.model.call(lambda: change(packed))
         with pytest.raises(ModelFileError, match=CHANGED):
             stream.result()
         with pytest.raises(ModelFileError, match=CHANGED):
@@ -311,6 +333,61 @@ def test_a_change_during_a_pass_gives_no_token(path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(type(decoder.layers[1]), "run", changing)
         with pytest.raises(ModelFileError, match=CHANGED):
             engine.logits([1, 2, 3])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_a_program_that_cuts_it_during_a_pass_waits_for_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the pass would read pages that are gone, which ends the process."""
+    packed = pack_model(path)
+    packed.chmod(0o644)
+    size = packed.stat().st_size
+    other = threading.Thread(target=cut, args=(packed,))
+    with InferenceEngine.from_gguf(path) as engine:
+        decoder = engine.model.runner.model
+        run, sizes = type(decoder.layers[0]).run, []
+
+        def cutting(self: Any, *args: Any) -> None:
+            if self is decoder.layers[0]:
+                other.start()
+                other.join(0.2)
+            run(self, *args)
+            sizes.append(packed.stat().st_size)
+
+        monkeypatch.setattr(type(decoder.layers[0]), "run", cutting)
+        with suppress(ModelFileError):  # it is cut before the output matrix is read, or behind that
+            engine.logits([1, 2, 3])
+        assert sizes == [size, size]
+        other.join(20)
+        assert not other.is_alive()
+        monkeypatch.undo()
+        with pytest.raises(ModelFileError, match=CHANGED):
+            engine.logits([1, 2, 3])
+    assert packed.stat().st_size < size
+
+
+def test_a_pass_that_fails_gives_the_lease_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_model(path)
+    packed.chmod(0o644)
+    with InferenceEngine.from_gguf(path) as engine:
+        decoder = engine.model.runner.model
+
+        def failing(self: Any, *args: Any) -> None:
+            raise RuntimeError("on purpose")
+
+        monkeypatch.setattr(type(decoder.layers[1]), "run", failing)
+        with pytest.raises(RequestFailed, match="on purpose"):
+            engine.logits([1, 2, 3])
+        fd = os.open(packed, os.O_WRONLY | os.O_NONBLOCK)  # raises an error if it is leased
+        os.close(fd)
+
+
+def test_a_file_that_somebody_may_write_to_is_used_without_a_lease(path: Path) -> None:
+    expected, packed = logits(path, packed="off"), pack_model(path)
+    packed.chmod(0o644)
+    with packed.open("r+b"):
+        assert logits(path) == expected
 
 
 def test_a_file_that_is_read_is_in_memory(path: Path) -> None:

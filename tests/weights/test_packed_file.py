@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ import pytest
 from blake3 import blake3
 
 from oxillama import pack_model
+from oxillama._kernels import load
 from oxillama._kernels.memory import ALIGNMENT
 from oxillama.errors import ModelFileError
+from oxillama.formats import FORMATS
+from oxillama.gguf.model_file import ModelFile
 from oxillama.weights import packed_file
+from oxillama.weights.loader import Weights
 from oxillama.weights.packed_file import DIGEST, LARGE_BYTES, PAGE, START, PackedFile
 from oxillama.weights.packed_store import PackedStore
 from tests.support.kernels import PRESENT, same_bits
@@ -85,9 +90,36 @@ def test_where_panels_lie(tmp_path: Path) -> None:
     assert packed.nbytes == packed.panels.start + packed.panels.nbytes + DIGEST * len(packed.matrices)
 
 
+@pytest.mark.parametrize("size", [64, 1000, 4096, 1 << 16])
+def test_the_pieces_that_are_written_make_no_difference(
+    path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = path.read_bytes()
+    monkeypatch.setattr(packed_file, "LARGE_PAGE", size)
+    assert pack_model(path.with_name("m.gguf")).read_bytes() == expected
+
+
 def test_nobody_may_write_to_it(path: Path) -> None:
     assert path.stat().st_mode & 0o222 == 0
     assert pack_model(path.with_name("m.gguf")) == path  # in place of the old one
+
+
+def test_only_what_the_model_needs_is_found(path: Path) -> None:
+    with ModelFile.open(path.with_name("m.gguf")) as file:
+        weights = Weights(file, load(PRESENT[0]), 1)
+        (source,) = weights.linear([("blk.0.ffn_up", 96)], 64).sources
+    with PackedFile(path) as packed:
+        key = ("blk.0.ffn_up.weight", 0, 0)
+        assert packed.find(key, source, 64) is not None
+        for wrong in (
+            ((key[0], 1, 0), source, 64),
+            ((key[0], 0, 1), source, 64),
+            (key, replace(source, format=FORMATS["F16"]), 64),
+            (key, replace(source, rows=95), 64),
+            (key, source, 32),
+        ):
+            assert packed.find(*wrong) is None
+        assert packed.absent == [key[0]] * 5
 
 
 def changed_byte(at: int) -> Callable[[bytearray], None]:
