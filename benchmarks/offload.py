@@ -97,7 +97,7 @@ class Bench:
         """Decoding with an empty cache, and what the storage allows."""
         with self.engine(None) as resident, self.engine(self.budget) as engine:
             path = self.file(engine)
-            offsets = np.random.default_rng(0).permutation(path.stat().st_size // READ_BYTES)
+            offsets = np.random.default_rng(0).permutation(max(1, path.stat().st_size // READ_BYTES))
 
             def storage() -> dict[str, float]:
                 forget(path)
