@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 from oxillama.engine.packing import packed_files
 from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Spec
+from oxillama.models.family import RecurrentMixer
 from oxillama.models.preflight import Preflight, preflight
 
 SIZES = {
@@ -110,7 +111,7 @@ def describe_attention(spec: Spec) -> dict[str, Any] | None:
     return {
         "kind": kind,
         "layers": len(layers),
-        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.ropes[0].n_rot,
+        "key_width": spec.key_dim if spec.latent is None else spec.latent.kv_rank + spec.latent.rotated,
         "value_width": spec.value_dim if spec.latent is None else spec.latent.kv_rank,
         "windows": windows or None,
         "windowed_layers": windowed if windows else None,
@@ -137,7 +138,7 @@ def describe_rotation(spec: Spec, file: ModelFile) -> str | None:
 
 def describe_recurrent(spec: Spec, state_bytes: int) -> dict[str, Any] | None:
     """The recurrent layers and the size of their states; None for a model without them."""
-    mixers = Counter(layer.mixer for layer in spec.layers if not layer.n_kv_heads)
+    mixers = Counter(layer.mixer for layer in spec.layers if layer.mixer in get_args(RecurrentMixer))
     if not mixers:
         return None
     return {"kind": " and ".join(mixers), "layers": mixers.total(), "state_bytes": state_bytes}

@@ -193,11 +193,11 @@ class EngineConfig:
         for name in ("model_path", "tokenizer_path", "speculate", "prefix_cache_dir", "trace"):
             if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
                 raise checks.refuse(name, "a path", getattr(self, name))
+        if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
+            raise ConfigError("prefix_cache_dir: needs prefix_cache_bytes, into which its files are read")
         if not isinstance(self.packed, (str, os.PathLike)):
             raise checks.refuse("packed", '"auto", "make", "off" or a path', self.packed)
         checks.one_of("packed_access", self.packed_access, PACKED_ACCESS)
-        if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
-            raise ConfigError("prefix_cache_dir: needs prefix_cache_bytes, into which its files are read")
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):

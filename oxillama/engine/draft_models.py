@@ -13,6 +13,7 @@ from oxillama.config.engine import Texts
 from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter
 from oxillama.engine.mapped_drafter import MappedDrafter
+from oxillama.engine.next_token_drafter import offer_next_token
 from oxillama.engine.packing import open_packed
 from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, OxiLlamaError, TokenizerError
@@ -39,8 +40,8 @@ AUTO_SELF_BITS = 12
 """Of a weight, below which "auto" makes no draft of a model. A pass with Q4_0 takes 0.36 of one with F16, but
 one with Q2_K 0.45 of one with Q8_0, which hardly pays for the memory."""
 
-OFFERED: list[Callable[[ModelFile, Runner], Drafter | None]] = []
-"""Make drafters of blocks that a file has for it; families register theirs. None for a file without such."""
+OFFERED: list[Callable[[ModelFile, Runner, TokenizerBridge], Drafter | None]] = [offer_next_token]
+"""Make drafters of blocks that a file has for it; None for a file without such."""
 
 
 class Drafters:
@@ -91,7 +92,7 @@ class Drafters:
     def _best(self) -> Drafter:
         """The first that there is: the file's own, another file, a draft made of the model, a look-up."""
         for offer in OFFERED:
-            offered = offer(self._file, self._target)
+            offered = offer(self._file, self._target, self._tokenizer)
             if offered is not None:
                 log.info("speculate: auto takes %s", offered.name)
                 return offered

@@ -176,6 +176,10 @@ class Runner:
             at += n
         return found
 
+    def logits(self, hidden: np.ndarray) -> np.ndarray:
+        """float32 (n, vocab) of hidden states of the last pass, float32 (n, n_embd), after the last norm."""
+        return self.model.logits(hidden, self._work, self.tuner)
+
     def check_logits(self) -> None:
         """Raises ConfigError if the model has none, or its positions see what comes later."""
         spec = self.model.spec

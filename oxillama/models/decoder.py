@@ -161,31 +161,20 @@ class Decoder:
             )  # fmt: skip
         x = work.rows("x", n, spec.n_embd)
         with panels_in_use(self.store):
-            self._run_layers(batch, x, step, tuner, cancelled)
+            self.inputs.look_up(batch, x, step)
+            if self.streams is not None:
+                self.streams.begin(x, step)
+            for layer in self.layers:
+                if cancelled is not None and cancelled():
+                    raise ForwardCancelled
+                with tuner.layer(n) as step.n_threads:
+                    layer.run(x, step)
+            if self.streams is not None:
+                self.streams.end(x, step)
         rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
         if self.output_norm is not None and len(rows):
             self.output_norm.apply(rows, rows, tuner.n_threads)
         return rows
-
-    def _run_layers(
-        self,
-        batch: Batch,
-        x: np.ndarray,
-        step: Step,
-        tuner: ThreadTuner,
-        cancelled: Callable[[], bool] | None,
-    ) -> None:
-        """x (n, d) = the hidden states after the last layer."""
-        self.inputs.look_up(batch, x, step)
-        if self.streams is not None:
-            self.streams.begin(x, step)
-        for layer in self.layers:
-            if cancelled is not None and cancelled():
-                raise ForwardCancelled
-            with tuner.layer(len(x)) as step.n_threads:
-                layer.run(x, step)
-        if self.streams is not None:
-            self.streams.end(x, step)
 
     def forward(
         self,
@@ -229,6 +218,16 @@ class Decoder:
         assert self.classifier is not None, "the model has no classifier"
         with panels_in_use(self.store):
             return self.classifier.run(hidden, n_threads)
+
+    def project(self, pooled: np.ndarray, n_threads: int) -> np.ndarray:
+        """Pooled hidden states, float32 (n, n_embd), after the matrices behind the pooling, if there are any.
+
+        Raises ModelFileError as `hidden_states`.
+        """
+        if self.projection is None:
+            return pooled
+        with panels_in_use(self.store):
+            return self.projection.run(pooled, n_threads)
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""

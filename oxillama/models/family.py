@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from oxillama.models.metadata import EXPERT_OPTIONS, OPTIONS
 
-RecurrentMixer = Literal["mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"]
+RecurrentMixer = Literal[
+    "mamba", "mamba2", "plamo2", "shortconv", "rwkv6", "rwkv7", "delta", "kda", "attention+mamba2"
+]
 Mixer = Literal["attention", "mla", RecurrentMixer]
 FeedForwardKind = Literal["dense", "rwkv6", "rwkv7"]
 Activation = Literal[
@@ -162,6 +164,7 @@ class Family:
     ignored_keys : keys of other families' options that files state, and that have no effect in the family.
     ignores : tensors that files may have and the model does not use, as patterns of `fnmatch`:
         "attn_output.bias", "nextn.*". Others that the model does not use are told as a warning.
+    next_token : a block behind the layers that files may have can draft (`models/next_token.py`).
     at_layers : facts of the models with so many layers.
     rope : pairs that rotate: "norm" (2i, 2i + 1), "neox" (i, i + n_rot / 2), or "none".
     longrope : ``rope_factors_long`` and ``_short`` are used whatever the file calls its scaling.
@@ -171,6 +174,7 @@ class Family:
     rope_on_windows_only : layers without a window do not rotate.
     no_rope_every : every n-th layer does not rotate; 0 for none.
     norm : "rms" or "layer".
+    any_epsilon : files may state the epsilon of RMS norms as that of layer norms.
     norm_weight : norms have weights.
     norm_bias : norms have biases: "no", "yes" or "auto".
     residual : "sequential"; "parallel" (attention and the feed-forward block have the same input); "post" (a
@@ -183,7 +187,8 @@ class Family:
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), or a recurrent one.
+    mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), "attention+mamba2" (the
+        sum of both for the same input), or a recurrent one.
     recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
         ``mixer`` where no layer attends; the file need not state heads then.
     feed_forward : "dense" (or experts), "" for none, or that of an RWKV version.
@@ -237,6 +242,7 @@ class Family:
     only: tuple[Only, ...] = ()
     ignored_keys: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    next_token: bool = False
     at_layers: tuple[AtLayers, ...] = ()
     rope: Literal["norm", "neox", "none"] = "norm"
     longrope: bool = False
@@ -245,6 +251,7 @@ class Family:
     rope_on_windows_only: bool = False
     no_rope_every: int = 0
     norm: Literal["rms", "layer"] = "rms"
+    any_epsilon: bool = False
     norm_weight: bool = True
     norm_bias: Literal["no", "yes", "auto"] = "no"
     residual: Literal["sequential", "parallel", "post", "auto"] = "sequential"

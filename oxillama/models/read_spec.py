@@ -51,6 +51,8 @@ def read_spec(file: ModelFile) -> Spec:
     key_dim = max(layer.key_dim for layer in layers)
     scaled_by = {"key_dim": key_dim, "embd/heads": n_embd // layers[0].n_heads, "one": 1}[family.score_scale]
     epsilon = "layer_norm_epsilon" if family.norm == "layer" else "layer_norm_rms_epsilon"
+    if family.any_epsilon and not read.has(f"attention.{epsilon}"):
+        epsilon = "layer_norm_epsilon"
     spec = Spec(
         family=family,
         layers=layers,

@@ -34,7 +34,7 @@ class LayerSpec:
     rope : index of its rotation among the model's, None for none.
     scaled_queries : queries are multiplied by `Temperature`.
     experts : its feed-forward block has experts.
-    mixer : name of its token mixer.
+    mixer : name of its token mixer, or "feed_forward" where its only block is one.
     scale : factor of the hidden state after the layer.
     limit, expert_limit : bounds of the gates and ups of its dense block and shared expert, and of its routed
         experts; 0 for none.
@@ -75,6 +75,7 @@ class Experts:
     scale: float
     groups: int = 1
     groups_used: int = 1
+    latent: int = 0
 
 
 @dataclass(frozen=True)

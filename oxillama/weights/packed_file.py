@@ -294,8 +294,8 @@ def write_packed(
 class _LargeWrites:
     """Writes a file from its beginning on, zeros where nothing is given, in pieces of a large page.
 
-    Linux keeps such pieces as large pages in its cache, and maps them as such: pages of 4 KB make the first token
-    later, and each token some percent slower.
+    Linux keeps such pieces as large pages in its cache, and maps them as such: pages of 4 KB make the first
+    token later, and each token some percent slower.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -38,6 +38,7 @@ from tests.support.command_line import (
     run,
 )
 from tests.support.tiny_file import END_OF_TURN, write_tiny_model
+from tests.support.waiting import asleep
 
 SHOWN = argparse.Namespace(quiet=False, progress=False)
 
@@ -418,9 +419,7 @@ def test_interrupt_keeps_the_text_and_tells_the_speed(model: Path, engine: Infer
         assert process.stdout is not None
         first = os.read(process.stdout.fileno(), 1)
         process.send_signal(signal.SIGINT)
-        started = time.monotonic()
-        rest, told = process.communicate(timeout=20)
-        assert time.monotonic() - started < 5
+        rest, told = process.communicate(timeout=20)  # the text alone would take minutes
     text = (first + rest).decode()
     assert process.returncode == 130
     assert text.endswith("\n")
@@ -442,7 +441,7 @@ def test_interrupt_before_the_text(model: Path) -> None:
         env=ENVIRONMENT,
     )
     with process:
-        time.sleep(1.5)
+        asleep(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert process.stdout is not None

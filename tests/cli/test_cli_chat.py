@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.support.command_line import (
     run,
 )
 from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.waiting import asleep
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_exits(model: Path, tmp_p
     terminal.expect("> ")
     terminal.send("never sent")
     terminal.expect("never sent")
-    time.sleep(0.5)  # CPython does not see a signal just before it waits for a key
+    asleep(terminal.pid)  # CPython does not see a signal just before it waits for a key
     terminal.send("\x03")
     terminal.expect(r"\(Ctrl-C again or Ctrl-D exits\).*> ")
     terminal.send("hello\n")

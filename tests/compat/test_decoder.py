@@ -27,7 +27,7 @@ from tests.engine.test_speculation import OPTIONS
 from tests.support.random_use import new_engine
 from tests.support.serving import AsManyAsMayBe
 from tests.support.tiny_file import write_tiny_model
-from tests.support.waiting import stopped, until
+from tests.support.waiting import idle, stopped, until
 
 PROMPT = demo.PROMPTS[0]
 GREEDY = SamplerConfig.greedy()
@@ -51,8 +51,9 @@ def nothing_is_left(target: InferenceEngine, draft: InferenceEngine) -> Iterator
     until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama drafter"])
     for engine in (target, draft):
         if engine.model.thread.is_open:
+            idle(engine)
             engine.check_integrity()
-            engine.model.prefix_cache.clear()
+            engine.model.call(engine.model.prefix_cache.clear)
             assert engine.model.pool.n_used == 0
 
 
@@ -231,7 +232,7 @@ def test_a_text_ends_as_its_caller_wants(target: InferenceEngine, draft: Inferen
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        until(lambda: not target.model.scheduler.running)
+        idle(target)
 
     run(cancelled)
 

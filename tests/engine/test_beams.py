@@ -133,7 +133,7 @@ def test_pages_are_shared_and_freed(engine: InferenceEngine) -> None:
     engine.beam_search(PROMPT, BeamSearchConfig(beam_width=5, max_new_tokens=20))
     assert len({stream.result().text for stream in streams}) == 1
     engine.check_integrity()
-    engine.model.prefix_cache.clear()
+    engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.pool.n_used == 0
     small = InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=8 * engine.model.pool.page_stride)
     with pytest.raises(KvCacheFullError):

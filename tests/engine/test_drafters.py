@@ -394,9 +394,7 @@ def test_auto_takes_the_best_that_there_is(
     with caplog.at_level(logging.INFO, "oxillama"):
         assert find_draft_model(target, tokenizer) == same  # though larger
     assert f"{tmp_path / 'broken.gguf'}: cannot draft: " in caplog.text
-    monkeypatch.setattr(
-        draft_models, "OFFERED", [lambda file, runner: None, lambda file, runner: LookupDrafter()]
-    )
+    monkeypatch.setattr(draft_models, "OFFERED", [lambda *of_model: None, lambda *of_model: LookupDrafter()])
     assert isinstance(best(), LookupDrafter)
 
 

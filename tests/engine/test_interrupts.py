@@ -15,7 +15,7 @@ import threading
 import pytest
 
 from oxillama import InferenceEngine, SamplerConfig, demo
-from tests.support.waiting import until
+from tests.support.waiting import idle, until
 
 N = int(os.environ.get("OXILLAMA_INTERRUPTS", "300"))
 GREEDY = SamplerConfig.greedy()
@@ -69,7 +69,7 @@ def test_random_interrupts_leave_the_engine_as_it_was() -> None:
         signal.signal(signal.SIGALRM, before)
         faulthandler.cancel_dump_traceback_later()
     assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=12) == expected
-    until(lambda: not engine.model.scheduler.running and not engine.model.scheduler.waiting)
+    idle(engine)
     until(lambda: not engine.model.loop.held)
     engine.check_integrity()
     engine.model.call(engine.model.prefix_cache.clear)

@@ -27,7 +27,7 @@ from oxillama import (
 from oxillama.engine.samples import best_samples, mean_logprob
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
-from tests.support.waiting import stopped, until
+from tests.support.waiting import idle, stopped
 from tests.support.zoo import RECURRENT
 
 PROMPT = "Once upon a time there was a little fox who lived by the sea"
@@ -45,7 +45,7 @@ def engine() -> InferenceEngine:
 @pytest.fixture(autouse=True)
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
-    until(lambda: not engine.model.scheduler.running)
+    idle(engine)
     engine.check_integrity()
     assert engine.model.pool.n_used == 0
 
@@ -297,7 +297,7 @@ def test_streams_of_samples_are_read_and_cancelled_one_by_one(engine: InferenceE
 
 
 def test_a_timeout_and_an_error_of_one_prompt(engine: InferenceEngine) -> None:
-    found = engine.generate_n(PROMPT, n=3, timeout=0.02, max_tokens=480, ignore_eos=True)
+    found = engine.generate_n(PROMPT, n=3, timeout=0.005, max_tokens=480, ignore_eos=True)
     assert {c.finish_reason for c in found} == {"timeout"}
 
     calls: list[int] = []
@@ -314,14 +314,14 @@ def test_a_timeout_and_an_error_of_one_prompt(engine: InferenceEngine) -> None:
     before = others()
     with pytest.raises(KeyError, match="user's") as caught:
         engine.generate_n(PROMPT, n=3, **fields)
-    until(lambda: not engine.model.scheduler.running)
+    idle(engine)
     assert others() - before == 2
 
     async def main() -> None:
         calls.clear()
         with pytest.raises(KeyError, match="user's") as caught:
             await AsyncEngine(engine).generate_n(PROMPT, n=3, **fields)
-        until(lambda: not engine.model.scheduler.running)
+        idle(engine)
         assert others() - before == 4
         del caught
 

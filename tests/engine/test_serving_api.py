@@ -21,7 +21,7 @@ from oxillama import (
     demo,
 )
 from tests.support.kernels import same_bits
-from tests.support.waiting import stopped, until
+from tests.support.waiting import idle, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -36,15 +36,24 @@ def engine() -> InferenceEngine:
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     engine.reset()
+    idle(engine)
     engine.check_integrity()
-    engine.model.prefix_cache.clear()
+    engine.model.call(engine.model.prefix_cache.clear)
     assert engine.model.runner.pool.n_used == 0
 
 
 def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -> None:
     alone = [engine.generate(p, sampler=GREEDY, max_tokens=30) for p in PROMPTS]
     before = engine.metrics_snapshot().steps
-    assert engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=30) == alone
+    found: list[object] = []
+    asking = threading.Thread(
+        target=lambda: found.append(engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=30))
+    )
+    with stopped(engine):  # they arrive together, however long that takes
+        asking.start()
+        until(lambda: engine.model.thread._inbox.qsize() >= len(PROMPTS))
+    asking.join(30)
+    assert found == [alone]
     assert engine.metrics_snapshot().steps - before < 100  # alone they would be four times thirty
     assert engine.generate_batch([]) == []
 
@@ -61,7 +70,7 @@ def test_one_failure_of_a_batch(engine: InferenceEngine) -> None:
     prompts = ["One day", "word " * 100, "A boat"]
     with pytest.raises(KvCacheFullError):
         small.generate_batch(prompts, sampler=GREEDY, max_tokens=5)
-    assert not small.model.scheduler.running
+    idle(small)  # the others were cancelled
     texts = small.generate_batch(prompts, sampler=GREEDY, max_tokens=5, return_exceptions=True)
     assert isinstance(texts[1], KvCacheFullError)
     assert [texts[0], texts[2]] == [engine.generate(p, sampler=GREEDY, max_tokens=5) for p in prompts[::2]]
@@ -179,16 +188,16 @@ def test_generations_and_the_own_sequence_take_turns(engine: InferenceEngine) ->
 def test_two_threads_share_batches(engine: InferenceEngine) -> None:
     expected = [engine.generate(p, sampler=GREEDY, max_tokens=100) for p in PROMPTS]
     texts: dict[int, str] = {}
-    barrier = threading.Barrier(len(PROMPTS))
 
     def work(i: int) -> None:
-        barrier.wait()
         texts[i] = engine.generate(PROMPTS[i], sampler=GREEDY, max_tokens=100)
 
     before = engine.metrics_snapshot().steps
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
-    for thread in threads:
-        thread.start()
+    with stopped(engine):
+        for thread in threads:
+            thread.start()
+        until(lambda: engine.model.thread._inbox.qsize() >= len(PROMPTS))
     for thread in threads:
         thread.join(60)
     assert [texts[i] for i in range(len(PROMPTS))] == expected
@@ -226,10 +235,10 @@ def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
     assert whole.startswith(generation.text)
     assert len(generation.text) < len(whole)
     with pytest.raises(GenerationTimeout) as caught:
-        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.03)
+        engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=480, timeout=0.005)
     assert whole.startswith(caught.value.text)
     with pytest.raises(TimeoutError):
-        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.03)
+        engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.005)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.serving import Letters
 from tests.support.tiny_file import write_tiny_model
+from tests.support.waiting import stopped
 from tests.support.zoo import MODELS, VARIANTS, VOCAB
 
 PROMPTS = ("Once upon a time", "Mia and the Golden Drum\n\n", "The colours: 🟥🟩", "a a a b a a a b a a a")
@@ -228,12 +228,8 @@ def paused(engine: InferenceEngine, n_tokens: int, prompt: str, **options: Any) 
     """A generation that pauses after so many tokens, whether they are whole characters or not."""
     pausing = Pausing(n_tokens)
     order = (pausing, *SamplerConfig().order)
-    gate = threading.Event()
-    held = threading.Thread(target=lambda: engine.model.call(lambda: gate.wait(60)))
-    held.start()
-    pausing.generation = generation = engine.stream(prompt, order=order, **options)
-    gate.set()
-    held.join()
+    with stopped(engine):
+        pausing.generation = generation = engine.stream(prompt, order=order, **options)
     while engine.model.call(lambda: generation._text_request.n_generated) < n_tokens:
         assert generation.is_running
     return generation

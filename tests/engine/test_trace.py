@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine, SamplerConfig, demo
+from oxillama import AsyncSpecConfig, ConfigError, InferenceEngine, SamplerConfig, SpeculativeDecoder, demo
 from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
@@ -226,6 +227,27 @@ def test_engines_share_a_file(path: Path) -> None:
     names = [event["args"]["name"] for event in found if event["name"] == "thread_name"]
     assert len(set(names)) == len(names) == 2
     assert path.read_text(encoding="utf-8").endswith("\n]\n")
+
+
+def test_a_draft_engine_that_runs_ahead_stands_beside_its_target(path: Path) -> None:
+    target = InferenceEngine.from_gguf(demo.STORY, num_threads=1, trace=path)
+    draft = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1, trace=path)
+    speculating = SpeculativeDecoder(draft, target, AsyncSpecConfig(target_sampler=GREEDY, max_tokens=30))
+    asyncio.run(speculating.generate(PROMPT))
+    for engine in (target, draft):
+        engine.close()
+    found = events(path)
+    check_nested(found)
+    threads = {e["args"]["name"]: e["tid"] for e in found if e["name"] == "thread_name"}
+    assert len(threads) == 2
+    for thread in threads.values():
+        assert [e for e in spans(found, "forward pass") if e["tid"] == thread]
+
+
+def test_the_command_line_writes_a_trace(path: Path) -> None:
+    args = ["run", str(demo.DRAFT), "-p", PROMPT, "-n", "5", "--trace", str(path), "-q"]
+    subprocess.run([sys.executable, "-m", "oxillama", *args], check=True, capture_output=True, timeout=60)
+    assert len(spans(events(path), "step")) == 5
 
 
 def test_a_trace_is_ended_when_its_engine_is_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,10 +94,7 @@ def test_nothing_of_a_sound_file_stands_against_it(name: str) -> None:
     facts = describe(ModelFile.open(model.file()))
     assert [reason for reason in facts["missing"] if "tokenizer" not in reason] == []
     json.dumps(facts, allow_nan=False)
-    kinds = {"mamba", "mamba2", "shortconv", "rwkv6", "rwkv7", "delta", "kda"}
-    assert (facts["recurrent"] is not None) == any(
-        kind in model.parts() or "mixed" in model.parts() for kind in kinds
-    )
+    assert (facts["recurrent"] is not None) == model.facts.recurrent
     assert facts["surplus"] == []
 
 

@@ -31,7 +31,7 @@ def rms(x: np.ndarray, eps: float) -> np.ndarray:
 
 
 def eps_of(m: Model) -> float:
-    return float(m.get("attention.layer_norm_rms_epsilon", 0.0))
+    return float(m.get("attention.layer_norm_rms_epsilon", m.get("attention.layer_norm_epsilon", 0.0)))
 
 
 def mamba(m: Model, block: str, h: np.ndarray) -> np.ndarray:
@@ -69,9 +69,33 @@ def mamba2(m: Model, block: str, h: np.ndarray) -> np.ndarray:
             state = state * np.exp(dt[t, head] * m.w[f"{block}.ssm_a"][head])
             state = state + dt[t, head] * np.outer(now, b[t, g])
             out[t, head] = state @ c[t, g] + m.w[f"{block}.ssm_d"][head] * now
-    y = rms((out.reshape(rows, inner) * silu(z)).reshape(rows, groups, -1), eps_of(m))
-    y = y * m.w[f"{block}.ssm_norm.weight"].reshape(groups, -1)
+    y = (out.reshape(rows, inner) * silu(z)).reshape(rows, groups, -1)
+    if f"{block}.ssm_norm.weight" in m.w:
+        y = rms(y, eps_of(m)) * m.w[f"{block}.ssm_norm.weight"].reshape(groups, -1)
     return y.reshape(rows, inner) @ m.w[f"{block}.ssm_out.weight"].T
+
+
+def plamo2(m: Model, block: str, h: np.ndarray) -> np.ndarray:
+    """PLaMo 2's: Mamba's projections, Mamba-2's memory, a head at a time."""
+    inner, n, heads = (m.get(f"ssm.{key}", 0) for key in ("inner_size", "state_size", "time_step_rank"))
+    w, rows, dim = m.w, len(h), inner // heads
+    by_head = m.linear(f"{block}.ssm_in", h).reshape(rows, heads, 2, dim)
+    z, x = (
+        by_head[:, :, 0],
+        silu(conv(by_head[:, :, 1].reshape(rows, inner), w[f"{block}.ssm_conv1d.weight"])),
+    )
+    parts = np.split(m.linear(f"{block}.ssm_x", x), [n, 2 * n], axis=1)
+    b, c, low = (
+        rms(part, eps_of(m)) * w[f"{block}.ssm_{name}_norm"] for part, name in zip(parts, ("b", "c", "dt"))
+    )
+    dt, out = np.logaddexp(0, m.linear(f"{block}.ssm_dt", low)), np.zeros((rows, heads, dim))
+    for head in range(heads):
+        state, now = np.zeros((dim, n)), x.reshape(rows, heads, dim)[:, head]
+        for t in range(rows):
+            state = state * np.exp(dt[t, head] * w[f"{block}.ssm_a"][head])
+            state = state + dt[t, head] * np.outer(now[t], b[t])
+            out[t, head] = state @ c[t] + w[f"{block}.ssm_d"][head] * now[t]
+    return m.linear(f"{block}.ssm_out", (out * silu(z)).reshape(rows, inner))
 
 
 def delta_rule(
@@ -233,4 +257,4 @@ def channel_mix(m: Model, block: str, h: np.ndarray) -> np.ndarray:
 
 
 MIXERS = {"mamba": mamba, "mamba2": mamba2, "shortconv": shortconv, "rwkv6": rwkv6, "rwkv7": rwkv7}
-MIXERS |= {"delta": delta, "kda": kda}
+MIXERS |= {"delta": delta, "kda": kda, "plamo2": plamo2}

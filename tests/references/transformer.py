@@ -49,7 +49,7 @@ class Reference:
     def norm(self, name: str, x: np.ndarray, layer: bool | None = None) -> np.ndarray:
         """A norm over the last axis with whatever parameters the file has for it."""
         layer = self.facts.norm == "layer" if layer is None else layer
-        eps = self.get("attention.layer_norm_epsilon", self.get("attention.layer_norm_rms_epsilon", 0.0))
+        eps = self.get("attention.layer_norm_rms_epsilon", self.get("attention.layer_norm_epsilon", 0.0))
         if self.name == "qwen2vl":
             eps = 0.0
         weight, bias = self.w.get(f"{name}.weight", 1.0), self.w.get(f"{name}.bias", 0.0)
@@ -115,13 +115,16 @@ class Reference:
             normalize=normalize,
             scale=self.get("expert_weights_scale", 1.0),
         )
-        out = np.zeros_like(h)
+        latent = f"{block}.ffn_latent_down.weight" in self.w
+        given = self.linear(f"{block}.ffn_latent_down", h) if latent else h
+        out = np.zeros_like(given)
         for row, (experts, shares) in enumerate(zip(chosen, weights)):
             for e, share in zip(experts, shares):
-                x = h[row] * share if self.name == "llama4" else h[row]
+                x = given[row] * share if self.name == "llama4" else given[row]
                 y = self.one_expert(block, int(e), x[None])[0]
                 share = share * self.w.get(f"{block}.ffn_down_exps.scale", np.ones(e + 1))[e]
                 out[row] += y if self.name == "llama4" else share * y
+        out = self.linear(f"{block}.ffn_latent_up", out) if latent else out
         if f"{block}.ffn_up_shexp.weight" in self.w:
             shared = self.feed(block, h, "_shexp")
             gate = f"{block}.ffn_gate_inp_shexp.weight"
@@ -329,11 +332,21 @@ class Reference:
 
     def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
         """The mixer of layer i."""
-        mixed = self.facts.mixed
+        mixed, block = self.facts.mixed, f"blk.{i}"
+        if "single" in self.facts.layer and i % 3 == 0:
+            return recurrent.mamba2(self, block, h)
+        if self.name == "falcon-h1":
+            return recurrent.mamba2(self, block, h) + self.attention(i, h)
+        if "single" in self.facts.layer:
+            return self.attention(i, h)
         if self.facts.recurrent and not (mixed and self.model.attends(i)):
             return recurrent.MIXERS[mixed or self.name](self, f"blk.{i}", h)
         if f"blk.{i}.attn_kv_a_mqa.weight" in self.w:
             return self.latent(i, h)
+        return self.attention(i, h)
+
+    def attention(self, i: int, h: np.ndarray) -> np.ndarray:
+        """Attention of layer i."""
         m, block, n = self.model, f"blk.{i}", len(h)
         heads, kv = m.heads_of_layers[i][:2] if m.heads_of_layers else (m.n_heads, m.n_kv_heads)
         if self.name in ("gemma4", "gemma3n"):
@@ -529,6 +542,9 @@ class Reference:
         if self.name == "stablelm" and not has("ffn_norm"):
             h = norm("attn_norm", x)
             return x + self.mixer(i, h) + feed(h)
+        if "single" in self.facts.layer:
+            h = norm("attn_norm", x)
+            return x + (feed(h) if i % 3 == 1 else self.mixer(i, h))
         residual, second = self.residual_scale(), self.facts.second_norm
         self.given = x
 

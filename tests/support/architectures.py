@@ -19,8 +19,9 @@ class Architecture:
     layer : tensors of a layer: norms (n:name; h: of heads, r: of rows, e: of each head), matrices; "+b" is a
         bias. "moe" is a router with its experts, "dense" a dense block or those, by the layer, "shexp" the
         shared expert of layers with experts, "probs" the bias of their choice, "mixed" attention or the
-        recurrent mixer, by the layer. b: is a norm without the suffix ".weight", m: one that the first layer
-        lacks; "gates" are those of attended values, a head or ("gates2") an element each.
+        recurrent mixer, by the layer, "single" Mamba-2, a feed-forward block or attention, in turn. b: is a
+        norm without the suffix ".weight", m: one that the first layer lacks; "gates" are those of attended
+        values, a head or ("gates2") an element each.
     beside : tensors beside the embeddings and the layers.
     sizes : of its model in `zoo.MODELS`, where they are not the usual ones.
     keys : metadata beside the usual ones, (kind, value) by key without prefix; the value "=n_ff" is that
@@ -81,7 +82,7 @@ class Architecture:
     @property
     def recurrent(self) -> bool:
         """Some layers are recurrent."""
-        return bool(self.mixed) or any(kind in self.layer for kind in ("mamba", "rwkv"))
+        return bool(self.mixed) or any(kind in self.layer for kind in ("mamba", "rwkv", "single"))
 
 
 # Parts of layers. The order of tensors is that of their random numbers.
@@ -110,6 +111,8 @@ STATED = WIDTH | {
 SIGMOID = {"expert_gating_func": ("u32", 2)}
 SHARED_WIDTH = {"expert_shared_feed_forward_length": ("u32", 20)}
 WINDOWED = WINDOW | {"attention.sliding_window_pattern": ("[bool]", "=alternating")}
+EPSILON = {"attention.layer_norm_epsilon": ("f32", 0.1)}
+NEMOTRON: dict[str, Any] = {"rope": "none", "activation": "relu_squared"}
 LATENT = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 3}
 
 
@@ -384,6 +387,28 @@ ARCHITECTURES: dict[str, Architecture] = {
         attention="mla",
         rope="none",
         normalize=True,
+    ),
+    "nemotron_h": arch("n:attn_norm single", keys=EPSILON, sizes={"n_layers": 3}, **NEMOTRON),
+    "nemotron_h_moe": arch(
+        "n:attn_norm single",
+        keys=EPSILON
+        | WIDTH
+        | {"expert_count": ("u32", "=n_experts"), "expert_used_count": ("u32", "=n_used")}
+        | {"expert_shared_feed_forward_length": ("u32", 20), "expert_weights_norm": ("bool", True)},
+        sizes={"n_layers": 3, "n_experts": 6},
+        gating="sigmoid",
+        **NEMOTRON,
+    ),
+    "falcon-h1": arch(
+        "n:attn_norm q k v o mamba2 b:ffn_norm gate up down", rope="neox", optional=("ssm_norm",)
+    ),
+    "plamo2": arch(
+        "n:attn_norm mixed e:attn_q_norm e:attn_k_norm b:post_attention_norm n:ffn_norm up2 down"
+        " b:post_ffw_norm",
+        keys={"ssm.group_count": ("u32", 0), "ssm.time_step_rank": ("u32", 2)},
+        mixed="plamo2",
+        attention="qkv o",
+        rope="neox",
     ),
     "rwkv6": arch(
         "n:attn_norm+b rwkv6 n:attn_norm_2+b",

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from oxillama import InferenceEngine
 
@@ -16,6 +17,25 @@ def until(ready: Callable[[], bool], seconds: float = 20) -> None:
     while not ready():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.001)
+
+
+def idle(engine: InferenceEngine) -> None:
+    """Waits until an engine has nothing to run, and its last step is over: what was cancelled is gone."""
+    scheduler = engine.model.scheduler
+    until(lambda: engine.model.call(lambda: not scheduler.running and not scheduler.waiting))
+
+
+def asleep(pid: int, seconds: float = 60) -> None:
+    """Waits until a process waits for something: it sleeps at each of ten looks."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():  # what the system does not tell, a while must do
+        time.sleep(2)
+        return
+    deadline, looks = time.monotonic() + seconds, 0
+    while looks < 10:
+        looks = looks + 1 if stat.read_text().rpartition(")")[2].split()[0] == "S" else 0
+        assert time.monotonic() < deadline, "it does not sleep"
+        time.sleep(0.02)
 
 
 @contextmanager

@@ -187,7 +187,8 @@ class Model:
 
     def _recurrent_metadata(self) -> dict[str, tuple[str, Any] | None]:
         a, u = self.architecture, "u32"
-        mixed = self.facts.mixed
+        mixed, tokens = self.facts.mixed, self.parts().split()
+        second = mixed == "mamba2" or bool({"mamba2", "single"}.intersection(tokens))
         found: dict[str, tuple[str, Any] | None] = {}
         if mixed == "delta":  # the file says which layers attend in other words
             return found
@@ -195,7 +196,11 @@ class Model:
             kv_heads = 1 if self.latent else self.n_kv_heads
             heads = [kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
             found["attention.head_count_kv"] = ("[u32]", heads)
-        else:
+        elif "single" in tokens:
+            widths = [self.n_ff * (i % 3 == 1) for i in range(self.n_layers)]
+            heads = [self.n_kv_heads * (i % 3 == 2) for i in range(self.n_layers)]
+            found |= {"feed_forward_length": ("[u32]", widths), "attention.head_count_kv": ("[u32]", heads)}
+        elif "o" not in tokens:
             found |= {"attention.head_count": (u, 0), "attention.head_count_kv": None}
             found |= {"attention.key_length": None, "attention.value_length": None}
         if a.startswith("rwkv"):
@@ -211,8 +216,8 @@ class Model:
         found["ssm.conv_kernel"] = (u, 4)
         found["ssm.inner_size"] = (u, 2 * self.n_embd)
         found["ssm.state_size"] = (u, 7)
-        found["ssm.time_step_rank"] = (u, 2 if (mixed or a) == "mamba2" else 5)
-        if (mixed or a) == "mamba2":
+        found["ssm.time_step_rank"] = (u, 2 if second else 5)
+        if second:
             found["ssm.group_count"] = (u, 2)
         return found
 
@@ -252,7 +257,19 @@ class Model:
             bare("ssm_dt.bias", rng.standard_normal(rank))
             bare("ssm_a", -np.exp(rng.standard_normal((rank, 1))))
             bare("ssm_d", rng.standard_normal((rank, 1)))
-            bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
+            if "no_ssm_norm" not in self.extra.split():
+                bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
+            add(f"{block}.ssm_out", d, inner)
+        elif kind == "plamo2":
+            low = max(64, d // 16)
+            add(f"{block}.ssm_in", 2 * inner, d)
+            add(f"{block}.ssm_conv1d", inner, taps)
+            add(f"{block}.ssm_x", low + 2 * n, inner)
+            add(f"{block}.ssm_dt", rank, low, bias=True)
+            bare("ssm_a", -np.exp(rng.standard_normal(rank)))
+            bare("ssm_d", rng.standard_normal(rank))
+            for name, width in (("dt", low), ("b", n), ("c", n)):
+                bare(f"ssm_{name}_norm", 1 + 0.3 * rng.standard_normal(width))
             add(f"{block}.ssm_out", d, inner)
         elif kind == "delta":
             self._add_delta(block, inner, n, rank, groups, taps, add, bare)
@@ -496,7 +513,7 @@ class Model:
                 add(f"{block}.ffn_down_shexp", d, shared)
             elif name[:2] == "r:":
                 add(f"{block}.{name[2:]}", q if "_q_" in name else k, bias=bias)
-            elif name[:2] == "e:":  # each head its own norm
+            elif name[:2] == "e:" and not (hybrid and not self.attends(i)):  # each head its own norm
                 add(f"{block}.{name[2:]}", heads if "_q_" in name else kv, self.key_dim)
                 made[f"{block}.{name[2:]}.weight"] += 1
             elif name == "sinks":
@@ -515,6 +532,32 @@ class Model:
                 made[f"{block}.ffn_gate_inp_shexp.weight"] = rng.standard_normal(d).astype(np.float32)
             elif name == "mla":
                 self._add_latent(block, heads, d, add)
+            elif name == "single" and i % 3 == 0:
+                self._add_recurrent(block, "mamba2", metadata, add, made, rng)
+            elif name == "single" and i % 3 == 2:
+                for part in "qkvo":
+                    add(f"{block}.{names[part]}", *shapes[part])
+            elif name == "single" and "expert_count" not in metadata:
+                add(f"{block}.ffn_up", ff, d)
+                add(f"{block}.ffn_down", d, ff)
+            elif name == "single":
+                self._add_ungated(block, metadata, shared, add)
+                made[f"{block}.exp_probs_b.bias"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
+
+    def _add_ungated(
+        self, block: str, metadata: dict[str, tuple[str, Any]], shared: int, add: Callable[..., None]
+    ) -> None:
+        """Experts without gates, perhaps with a narrower input."""
+        d, e = self.n_embd, self.n_experts
+        latent = metadata.get("moe_latent_size", ("", 0))[1]
+        add(f"{block}.ffn_gate_inp", e, d)
+        if latent:
+            add(f"{block}.ffn_latent_down", latent, d)
+            add(f"{block}.ffn_latent_up", d, latent)
+        add(f"{block}.ffn_up_exps", e, self.expert_ff, latent or d)
+        add(f"{block}.ffn_down_exps", e, latent or d, self.expert_ff)
+        add(f"{block}.ffn_up_shexp", shared, d)
+        add(f"{block}.ffn_down_shexp", d, shared)
 
     def _add_experts(self, block: str, e: int, d: int, bias: bool, add: Callable[..., None]) -> None:
         width = self.expert_ff
@@ -589,6 +632,22 @@ MODELS: dict[str, Model] = {
 """One of each architecture."""
 
 VARIANTS: dict[str, Model] = {
+    "nemotron_h_moe-latent": Model(
+        "nemotron_h_moe",
+        n_layers=5,
+        n_experts=8,
+        n_used=3,
+        keys={
+            "attention.layer_norm_rms_epsilon": None,
+            "expert_weights_scale": ("f32", 1.5),
+            "expert_group_count": ("u32", 4),
+            "expert_group_used_count": ("u32", 2),
+            "moe_latent_size": ("u32", 12),
+            "ssm.group_count": ("u32", 1),
+        },
+        seed=184,
+    ),
+    "falcon-h1-plain": Model("falcon-h1", extra="no_ssm_norm", n_rot=4, seed=185),
     "qwen3next-by-key": Model("qwen3next", extra="by_key", seed=180),
     "qwen3next-groups": Model(
         "qwen3next",

@@ -8,6 +8,7 @@ from oxillama.models.families import dense as dense
 from oxillama.models.families import gemma as gemma
 from oxillama.models.families import glm as glm
 from oxillama.models.families import gpt as gpt
+from oxillama.models.families import hybrids as hybrids
 from oxillama.models.families import llama as llama
 from oxillama.models.families import mamba as mamba
 from oxillama.models.families import olmo as olmo

@@ -17,7 +17,7 @@ from oxillama.models.spec import RecurrentSizes, Spec
 
 def ssm_sizes(spec: Spec, read: Reader) -> Spec:
     """The sizes of a state space, checked against each other."""
-    second = spec.family.recurrent_mixer == "mamba2"
+    second = "mamba2" in (spec.family.recurrent_mixer, spec.family.mixer.rpartition("+")[2])
     sizes = RecurrentSizes(
         taps=read.size("ssm.conv_kernel"),
         inner=read.size("ssm.inner_size"),

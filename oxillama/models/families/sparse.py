@@ -55,6 +55,7 @@ DOTS1 = register(
 GLM4_MOE = register(
     PLAIN.derive(
         "glm4moe",
+        next_token=True,
         ffn_norm="post_attention_norm",
         qk_norm_optional=True,
         routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert", bias="yes"),

@@ -23,7 +23,9 @@ KERNEL_GATINGS = {"softmax_after_topk": "chosen"}
 
 
 class MixtureOfExperts:
-    """The experts of one layer. Only the matrices of experts that the batch uses are read.
+    """The experts of one layer; with ``latent`` they read and write a narrower state, through two matrices.
+
+    Only the matrices of experts that the batch uses are read.
 
     Rows are grouped by expert, and many experts run in one call. A token's outputs are added in the order of
     the experts' numbers, so that the sum has the same bits in every batch.
@@ -42,9 +44,11 @@ class MixtureOfExperts:
         shared: FeedForward | None,
         shared_gate: Linear | None,
         scale: float,
+        latent: tuple[Linear, Linear] | None = None,
         output_scales: np.ndarray | None = None,
     ) -> None:
         self.kernels = kernels
+        self.latent = latent
         self.sizes = sizes
         self.scales_input = routing.scales_input
         self.router_has_input = routing.reads != "normed"
@@ -65,12 +69,14 @@ class MixtureOfExperts:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
         experts = [linear for members in self.experts.members for linear in members]
-        return [self.router, *experts, *shared, *gate]
+        return [self.router, *(self.latent or ()), *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
         own = {"gate_up": self.first.rows, "fed": self.down.cols, "routed": self.n_embd}
         own["router"] = self.sizes.n_experts
+        if self.latent is not None:
+            own |= dict.fromkeys(("expert_input", "expert_sum"), self.down.rows)
         if self.router_has_input:
             own["router_input"] = self.n_embd
         return merge_widths(own, self.shared.widths() if self.shared else {})
@@ -82,6 +88,13 @@ class MixtureOfExperts:
         counts, rows, factors = self._route(h, step)
         numbers = np.flatnonzero(counts)
         counts = counts[numbers]
+        read, written = h, out
+        if self.latent is not None:
+            read, written = (
+                step.work.rows(f"expert_{name}", len(h), self.down.rows) for name in ("input", "sum")
+            )
+            self.latent[0].apply(h, read, step)
+            written[:] = 0
         pages = self.experts.pages
         most = len(numbers) if pages is None else pages.most(len(numbers))
         rounds = list(step.work.rounds(counts.tolist(), most))
@@ -89,7 +102,9 @@ class MixtureOfExperts:
             used = numbers[some].tolist()
             if pages is not None:
                 pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
-            self._run_experts(used, counts[some], h, rows[taken], factors[taken], out, step)
+            self._run_experts(used, counts[some], read, rows[taken], factors[taken], written, step)
+        if self.latent is not None:
+            self.latent[1].apply(written, out, step, True)
         if self.shared is not None:
             self._run_shared(self.shared, h, out, step)
         if self.scale != 1:
@@ -138,7 +153,7 @@ class MixtureOfExperts:
         if self.scales_input:
             h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
         hidden, fed = work.rows("gate_up", n, self.first.rows), work.rows("fed", n, self.down.cols)
-        y = work.rows("routed", n, self.n_embd)
+        y = work.rows("routed", n, self.down.rows)
         self.first.apply(numbers, counts, h, taken, hidden, step, rows)
         if self.first.rows == 2 * self.down.cols:
             self.activation.gate(hidden, fed, n_threads)
@@ -173,9 +188,14 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
         names = [(f"{block}.ffn_gate_up_exps", 2 * sizes.width)]
     else:
         names = [gate, up]
-    first = weights.grouped_linear(names, d, sizes.n_experts)
+    latent, width = None, sizes.latent or d
+    if sizes.latent:
+        into = weights.linear([(f"{block}.ffn_latent_down", width)], d)
+        latent = into, weights.linear([(f"{block}.ffn_latent_up", d)], width)
+    first = weights.grouped_linear(names, width, sizes.n_experts)
     scaled = routing.scaled_outputs
-    down = weights.grouped_linear([(f"{block}.ffn_down_exps", d)], sizes.width, sizes.n_experts, scaled)
+    down_name = [(f"{block}.ffn_down_exps", width)]
+    down = weights.grouped_linear(down_name, sizes.width, sizes.n_experts, scaled)
     bias = f"{block}.exp_probs_b.bias"
     if routing.bias == "no" or (routing.bias == "auto" and not weights.has(bias)):
         bias = ""
@@ -198,6 +218,7 @@ def load_experts(spec: Spec, i: int, weights: Weights) -> MixtureOfExperts:
         shared,
         shared_gate,
         scale,
+        latent,
         weights.vector(f"{block}.ffn_down_exps.scale", sizes.n_experts) if scaled else None,
     )
 

@@ -17,7 +17,7 @@ from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.layer_input import LayerInput
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.rwkv import ChannelMix6, ChannelMix7, TimeMix6, TimeMix7
-from oxillama.models.layers.ssm import Mamba, Mamba2, ShortConv
+from oxillama.models.layers.ssm import AttentionBesideMamba2, Mamba, Mamba2, PlamoMamba, ShortConv
 from oxillama.models.layers.streams import StreamedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, merge_widths
@@ -161,6 +161,8 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "rwkv7": TimeMix7,
     "delta": GatedDelta,
     "kda": KimiDelta,
+    "attention+mamba2": AttentionBesideMamba2,
+    "plamo2": PlamoMamba,
 }
 
 
@@ -194,6 +196,7 @@ def load_layer(spec: Spec, i: int, weights: Weights) -> Layer | StreamedLayer:
 
 def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
     """Layer ``i`` over one stream of hidden states."""
+    mixer = MIXERS.get(spec.layers[i].mixer, dense)  # "feed_forward": the layer's only block
     family, block = spec.family, f"blk.{i}"
 
     def norm(*names: str) -> Norm | None:
@@ -221,7 +224,7 @@ def load_plain_layer(spec: Spec, i: int, weights: Weights) -> Layer:
         residual=residual,
         residual_scale=spec.residual_scale,
         attn_norm=norm(attn_norm),
-        mixer=MIXERS[spec.layers[i].mixer](spec, i, weights),
+        mixer=mixer(spec, i, weights),
         attn_post_norm=norm(*family.attn_post_norm),
         ffn_norm=None if normed_beside(spec, i) else norm(ffn_norm),
         feed_forward=FEED_FORWARDS[family.feed_forward](spec, i, weights) if family.feed_forward else None,

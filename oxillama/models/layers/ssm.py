@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.norm import HeadNorm
 from oxillama.models.layers.recurrent import RecurrentBlock, in_blocks, padded
 from oxillama.models.spec import Spec
@@ -129,12 +130,17 @@ class Mamba2(RecurrentBlock):
         self.dt_bias = weights.vector(f"{block}.ssm_dt.bias", heads)
         self.a = weights.array(f"{block}.ssm_a", (1, heads)).reshape(heads)
         self.d = weights.array(f"{block}.ssm_d", (1, heads)).reshape(heads)
-        norm = weights.array(f"{block}.ssm_norm.weight", (inner // groups, groups)).reshape(groups, -1)
-        self.norm = HeadNorm(self.kernels, False, spec.norm_eps, groups, inner // groups, norm)
+        self.norm = self._load_norm(spec, block, weights)
         self.ssm_in = weights.linear([(f"{block}.ssm_in", inner + self.channels + heads)], d)
         self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
         self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
         self.record_floats = self.conv.record_floats + inner + groups * n + 2 * heads
+
+    def _load_norm(self, spec: Spec, block: str, weights: Weights) -> HeadNorm | None:
+        """The norm of each group's gated outputs."""
+        width = self.inner // self.groups
+        weight = weights.array(f"{block}.ssm_norm.weight", (width, self.groups)).reshape(self.groups, -1)
+        return HeadNorm(self.kernels, False, spec.norm_eps, self.groups, width, weight)
 
     def linears(self) -> list[Linear]:
         return [self.ssm_in, self.ssm_out]
@@ -163,7 +169,99 @@ class Mamba2(RecurrentBlock):
         at, record = self.offset + self.conv.floats, self.record + self.conv.record_floats
         args = step.recurrent, at, record, heads, self.groups, self.n, xbc, dt, decay, self.d, zxbcdt, 0, y
         kernel.head_scan(*args, n_threads)
-        self.norm.apply(y, n_threads)
+        if self.norm is not None:
+            self.norm.apply(y, n_threads)
+        self.ssm_out.apply(y, out, step, accumulate)
+
+
+class AttentionBesideMamba2(Mamba2):
+    """The sum of attention and Mamba-2 for the same input (Falcon-LLM Team, "Falcon-H1", 2025)."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        super().__init__(spec, i, weights)
+        self.attention = Attention(spec, i, weights)
+
+    def _load_norm(self, spec: Spec, block: str, weights: Weights) -> HeadNorm | None:
+        """None where the file has none."""
+        there = weights.has(f"{block}.ssm_norm.weight")
+        return super()._load_norm(spec, block, weights) if there else None
+
+    def linears(self) -> list[Linear]:
+        return [*self.attention.linears(), *super().linears()]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return self.attention.widths() | super().widths()
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        self.attention.run(h, out, step, accumulate)
+        super().run(h, out, step, True)
+
+
+class PlamoMamba(RecurrentBlock):
+    """PLaMo 2's state space (Preferred Networks, 2025): the scan of Mamba-2, whose steps, B and C come
+    from the convolved input as in Mamba, and are normed. Gate and input are beside each other, head by head.
+    """
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        sizes, block, d = spec.recurrent, f"blk.{i}", spec.n_embd
+        assert sizes is not None
+        inner, heads, n, rank = sizes.inner, sizes.heads, sizes.n, sizes.ranks["dt"]
+        self.inner, self.heads, self.n, self.rank = inner, heads, n, rank
+        self.kernels = weights.kernels
+        self.conv = load_conv(weights, f"{block}.ssm_conv1d", inner, sizes.taps, "no")
+        weights.vector(f"{block}.ssm_dt.bias", heads)  # required; `linear` below loads it as optional
+        self.no_bias = np.zeros(heads, np.float32)
+        self.a, self.d = weights.vector(f"{block}.ssm_a", heads), weights.vector(f"{block}.ssm_d", heads)
+        self.ssm_in = weights.linear([(f"{block}.ssm_in", 2 * inner)], d)
+        self.ssm_x = weights.linear([(f"{block}.ssm_x", 2 * n + rank)], inner)
+        self.ssm_dt = weights.linear([(f"{block}.ssm_dt", heads)], rank)
+        self.ssm_out = weights.linear([(f"{block}.ssm_out", d)], inner)
+        self.norms = []
+        for name, width, column in (("b", n, 0), ("c", n, n), ("dt", rank, 2 * n)):
+            weight = weights.vector(f"{block}.ssm_{name}_norm", width)
+            self.norms.append(HeadNorm(self.kernels, False, spec.norm_eps, 1, width, weight, None, column))
+        self.state_floats = self.conv.floats + heads * padded(inner // heads) * n
+        self.record_floats = self.conv.record_floats + inner + n + 2 * heads
+
+    def linears(self) -> list[Linear]:
+        return [self.ssm_in, self.ssm_x, self.ssm_dt, self.ssm_out]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        inner, heads, n = self.inner, self.heads, self.n
+        one_head = dict.fromkeys(("ssm_low", "ssm_dt", "ssm_decay"), heads)
+        wide = dict.fromkeys(("ssm_in", "ssm_parts"), 2 * inner)
+        return (
+            wide
+            | one_head
+            | {"ssm_x": inner, "ssm_y": inner, "ssm_dbc": self.ssm_x.rows, "ssm_xbc": inner + 2 * n}
+        )
+
+    def run(self, h: np.ndarray, out: np.ndarray, step: Step, accumulate: bool) -> None:
+        """out (n, d) = the block's output for h (n, d), or out + that."""
+        rows, work, n_threads, kernel = len(h), step.work, step.n_threads, self.kernels.recurrent
+        inner, heads, n = self.inner, self.heads, self.n
+        zx, parts = work.rows("ssm_in", rows, 2 * inner), work.rows("ssm_parts", rows, 2 * inner)
+        self.ssm_in.apply(h, zx, step)
+        parts.reshape(rows, 2, heads, -1)[:] = zx.reshape(rows, heads, 2, -1).transpose(
+            0, 2, 1, 3
+        )  # z, then x
+        x, y = work.rows("ssm_x", rows, inner), work.rows("ssm_y", rows, inner)
+        self.conv.run(self, parts, inner, True, x, step)
+        bcdt, xbc = work.rows("ssm_dbc", rows, self.ssm_x.rows), work.rows("ssm_xbc", rows, inner + 2 * n)
+        self.ssm_x.apply(x, bcdt, step)
+        for norm in self.norms:
+            norm.apply(bcdt, n_threads)
+        xbc[:, :inner], xbc[:, inner:] = x, bcdt[:, : 2 * n]
+        low = work.rows("ssm_low", rows, heads)
+        self.ssm_dt.apply(np.ascontiguousarray(bcdt[:, 2 * n :]), low, step)
+        dt, decay = work.rows("ssm_dt", rows, heads), work.rows("ssm_decay", rows, heads)
+        kernel.head_steps(low, 0, self.no_bias, self.a, dt, decay, n_threads)
+        at, record = self.offset + self.conv.floats, self.record + self.conv.record_floats
+        args = step.recurrent, at, record, heads, 1, n, xbc, dt, decay, self.d, parts, 0, y
+        kernel.head_scan(*args, n_threads)
         self.ssm_out.apply(y, out, step, accumulate)
 
 

@@ -1,0 +1,109 @@
+"""Hybrids of attention and Mamba-2 of other makes: Nemotron-H, Falcon-H1 and PLaMo 2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from oxillama.errors import LoadError
+from oxillama.models.families.llama import LLAMA
+from oxillama.models.families.mamba import ssm_sizes
+from oxillama.models.family import Only, Routing
+from oxillama.models.metadata import Reader
+from oxillama.models.registry import register
+from oxillama.models.spec import RecurrentSizes, Spec
+
+
+def single_blocks(spec: Spec, read: Reader) -> Spec:
+    """A layer has one block: a feed-forward block if it has a width, else attention or Mamba-2."""
+    widths = read.per_layer("feed_forward_length", spec.n_layers, least=0)
+    layers = tuple(
+        replace(layer, mixer="feed_forward", n_kv_heads=0, n_ff=width)
+        if width
+        else replace(layer, experts=False)
+        for layer, width in zip(spec.layers, widths)
+    )
+    experts = spec.experts and replace(spec.experts, latent=read.size("moe_latent_size", 0, least=0))
+    return ssm_sizes(replace(spec, layers=layers, experts=experts), read)
+
+
+NEMOTRON_H = register(
+    LLAMA.derive(
+        "nemotron_h",
+        options=(),
+        requires=("attention.layer_norm_epsilon",),
+        rope="none",
+        any_epsilon=True,
+        recurrent_mixer="mamba2",
+        ffn_norm="",
+        feed_forward="",
+        activation="relu_squared",
+        gate="none",
+        routing=None,
+    ),
+    single_blocks,
+)
+NEMOTRON_H_MOE = register(
+    NEMOTRON_H.derive(
+        "nemotron_h_moe",
+        requires=("attention.layer_norm_epsilon", "expert_feed_forward_length"),
+        ignored_keys=("expert_gating_func", "expert_shared_count"),
+        routing=Routing(
+            options=(
+                "expert_feed_forward_length",
+                "expert_shared_feed_forward_length",
+                "expert_weights_norm",
+                "expert_weights_scale",
+            ),
+            gating="sigmoid",
+            normalize=False,
+            gated=False,
+            bias="yes",
+        ),
+    ),
+    single_blocks,
+)
+
+FALCON_H1 = register(
+    LLAMA.derive(
+        "falcon-h1",
+        options=(),
+        ignores=("attn_output.bias", "rope_freqs.weight"),
+        rope="neox",
+        mixer="attention+mamba2",
+        routing=None,
+    ),
+    ssm_sizes,
+)
+
+
+def plamo2_sizes(spec: Spec, read: Reader) -> Spec:
+    """The sizes of its state space; scores are scaled by the width of a value."""
+    sizes = RecurrentSizes(
+        taps=read.size("ssm.conv_kernel"),
+        inner=read.size("ssm.inner_size"),
+        n=read.size("ssm.state_size"),
+        heads=read.size("ssm.time_step_rank"),
+        ranks={"dt": max(64, spec.n_embd // 16)},
+    )
+    if sizes.inner % sizes.heads:
+        found = f"{sizes.inner} channels, {sizes.heads} heads"
+        raise LoadError(f"{read.prefix}.ssm.inner_size: expected equal heads, got {found}")
+    return replace(spec, recurrent=sizes, score_scale=1 / math.sqrt(spec.value_dim))
+
+
+PLAMO2 = register(
+    LLAMA.derive(
+        "plamo2",
+        options=(),
+        only=(Only("ssm.group_count", (0,)),),
+        rope="neox",
+        recurrent_mixer="plamo2",
+        qk_norm="heads",
+        attn_post_norm=("post_attention_norm",),
+        ffn_post_norm=("post_ffw_norm",),
+        gate="fused",
+        routing=None,
+    ),
+    plamo2_sizes,
+)

@@ -1,0 +1,108 @@
+"""Blocks for next-token prediction, which some files have behind their layers: they draft for the model.
+
+The block's input at position p is made of the embedding of token p and of the model's hidden state h of
+position p - 1, after the last norm (zeros before the first):
+
+    y = W [norm_e(embedding) | norm_h(h)].
+
+A layer with attention, whose keys are those of such y, a norm and an output matrix make logits of token
+p + 1. The normed state takes the place of h for a further token (DeepSeek-V3, 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from oxillama.models.batch import Batch
+from oxillama.models.decoder import Decoder, load_frequencies
+from oxillama.models.layers.layer import load_layer
+from oxillama.models.layers.norm import load_norm
+from oxillama.models.spec import Spec
+from oxillama.models.workspace import Step
+from oxillama.weights.embedding import Embedding
+from oxillama.weights.linear import Linear
+from oxillama.weights.loader import Weights
+
+
+class NextTokenInput:
+    """The input of a block for next-token prediction.
+
+    Attributes
+    ----------
+    given : float32 (rows, n_embd), the hidden states of the next pass; set before it.
+    """
+
+    def __init__(self, spec: Spec, weights: Weights, block: str) -> None:
+        d, own = spec.n_embd, f"{block}.embed_tokens.weight"
+        name = own if weights.has(own) else "token_embd.weight"
+        self.tokens = weights.embedding(name, spec.n_vocab, d)
+        self.norms = load_norm(spec, weights, f"{block}.enorm"), load_norm(spec, weights, f"{block}.hnorm")
+        self.projection = weights.linear([(f"{block}.eh_proj", d)], 2 * d)
+        self.scale = spec.embedding_scale
+        self.given = np.zeros((0, d), np.float32)
+
+    def tables(self) -> list[Embedding]:
+        """The tables of embeddings."""
+        return [self.tokens]
+
+    def linears(self) -> list[Linear]:
+        return [self.projection]
+
+    def widths(self) -> dict[str, int]:
+        """Floats per row of each buffer."""
+        return {}
+
+    def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
+        """x (n, d) = the input of the block for the batch's tokens and the given states."""
+        embedded, states = np.empty_like(x), np.empty_like(x)
+        self.tokens.lookup(batch.tokens, embedded)
+        embedded *= np.float32(self.scale)
+        for norm, source, target in zip(self.norms, (embedded, self.given), (embedded, states)):
+            norm.apply(source, target, step.n_threads)
+        self.projection.apply(np.concatenate([embedded, states], axis=1), x, step)
+
+
+class NextTokenHead(Decoder):
+    """The block behind the last layer of a file: a model of one layer, with the output matrix of its model.
+
+    Parameters
+    ----------
+    spec : of the model.
+    weights : of its file.
+    target : the model.
+
+    Raises
+    ------
+    LoadError : a tensor is missing or has a wrong shape.
+    """
+
+    inputs: NextTokenInput  # type: ignore[assignment]
+
+    def __init__(self, spec: Spec, weights: Weights, target: Decoder) -> None:
+        i = spec.n_layers
+        block = f"blk.{i}.nextn"
+        attends = spec.layers[max(spec.attending)]
+        others = tuple(replace(layer, n_kv_heads=0) for layer in spec.layers)
+        self.spec = replace(spec, layers=(*others, replace(attends, window=0, kv_from=None)), recurrent=None)
+        self.kernels, self.context = weights.kernels, target.context
+        self.store = target.store  # of the output matrix
+        self.inputs = NextTokenInput(self.spec, weights, block)
+        self.streams = self.classifier = self.projection = None
+        self.layers = [load_layer(self.spec, i, weights)]
+        self.state_floats = self.record_floats = 0
+        own = f"{block}.shared_head_norm"
+        has_norm = weights.has(f"{own}.weight")
+        self.output_norm = load_norm(spec, weights, own) if has_norm else target.output_norm
+        head = f"{block}.shared_head_head"
+        self.output = target.output
+        if weights.has(f"{head}.weight"):
+            self.output = weights.linear([(head, spec.n_vocab)], spec.n_embd)
+        self.frequencies = [load_frequencies(spec, k, weights, self.context) for k in range(len(spec.ropes))]
+
+
+def load_next_token_head(spec: Spec, weights: Weights, target: Decoder) -> NextTokenHead | None:
+    """The block of a file, None for a file without one that can draft."""
+    there = weights.has(f"blk.{spec.n_layers}.nextn.eh_proj.weight")
+    return NextTokenHead(spec, weights, target) if there and spec.family.next_token else None
