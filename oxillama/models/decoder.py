@@ -7,6 +7,7 @@ hidden state; `layers/` has the blocks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.layers.streams import StreamedLayer, Streams
-from oxillama.models.page_groups import page_groups
+from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
@@ -55,8 +56,8 @@ class Decoder:
 
     Raises
     ------
-    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; or a rotary factor is
-        not above 0.
+    LoadError : a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
+        above 0; or the context is longer than the model supports.
     """
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
@@ -64,8 +65,14 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
         self.context = context or spec.context_length
-        self.page_groups = page_groups(spec)
+        if spec.most_context and self.context > spec.most_context:
+            key = f"{spec.family.name}.attention.indexer.top_k"
+            wanted = (
+                f"a context (context_size) of at most {spec.most_context} tokens, all of which it chooses"
+            )
+            raise LoadError(f"{key}: expected {wanted}, got {self.context}")
         weights.ignore(spec.ignored)
+        weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context)
         self.streams = Streams(spec, weights) if spec.family.streams else None
         self.layers: list[Layer | StreamedLayer] = [
@@ -106,6 +113,11 @@ class Decoder:
         own = {"x": d, "h": d, "h2": d, "y": d, **self.inputs.widths()}
         own |= self.streams.widths() if self.streams else {}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
+
+    @functools.cached_property
+    def page_groups(self) -> tuple[PageGroup, ...]:
+        """Which layers keep their keys and values together."""
+        return page_groups(self.spec)
 
     def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
         """Of each page group the kernels' `KvShape` of its pages."""

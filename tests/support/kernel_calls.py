@@ -317,7 +317,7 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
         "PagedBatch.attend": lambda: Call(
             made.attend,
             "out scratch",
-            "sinks slopes",
+            "sinks slopes biases",
             "window chunk",
             layer=1,
             q=normal(3, 64),
@@ -332,6 +332,7 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
             softcap=3.0,
             sinks=normal(4),
             slopes=normal(4),
+            biases=normal(4, 7),
         ),
     }
 

@@ -193,10 +193,11 @@ class Running:
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
         store: Callable[[Packer], PanelStore] = ResidentStore,
+        context: int | None = None,
     ) -> None:
         file = ModelFile.open(data)
         self.weights = Weights(file, load(target), n_threads, compute=compute, store=store)
-        self.model = Decoder(read_spec(file), self.weights)
+        self.model = Decoder(read_spec(file), self.weights, context)
         limit = (
             None if max_pages is None else max_pages * cache_pool(self.model, kv_type, page_size).page_stride
         )
