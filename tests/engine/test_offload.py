@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from oxillama import EngineConfig, InferenceEngine, OffloadPolicy, demo, pack_model
+from oxillama.cli import main
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.offload import pager as pager_module
 from oxillama.offload.parts import PagedMatrix
@@ -198,6 +200,16 @@ def test_policies_are_names_for_fields() -> None:
         config.with_offload("all")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="offload_probe: expected True or False"):
         EngineConfig(offload_probe=1)  # type: ignore[arg-type]
+
+
+def test_info_counts_the_budget(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    least, middle, total = budgets(path)
+    for budget in (least, middle, total, 1 << 40):
+        assert main(["info", str(path), "--json", "--offload-budget", str(budget)]) == 0
+        memory = json.loads(capsys.readouterr().out)["memory"]
+        assert (memory["resident"], memory["least_budget"]) == (min(budget, memory["weights"]), least)
+    assert main(["info", str(path), "--offload-budget", str(least - 1)]) == 1
+    assert f"offload_budget: expected at least {least} bytes" in capsys.readouterr().out
 
 
 def test_a_name_that_pins_nothing_is_refused(path: Path) -> None:
