@@ -19,6 +19,7 @@ from benchmarks import (
     loading,
     make_model,
     observing,
+    offload,
     quantizers,
     receipts,
     runs,
@@ -102,6 +103,10 @@ def parser() -> argparse.ArgumentParser:
     drafts = commands.add_parser("speculation", help="drafts, look-ups and beams, beside plain decoding")
     speculation.add_arguments(drafts)
     drafts.set_defaults(run=speculation.run)
+
+    larger = commands.add_parser("offload", help="decoding under a memory budget, beside the storage's speed")
+    offload.add_arguments(larger)
+    larger.set_defaults(run=offload.run)
 
     proofs = commands.add_parser("receipts", help="what receipts cost, and verifying them")
     receipts.add_arguments(proofs)

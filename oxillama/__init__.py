@@ -24,6 +24,7 @@ from oxillama.config import (
     PREFILL_CHUNK,
     EngineConfig,
     GenerationOptions,
+    OffloadPolicy,
     SamplerConfig,
     SchedulerConfig,
 )
@@ -50,6 +51,7 @@ from oxillama.errors import (
     SamplingError,
     SnapshotIncompatible,
     SpecSnapshotIncompatible,
+    TensorNotFound,
     TokenizerError,
 )
 
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from oxillama.engine.verification import Verification
     from oxillama.grammar import Grammar, GrammarState
     from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
+    from oxillama.offload.pager import LayerPager
+    from oxillama.offload.pressure import MemoryPressureProbe
     from oxillama.quantize.calibration import collect_imatrix
     from oxillama.quantize.imatrix import ImportanceMatrix
     from oxillama.quantize.model import Quantization, quantize_model
@@ -126,12 +130,15 @@ __all__ = [
     "KvCache",
     "KvCacheFullError",
     "KvCachePool",
+    "LayerPager",
     "LoadError",
     "LoadedLora",
     "LoraStack",
+    "MemoryPressureProbe",
     "MetricsSnapshot",
     "ModelFileError",
     "ModelFingerprintMismatch",
+    "OffloadPolicy",
     "OxiLlamaError",
     "PagedKvCache",
     "PoolingMode",
@@ -168,6 +175,7 @@ __all__ = [
     "SpeculativeDeltaSync",
     "SpeculativeEngine",
     "SpeculativeEngineSnapshot",
+    "TensorNotFound",
     "Timings",
     "TokenConstraint",
     "TokenLogprobs",
@@ -221,6 +229,8 @@ _LATER = {
     "KvCachePool": "oxillama.cache.kv_pool",
     "LoadedLora": "oxillama.adapters.lora",
     "LoraStack": "oxillama.adapters.stack",
+    "LayerPager": "oxillama.offload.pager",
+    "MemoryPressureProbe": "oxillama.offload.pressure",
     "MetricsSnapshot": "oxillama.engine.metrics_snapshot",
     "PagedKvCache": "oxillama.cache.kv",
     "Receipt": "oxillama.receipts.receipt",

@@ -71,6 +71,23 @@ class ChatTemplateError(OxiLlamaError, ValueError):
     """A chat template is absent, malformed, refused by the sandbox, or over its limits."""
 
 
+class TensorNotFound(OxiLlamaError, KeyError):
+    """A model has no matrix of this name.
+
+    Attributes
+    ----------
+    name : str
+        The name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"{name}: expected the name of a matrix of the model")
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it
+
+
 class PromptError(OxiLlamaError, ValueError):
     """A prompt cannot be run: it is empty, or it does not fit the context."""
 

@@ -26,12 +26,15 @@ SIZES = {
 """Labels of metadata keys (without the architecture's name) that most architectures have."""
 
 
-def describe(file: ModelFile) -> dict[str, Any]:
-    """All facts. ``missing`` lists the errors that loading the file would raise."""
+def describe(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All facts. ``missing`` lists the errors that loading the file would raise.
+
+    ``budget`` and ``pinned`` as for `preflight`.
+    """
     architecture = file.metadata.get("general.architecture")
     n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
     n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
-    found = preflight(file)
+    found = preflight(file, budget, pinned)
     spec = found.spec
     return {
         "files": [str(path) for path in file.paths],
@@ -206,6 +209,8 @@ def describe_memory(spec: Spec, found: Preflight) -> dict[str, Any]:
     """Bytes of weights, embedding tables, keys and values, and recurrent states, without activations."""
     return {
         "weights": found.weight_bytes,
+        "resident": found.resident_bytes,
+        "least_budget": found.least_budget,
         "tables": found.table_bytes,
         "kv_per_token": found.kv_bytes,
         "context": spec.context_length,

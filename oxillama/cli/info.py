@@ -7,7 +7,7 @@ from typing import Any
 
 from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, say
 from oxillama.cli.models import add_model, model_path
-from oxillama.cli.options import add_command, add_progress_option
+from oxillama.cli.options import add_command, add_named_options, add_progress_option
 
 
 def add_commands(commands: Any) -> None:
@@ -21,6 +21,7 @@ def add_commands(commands: Any) -> None:
     add_model(info)
     info.add_argument("--tensors", action="store_true", help="list every tensor")
     info.add_argument("--json", action="store_true", help="write JSON")
+    add_named_options(info, ("offload_budget", "offload_pinned"))
     add_progress_option(info)
     info.set_defaults(command=run_info)
 
@@ -32,7 +33,8 @@ def run_info(args: argparse.Namespace) -> int:
     model = model_path(args.model, args)
     with ModelFile.open(model) as file:
         is_adapter = file.metadata.get("general.type") == "adapter"
-        facts = describe_adapter(model) if is_adapter else describe(file)
+        pinned = tuple(args.offload_pinned or ())
+        facts = describe_adapter(model) if is_adapter else describe(file, args.offload_budget, pinned)
     if args.tensors:
         facts["tensors"] = [
             {"name": t.name, "format": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}
@@ -124,7 +126,9 @@ def packed_words(packed: dict[str, Any]) -> str:
 def memory_rows(memory: dict[str, Any]) -> dict[str, str]:
     """What the model takes, in lines."""
     rows = {
-        "weights": f"{human_bytes(memory['weights'])} packed, {human_bytes(memory['tables'])} in the file"
+        "weights": f"{human_bytes(memory['weights'])} packed, {human_bytes(memory['tables'])} in the file",
+        "in memory": f"{human_bytes(memory['resident'])} of weights at a time, the least offload budget is "
+        f"{human_bytes(memory['least_budget'])}",
     }
     if any(memory["kv_per_token"].values()):
         each = ", ".join(f"{kind} {human_bytes(n)}" for kind, n in memory["kv_per_token"].items())

@@ -64,6 +64,14 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
 
 
+def byte_count(text: str) -> int:
+    """A number of bytes: 4096, 512M, 1.5G; M and G are powers of 1024."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected bytes, as 4096, 512M or 1.5G, got {text!r}")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
 def token_bias(text: str) -> tuple[int, float]:
     """A token id and its bias: 15043+1.5, 15043-1, 15043-inf."""
     parts = re.fullmatch(r"(\d+)([+-].+)", text)
@@ -97,6 +105,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "json_schema": {"type": str, "metavar": "FILE"},
     "packed": {"type": str, "metavar": "auto|make|off|FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
+    "offload_budget": {"type": byte_count, "metavar": "BYTES"},
+    "offload_pinned": {"action": "append", "type": str, "metavar": "NAME"},
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
     "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},

@@ -9,6 +9,7 @@ from oxillama.config.engine import (
     available_cpus,
 )
 from oxillama.config.generation import GenerationFields, GenerationOptions
+from oxillama.config.offload import OffloadPolicy
 from oxillama.config.sampler import SamplerConfig, SamplerFields
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "EngineFields",
     "GenerationFields",
     "GenerationOptions",
+    "OffloadPolicy",
     "SamplerConfig",
     "SamplerFields",
     "SchedulerConfig",

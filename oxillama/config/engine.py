@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
+from oxillama.config.offload import OffloadPolicy
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError
 from oxillama.formats import KV_TYPES, WRITABLE
@@ -51,9 +52,10 @@ INTEGERS: dict[str, tuple[float, float]] = {
     "prefix_cache_bytes": (0, math.inf),
     "prefix_cache_dir_bytes": (0, math.inf),
     "draft_max": (1, 64),
+    "offload_budget": (1, math.inf),
 }
 """Lowest and highest value of the integers of `EngineConfig`."""
-OPTIONAL = ("context_size", "num_threads", "seed", "kv_memory_limit")
+OPTIONAL = ("context_size", "num_threads", "seed", "kv_memory_limit", "offload_budget")
 
 
 def available_cpus() -> int:
@@ -142,6 +144,11 @@ class EngineConfig:
         and for others at the same time. Prompts can be told from what is in it, so it is made for its owner
         alone. None for nowhere.
     prefix_cache_dir_bytes : most bytes of the files in it; those used longest ago go first.
+    offload_budget : most bytes of packed matrices in memory at a time, for a model that is larger than the
+        memory: the rest is read when a layer needs it. The bits are the same. None for no limit.
+    offload_pinned : names of tensors that stay in memory under a budget, with ``*`` and ``?``, as in
+        "blk.0.*". Without a budget all stay.
+    offload_probe : whether a budget shrinks while the system is short of memory.
     scheduler : how requests share the engine.
     trace : file to which the times of steps, layers and requests are written, in Chrome's trace event format,
         which Perfetto shows; a file that is there is replaced. None for no trace.
@@ -172,6 +179,9 @@ class EngineConfig:
     speculate: str | os.PathLike[str] | None = None
     draft_corpus: Texts | tuple[Texts, ...] = ()
     draft_max: int = DRAFT_MAX
+    offload_budget: int | None = None
+    offload_pinned: tuple[str, ...] = ()
+    offload_probe: bool = True
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     trace: str | os.PathLike[str] | None = None
 
@@ -201,8 +211,16 @@ class EngineConfig:
         object.__setattr__(self, "draft_corpus", self.draft_corpora)
         if self.draft_corpora and self.speculate not in (None, "lookup", "auto", "off"):
             raise ConfigError(f"draft_corpus: speculate {os.fspath(self.speculate)} looks nothing up")
+        pinned = checks.texts("offload_pinned", self.offload_pinned, empty=False)
+        object.__setattr__(self, "offload_pinned", pinned)
+        checks.boolean("offload_probe", self.offload_probe)
         checks.instance("sampler", self.sampler, SamplerConfig)
         checks.instance("scheduler", self.scheduler, SchedulerConfig)
+
+    def with_offload(self, policy: OffloadPolicy) -> EngineConfig:
+        """The same options with ``offload_budget`` and ``offload_pinned`` of a policy."""
+        checks.instance("policy", policy, OffloadPolicy)
+        return replace(self, offload_budget=policy.budget, offload_pinned=policy.pinned)
 
     @property
     def draft_corpora(self) -> tuple[Texts, ...]:
@@ -238,5 +256,8 @@ class EngineFields(TypedDict, total=False):
     speculate: str | os.PathLike[str] | None
     draft_corpus: Texts | tuple[Texts, ...]
     draft_max: int
+    offload_budget: int | None
+    offload_pinned: tuple[str, ...]
+    offload_probe: bool
     scheduler: SchedulerConfig
     trace: str | os.PathLike[str] | None

@@ -20,6 +20,7 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.engine.metrics_snapshot import MetricsSnapshot
 from oxillama.engine.prompts import Prompt
 from oxillama.engine.session import KvSnapshot, Session
+from oxillama.offload.pager import LayerPager
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.weights.packer import Progress
 
@@ -57,6 +58,11 @@ class ReferenceNames:
     def metadata(self) -> dict[str, Any]:
         """The model file's metadata."""
         return self.model.file.metadata
+
+    def layer_pager(self) -> LayerPager | None:
+        """What keeps the matrices within ``offload_budget``, with its numbers; None without a budget."""
+        store = self.model.runner.model.store
+        return store if isinstance(store, LayerPager) else None
 
     def metrics_snapshot(self) -> MetricsSnapshot:
         """``metrics.snapshot()``."""

@@ -14,6 +14,8 @@ from oxillama.config import EngineConfig, available_cpus
 from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
+from oxillama.offload.pager import LayerPager
+from oxillama.offload.pressure import MemoryPressureProbe
 from oxillama.weights.loader import Weights
 from oxillama.weights.packed_file import PackedFile
 from oxillama.weights.packed_store import PackedStore
@@ -35,16 +37,43 @@ def load_weights(
 
 
 def panel_store(packed: PackedFile | None, config: EngineConfig) -> Callable[[Packer], PanelStore]:
-    """Where the linear layers of a model get their panels: from its packed file, if it has one."""
+    """Where the linear layers of a model get their panels: from its packed file, if it has one.
+
+    Under a budget, they come and go.
+    """
+    if config.offload_budget is not None:
+        return partial(new_pager, packed, config)
     if packed is None:
         return ResidentStore
     return partial(PackedStore, packed, mapping=config.packed_access == "map")
 
 
+def new_pager(packed: PackedFile | None, config: EngineConfig, packer: Packer) -> LayerPager:
+    """What keeps the packed matrices within the configuration's budget."""
+    assert config.offload_budget is not None
+    # not to be told of every read: one for threads that must not enter OpenMP, and one for the engine's
+    alone, together = (Packer(packer.kernels, n, lambda name, size: None) for n in (1, packer.n_threads))
+    return LayerPager(
+        config.offload_budget,
+        alone.pack,
+        together.pack,
+        config.offload_pinned,
+        MemoryPressureProbe() if config.offload_probe else None,
+        None if packed is None else packed.finder(),
+    )
+
+
 def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:
-    """The model; otherwise each matrix is packed when it is first used."""
+    """The model; otherwise each matrix is packed when it is first used.
+
+    Raises ConfigError if the budget of its pager is too small for it.
+    """
     model = Decoder(spec, weights, context_size)
-    if pack_now:
+    if isinstance(model.store, LayerPager):
+        model.store.arrange(model.groups())
+        if pack_now:
+            model.store.keep(weights.progress)
+    elif pack_now:
         for linear in model.linears():
             linear.pack()
     return model

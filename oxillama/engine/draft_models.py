@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from oxillama.config import EngineConfig
+from oxillama.config import EngineConfig, OffloadPolicy
 from oxillama.config.engine import Texts
 from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter
@@ -70,7 +70,8 @@ class Drafters:
         self._file = file
         self._target = runner
         self._tokenizer = tokenizer
-        self._config = replace(config, tokenizer_path=None, quantize=None, kv_memory_limit=None)
+        resident = config.with_offload(OffloadPolicy.None_)  # drafts that were read would be too slow
+        self._config = replace(resident, tokenizer_path=None, quantize=None, kv_memory_limit=None)
         self._corpus_sources = config.draft_corpora
         self._context_size = context_size
 

@@ -45,8 +45,9 @@ from oxillama.engine.tracing import Traced, Untraced
 from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models import read_spec
+from oxillama.models import Decoder, read_spec
 from oxillama.models.page_groups import PageGroup
+from oxillama.offload.pager import LayerPager
 from oxillama.sampling.random import Xorshift64
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -130,7 +131,7 @@ class LoadedModel(NotCopied):
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)
         if disk is not None:
             self.scheduler.disk = DiskPrefixes(*disk, pool, self.prefix_cache, self.thread.post)
-        gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, matrix_bytes(model))
+        gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, model)
         self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
         self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
         self.readings = Readings(tokenizer)
@@ -300,14 +301,14 @@ class Gauges:
         prefix: PrefixKvCache,
         scheduler: Scheduler,
         adapters: Adapters,
-        n_bytes: int,
+        model: Decoder,
     ) -> None:
         self.pool, self.prefix, self.scheduler, self.adapters = pool, prefix, scheduler, adapters
-        self.matrix_bytes = n_bytes
+        self.model, self.matrix_bytes = model, matrix_bytes(model)
         self.load_seconds = 0.0
 
     def __call__(self) -> dict[str, Any]:
-        pool, prefix, scheduler = self.pool, self.prefix, self.scheduler
+        pool, prefix, scheduler, store = self.pool, self.prefix, self.scheduler, self.model.store
         return {
             "prompt_tokens": prefix.looked_up_tokens,
             "cached_prompt_tokens": prefix.hit_tokens,
@@ -324,7 +325,7 @@ class Gauges:
             "kv_memory_bytes": pool.memory_bytes,
             "adapters": self.adapters.n_loaded,
             "load_seconds": self.load_seconds,
-            "matrix_bytes": self.matrix_bytes,
+            "matrix_bytes": store.resident_bytes if isinstance(store, LayerPager) else self.matrix_bytes,
             "kv_usage": (pool.limit.used - prefix.idle_bytes) / pool.limit.max_bytes,
         }
 

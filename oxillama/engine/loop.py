@@ -57,6 +57,7 @@ class EngineLoop:
         self, runner: Runner, scheduler: Scheduler, metrics: EngineMetrics, *observers: Observer
     ) -> None:
         self.runner = runner
+        self._rest = math.inf  # seconds after which the matrices' memory is looked after again
         self.scheduler = scheduler
         self.metrics = metrics
         self.observers = Observers([metrics, *observers])
@@ -92,6 +93,8 @@ class EngineLoop:
         self._draft()
         began = time.perf_counter()
         batch = self._batch = self._schedule()
+        if not batch.requests:
+            self._rest = self.runner.model.store.rest()
         if batch.requests:
             self._deadline = min(request.deadline for request in batch.requests)
             rows = self._forward(batch)
@@ -116,8 +119,8 @@ class EngineLoop:
         return batch
 
     def time_to_deadline(self) -> float:
-        """Seconds until a request is to end, whether it runs or not; inf if none is."""
-        return self.scheduler.next_deadline() - self.scheduler.clock()
+        """Seconds until a request is to end, whether it runs or not, or the matrices need a look."""
+        return min(self.scheduler.next_deadline() - self.scheduler.clock(), self._rest)
 
     def end_all(self, reason: str, error: Callable[[], BaseException]) -> None:
         """Ends every request, each with an error of its own."""

@@ -74,7 +74,8 @@ class MetricsSnapshot:
     grammar_masks, grammar_seconds : masks of grammars that were asked for, and the time that they took.
     snapshots : of sessions and requests.
     adapters : loaded now.
-    load_seconds : that the model took to load. matrix_bytes : of its matrices, once all are packed.
+    load_seconds : that the model took to load. matrix_bytes : of its matrices, once all are packed;
+        under a budget, of those in memory now.
     """
 
     labels: Mapping[str, str]

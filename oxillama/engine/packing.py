@@ -20,6 +20,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.packed_file import PANELS_VERSION, PackedFacts, PackedFile, write_packed
 from oxillama.weights.packer import Progress, Source
+from oxillama.weights.panels import PanelStore
 
 SUFFIX = ".packed"
 
@@ -217,7 +218,7 @@ def _files(file: ModelFile) -> tuple[tuple[int, int, int, int], ...]:
     return tuple((one.inode, one.size, one.mtime_ns, one.ctime_ns) for one in file.identity)
 
 
-class _Collecting:
+class _Collecting(PanelStore):
     """A `PanelStore` that notes which matrices a model is made of; its layers cannot be applied."""
 
     def __init__(self, matrices: list[tuple[Source, int]]) -> None:
@@ -229,9 +230,3 @@ class _Collecting:
 
     def place(self, linear: Linear) -> NoReturn:
         raise NotImplementedError("the layers of a model that is packed into a file are not applied")
-
-    def begin_pass(self) -> None:
-        """Not called."""
-
-    def end_pass(self) -> None:
-        """Not called."""

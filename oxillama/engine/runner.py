@@ -49,7 +49,7 @@ class Runner:
     def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
         self.pool = pool
-        self.tuner = ThreadTuner(n_threads)
+        self.tuner = ThreadTuner(n_threads, model.store.busy_seconds)
         self._work = model.workspace()
         self._tables = [BlockTables(group) for group in range(len(pool.groups))]
         self._adapted: AdaptedRows | None = None  # of the last pass

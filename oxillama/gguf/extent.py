@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -167,6 +168,12 @@ class Extent:
         self.holder.fill(self.start + start, out)
         self.holder.check()
         return out
+
+    def expect(self) -> None:
+        """Tells the system that the bytes are going to be read, so that it begins; it may ignore that."""
+        if isinstance(self.holder, OpenFile) and hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self.holder.fd, self.start, self.nbytes, os.POSIX_FADV_WILLNEED)
 
     def read_rows(self, ids: np.ndarray, row_bytes: int) -> np.ndarray:
         """Rows of a table: uint8 (n, row_bytes) in new memory. Neighbouring rows are read together.

@@ -18,7 +18,7 @@ from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.errors import LoadError
 from oxillama.models.batch import Batch
 from oxillama.models.classifier import load_classifier
-from oxillama.models.layers.layer import Layer, load_layer
+from oxillama.models.layers.layer import Layer, load_layer, matrix_groups
 from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
@@ -30,6 +30,7 @@ from oxillama.models.spec import Spec
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.models.workspace import Step, Workspace, merge_widths
 from oxillama.weights.embedding import Embedding
+from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import AdaptedRows
@@ -94,6 +95,17 @@ class Decoder:
         found += [self.output] if self.output else []
         heads = [head for head in (self.classifier, self.projection) if head is not None]
         return found + [linear for head in heads for linear in head.linears()]
+
+    def groups(self) -> list[MatrixGroup]:
+        """All linear layers, by layer of the model and in the order of a forward pass."""
+        begin, end = (self.streams.begin_with, self.streams.end_with) if self.streams else ([], [])
+        found = [MatrixGroup("inputs", [*self.inputs.linears(), *begin])]
+        for i, layer in enumerate(self.layers):
+            found += matrix_groups(f"layer {i}", layer)
+        found.append(MatrixGroup("streams", end))
+        found.append(MatrixGroup("output", [self.output] if self.output else []))
+        heads = [head for head in (self.classifier, self.projection) if head is not None]
+        return found + [MatrixGroup("head", head.linears()) for head in heads]
 
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""

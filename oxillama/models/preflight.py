@@ -12,10 +12,12 @@ import numpy as np
 
 from oxillama._kernels import Kernels, best
 from oxillama.config.engine import EngineConfig
-from oxillama.errors import GGUFError, LoadError, TokenizerError
+from oxillama.errors import ConfigError, GGUFError, LoadError, TokenizerError
 from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec, read_spec
+from oxillama.offload.parts import parts_of, pin, sizes_of
+from oxillama.offload.plan import make_plan
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
@@ -32,6 +34,8 @@ class Preflight:
     spec, tokenizer : None where they cannot be read.
     surplus : tensors that the model does not use.
     weight_bytes : memory of the packed matrices.
+    least_budget : bytes of the smallest ``offload_budget``.
+    resident_bytes : of matrices in memory at a time, at most: all, or what the budget allows.
     table_bytes : bytes of the embedding tables, which stay in the file.
     kv_bytes : memory of the keys and values of a token, by KV type.
     kv_context_bytes : of those that a sequence as long as the training context keeps.
@@ -43,6 +47,8 @@ class Preflight:
     tokenizer: TokenizerBridge | None = None
     surplus: tuple[str, ...] = ()
     weight_bytes: int = 0
+    least_budget: int = 0
+    resident_bytes: int = 0
     table_bytes: int = 0
     kv_bytes: dict[str, int] = field(default_factory=dict)
     kv_context_bytes: dict[str, int] = field(default_factory=dict)
@@ -51,6 +57,8 @@ class Preflight:
 
 class UnpackedLinear(Linear):
     """The sizes of a linear layer, which cannot be applied."""
+
+    _panels = None
 
     def __init__(self, sources: list[Source], cols: int) -> None:
         self.sources = sources
@@ -70,8 +78,11 @@ class UnpackedWeights(Weights):
         return UnpackedLinear(sources, cols)
 
 
-def preflight(file: ModelFile) -> Preflight:
-    """Checks an open file. Errors of loading are returned, not raised."""
+def preflight(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...] = ()) -> Preflight:
+    """Checks an open file. Errors of loading are returned, not raised.
+
+    ``budget`` and ``pinned`` are ``offload_budget`` and ``offload_pinned`` of `EngineConfig`.
+    """
     reasons, tokenizer = [], None
     try:
         tokenizer = TokenizerBridge.from_metadata(file.metadata)
@@ -90,6 +101,17 @@ def preflight(file: ModelFile) -> Preflight:
         model = Decoder(spec, weights)
     except (LoadError, GGUFError) as error:
         return Preflight((str(error), *reasons), spec, tokenizer)
+    groups = model.groups()
+    parts = parts_of(groups)
+    resident = weights.packed_bytes
+    try:
+        pin(parts, pinned)
+        sizes = sizes_of(parts, groups)
+        if budget is not None:
+            make_plan(sizes, budget)
+            resident = min(resident, budget)
+    except ConfigError as error:
+        return Preflight((str(error), *reasons), spec, tokenizer)
     page = EngineConfig.page_size
     kv, whole = dict.fromkeys(KV_TYPES, 0), dict.fromkeys(KV_TYPES, 0)
     for name, id in KV_TYPES.items() if spec.attending else ():
@@ -105,6 +127,8 @@ def preflight(file: ModelFile) -> Preflight:
         tokenizer=tokenizer,
         surplus=tuple(weights.unused()),
         weight_bytes=weights.packed_bytes,
+        least_budget=sizes.least,
+        resident_bytes=resident,
         table_bytes=sum(table.table.nbytes for table in model.inputs.tables()),
         kv_bytes=kv,
         kv_context_bytes=whole,

@@ -49,11 +49,14 @@ class Workspace:
         if needed > self.scratch.nbytes:
             self.scratch = aligned_empty(needed)
 
-    def rounds(self, counts: list[int]) -> Iterator[tuple[slice, slice]]:
-        """Splits groups of ``counts`` rows into calls that fit the buffers: slices of groups and of rows."""
+    def rounds(self, counts: list[int], most: int = MAX_GROUPS) -> Iterator[tuple[slice, slice]]:
+        """Splits groups of ``counts`` rows into calls that fit the buffers: slices of groups and of rows.
+
+        No call has more than ``most`` groups.
+        """
         first = start = end = 0
         for i, count in enumerate(counts):
-            if end + count - start > self.n_rows or i - first == MAX_GROUPS:
+            if end + count - start > self.n_rows or i - first == min(most, MAX_GROUPS):
                 yield slice(first, i), slice(start, end)
                 first, start = i, end
             end += count

@@ -94,6 +94,11 @@ class Linear:
         return self._linear
 
     @property
+    def panels(self) -> Panels | None:
+        """What brings the panels; None once they are here for good."""
+        return self._panels
+
+    @property
     def packed(self) -> bool:
         """Whether the panels of all matrices are here for good."""
         return self._panels is None

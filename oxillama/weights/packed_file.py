@@ -57,6 +57,10 @@ THREADED_BYTES = 1 << 20
 """Smallest piece that is hashed with several threads."""
 
 
+Finder = Callable[[Source, int], Extent | None]
+"""Finds the panels of a matrix of so many columns; None where the file does not have them."""
+
+
 class PackedMatrix(NamedTuple):
     """Where the panels of a matrix lie.
 
@@ -195,6 +199,11 @@ class PackedFile:
                     progress(done, self.panels.nbytes)
             if hashed.digest() != digests[DIGEST * i : DIGEST * (i + 1)].tobytes():
                 raise self._damaged(f"{matrix.tensor}, expert {matrix.expert}, matrix {matrix.number}")
+
+    def finder(self) -> Finder:
+        """Finds the panels of matrices, which are to be asked for in the order in which layers ask."""
+        keys = MatrixKeys()
+        return lambda source, cols: self.find(keys.of(source), source, cols)
 
     def close(self) -> None:
         """Closes the file. No other thread may be reading it; what is mapped stays."""

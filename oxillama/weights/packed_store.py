@@ -15,16 +15,16 @@ import numpy as np
 
 from oxillama._kernels.linear import Linear
 from oxillama.gguf.extent import Extent, OpenFile
-from oxillama.weights.packed_file import MatrixKeys, PackedFile
+from oxillama.weights.packed_file import PackedFile
 from oxillama.weights.packer import Packer, Source
-from oxillama.weights.panels import Panels, ResidentPanels
+from oxillama.weights.panels import Panels, PanelStore, ResidentPanels
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
 
 log = logging.getLogger(__name__)
 
 
-class PackedStore:
+class PackedStore(PanelStore):
     """Takes the panels of one model from a packed file.
 
     Parameters
@@ -37,13 +37,13 @@ class PackedStore:
     def __init__(self, packed: PackedFile, packer: Packer, *, mapping: bool = True) -> None:
         self.packed = packed
         self.packer = packer
-        self._keys = MatrixKeys()
+        self._find = packed.finder()
         self._mapped = mapped_file(packed) if mapping else None
         self._lease = Lease(packed.file)
 
     def panels(self, sources: list[Source], cols: int) -> Panels:
         """The panels of a layer: from the file, if it has all of them."""
-        found = [self.packed.find(self._keys.of(source), source, cols) for source in sources]
+        found = [self._find(source, cols) for source in sources]
         extents = [extent for extent in found if extent is not None]
         if len(extents) < len(found):
             return ResidentPanels(self.packer, sources, cols)

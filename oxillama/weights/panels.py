@@ -6,6 +6,8 @@ matrices when the layer is applied. `ResidentStore` packs them at first use and 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -43,11 +45,19 @@ class PanelStore(Protocol):
 
     def begin_pass(self) -> None:
         """Called before linear layers are applied. Raises ModelFileError if a file is not what it was."""
-        ...
+        return
 
     def end_pass(self) -> None:
         """Called afterwards, even if that failed. Raises ModelFileError as `begin_pass`."""
-        ...
+        return
+
+    def rest(self) -> float:
+        """Called when there is nothing to run; the seconds after which to call again."""
+        return math.inf
+
+    def busy_seconds(self) -> float:
+        """A clock for what computing takes: it stands while computing waits for panels."""
+        return time.perf_counter()
 
 
 @contextmanager
@@ -78,7 +88,7 @@ class ResidentPanels:
         return True
 
 
-class ResidentStore:
+class ResidentStore(PanelStore):
     """Packs each matrix once and keeps it in memory."""
 
     def __init__(self, packer: Packer) -> None:
@@ -86,9 +96,3 @@ class ResidentStore:
 
     def panels(self, sources: list[Source], cols: int) -> ResidentPanels:
         return ResidentPanels(self.packer, sources, cols)
-
-    def begin_pass(self) -> None:
-        """Nothing to check: the panels are in memory."""
-
-    def end_pass(self) -> None:
-        """Nothing to check."""

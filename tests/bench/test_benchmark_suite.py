@@ -147,6 +147,21 @@ def test_speculation_refuses_what_it_cannot_measure(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the part needs posix_fadvise and /proc")
+def test_offload_measures_a_budget(model: Path, tmp_path: Path) -> None:
+    report = tmp_path / "offload.json"
+    run = ["offload", "warm", "fits", "peak", "--model", str(model), "--share", "0.9", "--new", "1"]
+    assert main([*run, "--rounds", "1", "--warmup", "0", "--threads", "1", "--json", str(report)]) == 0
+    found = {row["model"]: row for row in json.loads(report.read_text())["results"]}
+    assert list(found) == ["tiny warm", "tiny fits", "tiny"]
+    assert all(value > 0 for row in found.values() for each in row["samples"].values() for value in each)
+
+
+@pytest.mark.parametrize("flags", [["hot"], ["warm", "--share", "1"], ["warm", "--share", "0"]])
+def test_offload_refuses_what_it_cannot_measure(flags: list[str], model: Path) -> None:
+    assert main(["offload", *flags, "--model", str(model)]) == 2
+
+
 def test_copying_work_copies_most_of_its_prompt() -> None:
     for work in copying_work(48, 1000):
         assert len(work.text) == 48

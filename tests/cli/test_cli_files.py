@@ -89,6 +89,8 @@ def test_info_as_json(model: Path) -> None:
         },
         "memory": {
             "weights": facts["memory"]["weights"],
+            "resident": facts["memory"]["weights"],
+            "least_budget": 122880,
             "tables": 4 * 64 * tensors[0]["shape"][1],
             "kv_per_token": {"f32": 512, "f16": 256, "bf16": 256, "q8_0": 272},
             "context": 4096,

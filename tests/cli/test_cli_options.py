@@ -37,6 +37,8 @@ def other_value(cls: type, name: str) -> Any:
         "choices": ("x",),
         "stop": ("x",),
         "adapters": (("a=b.gguf", 0.5),),
+        "offload_pinned": ("output.weight",),
+        "offload_budget": 4096,
         "packed": "make",
         "packed_access": "read",
         "speculate": "lookup",
@@ -78,7 +80,7 @@ READ = ("grammar", "json_schema")  # from files
 def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str) -> None:
     value = other_value(cls, name)
     prompt = ["-p", "x"] if verb == "run" else []
-    flag = f"--{name.replace('_', '-')}"
+    flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
     args = build_parser().parse_args([verb, "m", *prompt, flag, *texts_of(value)])
     config = options.engine_config(args, "m")
     made: Any = {EngineConfig: config, SamplerConfig: config.sampler}.get(cls)
@@ -181,6 +183,29 @@ def test_grammars_and_schemas_are_read_from_files(name: str, tmp_path: Path) -> 
     assert getattr(options.sampler_config(args), name) == '{"type": "number"}'
     with pytest.raises(ConfigError, match=name):
         options.sampler_config(build_parser().parse_args([*flags, str(tmp_path / "none")]))
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        ("4096", 4096),
+        ("10k", 10 << 10),
+        ("512M", 512 << 20),
+        ("1.5G", 3 << 29),
+        ("2GiB", 2 << 30),
+        ("1TB", 1 << 40),
+    ],
+)
+def test_bytes(text: str, n_bytes: int) -> None:
+    args = build_parser().parse_args(["run", "m", "-p", "x", "--offload-budget", text])
+    assert options.engine_config(args, "m").offload_budget == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "1.5.1", "50%", "1 G", "1e9"])
+def test_bytes_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["run", "m", "-p", "x", f"--offload-budget={text}"])
+    assert f"expected bytes, as 4096, 512M or 1.5G, got {text!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["5", "+1", "5+", "5+x", "a+1", "5 1"])

@@ -14,6 +14,7 @@ from oxillama.models.layers.feed_forward import FeedForward, load_feed_forward
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.spec import Experts, Spec
 from oxillama.models.workspace import Step, merge_widths
+from oxillama.weights.groups import Experts as ExpertMatrices
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.loader import Weights
 
@@ -61,11 +62,13 @@ class MixtureOfExperts:
         self.shared_gate = shared_gate
         self.scale = scale
         self.n_embd = router.cols
+        members = [[*pair] for pair in zip(first.members, down.members)]
+        self.experts = ExpertMatrices(members, sizes.n_used)
 
     def linears(self) -> list[Linear]:
         shared = [*self.shared.linears()] if self.shared else []
         gate = [self.shared_gate] if self.shared_gate else []
-        experts = [m for pair in zip(self.first.members, self.down.members) for m in pair]
+        experts = [linear for members in self.experts.members for linear in members]
         return [self.router, *(self.latent or ()), *experts, *shared, *gate]
 
     def widths(self) -> dict[str, int]:
@@ -92,9 +95,14 @@ class MixtureOfExperts:
             )
             self.latent[0].apply(h, read, step)
             written[:] = 0
-        for some, taken in step.work.rounds(counts.tolist()):
-            args = numbers[some].tolist(), counts[some], read, rows[taken], factors[taken], written
-            self._run_experts(*args, step)
+        pages = self.experts.pages
+        most = len(numbers) if pages is None else pages.most(len(numbers))
+        rounds = list(step.work.rounds(counts.tolist(), most))
+        for i, (some, taken) in enumerate(rounds):
+            used = numbers[some].tolist()
+            if pages is not None:
+                pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
+            self._run_experts(used, counts[some], read, rows[taken], factors[taken], written, step)
         if self.latent is not None:
             self.latent[1].apply(written, out, step, True)
         if self.shared is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
 from oxillama.models.layers.delta import GatedDelta, KimiDelta
-from oxillama.models.layers.experts import DenseAndExperts, load_experts
+from oxillama.models.layers.experts import DenseAndExperts, MixtureOfExperts, load_experts
 from oxillama.models.layers.feed_forward import load_feed_forward
 from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.layer_input import LayerInput
@@ -21,6 +21,7 @@ from oxillama.models.layers.ssm import AttentionBesideMamba2, Mamba, Mamba2, Pla
 from oxillama.models.layers.streams import StreamedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step, merge_widths
+from oxillama.weights.groups import MatrixGroup
 from oxillama.weights.linear import Linear
 from oxillama.weights.loader import Weights
 
@@ -139,6 +140,15 @@ class Layer:
             if block is self.mixer and self.second_post_norm is not None:
                 x += given
                 self.second_post_norm.apply(x, x, step.n_threads)
+
+
+def matrix_groups(name: str, layer: Layer | StreamedLayer) -> list[MatrixGroup]:
+    """The linear layers of a layer: those that every pass uses, and the experts apart from them."""
+    blocks = [block.experts if isinstance(block, DenseAndExperts) else block for block in layer.blocks()]
+    experts = [block.experts for block in blocks if isinstance(block, MixtureOfExperts)]
+    members = {linear for each in experts for member in each.members for linear in member}
+    used = [linear for linear in layer.linears() if linear not in members]
+    return [MatrixGroup(name, used), *(MatrixGroup(name, [], each) for each in experts)]
 
 
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {

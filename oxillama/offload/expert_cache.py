@@ -1,0 +1,65 @@
+"""Which experts stay in memory: those that are chosen most.
+
+The generalized clock (Smith, "Sequentiality and prefetching in database systems", 1978): experts stand in a
+circle, each with a count of its uses. Who needs memory goes round: a count above zero loses one, an expert
+whose count is zero leaves. So those that tokens are often routed to stay, and old uses are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+
+from oxillama.offload.parts import Part
+
+MOST_USES = 15
+"""A count goes no higher: an expert that was hot once leaves after so many rounds."""
+
+
+class ExpertCache:
+    """The circle of the experts in memory.
+
+    Attributes
+    ----------
+    nbytes : of their memory.
+    limit : most bytes.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.limit = 0
+        self._circle: deque[Part] = deque()
+
+    def __len__(self) -> int:
+        return len(self._circle)
+
+    def add(self, part: Part) -> None:
+        """An expert has memory now."""
+        self._circle.append(part)
+        self.nbytes += part.nbytes
+
+    def remove(self, part: Part) -> None:
+        """An expert has lost its memory."""
+        self._circle.remove(part)
+        self.nbytes -= part.nbytes
+
+    def count(self, part: Part) -> None:
+        """An expert is used."""
+        part.uses = min(part.uses + 1, MOST_USES)
+
+    def victim(self, held: Container[Part]) -> Part | None:
+        """The expert that leaves, which is removed; None if all are ``held``."""
+        n_held = 0
+        while n_held < len(self._circle):
+            part = self._circle[0]
+            if part in held:
+                n_held += 1
+            elif part.uses:
+                part.uses -= 1
+                n_held = 0
+            else:
+                self._circle.popleft()
+                self.nbytes -= part.nbytes
+                return part
+            self._circle.rotate(-1)
+        return None
