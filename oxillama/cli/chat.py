@@ -15,6 +15,7 @@ from oxillama.cli.console import read_text, say
 from oxillama.cli.conversation import Conversation, Message
 from oxillama.cli.generate import load_engine, show
 from oxillama.cli.message_input import MessageInput
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.sessions import KeptSession, add_session_option
 from oxillama.cli.tools import MAX_STEPS, ToolBox, add_tool_options
 from oxillama.cli.verify import add_receipt_option, receipt_wanted, write_receipt
@@ -42,7 +43,7 @@ def add_commands(commands: Any) -> None:
         description="Talks to a model in the chat template of its file. A line is a message, or a command: "
         f"{HINT}.",
     )
-    chat.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(chat)
     chat.add_argument("--system", metavar="TEXT", help="system message")
     chat.add_argument(
         *("--chat-template", "--template"),
@@ -62,7 +63,7 @@ def add_commands(commands: Any) -> None:
 
 def run_chat(args: argparse.Namespace) -> int:
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
-    engine = load_engine(options.engine_config(args, args.model), args)
+    engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)
     tokenizer = chat_tokenizer(engine, args.template)
     if args.tools is None and (args.run_tools or args.tool_choice is not None):
         raise ConfigError("--tools: expected tools, got none for --run-tools or --tool-choice")

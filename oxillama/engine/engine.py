@@ -26,6 +26,7 @@ from oxillama.engine.loading import LoadedModel
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.plain import Stages
+from oxillama.engine.pretrained import Pretrained
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.request import TextRequest
 from oxillama.engine.resuming import Resuming
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
 
 
-class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, NotCopied):
+class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,
@@ -526,6 +527,7 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, NotCopied):
         return self.model.adapters.stack
 
     def __dir__(self) -> list[str]:
-        """Without the reference's other names for the same."""
+        """Without the reference's other names for the same, and without constructors."""
         aliases = {name for name in vars(ReferenceNames) if not name.startswith("_")}
+        aliases |= {"from_gguf", "from_pretrained"}
         return [name for name in super().__dir__() if name not in aliases]
