@@ -82,7 +82,7 @@ def check_installed() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        wanted = "the packages of the server (pip install 'oxillama[server]')"
+        wanted = "the packages of the server (pip install '.[server]')"
         raise ConfigError(f"serve: expected {wanted}, got none of {error.name}") from error
 
 

@@ -17,7 +17,7 @@ def library() -> Any:
         import huggingface_hub.constants
         import huggingface_hub.errors
     except ImportError as error:
-        wanted = "the package huggingface_hub (pip install 'oxillama[hub]')"
+        wanted = "the package huggingface_hub (pip install '.[hub]')"
         raise ConfigError(f"models by name: expected {wanted}, got none") from error
     return huggingface_hub
 

@@ -119,7 +119,5 @@ def test_the_packages_are_missing(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert main(["serve"]) == 2
-    wanted = (
-        "serve: expected the packages of the server (pip install 'oxillama[server]'), got none of uvicorn"
-    )
+    wanted = "serve: expected the packages of the server (pip install '.[server]'), got none of uvicorn"
     assert wanted in capsys.readouterr().err
