@@ -51,9 +51,9 @@ def check_fields(owner: str, facts: object) -> None:
                 expected = ", ".join(map(repr, words))
                 raise ValueError(f"{owner}.{name}: expected one of {expected}, got {value!r}")
         elif get_origin(kind) is tuple:
-            part = words[0]
+            part = get_origin(words[0]) or words[0]
             if not isinstance(value, tuple) or not all(isinstance(each, part) for each in value):
-                expected = "strings" if part is str else part.__name__
+                expected = {str: "strings", tuple: "pairs of strings"}.get(part, part.__name__)
                 raise ValueError(f"{owner}.{name}: expected a tuple of {expected}, got {value!r}")
         elif not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             expected = getattr(kind, "__name__", str(kind))
@@ -187,6 +187,8 @@ class Family:
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
+    indexed : a selector chooses the positions that a query attends to, where more are visible than the file's
+        number (DeepSeek-V3.2, 2025). Contexts up to that number are supported, in which it chooses all.
     mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), "attention+mamba2" (the
         sum of both for the same input), or a recurrent one.
     recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
@@ -205,6 +207,7 @@ class Family:
         where ``attn_q`` has the rows of a head's query and then those of its gate (Qiu et al., "Gated
         Attention", 2025); "" for none.
     attn_gate_optional : those gates are there if the file has them.
+    relative_bias : scores have a learned bias by the distance of the positions, as in T5.
     alibi_bias : largest slope exponent of attention with linear biases, 0 without.
     window, window_period : default window, and n where one layer of n has none (0: all layers have it).
     full_layer : which layer of n that is, the "last" or the "first".
@@ -229,6 +232,8 @@ class Family:
     classifier : head of rerankers, where the file has one: "" none, "cls" (dense layer, tanh and projection
         of the first token's hidden state), "last" (projection of the last token's, then softmax).
     projections : matrices that files may have for pooled hidden states, one after the other.
+    block_prefix : before the names of a layer's tensors: "enc." for "enc.blk.0.attn_q.weight".
+    renamed : pairs of a tensor's usual name and that of the family's files.
     unadapted : matrices that LoRA adapters do not change, because llama.cpp multiplies them without adapters.
 
     Raises
@@ -262,6 +267,7 @@ class Family:
     ffn_post_norm: tuple[str, ...] = ()
     embd_norm: bool = False
     output_norm: str = "output_norm"
+    indexed: bool = False
     mixer: Mixer = "attention"
     recurrent_mixer: Literal["", RecurrentMixer] = ""
     feed_forward: Literal["", FeedForwardKind] = "dense"
@@ -273,6 +279,7 @@ class Family:
     v_norm: bool = False
     attn_gate: Literal["", "head", "elements", "query"] = ""
     attn_gate_optional: bool = False
+    relative_bias: bool = False
     alibi_bias: float = 0.0
     window: int = 0
     window_period: int = 0
@@ -296,6 +303,8 @@ class Family:
     output: Literal["auto", "own", "tied", "none"] = "auto"
     classifier: Literal["", "cls", "last"] = ""
     projections: tuple[str, ...] = ()
+    block_prefix: str = ""
+    renamed: tuple[tuple[str, str], ...] = ()
     unadapted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from oxillama.models.rope import Rope, read_rope, refuse_base_1
 from oxillama.models.spec import Experts, LayerSpec, Spec
 
 MAX_EXPERTS = MAX_LABELS = 1024
+MAX_BUCKETS = 256
 GATINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_after_topk"}  # expert_gating_func, by llama.cpp's numbers
 POOLINGS = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}  # pooling_type, by llama.cpp's numbers
 
@@ -68,6 +69,8 @@ def read_spec(file: ModelFile) -> Spec:
         final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
         clamp=read.amount("attention.clamp_kqv"),
         alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
+        most_context=read.size("attention.indexer.top_k") if family.indexed else 0,
+        relative_buckets=read_buckets(read) if family.relative_bias else 0,
         layer_width=read.size("embedding_length_per_layer_input", least=0) if family.per_layer_input else 0,
         embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),
         residual_scale=read.factor("residual_scale"),
@@ -287,6 +290,15 @@ def read_logit_scale(read: Reader, family: Family) -> float:
     """The factor of logits."""
     scale = read.factor("logit_scale")
     return 1.0 / scale if family.logit_scale == "divides" else scale
+
+
+def read_buckets(read: Reader) -> int:
+    """Buckets of distances, half of them for keys behind the query."""
+    key = "attention.relative_buckets_count"
+    n = read.size(key)
+    if n % 4 or not 8 <= n <= MAX_BUCKETS:
+        raise LoadError(f"{read.prefix}.{key}: expected a multiple of 4 from 8 to {MAX_BUCKETS}, got {n}")
+    return n
 
 
 def read_pooling(read: Reader) -> str:

@@ -145,10 +145,12 @@ class Spec:
     ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
     context_length : tokens of the training context.
+    most_context : tokens of the longest context that is supported; 0 for no such limit.
     score_scale : factor of attention scores.
     soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
     clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
     alibi_bias : largest slope exponent of linear biases, 0 without.
+    relative_buckets : distances that have a learned bias of their own, 0 without such biases.
     embedding_scale, residual_scale, value_scale, logit_scale : factors of embeddings, of the blocks' outputs,
         of attended values, of logits.
     temperature, experts, latent, recurrent : None where the model has none.
@@ -169,11 +171,13 @@ class Spec:
     norm_eps: float
     context_length: int
     score_scale: float
+    most_context: int = 0
     layer_width: int = 0
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
     clamp: float = 0.0
     alibi_bias: float = 0.0
+    relative_buckets: int = 0
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     value_scale: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from oxillama.weights.embedding import Embedding
 from oxillama.weights.file_types import FLOATS, fitting, is_quantized
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
+from oxillama.weights.panels import PanelStore, ResidentStore
 
 
 class Weights:
@@ -32,6 +33,7 @@ class Weights:
         the rows. None: never.
     compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
         to that format and multiply in float32. Float matrices are always multiplied in float32.
+    store : where linear layers get their packed matrices from; called with what packs.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
     without kernels.
@@ -45,6 +47,7 @@ class Weights:
         progress: Progress | None = None,
         quantize: Format | None = None,
         compute: str = "int8",
+        store: Callable[[Packer], PanelStore] = ResidentStore,
     ) -> None:
         self.file = file
         self.kernels = kernels
@@ -53,18 +56,34 @@ class Weights:
         self.compute = compute
         self.taken: set[str] = set()
         self.ignored: set[str] = set()
+        self.prefix = ""
+        self.renamed: dict[str, str] = {}
         self.packer = Packer(kernels, n_threads, self.progress)
+        self.store = store(self.packer)
 
     def ignore(self, names: Iterable[str]) -> None:
         """From now on these tensors are not there: `has` denies them, and `unused` does not list them."""
         self.ignored.update(names)
 
+    def name_layers(self, prefix: str, renamed: Mapping[str, str]) -> None:
+        """How the file names tensors of layers from now on: with ``prefix`` before "blk.", and some words
+        behind the layer's number ``renamed``."""
+        self.prefix, self.renamed = prefix, dict(renamed)
+
+    def stored(self, name: str) -> str:
+        """The file's name of a tensor."""
+        if not name.startswith("blk.") or not (self.prefix or self.renamed):
+            return name
+        block, number, part, *rest = name.split(".")
+        return self.prefix + ".".join([block, number, self.renamed.get(part, part), *rest])
+
     def has(self, name: str) -> bool:
+        name = self.stored(name)
         return name in self.file.tensors and name not in self.ignored
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor in GGUF order (columns first), () for a tensor the file does not have."""
-        return self.file.tensors[name].shape if self.has(name) else ()
+        return self.file.tensors[self.stored(name)].shape if self.has(name) else ()
 
     def unused(self) -> list[str]:
         """Tensors of the file that were never taken."""
@@ -74,7 +93,8 @@ class Weights:
     def _take(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         """The directory entry of a tensor, whose shape must be ``shape`` (GGUF order: columns first)."""
         if not self.has(name):
-            raise LoadError(f"{name}: expected a tensor of shape {shape}, got none")
+            raise LoadError(f"{self.stored(name)}: expected a tensor of shape {shape}, got none")
+        name = self.stored(name)
         info = self.file.tensors[name]
         if info.shape != shape:
             raise LoadError(f"{name}: expected shape {shape}, got {info.shape}")
@@ -151,7 +171,7 @@ class Weights:
         return self._linear(sources, cols, bias)
 
     def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
-        return Linear(self.packer, sources, cols, bias)
+        return Linear(self.kernels, self.store.panels(sources, cols), sources, cols, bias)
 
     def _refuse_scale(self, name: str) -> None:
         """Raises LoadError if the file has a scale for a whole matrix."""

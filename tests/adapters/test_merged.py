@@ -20,7 +20,7 @@ RANK, ALPHA, SCALE = 3, 6.0, 0.7
 Applied = tuple[LoadedLora, float, int]
 UNADAPTED = re.compile(
     r".*norm.*|position_embd|token_types|.*conv1d?(_[qkv])?|.*shortconv\.conv|.*ssm_(a|d|dt_norm)|.*lerp.*|.*time_mix_(w2|first|"
-    r"decay|w0|a0|v0|g0|k_k|k_a|r_k|ln.*)|.*attn_(k|v)_b|cls.*|.*rope.*|.*sinks|.*exp_probs_b|.*scales|.*\.bias"
+    r"decay|w0|a0|v0|g0|k_k|k_a|r_k|ln.*)|.*attn_(k|v)_b|cls.*|.*rope.*|.*sinks|.*attn_rel_b|.*exp_probs_b|.*scales|.*\.bias"
 )
 """Tensors of two and more dimensions that no product with a matrix uses."""
 

@@ -356,6 +356,7 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
         ({"softcap": np.inf}, "softcap: expected"),
         ({"sinks": np.zeros(3, np.float32)}, "sinks: expected at least 4 elements, got 3"),
         ({"slopes": np.zeros(3, np.float32)}, "slopes: expected at least 4 elements, got 3"),
+        ({"biases": np.zeros((4, 6), np.float32)}, "biases: expected an odd number of distances, got 6"),
     ]
     for option, text in options:
         with pytest.raises(ValueError, match=text):

@@ -28,9 +28,12 @@ VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever 
     "altup.active_idx": ("u32", 0),
     "altup.num_inputs": ("u32", 4),
     "attention.clamp_kqv": ("f32", 0.1),
+    "attention.indexer.head_count": ("u32", 4),
+    "attention.indexer.top_k": ("u32", 300),
     "attention.key_length_swa": ("u32", 6),
     "attention.max_alibi_bias": ("f32", 3.0),
     "attention.output_scale": ("f32", 0.7),
+    "attention.relative_buckets_count": ("u32", 12),
     "attention.rope_pattern": ("u32", 0),
     "attention.scale": ("f32", 0.7),
     "attention.shared_kv_layers": ("u32", 1),
@@ -85,6 +88,8 @@ WITHOUT_EFFECT = {
     ("stablelm", "use_parallel_residual"),
     ("grok", "router_logit_softcapping"),
     ("ernie4_5-moe", "interleave_moe_layer_step"),
+    ("deepseek32", "attention.indexer.head_count"),
+    ("glm-dsa", "attention.indexer.head_count"),
     ("gemma3n", "altup.active_idx"),
     ("gemma3n", "altup.num_inputs"),
 }
@@ -93,18 +98,21 @@ WITHOUT_EFFECT = {
 SHARED = {"expert_count": ("u32", 4), "expert_used_count": ("u32", 2)}
 RATE = {"attention.temperature_scale": ("f32", 0.5), "attention.temperature_length": ("u32", 9)}
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {  # what an option acts on
-    ("deepseek2", "attention.temperature_length"): RATE,
-    ("deepseek2", "attention.temperature_scale"): RATE,
-    ("deepseek2", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
+    **{
+        (name, key): keys
+        for name in ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+        for key, keys in (
+            ("attention.temperature_length", RATE),
+            ("attention.temperature_scale", RATE),
+            ("rope.scaling.yarn_log_multiplier", zoo.YARN),
+        )
+    },
     ("gemma3n", "attention.shared_kv_layers"): {
         "attention.sliding_window_pattern": ("[bool]", [True, False, True, True, False])
     },
     ("granite", "expert_shared_feed_forward_length"): SHARED,
     ("granitehybrid", "expert_shared_feed_forward_length"): SHARED,
     ("llama", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
-    ("mistral4", "attention.temperature_length"): RATE,
-    ("mistral4", "attention.temperature_scale"): RATE,
-    ("mistral4", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
     ("mistral3", "rope.scaling.yarn_log_multiplier"): zoo.YARN,
     ("olmo2", "attention.sliding_window_pattern"): {"attention.sliding_window": ("u32", 6)},
     ("phi3", "attention.sliding_window"): {"attention.sliding_window_pattern": ("[bool]", [True, False])},

@@ -304,10 +304,12 @@ def test_every_tensor_is_used_and_checked(name: str) -> None:
     """None is a surplus, and none may have another width."""
     model = EVERY[name]
     file = ModelFile.open(model.file())
-    weights = Weights(file, load(PRESENT[0]), 1)
-    Decoder(read_spec(file), weights)
+    weights, spec = Weights(file, load(PRESENT[0]), 1), read_spec(file)
+    Decoder(spec, weights)
     assert weights.unused() == []
     for tensor, values in model.tensors().items():
+        if tensor in spec.ignored:
+            continue
         if tensor.startswith("blk.") and not tensor.startswith(f"blk.{model.n_layers - 1}."):
             continue
         wider = np.concatenate([values, values], axis=-1)
@@ -365,3 +367,16 @@ def test_experts_and_latent_sizes_that_cannot_be(keys: dict[str, int], text: str
     changed = replace(model, keys={key: ("u32", value) for key, value in keys.items()})
     with pytest.raises(LoadError, match=text):
         load_model(changed.file())
+
+
+def test_a_context_that_a_selector_chooses_from_is_refused() -> None:
+    """Up to its number of positions it chooses all of them."""
+    model = zoo.MODELS["glm-dsa"]
+    short = replace(model, keys={**model.keys, "attention.indexer.top_k": ("u32", 40)})
+    with pytest.raises(
+        LoadError, match=r"glm-dsa\.attention\.indexer\.top_k: .* at most 40 tokens, .*, got 256"
+    ):
+        Running(short.file())
+    tokens = tokens_of(40, zoo.VOCAB)
+    found = Running(short.file(), context=40).logits(tokens)
+    assert same_bits(found, Running(model.file()).logits(tokens))

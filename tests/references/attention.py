@@ -41,6 +41,7 @@ def attend(
     softcap: float = 0.0,
     sinks: np.ndarray | None = None,
     slopes: np.ndarray | None = None,
+    biases: np.ndarray | None = None,
 ) -> np.ndarray:
     """One sequence.
 
@@ -54,6 +55,7 @@ def attend(
     softcap : scores become softcap * tanh(score / softcap)
     sinks : (heads,), one more score, without a value
     slopes : (heads,), scores lose slope * |i - j|
+    biases : (heads, 2 reach + 1), scores gain that of j - i, or of the nearest distance that has one
 
     Returns
     -------
@@ -75,6 +77,9 @@ def attend(
             scores = softcap * np.tanh(scores / softcap)
         if slopes is not None:
             scores -= np.asarray(slopes, np.float64)[:, None] * np.abs(i - j)
+        if biases is not None:
+            reach = biases.shape[1] // 2
+            scores += np.asarray(biases, np.float64)[:, reach + np.clip(j - i, -reach, reach)]
         most = scores.max(axis=1, keepdims=True)
         if sinks is not None:
             most = np.maximum(most, np.asarray(sinks, np.float64)[:, None])

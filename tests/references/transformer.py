@@ -17,6 +17,8 @@ from tests.references import recurrent, routing, vector
 from tests.references import rope as rope_reference
 from tests.support.zoo import Model
 
+LIKE_DEEPSEEK2 = ("deepseek2", "deepseek32", "glm-dsa", "mistral4")
+
 
 class Reference:
     """A model's weights and metadata, and its forward pass."""
@@ -33,6 +35,9 @@ class Reference:
         self.n_layers = model.n_layers
         for name in [name for name in self.w if name.endswith("_norm")]:  # some have no suffix
             self.w[f"{name}.weight"] = self.w[name]
+        if self.name == "t5encoder":
+            names = {name: name.removeprefix("enc.") if ".blk." in name else name for name in self.w}
+            self.w = {names[n].replace("attn_o.", "attn_output."): values for n, values in self.w.items()}
         self.given = np.zeros(())  # the input of a layer, which a router may read
         self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # keys and values of layers
         self.own = np.zeros(())  # embeddings of layers
@@ -68,7 +73,8 @@ class Reference:
         elif self.facts.activation == "xielu":
             fed = self.xielu(int(block.split(".")[1]), up)
         else:
-            fed = vector.activate(self.facts.activation, up)
+            ungated = "relu" if self.name == "t5encoder" else self.facts.activation
+            fed = vector.activate(ungated, up)
         return self.linear(down, fed.astype(np.float64) / self.w.get(f"{block}.ffn.act.scales", 1.0))
 
     def gated(self, block: str, gate: np.ndarray, up: np.ndarray, key: str) -> np.ndarray:
@@ -223,7 +229,7 @@ class Reference:
             return turning, magnitude if self.name == "gemma3" else 1.0
         if kind == "yarn":
             m = self.get("rope.scaling.yarn_log_multiplier", 0.0)
-            if self.name in ("deepseek2", "mistral4"):
+            if self.name in LIKE_DEEPSEEK2:
                 gain = 1.0 if m else 1 + 0.1 * math.log(s)
             else:
                 gain = (1 + 0.1 * math.log(s)) / (1 + 0.1 * m * math.log(s))
@@ -268,14 +274,14 @@ class Reference:
         sections = (
             () if self.name.startswith(("qwen3vl", "qwen35")) else self.get("rope.dimension_sections", ())
         )
-        return () if self.name == "glm4" and not all(sections[:2]) else sections
+        return () if self.name in ("glm4", "glm4moe") and not all(sections[:2]) else sections
 
     def temperature(self, i: int, n: int) -> np.ndarray:
         """(n, 1, 1): what queries are multiplied by."""
         rate, length, offset = self.get("attention.temperature_scale", 0.0), 1, 0
         if self.name == "mistral3":
             length = self.get("rope.scaling.original_context_length", self.model.context)
-        elif self.name in ("deepseek2", "mistral4"):
+        elif self.name in LIKE_DEEPSEEK2:
             length = self.get("attention.temperature_length", 1)
         elif self.name == "llama4" and self.get("attention.sliding_window", 1) and self.rotation(i) is None:
             rate, length, offset = 0.1, 8192, 1
@@ -287,11 +293,10 @@ class Reference:
             return self.get("attention.output_scale", 0.08838834764831845)
         if (self.name, self.n_layers) in (("gemma2", 46), ("gemma3", 62)):
             return (self.model.n_embd // self.model.n_heads) ** -0.5
+        if self.name == "t5encoder":
+            return 1.0
         scale = self.get("attention.scale", 0.0) or key_dim**-0.5
-        if self.name in (
-            "deepseek2",
-            "mistral4",
-        ):  # the multiplier stands in for YaRN's own gain, and joins any other
+        if self.name in LIKE_DEEPSEEK2:  # the multiplier stands in for YaRN's gain, and joins any other
             s, m = self.get("rope.scaling.factor", 1.0), self.get("rope.scaling.yarn_log_multiplier", 0.0)
             own = 0.0 if m and self.get("rope.scaling.type", "") == "yarn" else 0.1
             scale *= ((1 + m * math.log(s)) * (1 + own * math.log(s))) ** 2
@@ -319,6 +324,8 @@ class Reference:
         for h in range(heads):
             scores = q[:, h] @ k[:, h // group].T * scale
             scores = cap * np.tanh(scores / cap) if cap else scores
+            if self.name == "t5encoder":
+                scores = scores + self.relative_bias(i, h, n)
             if bias:
                 two = 2 ** int(math.log2(heads))
                 exponent = bias * (h + 1) / two if h < two else bias * (2 * (h - two) + 1) / (2 * two)
@@ -329,6 +336,22 @@ class Reference:
                 total = total + np.exp(self.w[f"blk.{i}.attn_sinks.weight"][h])
             out.append(powers / total @ v[:, h // group])
         return np.concatenate(out, axis=1)
+
+    def relative_bias(self, i: int, h: int, n: int) -> np.ndarray:
+        """(n, n): what T5 adds to the scores of head h, by the distance of key and query."""
+        stored = f"blk.{i}.attn_rel_b.weight"
+        table = self.w[stored if stored in self.w else "blk.0.attn_rel_b.weight"][:, h]
+        half = len(table) // 2
+        exact, found = half // 2, np.zeros((n, n))
+        for query in range(n):
+            for key in range(n):
+                d = abs(key - query)
+                bucket = d
+                if d >= exact:
+                    ratio = math.log(d / exact) / math.log(128 / exact)
+                    bucket = min(half - 1, exact + math.floor(round(ratio * (half - exact), 9)))
+                found[query, key] = table[bucket + (half if key > query else 0)]
+        return found
 
     def mixer(self, i: int, h: np.ndarray) -> np.ndarray:
         """The mixer of layer i."""

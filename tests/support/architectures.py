@@ -111,6 +111,11 @@ STATED = WIDTH | {
 SIGMOID = {"expert_gating_func": ("u32", 2)}
 SHARED_WIDTH = {"expert_shared_feed_forward_length": ("u32", 20)}
 WINDOWED = WINDOW | {"attention.sliding_window_pattern": ("[bool]", "=alternating")}
+INDEXER = {
+    "attention.indexer.head_count": ("u32", 2),
+    "attention.indexer.key_length": ("u32", 64),
+    "attention.indexer.top_k": ("u32", "=context"),
+}
 EPSILON = {"attention.layer_norm_epsilon": ("f32", 0.1)}
 NEMOTRON: dict[str, Any] = {"rope": "none", "activation": "relu_squared"}
 LATENT = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 3}
@@ -656,6 +661,33 @@ ARCHITECTURES: dict[str, Architecture] = {
         plain_windows=True,
         embedding_scale=0,
         encoder=True,
+    ),
+    "t5encoder": arch(
+        DENSE,
+        beside="n:enc.output_norm",
+        sizes={"n_kv_heads": 4},
+        keys={
+            "attention.relative_buckets_count": ("u32", 16),
+            "attention.key_length": ("u32", "=key_dim"),
+            "attention.value_length": ("u32", "=value_dim"),
+        },
+        rope="none",
+        activation="gelu",
+        last_norm="enc.output_norm",
+        encoder=True,
+    ),
+    "deepseek32": arch(
+        "n:attn_norm mla indexer n:ffn_norm shexp dense probs",
+        keys=STATED | SIGMOID | INDEXER,
+        optional=("indexer",),
+        sizes=LATENT,
+    ),
+    "glm-dsa": arch(
+        "n:attn_norm mla indexer n:ffn_norm shexp dense probs",
+        keys=STATED | INDEXER,
+        optional=("indexer",),
+        sizes=LATENT,
+        gating="sigmoid",
     ),
     # more
     "gemma4": arch(

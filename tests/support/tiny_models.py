@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,8 @@ from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Packer
+from oxillama.weights.panels import PanelStore, ResidentStore
 from tests.references import formats as reference_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter
@@ -189,10 +192,12 @@ class Running:
         max_pages: int | None = None,
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
+        store: Callable[[Packer], PanelStore] = ResidentStore,
+        context: int | None = None,
     ) -> None:
         file = ModelFile.open(data)
-        self.weights = Weights(file, load(target), n_threads, compute=compute)
-        self.model = Decoder(read_spec(file), self.weights)
+        self.weights = Weights(file, load(target), n_threads, compute=compute, store=store)
+        self.model = Decoder(read_spec(file), self.weights, context)
         limit = (
             None if max_pages is None else max_pages * cache_pool(self.model, kv_type, page_size).page_stride
         )

@@ -411,6 +411,11 @@ class Model:
                 add(name, VOCAB, d, bias=bias)
         for i in range(self.n_layers):
             self._add_layer(f"blk.{i}", i, metadata, add, made, rng)
+        if self.architecture == "t5encoder":
+            buckets = metadata["attention.relative_buckets_count"][1]
+            add("blk.0.attn_rel_b", buckets, self.n_heads)
+            names = {n: f"enc.{n.replace('attn_output', 'attn_o')}" if n[:4] == "blk." else n for n in made}
+            return {names[name]: values for name, values in made.items()}
         return made
 
     def _add_layer(
@@ -530,6 +535,12 @@ class Model:
                     add(f"{block}.ffn_{part}_shexp", *shape)
             elif name == "shgate":
                 made[f"{block}.ffn_gate_inp_shexp.weight"] = rng.standard_normal(d).astype(np.float32)
+            elif name == "indexer":
+                width, chosen = 64, metadata["attention.indexer.head_count"][1]
+                add(f"{block}.indexer.attn_k", width, d)
+                add(f"{block}.indexer.attn_q_b", chosen * width, self.q_rank)
+                add(f"{block}.indexer.proj", chosen, d)
+                add(f"{block}.indexer.k_norm", width, bias=True)
             elif name == "mla":
                 self._add_latent(block, heads, d, add)
             elif name == "single" and i % 3 == 0:
@@ -1114,6 +1125,7 @@ VARIANTS: dict[str, Model] = {
         },
         seed=188,
     ),
+    "glm4moe-sections": Model("glm4moe", keys={"rope.dimension_sections": ("[i32]", [2, 1, 1, 0])}, seed=200),
     "glm4moe-biases": Model(
         "glm4moe",
         layer="n:attn_norm q+b k+b v+b o n:post_attention_norm shexp dense probs",
@@ -1159,6 +1171,13 @@ VARIANTS: dict[str, Model] = {
         beside="n:output_norm dense_2 dense_3",
         compared=False,  # its tokens' states, of which llama.cpp shows what the matrices make
         seed=198,
+    ),
+    "t5encoder-plain": Model(
+        "t5encoder",
+        n_kv_heads=4,
+        layer="n:attn_norm q k v o n:ffn_norm up down",
+        keys={"attention.relative_buckets_count": ("u32", 32)},
+        seed=199,
     ),
     "gemma4-experts": Model(
         "gemma4",

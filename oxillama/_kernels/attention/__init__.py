@@ -53,6 +53,7 @@ class PagedBatch(Protocol):
         softcap: float = 0,
         sinks: np.ndarray | None = None,
         slopes: np.ndarray | None = None,
+        biases: np.ndarray | None = None,
     ) -> None: ...
 
 

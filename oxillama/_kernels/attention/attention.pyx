@@ -80,6 +80,8 @@ cdef struct Call:
     float scale, softcap
     const float* sinks                  # (n_heads,), or NULL
     const float* slopes
+    const float* biases
+    Py_ssize_t reach
     Py_ssize_t window, chunk
     bint causal
     Py_ssize_t tokens, heads            # most tokens of a unit, most query heads
@@ -210,7 +212,7 @@ cdef class PagedBatch:
 
     def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
                cnp.ndarray scratch, int n_threads, Py_ssize_t window=0, Py_ssize_t chunk=0, *, bint causal=True,
-               float softcap=0, cnp.ndarray sinks=None, cnp.ndarray slopes=None):
+               float softcap=0, cnp.ndarray sinks=None, cnp.ndarray slopes=None, cnp.ndarray biases=None):
         """out = softmax(score) v over the positions a row sees, with score = scale * q k^T unless said otherwise.
 
         Parameters
@@ -225,6 +227,8 @@ cdef class PagedBatch:
         softcap : score = softcap * tanh(scale * q k^T / softcap) (Bello et al., 2016); 0 for none
         sinks : float32 (n_heads,), one more score per head, which has no value
         slopes : float32 (n_heads,), score -= slope * |i - j|, after the soft cap (Press et al., ALiBi, 2022)
+        biases : float32 (n_heads, 2 reach + 1), score += biases[h, reach + clip(j - i, -reach, reach)]; behind the
+            soft cap, too (Raffel et al., T5, 2020)
         """
         cdef Pages* shape = &self.shape
         cdef Py_ssize_t group = n_heads // shape.n_heads, n_units = 0, s, rows
@@ -249,6 +253,13 @@ cdef class PagedBatch:
         check_apart(out, scratch, "out, scratch")
         c.sinks = NULL if sinks is None else f32_data(sinks, n_heads, "sinks")
         c.slopes = NULL if slopes is None else f32_data(slopes, n_heads, "slopes")
+        c.biases, c.reach = NULL, 0
+        if biases is not None:
+            check_dimensions(biases, 2, "biases")
+            if biases.shape[1] % 2 == 0:
+                raise ValueError(f"biases: expected an odd number of distances, got {biases.shape[1]}")
+            c.reach = biases.shape[1] // 2
+            c.biases = f32_rows(biases, n_heads, biases.shape[1], "biases")
         c.window, c.chunk, c.causal = window, chunk, causal
         rows = (group + MAX_ROWS - 1) // MAX_ROWS     # units that share a key head
         c.heads = (group + rows - 1) // rows
@@ -364,6 +375,8 @@ cdef class PagedBatch:
         w.key_dim, w.value_pad, w.group = dk, self.shape.value_pad, u.n_heads
         w.position, w.view, w.softcap = u.position, u.view, c.softcap
         w.slopes = <const float*>NULL if c.slopes == NULL else c.slopes + u.first_head
+        w.reach = c.reach
+        w.biases = <const float*>NULL if c.biases == NULL else c.biases + u.first_head * (2 * c.reach + 1)
         w.queries = own
         w.weights = w.queries + MAX_ROWS * dk
         w.scaled = w.weights + BLOCK * MAX_TILE

@@ -92,6 +92,8 @@ cdef struct Walk:
     View view
     float softcap                    # or 0
     const float* slopes              # (group,), or NULL
+    const float* biases              # (group, 2 reach + 1), by the distance of a key from the query, or NULL
+    Py_ssize_t reach
     float* queries                   # (tiles, key_dim, T), scaled
     float* weights                   # (panels, T, 16): scores, then their exponentials
     float* scaled                    # the same, times the scales of one block of q8_0 values
@@ -176,6 +178,23 @@ cdef inline f32x16 only(f32x16 x, f32x16 ramp, Py_ssize_t low, Py_ssize_t high, 
     return f32_select_lt(ramp, f32_set1(<float>low), other, x)
 
 
+cdef inline f32x16 biases_from(const Walk* w, Py_ssize_t head, Py_ssize_t distance) noexcept nogil:
+    """Of a head, for keys at this distance and the 15 after it."""
+    cdef Py_ssize_t last = 2 * w.reach, start = distance + w.reach
+    cdef const float* biases = w.biases + head * (last + 1)
+    cdef float lanes[LANES]
+    cdef int i
+    if start >= last:
+        return f32_set1(biases[last])
+    if start + LANES <= 1:
+        return f32_set1(biases[0])
+    if start >= 0 and start + LANES <= last + 1:
+        return f32_load(biases + start)
+    for i in range(LANES):
+        lanes[i] = biases[min(max(start + i, <Py_ssize_t>0), last)]
+    return f32_load(lanes)
+
+
 cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_ssize_t stride, Py_ssize_t low,
                              Py_ssize_t high) noexcept nogil:
     """Scores from low to high of the block become weights; what the row has so far shrinks to match."""
@@ -197,6 +216,8 @@ cdef inline void softmax_row(const Walk* w, Py_ssize_t row, float* weights, Py_s
         if w.slopes != NULL:
             distance = f32_abs(f32_add(ramp, f32_set1(<float>(ahead + LANES * p))))
             s = f32_fma(f32_set1(-w.slopes[row % w.group]), distance, s)
+        if w.biases != NULL:
+            s = f32_add(s, biases_from(w, row % w.group, ahead + LANES * p))
         if LANES * p < low or LANES * (p + 1) > high:
             s = only(s, ramp, low - LANES * p, high - LANES * p, f32_set1(least()))
         scores[p] = s

@@ -101,7 +101,32 @@ MODERN_BERT = register(
         routing=None,
         causal=False,
         output="none",
-        classifier="cls",
     ),
     stated_activation,
+)
+
+
+def gate_if_stored(spec: Spec, read: Reader) -> Spec:
+    """T5's later versions have a gate and GELU, the first has ReLU."""
+    if any(name.endswith(".ffn_gate.weight") for name in read.file.tensors):
+        return spec
+    return replace(spec, family=spec.family.derive(spec.family.name, gate="none", activation="relu"))
+
+
+T5_ENCODER = register(
+    LLAMA.derive(
+        "t5encoder",
+        options=("attention.relative_buckets_count",),
+        rope="none",
+        relative_bias=True,
+        score_scale="one",
+        activation="gelu",
+        output_norm="enc.output_norm",
+        routing=None,
+        causal=False,
+        output="none",
+        block_prefix="enc.",
+        renamed=(("attn_output", "attn_o"),),
+    ),
+    gate_if_stored,
 )

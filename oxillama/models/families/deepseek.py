@@ -108,6 +108,26 @@ DEEPSEEK2 = register(
 MISTRAL4 = register(DEEPSEEK2.derive("mistral4"), deepseek2_numbers)
 
 
+# From version 3.2 on a selector of positions stands beside attention, with keys of its own.
+DEEPSEEK32 = register(
+    DEEPSEEK2.derive(
+        "deepseek32",
+        options=(*DEEPSEEK2.options, "attention.indexer.head_count", "attention.indexer.top_k"),
+        requires=("attention.q_lora_rank",),
+        indexed=True,
+        ignores=("indexer.*",),
+    ),
+    deepseek2_numbers,
+)
+GLM_DSA = register(
+    DEEPSEEK32.derive(
+        "glm-dsa",
+        routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert"),
+    ),
+    deepseek2_numbers,
+)
+
+
 def minicpm3_scales(spec: Spec, read: Reader) -> Spec:
     """Constants of the model's code, which files do not state."""
     return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from oxillama.models.families.deepseek import STATED
+from oxillama.models.families.glm import sections_if_two
 from oxillama.models.families.llama import GRANITE_OPTIONS, LLAMA
 from oxillama.models.families.qwen import QWEN3
 from oxillama.models.family import WINDOWS, Only, Routing
@@ -55,11 +56,13 @@ DOTS1 = register(
 GLM4_MOE = register(
     PLAIN.derive(
         "glm4moe",
+        options=("rope.dimension_sections",),
         next_token=True,
         ffn_norm="post_attention_norm",
         qk_norm_optional=True,
         routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert", bias="yes"),
-    )
+    ),
+    sections_if_two,
 )
 
 # MiniMax M2 norms whole q and k. Its files state a width of experts that is not theirs.

@@ -11,6 +11,7 @@ from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.layers.norm import HeadNorm, load_qk_norms
 from oxillama.models.page_groups import place_of
+from oxillama.models.rope import log_of
 from oxillama.models.spec import LayerSpec, Spec
 from oxillama.models.workspace import Step
 from oxillama.weights.linear import Linear
@@ -56,6 +57,11 @@ class Attention:
         sinks = f"{block}.attn_sinks.weight"
         has_sinks = family.sinks == "yes" or (family.sinks == "auto" and weights.has(sinks))
         self.options = attend_options(spec, layer, weights.vector(sinks, heads) if has_sinks else None)
+        if family.relative_bias:
+            own = weights.has(f"{block}.attn_rel_b.weight")
+            name = f"blk.{i if own else 0}.attn_rel_b.weight"
+            table = weights.matrix(name, spec.relative_buckets, heads)
+            self.options["biases"] = distance_biases(table)
         self.kv_heads = kv_heads
 
     def _load_gate(self, block: str, weights: Weights) -> Linear | None:
@@ -161,6 +167,29 @@ def attend_options(spec: Spec, layer: LayerSpec, sinks: np.ndarray | None) -> di
     if not spec.causal:
         options["causal"] = False
     return options
+
+
+FARTHEST = 128
+"""The distance from which on T5's biases are the same."""
+
+
+def distance_biases(table: np.ndarray) -> np.ndarray:
+    """float32 (heads, 2 * 128 + 1): biases by the distance of a key from the query, from -128 to 128.
+
+    Parameters
+    ----------
+    table : float32 (buckets, heads). Half of the buckets are for keys behind the query. Half of those are for
+        one distance each, the others for ranges that grow (Raffel et al., T5, 2020).
+    """
+    half = len(table) // 2
+    near = half // 2
+    buckets = []
+    for distance in range(-FARTHEST, FARTHEST + 1):
+        d = abs(distance)
+        steps = 0.0 if d < near else log_of(d / near) / log_of(FARTHEST / near) * (half - near)
+        bucket = d if d < near else min(half - 1, near + int(steps + 1e-9))
+        buckets.append(bucket + (half if distance > 0 else 0))
+    return np.ascontiguousarray(table[buckets].T)
 
 
 def alibi_slopes(n_heads: int, max_bias: float) -> np.ndarray:
