@@ -127,6 +127,9 @@ class ChatBody(Generating):
     reasoning_effort: str | None = None
     reasoning_format: Literal["auto", "none", "deepseek"] = "auto"
     add_generation_prompt: bool = True
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
 
 
 class TemplateBody(Body):
@@ -135,6 +138,7 @@ class TemplateBody(Body):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: str | None = None
     add_generation_prompt: bool = True
+    tools: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class EmbeddingBody(Body):

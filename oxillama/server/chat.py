@@ -13,14 +13,15 @@ from starlette.responses import JSONResponse, Response
 
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
-from oxillama.engine.generation import Completion, Generation
+from oxillama.engine.generation import Generation
+from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, ResponseFormat, read_body
 from oxillama.server.completions import FINGERPRINT, usage_of
 from oxillama.server.errors import ApiError
 from oxillama.server.logprobs import chat_logprobs
-from oxillama.server.messages import Reader, parts_of, prompt_tokens
+from oxillama.server.messages import Deltas, number_of_calls, prompt_tokens, whole_message
 from oxillama.server.options import options_of
-from oxillama.server.running import Delta, checked_prompt, connected, deltas, in_thread, results, start
+from oxillama.server.running import Delta, checked_prompt, connected, deltas, in_thread, start
 from oxillama.server.state import Served, served
 from oxillama.server.stream import DONE, EventStream, data_line
 
@@ -33,17 +34,25 @@ class Plan:
     prompt: list[int]
     options: GenerationOptions
 
-    def reader(self, engine: InferenceEngine) -> Reader:
-        """Of one message."""
-        sampler = self.options.sampler
-        is_constrained = sampler is not None and sampler.constraint is not None
-        return Reader(engine, self.prompt, self.body.reasoning_format, is_constrained)
+    @property
+    def parts(self) -> Deltas:
+        """Makes the deltas of a message."""
+        return Deltas(number_of_calls(self.body.messages))
 
 
 def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
     """What a body asks for. Raises ApiError, and errors of the library."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
+    if body.tools and body.reasoning_format == "none":
+        message = 'reasoning_format: "none" cannot be combined with tools'
+        raise ApiError(400, message, param="reasoning_format", code="invalid_value")
+    fields: dict[str, Any] = {}
+    if body.response_format is not None:
+        fields |= constraint_of(body.response_format)
+    if body.tools or body.tool_choice not in ("auto", "none"):
+        fields |= {"tools": body.tools or None, "tool_choice": body.tool_choice}
+        fields["parallel_tool_calls"] = body.parallel_tool_calls
     options = options_of(
         body.rest,
         engine.config.sampler,
@@ -52,18 +61,29 @@ def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
         logprobs=body.logprobs or None,
         top_logprobs=body.top_logprobs or None,
         request_id=request_id,
-        **({} if body.response_format is None else constraint_of(body.response_format)),
+        message_format=format_of(body, fields),
+        **fields,
     )
     return Plan(body, checked_prompt(engine, prompt_tokens(engine, body), name="messages"), options)
+
+
+def format_of(body: ChatBody, fields: dict[str, Any]) -> str | None:
+    """How the text is taken apart; None to leave it as it is.
+
+    A text that a grammar rules from its first token has no reasoning, even if the prompt opens one.
+    """
+    ruled = any(body.rest.get(name) is not None for name in ("grammar", "json_schema", "regex", "choices"))
+    if body.reasoning_format == "none" or ((ruled or "json_schema" in fields) and not body.tools):
+        return None
+    return "auto"
 
 
 def constraint_of(wanted: ResponseFormat) -> dict[str, Any]:
     """The field of `SamplerConfig` that a response format comes to."""
     if wanted.type == "text":
         if wanted.json_schema is not None or wanted.schema_ is not None:
-            raise ApiError(
-                400, "response_format: expected no schema for text, got one", param="response_format"
-            )
+            message = "response_format: expected no schema for text, got one"
+            raise ApiError(400, message, param="response_format", code="invalid_value")
         return {}
     if wanted.type == "json_schema":
         if wanted.json_schema is None and wanted.schema_ is None:
@@ -98,35 +118,33 @@ def head_of(here: Served, kind: str) -> dict[str, Any]:
 async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
     """The answer of a body that asks for no stream."""
     generations = await in_thread(start, engine, [plan.prompt], plan.options, plan.body.n)
-    found = await results(generations)
-    choices = [choice_of(engine, plan, i, completion) for i, completion in enumerate(found)]
+    parts = plan.parts
+    found: list[list[dict[str, Any]]] = [[] for _ in generations]
+    async for delta in deltas(generations):
+        if delta.event is not None:
+            found[delta.index].append(parts.of(delta.event))
+    choices = [
+        {
+            "index": index,
+            "message": whole_message(found[index]),
+            "logprobs": logprobs_of(engine, plan, generation.logprobs or []),
+            "finish_reason": generation.finish_reason,
+            **receipt_of(generation),
+        }
+        for index, generation in enumerate(generations)
+    ]
     usage = usage_of([plan.prompt], generations, plan.body.n)
     return JSONResponse({**head_of(here, "chat.completion"), "choices": choices, "usage": usage})
 
 
-def choice_of(engine: InferenceEngine, plan: Plan, index: int, completion: Completion) -> dict[str, Any]:
-    """A whole message."""
-    text, reasoning = parts_of(plan.reader(engine).feed(completion.text, True))
-    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-    logprobs = None
-    if plan.body.logprobs:
-        logprobs = chat_logprobs(engine.tokenizer, completion.logprobs or [])
-    if reasoning:
-        message |= reasoning_fields(reasoning)
-    choice = {
-        "index": index,
-        "message": message,
-        "logprobs": logprobs,
-        "finish_reason": completion.finish_reason,
-    }
-    if completion.receipt is not None:
-        choice["receipt"] = completion.receipt.to_json()
-    return choice
+def logprobs_of(engine: InferenceEngine, plan: Plan, sampled: Sequence[SampledToken]) -> Any:
+    """Of tokens, if they were asked for."""
+    return chat_logprobs(engine.tokenizer, sampled) if plan.body.logprobs else None
 
 
-def reasoning_fields(text: str) -> dict[str, str]:
-    """Reasoning, under both names that clients look for."""
-    return {"reasoning_content": text, "reasoning": text}
+def receipt_of(generation: Generation) -> dict[str, Any]:
+    """The receipt of a text that has ended, if one was asked for."""
+    return {} if generation.receipt is None else {"receipt": generation.receipt.to_json()}
 
 
 async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
@@ -136,7 +154,8 @@ async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIter
     for index in range(len(generations)):
         yield chunks.line(index, {"role": "assistant", "content": None})
     async for delta in deltas(generations):
-        for line in chunks.of(delta):
+        line = chunks.of(delta)
+        if line:
             yield line
     if plan.body.wants_usage:
         usage = usage_of([plan.prompt], generations, plan.body.n)
@@ -151,32 +170,26 @@ class Chunks:
         self, head: dict[str, Any], engine: InferenceEngine, plan: Plan, generations: Sequence[Generation]
     ) -> None:
         self.head, self.engine, self.plan, self.generations = head, engine, plan, generations
-        self._readers = [plan.reader(engine) for _ in generations]
+        self._parts = plan.parts
+        self._waiting: list[list[SampledToken]] = [[] for _ in generations]
 
     def line(
         self, index: int, delta: dict[str, Any], finish_reason: str | None = None, logprobs: Any = None
     ) -> str:
         """One chunk."""
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        if finish_reason is not None and self.generations[index].receipt is not None:
-            choice["receipt"] = self.generations[index].receipt.to_json()  # type: ignore[union-attr]
+        if finish_reason is not None:
+            choice |= receipt_of(self.generations[index])
         usage = {"usage": None} if self.plan.body.wants_usage else {}
         return data_line({**self.head, "choices": [choice], **usage})
 
-    def of(self, delta: Delta) -> list[str]:
-        """The chunks that come of a delta. Log-probabilities go with the first of them."""
-        parts = self._readers[delta.index].feed(delta.text, delta.finish_reason is not None)
-        text, reasoning = parts_of(parts)
-        logprobs = None
-        if self.plan.body.logprobs and delta.logprobs:
-            logprobs = chat_logprobs(self.engine.tokenizer, delta.logprobs)
-        lines = []
-        if reasoning:
-            lines.append(self.line(delta.index, reasoning_fields(reasoning), None, logprobs))
-            logprobs = None
-        if text:
-            lines.append(self.line(delta.index, {"content": text}, None, logprobs))
-            logprobs = None
-        if delta.finish_reason is not None:
-            lines.append(self.line(delta.index, {}, delta.finish_reason, logprobs))
-        return lines
+    def of(self, delta: Delta) -> str:
+        """The chunk that comes of a delta; "" for none. Its log-probabilities then go with the next one."""
+        waiting = self._waiting[delta.index]
+        waiting += delta.logprobs
+        part = {} if delta.event is None else self._parts.of(delta.event)
+        if not part and delta.finish_reason is None:
+            return ""
+        logprobs = logprobs_of(self.engine, self.plan, waiting) if waiting else None
+        waiting.clear()
+        return self.line(delta.index, part, delta.finish_reason, logprobs)

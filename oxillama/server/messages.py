@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.reading import WITH_TOOLS, template_values
 from oxillama.server.bodies import ChatBody, TemplateBody
-from oxillama.server.errors import invalid
-from oxillama.toolcalls import (
-    Event,
-    MessageParser,
-    ReasoningPart,
-    TextPart,
-    ToolCallGrammar,
-    grammar_of_template,
-)
+from oxillama.server.errors import ApiError, invalid
+from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
+from oxillama.toolcalls.conversation import call_id, for_template
+from oxillama.toolcalls.definitions import definitions
 
 ROLES = {"developer": "system"}
 """Roles of OpenAI's that templates do not know, and what stands for them."""
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "template")
 """Variables of a template that have fields of their own, or none."""
-
-TAIL = 64
-"""Tokens at the end of a prompt that may open a reasoning."""
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -38,9 +30,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
         changed = {**message, "role": ROLES.get(role, role)}
         if isinstance(message.get("content"), list):
             changed["content"] = joined_text(f"messages[{i}].content", message["content"])
-        found.append(
-            {name: value for name, value in changed.items() if value is not None or name == "content"}
-        )
+        found.append({key: value for key, value in changed.items() if value is not None or key == "content"})
     return found
 
 
@@ -55,66 +45,102 @@ def joined_text(where: str, parts: Sequence[Any]) -> str:
     return "\n".join(texts)
 
 
-def variables(body: ChatBody | TemplateBody) -> dict[str, Any]:
-    """Variables for the template. Raises ApiError for one that has a field of its own."""
+def template_arguments(engine: InferenceEngine, body: ChatBody | TemplateBody) -> dict[str, Any]:
+    """The arguments with which the chat template is rendered.
+
+    Raises
+    ------
+    ApiError : a message is none; a variable has a field of its own.
+    ChatTemplateError : there is no template, or a call in a message is none.
+    ConfigError : a tool is none, or the template cannot tell the model of it.
+    """
     for name in RESERVED:
         if name in body.chat_template_kwargs:
             raise invalid("chat_template_kwargs", "variables without fields of their own", name)
     found = dict(body.chat_template_kwargs)
     if body.reasoning_effort is not None:
         found.setdefault("reasoning_effort", body.reasoning_effort)
-    return found
+    tools = definitions(body.tools) if body.tools else None
+    found = template_values(found, tools)
+    tokenizer = engine.tokenizer
+    if tools is not None and WITH_TOOLS in tokenizer.chat_template_names:
+        found["template"] = WITH_TOOLS
+    template = tokenizer.chat_template(found.get("template", "default"))
+    if tools is not None and "tools" not in template.source:
+        raise ApiError(
+            400, "tools: expected a chat template that tells the model of them, got another", param="tools"
+        )
+    messages = for_template(plain_messages(body.messages), template)
+    return {**found, "messages": messages, "add_generation_prompt": body.add_generation_prompt}
 
 
 def prompt_text(engine: InferenceEngine, body: ChatBody | TemplateBody) -> str:
-    """The prompt of a chat, as text."""
-    return engine.tokenizer.apply_chat_template(
-        plain_messages(body.messages), body.add_generation_prompt, **variables(body)
-    )
+    """The prompt of a chat, as text. Raises as `template_arguments`."""
+    return engine.tokenizer.apply_chat_template(**template_arguments(engine, body))
 
 
 def prompt_tokens(engine: InferenceEngine, body: ChatBody) -> list[int]:
-    """The prompt of a chat, as token ids."""
-    return engine.tokenizer.encode_chat(
-        plain_messages(body.messages), body.add_generation_prompt, **variables(body)
-    )
+    """The prompt of a chat, as token ids. Raises as `template_arguments`."""
+    return engine.tokenizer.encode_chat(**template_arguments(engine, body))
 
 
-class Reader:
-    """Tells reasoning and text of a message apart.
+class Deltas:
+    """Makes OpenAI's deltas of what the model writes: text, reasoning, calls.
 
     Parameters
     ----------
-    tokens : the prompt; it may open the reasoning.
-    format : as in the body: "none" leaves everything in the text.
-    is_constrained : whether a grammar rules the text from its first token, so that it has no reasoning.
+    first : number of the first call that the model gives no id, among those of the conversation.
     """
 
-    def __init__(
-        self, engine: InferenceEngine, tokens: Sequence[int], format: str, is_constrained: bool
-    ) -> None:
-        grammar = reasoning_of(engine)
-        self._parser: MessageParser | None = None
-        if grammar.reasoning is not None and format != "none" and not is_constrained:
-            end = engine.tokenizer.decode(tokens[-TAIL:], skip_special=False)
-            self._parser = MessageParser(grammar, in_reasoning=grammar.begins_in_reasoning(end))
+    def __init__(self, first: int) -> None:
+        self.first = first
 
-    def feed(self, text: str, is_last: bool) -> Sequence[Event]:
-        """What the next piece of text, perhaps the last, brings."""
-        if self._parser is None:
-            return [TextPart(text)] if text else []
-        events = self._parser.feed(text) if text else []
-        return [*events, *(self._parser.finish() if is_last else ())]
+    def of(self, event: Event) -> dict[str, Any]:
+        """The delta of an event; {} for one that tells nothing new.
+
+        Reasoning stands under both names that clients look for. What looked like a call and had no name is
+        text. Of a call that breaks off later, the arguments were sent; the finish reason says that it did.
+        """
+        if isinstance(event, TextPart):
+            return {"content": event.text}
+        if isinstance(event, ReasoningPart):
+            return {"reasoning_content": event.text, "reasoning": event.text}
+        if isinstance(event, CallStart):
+            function = {"name": event.name, "arguments": ""}
+            id = event.id or call_id(self.first + event.index)
+            return {
+                "tool_calls": [{"index": event.index, "id": id, "type": "function", "function": function}]
+            }
+        if isinstance(event, ArgumentsPart):
+            return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+        if isinstance(event, CallFailed) and event.index is None:
+            return {"content": event.text}
+        return {}
 
 
-def reasoning_of(engine: InferenceEngine) -> ToolCallGrammar:
-    """How the model writes reasoning, by its template; calls are left in the text."""
-    source = engine.tokenizer.chat_template_source("default")
-    found = replace(grammar_of_template(source), opens=())
-    return found if found.style == "harmony" else replace(found, style="none")
+def number_of_calls(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many calls there are in a conversation."""
+    calls = (message.get("tool_calls") for message in messages)
+    return sum(len(each) for each in calls if isinstance(each, list))
 
 
-def parts_of(events: Sequence[Event]) -> tuple[str, str]:
-    """Text and reasoning."""
-    text = "".join(event.text for event in events if isinstance(event, TextPart))
-    return text, "".join(event.text for event in events if isinstance(event, ReasoningPart))
+def whole_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The message that deltas come to; its content is None if it has calls alone."""
+    texts = {name: "".join(delta.get(name, "") for delta in deltas) for name in ("content", "reasoning")}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for part in delta.get("tool_calls", ()):
+            function = part["function"]
+            if "id" in part:
+                calls[part["index"]] = {
+                    "id": part["id"],
+                    "type": "function",
+                    "function": dict(function),
+                }
+            else:
+                calls[part["index"]]["function"]["arguments"] += function["arguments"]
+    content = texts["content"] or (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if texts["reasoning"]:
+        message |= {"reasoning_content": texts["reasoning"], "reasoning": texts["reasoning"]}
+    return message | ({"tool_calls": [calls[index] for index in sorted(calls)]} if calls else {})

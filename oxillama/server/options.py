@@ -107,6 +107,7 @@ CONVERTED: dict[str, Convert] = {
 NOT_OFFERED = (
     *("sampler", "window", "keep_logits", "request_id"),  # the server's own
     *("logprobs", "top_logprobs"),  # each interface has its form
+    *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
     "adapters",  # paths
 )
 """Fields that no body may set under their own names."""

@@ -16,6 +16,7 @@ from oxillama.engine.generation import Completion, Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import MOST_CHOICES
 from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long
+from oxillama.toolcalls import Event, TextPart
 
 T = TypeVar("T")
 
@@ -30,16 +31,21 @@ class Delta:
     Attributes
     ----------
     index : of the text among those of the request.
-    text : whole characters; may be empty at the end.
+    event : text, reasoning, or a part of a call; None at the end.
     tokens, logprobs : that brought it; the latter are empty unless they were asked for.
     finish_reason : why the text has ended; None while it goes on.
     """
 
     index: int
-    text: str
+    event: Event | None
     tokens: list[int]
     logprobs: list[SampledToken]
     finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Of an event that is text; otherwise empty."""
+        return self.event.text if isinstance(self.event, TextPart) else ""
 
 
 def checked_prompt(
@@ -167,17 +173,17 @@ async def deltas_of(index: int, generation: Generation) -> AsyncIterator[Delta]:
     """What comes of one generation; the last has the finish reason."""
     n_tokens = n_logprobs = 0
 
-    def delta(text: str, finish_reason: str | None = None) -> Delta:
+    def delta(event: Event | None, finish_reason: str | None = None) -> Delta:
         nonlocal n_tokens, n_logprobs
         tokens, logprobs = generation.tokens[n_tokens:], (generation.logprobs or [])[n_logprobs:]
         n_tokens, n_logprobs = n_tokens + len(tokens), n_logprobs + len(logprobs)
-        return Delta(index, text, tokens, logprobs, finish_reason)
+        return Delta(index, event, tokens, logprobs, finish_reason)
 
-    async for text in generation:
-        yield delta(text)
+    async for event in generation.events():
+        yield delta(event)
     if generation.finish_reason == "cancelled":
         raise ApiError(503, "the server is stopping", code="shutting_down")
-    yield delta("", generation.finish_reason)
+    yield delta(None, generation.finish_reason)
 
 
 async def merged(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:

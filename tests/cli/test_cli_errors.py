@@ -34,6 +34,7 @@ INPUTS: dict[str, Arguments] = {
     "quantize, imatrix": lambda path, out: ["quantize", demo.DRAFT, out, "Q4_0", "--imatrix", path],
     "imatrix": lambda path, out: ["imatrix", path, demo.HELDOUT, "-o", out],
     "imatrix, text": lambda path, out: ["imatrix", demo.DRAFT, path, "-o", out],
+    "pack": lambda path, out: ["pack", path, "-o", out],
     "convert": lambda path, out: ["convert", path, out],
     "pull": lambda path, out: ["pull", path],
     "rm": lambda path, out: ["rm", path],

@@ -11,9 +11,19 @@ import jsonschema
 import pytest
 
 from oxillama import InferenceEngine
-from oxillama.server.messages import Reader, parts_of, plain_messages
+from oxillama.server.messages import Deltas, plain_messages, whole_message
+from oxillama.toolcalls import (
+    ArgumentsPart,
+    CallEnd,
+    CallFailed,
+    CallStart,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+)
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tool_models import AS_IT_IS, tool_model
 
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
@@ -254,7 +264,7 @@ def test_reasoning_that_the_prompt_opens(tmp_path: Path) -> None:
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine) as client:
         body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
-        text = engine.chat(MESSAGES, seed=5, max_tokens=12)
+        text = engine.generate(engine.tokenizer.encode_chat(MESSAGES), seed=5, max_tokens=12)
         message = client.ask(PATH, body).json["choices"][0]["message"]
         assert message["content"] == ""
         assert message["reasoning_content"] == message["reasoning"] == text.strip()
@@ -268,14 +278,147 @@ def test_reasoning_that_the_prompt_opens(tmp_path: Path) -> None:
         assert len(client.ask(PATH, ruled).json["choices"][0]["message"]["content"]) == 3
 
 
-def test_text_behind_reasoning(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    tokens = engine.tokenizer.encode_chat(MESSAGES)
-    text = "one two</think>\n\nthree <tool_call>four"
-    for n in (1, 3, 100):
-        reader = Reader(engine, tokens, "auto", False)
-        pieces = [text[i : i + n] for i in range(0, len(text), n)]
-        events = [event for piece in pieces for event in reader.feed(piece, False)]
-        events += reader.feed("", True)
-        assert parts_of(events) == ("three <tool_call>four", "one two")
+# --- tools --------------------------------------------------------------------------------------------
+
+ROOM: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "room",
+        "description": "Opens a room.",
+        "parameters": {
+            "type": "object",
+            "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
+            "required": ["n"],
+            "additionalProperties": False,
+        },
+    },
+}
+ASK = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server of a model whose template has tools."""
+    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
+    template = AS_IT_IS[:thought] + AS_IT_IS[rest:]  # without reasoning, which a random model would not end
+    engine = InferenceEngine(tool_model(tmp_path_factory.mktemp("tools") / "m.gguf", template))
+    with serving(engine, "caller") as found:
+        yield found
+
+
+def check_call(call: Any, number: int = 0) -> None:
+    """A call is one of the room, with arguments that its schema allows."""
+    assert (call["type"], call["function"]["name"]) == ("function", "room")
+    assert call["id"] == f"call{number:05d}"
+    jsonschema.validate(json.loads(call["function"]["arguments"]), ROOM["function"]["parameters"])
+
+
+def test_a_call_that_is_required(caller: Client) -> None:
+    named = {"type": "function", "function": {"name": "room"}}
+    for choice in ("required", named):
+        body = {"messages": ASK, "tools": [ROOM], "tool_choice": choice, "seed": 1, "max_tokens": 300}
+        answer = caller.ask(PATH, {**body, "parallel_tool_calls": False}).json["choices"][0]
+        assert answer["finish_reason"] == "tool_calls"
+        assert answer["message"]["content"] is None
+        (call,) = answer["message"]["tool_calls"]
+        check_call(call)
+
+
+def test_streamed_calls_have_the_shape_that_clients_expect(caller: Client) -> None:
+    body = {"messages": ASK, "tools": [ROOM], "tool_choice": "required", "seed": 1, "max_tokens": 300, "n": 2}
+    whole = caller.ask(PATH, body).json["choices"]
+    choices = chunks_of(caller.ask(PATH, {**body, "stream": True}).events)
+    for expected in whole:
+        first, *middle, end = (c for c in choices if c["index"] == expected["index"])
+        assert first["delta"] == {"role": "assistant", "content": None}
+        assert (end["delta"], end["finish_reason"]) == ({}, expected["finish_reason"])
+        parts = [part for c in middle for part in c["delta"].get("tool_calls", [])]
+        for number, call in enumerate(expected["message"]["tool_calls"]):
+            begin, *rest = (part for part in parts if part["index"] == number)
+            assert begin == {"index": number, **call, "function": {"name": "room", "arguments": ""}}
+            assert all(set(part) == {"index", "function"} for part in rest)
+            assert all(set(part["function"]) == {"arguments"} for part in rest)
+            assert "".join(part["function"]["arguments"] for part in rest) == call["function"]["arguments"]
+            if expected["finish_reason"] == "tool_calls":
+                check_call(call, number)
+
+
+def test_what_comes_of_calls_goes_back_to_the_model(caller: Client) -> None:
+    call = {"id": "x1", "type": "function", "function": {"name": "room", "arguments": '{"n": 3}'}}
+    messages = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "x1", "content": [{"type": "text", "text": "open"}]},
+    ]
+    prompt = caller.ask("/apply-template", {"messages": messages, "tools": [ROOM]}).json["prompt"]
+    assert '<tools>{"type": "function"' in prompt
+    assert '<tool_call>\n{"name": "room", "arguments": {"n": 3}}\n</tool_call>' in prompt
+    assert "<|im_start|>tool\nopen<|im_end|>" in prompt
+    body = {"messages": messages, "tools": [ROOM], "tool_choice": "required", "seed": 1, "max_tokens": 300}
+    calls = caller.ask(PATH, {**body, "parallel_tool_calls": False}).json["choices"][0]["message"][
+        "tool_calls"
+    ]
+    check_call(calls[0], 1)
+
+
+def test_no_call_without_tools_or_where_none_is_wanted(caller: Client) -> None:
+    for more in ({}, {"tools": []}, {"tools": [ROOM], "tool_choice": "none"}):
+        message = caller.ask(PATH, {"messages": ASK, "seed": 1, "max_tokens": 20, **more}).json["choices"][0][
+            "message"
+        ]
+        assert "tool_calls" not in message and isinstance(message["content"], str)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"tool_choice": "required"}, "tool_choice: expected tools"),
+        ({"tools": [ROOM], "tool_choice": "other"}, "tool_choice: "),
+        ({"tools": [ROOM], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice: "),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]: "),
+        ({"tools": [ROOM, ROOM]}, "tools[1]: expected a name of its own"),
+        ({"tools": ["room"]}, "tools[0]: expected a valid dictionary"),
+        ({"tools": [ROOM], "regex": "a"}, ""),
+        ({"tools": [ROOM], "response_format": {"type": "json_object"}}, ""),
+        ({"tools": [ROOM], "reasoning_format": "none"}, 'reasoning_format: "none" cannot be combined'),
+        ({"functions": [ROOM]}, "functions: expected [], which is all that is supported"),
+    ],
+)
+def test_tools_that_are_refused(caller: Client, body: dict[str, Any], message: str) -> None:
+    answer = caller.ask(PATH, {"messages": ASK, **body})
+    assert answer.status == 400, answer.text
+    assert answer.error["message"].startswith(message), answer.error
+
+
+def test_a_template_without_tools(client: Client) -> None:
+    answer = client.ask(PATH, {"messages": ASK, "tools": [ROOM]})
+    assert (answer.status, answer.error["param"]) == (400, "tools")
+
+
+def test_a_message_of_its_deltas() -> None:
+    parts = Deltas(first=2)
+    found = [
+        parts.of(event)
+        for event in (
+            ReasoningPart("so"),
+            TextPart("a"),
+            CallStart(0, "f"),
+            ArgumentsPart(0, '{"x"'),
+            ArgumentsPart(0, ": 1}"),
+            CallEnd(0, ToolCall("f", {"x": 1})),
+            CallFailed(None, "<tool_call>{", "cut"),
+            CallStart(1, "g", "own"),
+            CallFailed(1, "...", "cut"),
+        )
+    ]
+    assert whole_message(found) == {
+        "role": "assistant",
+        "content": "a<tool_call>{",
+        "refusal": None,
+        "reasoning_content": "so",
+        "reasoning": "so",
+        "tool_calls": [
+            {"id": "call00002", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+            {"id": "own", "type": "function", "function": {"name": "g", "arguments": ""}},
+        ],
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from oxillama import InferenceEngine
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
+from tests.support.tool_models import AS_IT_IS, tool_model
 from tests.support.waiting import until
 
 MESSAGES = [{"role": "user", "content": "hello world"}]
@@ -73,6 +75,33 @@ def test_a_schema_by_a_class(client: openai.OpenAI) -> None:
     friend = done.choices[0].message.parsed
     assert isinstance(friend, Friend)
     assert json.loads(done.choices[0].message.content or "") == friend.model_dump()
+
+
+def test_streamed_tool_calls(tmp_path: Path) -> None:
+    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
+    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
+
+    class Room(BaseModel):
+        n: Literal[1, 2, 3]
+
+    with (
+        serving(engine, "caller") as server,
+        openai.OpenAI(base_url=f"{server.server.url}/v1", api_key="none", max_retries=0) as client,
+        client.chat.completions.stream(
+            model="caller",
+            messages=MESSAGES,  # type: ignore[arg-type]
+            tools=[openai.pydantic_function_tool(Room)],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            seed=1,
+        ) as stream,
+    ):
+        events = [event for event in stream if event.type.startswith("tool_calls")]
+        choice = stream.get_final_completion().choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
+    (call,) = choice.message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Room)
+    assert events[-1].type == "tool_calls.function.arguments.done"
 
 
 def test_completions(client: openai.OpenAI, server: Client) -> None:
