@@ -18,7 +18,7 @@ from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.cache.positions import from_positions
 from oxillama.cache.recurrent import CHECKPOINTS
-from oxillama.config import GenerationOptions, checks
+from oxillama.config import GenerationOptions, SamplerConfig, checks
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages, options_of
 from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
@@ -181,6 +181,7 @@ def restored_request(
     check_fits(model, snapshot)
     with refusals():
         options = options_of(facts.options, stages)
+        checks.instance("sampler", options.sampler, SamplerConfig)  # a request has had one
     if options.timeout is not None and facts.seconds_left is not None:
         options = replace(options, timeout=max(facts.seconds_left, checks.ABOVE_ZERO))
     options = replace(options, **fields)
