@@ -25,6 +25,7 @@ from benchmarks import (
     sampling,
     serving,
     speculation,
+    starting,
 )
 from oxillama.bench.report import Row
 from oxillama.cli.program import Parser
@@ -42,6 +43,10 @@ def parser() -> argparse.ArgumentParser:
     load = commands.add_parser("load", help="load time and peak memory, each load in a fresh process")
     _add_common(load, new=8)
     load.set_defaults(run=run_load, command="load")
+
+    begin = commands.add_parser("start", help="the first token of a new process, and memory of several")
+    starting.add_arguments(begin)
+    begin.set_defaults(run=starting.run)
 
     alone = commands.add_parser("kernels", help="speed of the matrix products alone, by format and tokens")
     kernels.add_arguments(alone)

@@ -142,6 +142,7 @@ class OxiLlama(Runner):
     """This library, through its public interface."""
 
     name = "oxillama"
+    packed = "off"
     _config: Any = None
     _make: Any = None
     _engine: Any = None
@@ -159,8 +160,14 @@ class OxiLlama(Runner):
         self._config, self._make = EngineConfig, InferenceEngine
 
     def _open(self) -> None:
-        config = self._config(model_path=str(self.model), num_threads=self.threads, context_size=self.context)
-        self._engine = self._make(config)
+        self._engine = self._make(
+            self._config(
+                model_path=str(self.model),
+                num_threads=self.threads,
+                context_size=self.context,
+                packed=self.packed,
+            )
+        )
 
     def _clear(self) -> None:
         self._engine.reset()
@@ -173,6 +180,13 @@ class OxiLlama(Runner):
 
     def close(self) -> None:
         self._engine = None
+
+
+class OxiLlamaPacked(OxiLlama):
+    """This library with the packed file of the model, which it makes if there is none."""
+
+    name = "oxillama-packed"
+    packed = "make"
 
 
 class LlamaCpp(Runner):
@@ -334,5 +348,7 @@ class OxiLlamaPy(Runner):
         self._engine = None
 
 
-ENGINES: dict[str, type[Runner]] = {engine.name: engine for engine in (OxiLlama, LlamaCpp, OxiLlamaPy)}
+ENGINES: dict[str, type[Runner]] = {
+    engine.name: engine for engine in (OxiLlama, OxiLlamaPacked, LlamaCpp, OxiLlamaPy)
+}
 """By the names that commands take."""

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from oxillama.engine.generation import Completion, Generation, Timings, Usage
     from oxillama.engine.metrics import EngineMetrics, metrics_text
     from oxillama.engine.metrics_snapshot import MetricsSnapshot
+    from oxillama.engine.packing import pack_model
     from oxillama.engine.scheduler import ScheduledBatch, Scheduler
     from oxillama.engine.sequence import SeqState, Sequence
     from oxillama.engine.session import Session
@@ -180,6 +181,7 @@ __all__ = [
     "collect_imatrix",
     "flash_attention_forward",
     "metrics_text",
+    "pack_model",
     "pool_hidden_states",
     "quantize_model",
     "sample",
@@ -241,6 +243,7 @@ _LATER = {
     "batched_flash_attention": "oxillama.models.flash_attention",
     "collect_imatrix": "oxillama.quantize.calibration",
     "flash_attention_forward": "oxillama.models.flash_attention",
+    "pack_model": "oxillama.engine.packing",
     "pool_hidden_states": "oxillama.engine.embedding",
     "metrics_text": "oxillama.engine.metrics",
     "quantize_model": "oxillama.quantize.model",

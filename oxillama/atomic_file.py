@@ -14,12 +14,13 @@ from oxillama.errors import ModelFileError
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
+def replaced_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """A new file to write to, which replaces ``path`` at the end of the block; on an error, ``path`` stays.
 
     Until then the content is in the file ``file.name``; it is on the disk before ``path`` is replaced, and
     the new name is at the end.
-    A symbolic link stays one, and a file that is replaced keeps its permissions.
+    A symbolic link stays one. The file has the permissions ``mode``, less the umask; None: those of the file
+    that it replaces.
 
     Raises
     ------
@@ -37,8 +38,9 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
             raise ModelFileError(f"path: expected no NUL and no lone surrogate, got {str(path)!r}") from error
         with open(temporary, "wb") as file:
             if hasattr(os, "fchmod"):
-                mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-                os.fchmod(file.fileno(), mode)
+                kept = mode is None and target.exists()
+                granted = target.stat().st_mode & 0o777 if kept else (mode or 0o666) & ~_umask()
+                os.fchmod(file.fileno(), granted)
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -49,7 +49,8 @@ class Soak:
         probe = InferenceEngine.from_gguf(model)
         probe.logits("a")
         pool = probe.model.pool
-        stride, state = pool.stride, 0 if pool.recurrent_states is None else pool.recurrent_states.slot_bytes
+        states = pool.recurrent_states
+        stride, state = pool.page_stride, 0 if states is None else states.slot_bytes
         self.alone = InferenceEngine.from_gguf(model, prefix_cache_bytes=0, page_size=64, num_threads=1)
         self.engine = InferenceEngine.from_gguf(
             model,

@@ -1,11 +1,11 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
 Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
-imatrix), `convert`, `bench`, `doctor`. A command is a function from the parsed arguments to an exit code: 0
-success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes arguments from
-the configuration dataclasses, `program` turns errors into exit codes, `console` reads and writes text,
-`progress` shows bars, `sessions` keeps a session for the next process. To start quickly, a module imports
-NumPy and the kernels only inside its commands.
+imatrix), `pack`, `convert`, `bench`, `doctor`. A command is a function from the parsed arguments to an
+exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes
+arguments from the configuration dataclasses, `program` turns errors into exit codes, `console` reads and
+writes text, `progress` shows bars, `sessions` keeps a session for the next process. To start quickly, a
+module imports NumPy and the kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -18,7 +18,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from oxillama._version import __version__
-from oxillama.cli import bench, chat, convert, doctor, generate, info, quantize, snapshot, tokenize, verify
+from oxillama.cli import (
+    bench,
+    chat,
+    convert,
+    doctor,
+    generate,
+    info,
+    pack,
+    quantize,
+    snapshot,
+    tokenize,
+    verify,
+)
 from oxillama.cli.console import say
 from oxillama.cli.program import Parser, run_program
 
@@ -35,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"oxillama {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (generate, chat, verify, info, snapshot, tokenize, quantize, convert, bench, doctor):
+    for module in (generate, chat, verify, info, snapshot, tokenize, quantize, pack, convert, bench, doctor):
         module.add_commands(commands)
     return parser
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import Any, get_args
 
+from oxillama.engine.packing import packed_files
 from oxillama.errors import ChatTemplateError
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import ModelFile
@@ -49,11 +50,26 @@ def describe(file: ModelFile) -> dict[str, Any]:
         "formats": describe_formats(file),
         "tokenizer": describe_tokenizer(file, found),
         "memory": describe_memory(spec, found) if spec and found.weight_bytes else None,
+        "packed": describe_packed(file),
         "surplus": list(found.surplus),
         "ignored": list(spec.ignored) if spec else [],
         "supported": not found.reasons,
         "missing": list(found.reasons),
     }
+
+
+def describe_packed(file: ModelFile) -> list[dict[str, Any]]:
+    """The packed files beside a model; ``misfit`` is why an engine would not take one, or None."""
+    return [
+        {
+            "file": str(path),
+            "bytes": path.stat().st_size,
+            "quantize": facts.quantize if facts else None,
+            "compute": facts.compute if facts else None,
+            "misfit": misfit or None,
+        }
+        for path, facts, misfit in packed_files(file)
+    ]
 
 
 def describe_adapter(path: str) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def print_facts(facts: dict[str, Any]) -> None:
         "vocabulary": f"{tokens} ({kind})" if kind else "none",
         "chat template": template_words(tokenizer),
         **({} if memory is None else memory_rows(memory)),
+        "packed file": "; ".join(map(packed_words, facts["packed"])) or None,
         "unused tensors": facts["surplus"] or None,
         "ignored tensors": facts["ignored"] or None,
         "supported": "yes" if facts["supported"] else "no: " + "; ".join(facts["missing"]),
@@ -104,6 +105,17 @@ def template_words(tokenizer: dict[str, Any]) -> str | None:
         return f"cannot be used: {tokenizer['chat_template_error']}"
     names = tokenizer["chat_templates"]
     return {True: f"yes ({', '.join(names)})", False: "no", None: None}[tokenizer["chat_template"]]
+
+
+def packed_words(packed: dict[str, Any]) -> str:
+    """A packed file in one line."""
+    size, options = human_bytes(packed["bytes"]), []
+    if packed["quantize"] is not None:
+        options.append(f"quantize {packed['quantize']}")
+    if packed["compute"] not in (None, "int8"):
+        options.append(f"compute {packed['compute']}")
+    words = ", ".join([packed["file"], size, *options])
+    return words if packed["misfit"] is None else f"{words}, not taken: {packed['misfit']}"
 
 
 def memory_rows(memory: dict[str, Any]) -> dict[str, str]:

@@ -20,6 +20,9 @@ PREFILL_CHUNK = 512
 COMPUTE = ("int8", "bf16", "f32")
 """How quantized matrices are multiplied."""
 
+PACKED_ACCESS = ("map", "read")
+"""How a packed file comes into memory."""
+
 MAX_DECODE_WAIT_MS = 100
 """Milliseconds that a step may make a running stream wait while prompts are run beside it."""
 
@@ -115,6 +118,12 @@ class EngineConfig:
     compute : how quantized matrices are multiplied. "int8" quantizes the activations to int8, the fastest;
         "f32" dequantizes the matrices to float32, to compare with a reference; "bf16" dequantizes them to
         bfloat16, in half the memory. Matrices of floats are always multiplied in float32.
+    packed : a packed file, which holds the matrices as the kernels take them: "auto" takes the one beside the
+        model, if `pack_model` has made one, "make" makes it if it is missing or does not fit, "off" takes
+        none; any other text is the path of one. The bits are the same.
+    packed_access : "map" maps a packed file, so that all processes on a machine share one copy of it; "read"
+        reads it into memory. If the disk of a mapped file fails, or another program cuts the file during
+        a pass and the system cannot make it wait, the process ends.
     seed : seed of generations whose sampler has none; None for a new one each time.
     kv_memory_limit : most bytes of keys, values and recurrent states, of sequences and cached prefixes
         together; None for no limit. Memory is allocated when it is needed in both cases.
@@ -152,6 +161,8 @@ class EngineConfig:
     page_size: int = 16
     quantize: str | None = None
     compute: str = "int8"
+    packed: str | os.PathLike[str] = "auto"
+    packed_access: str = "map"
     seed: int | None = None
     kv_memory_limit: int | None = None
     prefix_cache_bytes: int = PREFIX_CACHE_BYTES
@@ -174,6 +185,9 @@ class EngineConfig:
                 raise checks.refuse(name, "a path", getattr(self, name))
         if self.prefix_cache_dir is not None and not self.prefix_cache_bytes:
             raise ConfigError("prefix_cache_dir: needs prefix_cache_bytes, into which its files are read")
+        if not isinstance(self.packed, (str, os.PathLike)):
+            raise checks.refuse("packed", '"auto", "make", "off" or a path', self.packed)
+        checks.one_of("packed_access", self.packed_access, PACKED_ACCESS)
         object.__setattr__(self, "adapters", adapter_specs("adapters", self.adapters))
         checks.one_of("kv_type", self.kv_type, KV_TYPES)
         if self.page_size & (self.page_size - 1):
@@ -213,6 +227,8 @@ class EngineFields(TypedDict, total=False):
     page_size: int
     quantize: str | None
     compute: str
+    packed: str | os.PathLike[str]
+    packed_access: str
     seed: int | None
     kv_memory_limit: int | None
     prefix_cache_bytes: int

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from oxillama._kernels import Kernels
 from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.memory_limit import MemoryLimit
@@ -12,15 +15,30 @@ from oxillama.formats import FORMATS, KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
 from oxillama.weights.loader import Weights
-from oxillama.weights.packer import Progress
+from oxillama.weights.packed_file import PackedFile
+from oxillama.weights.packed_store import PackedStore
+from oxillama.weights.packer import Packer, Progress
+from oxillama.weights.panels import PanelStore, ResidentStore
 
 
 def load_weights(
-    file: ModelFile, kernels: Kernels, config: EngineConfig, progress: Progress | None
+    file: ModelFile,
+    kernels: Kernels,
+    config: EngineConfig,
+    progress: Progress | None,
+    store: Callable[[Packer], PanelStore] = ResidentStore,
 ) -> Weights:
-    """The tensors of a file, as the configuration wants them."""
+    """The tensors of a file, as the configuration wants them; ``store`` as for `Weights`."""
     quantize = None if config.quantize is None else FORMATS[config.quantize.upper()]
-    return Weights(file, kernels, config.num_threads or available_cpus(), progress, quantize, config.compute)
+    n_threads = config.num_threads or available_cpus()
+    return Weights(file, kernels, n_threads, progress, quantize, config.compute, store)
+
+
+def panel_store(packed: PackedFile | None, config: EngineConfig) -> Callable[[Packer], PanelStore]:
+    """Where the linear layers of a model get their panels: from its packed file, if it has one."""
+    if packed is None:
+        return ResidentStore
+    return partial(PackedStore, packed, mapping=config.packed_access == "map")
 
 
 def load_decoder(spec: Spec, weights: Weights, context_size: int, *, pack_now: bool) -> Decoder:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from oxillama.config import EngineConfig
 from oxillama.config.engine import Texts
-from oxillama.engine.building import load_decoder, load_weights, new_pool
+from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.drafters import Drafter, LookupDrafter, ModelDrafter
 from oxillama.engine.mapped_drafter import MappedDrafter
 from oxillama.engine.next_token_drafter import offer_next_token
+from oxillama.engine.packing import open_packed
 from oxillama.engine.runner import Runner
 from oxillama.errors import ConfigError, OxiLlamaError, TokenizerError
 from oxillama.formats import FORMATS
@@ -120,7 +121,13 @@ class Drafters:
             spec, tokenizer = read_spec(file), TokenizerBridge.from_metadata(file.metadata)
             tokens = shared_tokens(name, tokenizer, self._tokenizer)
             context_size = min(self._context_size, spec.context_length)
-            weights = load_weights(file, self._target.model.kernels, self._config, None)
+            config = self._config  # a packed file that it names is that of the target
+            named = config.packed not in ("auto", "make", "off")
+            packed, note = open_packed(file, replace(config, packed="auto") if named else config)
+            if note:
+                log.warning("%s", note)
+            kernels = self._target.model.kernels
+            weights = load_weights(file, kernels, config, None, panel_store(packed, config))
             runner = self._runner(load_decoder(spec, weights, context_size, pack_now=True))
             ends = self._tokenizer.eog_ids
             if tokens is None:

@@ -148,14 +148,12 @@ def embeddings(
 
     Where the file has matrices behind the pooling, the result is as wide as the last of them.
     """
-    projection, n_threads = model.runner.model.projection, model.runner.n_threads
+    decoder, n_threads = model.runner.model, model.runner.n_threads
     pooling = pooling_of(mode, model)
     checks.boolean("normalize", normalize)
 
     def pooled(states: np.ndarray) -> np.ndarray:
-        vector = pool_hidden_states(states, pooling)
-        if projection is not None:
-            vector = projection.run(vector[None], n_threads)[0]
+        vector: np.ndarray = decoder.project(pool_hidden_states(states, pooling)[None], n_threads)[0]
         if not normalize:
             return vector
         length = np.sqrt((vector.astype(np.float64) ** 2).sum())

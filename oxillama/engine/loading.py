@@ -22,7 +22,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import load_decoder, load_weights, new_pool
+from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters, matrix_bytes
@@ -30,6 +30,7 @@ from oxillama.engine.drafters import Drafter
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
+from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
 from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
@@ -95,12 +96,15 @@ class LoadedModel(NotCopied):
                     f"tokenizer: has {tokenizer.n_vocab} tokens, the embedding only {spec.n_vocab} rows"
                 )
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
-            weights = load_weights(file, self.kernels, config, progress)
+            packed, self.packed_note = open_packed(file, config)
+            weights = load_weights(file, self.kernels, config, progress, panel_store(packed, config))
             model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
             self.pool = pool = new_pool(model, config)
             if config.trace is not None:
                 self.parts = Traced(config.trace, self.name)
             self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
+            if packed is not None and packed.absent:
+                self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
             disk = (
                 None
                 if config.prefix_cache_dir is None
@@ -176,6 +180,8 @@ class LoadedModel(NotCopied):
             found.append(
                 f"context_size: {self.context_size} is more than the {trained} the model was trained with"
             )
+        if self.packed_note:
+            found.append(self.packed_note)
         for message in found:
             warnings.warn(message, stacklevel=stacklevel + 1)
 

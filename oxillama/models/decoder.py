@@ -7,6 +7,7 @@ hidden state; `layers/` has the blocks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.layers.streams import StreamedLayer, Streams
-from oxillama.models.page_groups import page_groups
+from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
 from oxillama.models.spec import Spec
@@ -32,6 +33,7 @@ from oxillama.weights.embedding import Embedding
 from oxillama.weights.linear import Linear, Pass
 from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import AdaptedRows
+from oxillama.weights.panels import PanelStore, panels_in_use
 
 
 class ForwardCancelled(Exception):
@@ -60,6 +62,7 @@ class Decoder:
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
         self.spec = spec
         self.kernels: Kernels = weights.kernels
+        self.store: PanelStore = weights.store
         self.context = context or spec.context_length
         if spec.most_context and self.context > spec.most_context:
             key = f"{spec.family.name}.attention.indexer.top_k"
@@ -67,7 +70,6 @@ class Decoder:
                 f"a context (context_size) of at most {spec.most_context} tokens, all of which it chooses"
             )
             raise LoadError(f"{key}: expected {wanted}, got {self.context}")
-        self.page_groups = page_groups(spec)
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context)
@@ -100,6 +102,11 @@ class Decoder:
         own |= self.streams.widths() if self.streams else {}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
 
+    @functools.cached_property
+    def page_groups(self) -> tuple[PageGroup, ...]:
+        """Which layers keep their keys and values together."""
+        return page_groups(self.spec)
+
     def kv_shapes(self, kv_type: int, page_size: int) -> list[Any]:
         """Of each page group the kernels' `KvShape` of its pages."""
         shape = self.kernels.attention.KvShape
@@ -131,6 +138,7 @@ class Decoder:
         Raises
         ------
         ForwardCancelled : ``cancelled`` returned True.
+        ModelFileError : a file cannot be read or has changed since it was opened.
         """
         spec, n = self.spec, len(batch)
         scratch = max(part.scratch_bytes(tuner.max_threads) for part in kv)
@@ -152,16 +160,17 @@ class Decoder:
                 earlier, recorded, np.array(settled, np.int32), self.record_floats,
             )  # fmt: skip
         x = work.rows("x", n, spec.n_embd)
-        self.inputs.look_up(batch, x, step)
-        if self.streams is not None:
-            self.streams.begin(x, step)
-        for layer in self.layers:
-            if cancelled is not None and cancelled():
-                raise ForwardCancelled
-            with tuner.layer(n) as step.n_threads:
-                layer.run(x, step)
-        if self.streams is not None:
-            self.streams.end(x, step)
+        with panels_in_use(self.store):
+            self.inputs.look_up(batch, x, step)
+            if self.streams is not None:
+                self.streams.begin(x, step)
+            for layer in self.layers:
+                if cancelled is not None and cancelled():
+                    raise ForwardCancelled
+                with tuner.layer(n) as step.n_threads:
+                    layer.run(x, step)
+            if self.streams is not None:
+                self.streams.end(x, step)
         rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
         if self.output_norm is not None and len(rows):
             self.output_norm.apply(rows, rows, tuner.n_threads)
@@ -185,12 +194,13 @@ class Decoder:
     ) -> np.ndarray:
         """float32 (n, vocab): logits of hidden states after the last norm, float32 (n, n_embd).
 
-        ``adapted`` are the adapters of these rows.
+        ``adapted`` are the adapters of these rows. Raises ModelFileError as `hidden_states`.
         """
         assert self.output is not None, "an encoder has no logits"
         spec, out = self.spec, np.empty((len(rows), self.spec.n_vocab), np.float32)
         if len(rows):
-            self.output.apply(rows, out, Pass(work.scratch, tuner.n_threads, adapted))
+            with panels_in_use(self.store):
+                self.output.apply(rows, out, Pass(work.scratch, tuner.n_threads, adapted))
             if spec.logit_scale != 1:
                 out *= np.float32(spec.logit_scale)
             if spec.final_soft_cap:
@@ -206,7 +216,18 @@ class Decoder:
         n_threads : threads to use.
         """
         assert self.classifier is not None, "the model has no classifier"
-        return self.classifier.run(hidden, n_threads)
+        with panels_in_use(self.store):
+            return self.classifier.run(hidden, n_threads)
+
+    def project(self, pooled: np.ndarray, n_threads: int) -> np.ndarray:
+        """Pooled hidden states, float32 (n, n_embd), after the matrices behind the pooling, if there are any.
+
+        Raises ModelFileError as `hidden_states`.
+        """
+        if self.projection is None:
+            return pooled
+        with panels_in_use(self.store):
+            return self.projection.run(pooled, n_threads)
 
     def _table(self, i: int, positions: np.ndarray) -> np.ndarray:
         """float32 (n, 2, n_rot / 2): cosines and sines of rotation ``i``."""

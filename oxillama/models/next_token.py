@@ -87,6 +87,7 @@ class NextTokenHead(Decoder):
         others = tuple(replace(layer, n_kv_heads=0) for layer in spec.layers)
         self.spec = replace(spec, layers=(*others, replace(attends, window=0, kv_from=None)), recurrent=None)
         self.kernels, self.context = weights.kernels, target.context
+        self.store = target.store  # of the output matrix
         self.inputs = NextTokenInput(self.spec, weights, block)
         self.streams = self.classifier = self.projection = None
         self.layers = [load_layer(self.spec, i, weights)]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oxillama.chat.template import ChatTemplate
 from oxillama.errors import ChatTemplateError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.tokenizer.detokenizer import StreamDecoder, clean_up_spaces, piece_bytes
@@ -19,6 +18,9 @@ from oxillama.tokenizer.encoder import Encoder, VocabularyEncoder
 from oxillama.tokenizer.tokenizer_json import read_tokenizer_json
 from oxillama.tokenizer.vocabulary import CONTROL, TokenType, Vocab
 from oxillama.tokenizer.vocabulary_reader import read_vocabulary
+
+if TYPE_CHECKING:
+    from oxillama.chat.template import ChatTemplate
 
 
 class TokenizerBridge:
@@ -268,6 +270,8 @@ class TokenizerBridge:
         ChatTemplateError
             The file has no such template, or it is not valid.
         """
+        from oxillama.chat.template import ChatTemplate  # an engine starts without Jinja
+
         source = self.chat_template_source(name)
         cache = self.__dict__.setdefault("_compiled_templates", {})
         if name not in cache:

@@ -1,7 +1,7 @@
 """Linear layers: y = x W^T + bias, of matrices packed for the kernels.
 
-`Linear` here owns the memory of its matrices and packs them when it is first applied; the product itself is
-the compiled ``kernels.linear.Linear``, which each `Linear` holds.
+`Linear` here asks its `Panels` for the packed matrices when it is first applied; the product itself is the
+compiled ``kernels.linear.Linear``, which each `Linear` holds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from oxillama._kernels import Kernels
 from oxillama.formats import LAYOUTS
 from oxillama.gguf.model_file import TensorInfo
 from oxillama.weights.low_rank import AdaptedRows
-from oxillama.weights.packer import Packer, Source
+from oxillama.weights.packer import Source
+from oxillama.weights.panels import Panels
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear import LowRankPlan
@@ -44,12 +45,13 @@ class Pass:
 class Linear:
     """A linear layer of one or more matrices that share an input, stacked by rows.
 
-    Matrices are packed when the layer is first applied, or by `pack`. A file thus opens at once, and matrices
+    The panels come when the layer is first applied, or by `pack`. A file thus opens at once, and matrices
     that are never used (of an expert, say) are never read.
 
     Parameters
     ----------
-    packer : gives the memory and packs.
+    kernels : the target that multiplies.
+    panels : where the packed matrices come from.
     sources : the matrices.
     cols : columns of every matrix.
     bias : float32 (rows,), or None.
@@ -61,15 +63,14 @@ class Linear:
     observer : called with the input of each matrix, or None.
     """
 
-    def __init__(self, packer: Packer, sources: list[Source], cols: int, bias: np.ndarray | None) -> None:
+    def __init__(
+        self, kernels: Kernels, panels: Panels, sources: list[Source], cols: int, bias: np.ndarray | None
+    ) -> None:
         self.sources = sources
         self.observer: Observer | None = None
-        self._packer = packer
-        self._pending = [(source, packer.memory(source.packed_bytes(cols))) for source in sources]
-        parts = [
-            (LAYOUTS[source.format.layout or ""].id, source.rows, data) for source, data in self._pending
-        ]
-        self._linear = packer.kernels.linear.Linear(parts, cols, bias)
+        self._panels: Panels | None = panels
+        parts = [(LAYOUTS[source.format.layout or ""].id, source.rows, None) for source in sources]
+        self._linear = kernels.linear.Linear(parts, cols, bias)
         self.rows: int = self._linear.rows
         self.cols = cols
         self.scratch_bytes: Callable[[int], int] = self._linear.scratch_bytes
@@ -84,20 +85,23 @@ class Linear:
         self._linear.apply(x, out, step.scratch, step.n_threads, accumulate, plans)
 
     def prepare(self, x: np.ndarray) -> Any:
-        """Packs the matrices, calls the observer with x (n, cols), and returns the kernels' `Linear`."""
-        if self._pending:
+        """Gets the panels, calls the observer with x (n, cols), and returns the kernels' `Linear`."""
+        if self._panels is not None:
             self.pack()
         if self.observer is not None:
             for source in self.sources:
                 self.observer(source.info, source.expert, x)
         return self._linear
 
+    @property
+    def packed(self) -> bool:
+        """Whether the panels of all matrices are here for good."""
+        return self._panels is None
+
     def pack(self) -> None:
-        """Packs the matrices that are not packed yet."""
-        while self._pending:
-            source, data = self._pending[0]
-            self._packer.pack(source, self.cols, data)
-            del self._pending[0]
+        """Gets the panels of all matrices, unless they are here for good."""
+        if self._panels is not None and self._panels.place(self._linear):
+            self._panels = None
 
 
 class GroupedLinear:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from oxillama.weights.embedding import Embedding
 from oxillama.weights.file_types import FLOATS, fitting, is_quantized
 from oxillama.weights.linear import GroupedLinear, Linear
 from oxillama.weights.packer import MatrixPart, Packer, Progress, Source
+from oxillama.weights.panels import PanelStore, ResidentStore
 
 
 class Weights:
@@ -32,6 +33,7 @@ class Weights:
         the rows. None: never.
     compute : "int8" multiplies quantized matrices with int8 activations; "f32" and "bf16" dequantize them
         to that format and multiply in float32. Float matrices are always multiplied in float32.
+    store : where linear layers get their packed matrices from; called with what packs.
 
     All methods raise LoadError with the name of a tensor that is missing, has another shape, or has a format
     without kernels.
@@ -45,6 +47,7 @@ class Weights:
         progress: Progress | None = None,
         quantize: Format | None = None,
         compute: str = "int8",
+        store: Callable[[Packer], PanelStore] = ResidentStore,
     ) -> None:
         self.file = file
         self.kernels = kernels
@@ -56,6 +59,7 @@ class Weights:
         self.prefix = ""
         self.renamed: dict[str, str] = {}
         self.packer = Packer(kernels, n_threads, self.progress)
+        self.store = store(self.packer)
 
     def ignore(self, names: Iterable[str]) -> None:
         """From now on these tensors are not there: `has` denies them, and `unused` does not list them."""
@@ -167,7 +171,7 @@ class Weights:
         return self._linear(sources, cols, bias)
 
     def _linear(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
-        return Linear(self.packer, sources, cols, bias)
+        return Linear(self.kernels, self.store.panels(sources, cols), sources, cols, bias)
 
     def _refuse_scale(self, name: str) -> None:
         """Raises LoadError if the file has a scale for a whole matrix."""

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import oxillama
-from benchmarks import end_to_end, loading, peers, sampling, timing
+from benchmarks import end_to_end, loading, peers, sampling, starting, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
@@ -39,6 +39,7 @@ from oxillama.bench.report import (
 from oxillama.bench.run import bench_model, fixed_tokens
 from oxillama.config.sampler import SamplerConfig
 from oxillama.errors import ConfigError, LoadError, ModelFileError, SamplingError
+from tests.support.tiny_file import write_tiny_model
 
 # Statistics
 
@@ -305,6 +306,28 @@ def test_both_ways_of_measuring_this_library_give_it_the_same_work(
 def test_counts_that_measure_nothing_are_refused(name: str, low: int, model: Path) -> None:
     with pytest.raises(ConfigError, match=f"{name}: expected an integer >= {low + 1}, got {low}"):
         bench_model(model, **{name: low})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory is told by /proc")
+def test_processes_are_started_and_their_memory_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(timing, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(starting, "TOKENS", [1, 2, 3])
+    model, path = write_tiny_model(tmp_path / "m.gguf"), tmp_path / "start.json"
+    command = ["start", "--model", str(model), "--peer", "oxillama", "--rounds", "1", "--warmup", "0"]
+    assert main([*command, "--processes", "2", "--json", str(path)]) == 0
+    assert Path(f"{model}.packed").is_file()
+    found = {row["metric"]: row["samples"] for row in json.loads(path.read_text())["results"]}
+    assert set(found) == {metric.name for metric in starting.METRICS}
+    for name in ("oxillama-packed", "oxillama"):
+        value = {metric: samples[name][0] for metric, samples in found.items()}
+        assert 0 < value["memory of one more process"] < value["memory of all processes"]
+        parts = value["import"] + value["load to first token"]
+        assert 0 < parts < value["process to first token"]
+    capsys.readouterr()
+    failing = ("start", "--model", Path(__file__), "--engine", "oxillama", "--processes", "1")
+    assert "failed to start" in fails_with(capsys, *failing)
 
 
 def test_peak_memory_grows_with_what_is_touched() -> None:

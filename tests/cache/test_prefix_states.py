@@ -426,7 +426,7 @@ def test_a_primed_prefix_is_kept(mamba: InferenceEngine) -> None:
     mamba.model.prefix_cache.clear()
     mamba.check_integrity()
     assert mamba.model.prefix_cache.memory_bytes == 0
-    small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.model.runner.pool.stride)
+    small = InferenceEngine.from_gguf(MAMBA, prefix_cache_bytes=mamba.model.pool.page_stride)
     with pytest.raises(KvCacheFullError, match="prefix: 70 tokens do not fit"):
         small.prime_with_prefix(system)
 

@@ -95,6 +95,7 @@ def test_info_as_json(model: Path) -> None:
             "kv_at_context": {"f32": 512 << 12, "f16": 256 << 12, "bf16": 256 << 12, "q8_0": 272 << 12},
             "state": 0,
         },
+        "packed": [],
         "surplus": [],
         "ignored": [],
         "supported": True,

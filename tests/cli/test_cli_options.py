@@ -37,6 +37,8 @@ def other_value(cls: type, name: str) -> Any:
         "choices": ("x",),
         "stop": ("x",),
         "adapters": (("a=b.gguf", 0.5),),
+        "packed": "make",
+        "packed_access": "read",
         "speculate": "lookup",
         "draft_corpus": ("notes.txt",),
         "trace": "trace.json",

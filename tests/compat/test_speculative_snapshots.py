@@ -68,6 +68,7 @@ def test_a_text_goes_on(at: int, sampler: dict[str, Any], tmp_path: Path) -> Non
     (tmp_path / "a.spec").write_bytes(data)
     rest: list[str] = []
     with SpeculativeEngine.resume_from_file(tmp_path / "a.spec", None, moved) as again:
+        again.target.model.loop.speculator = AsManyAsMayBe()
         assert again.config.num_speculative == 5
         assert again.config.draft.context_size == 100
         unchanged = SpeculativeEngineSnapshot.decode(again.snapshot())  # before it goes on

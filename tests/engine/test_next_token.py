@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.cache.pages import PagePool
+from oxillama.engine.building import cache_pool
 from oxillama.engine.next_token_drafter import EAGER, NextTokenDrafter, offer_next_token
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
-from oxillama.formats import KV_TYPES
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.next_token import load_next_token_head
 from oxillama.sampling.drafts import DraftSampler
@@ -60,7 +59,7 @@ class Head:
         found = load_next_token_head(running.model.spec, weights, running.model)
         assert found is not None
         self.model = found
-        pool = PagePool(found.kv_shape(KV_TYPES["f32"], 16), 16, 10**6)
+        pool = cache_pool(found, "f32", 16)
         self.runner, self.sequence = Runner(found, pool, 1), Sequence(pool)
 
     def run(self, tokens: list[int], given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

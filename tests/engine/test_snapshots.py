@@ -8,7 +8,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from oxillama.formats import KV_TYPES
 from oxillama.session.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
-from tests.support.serving import Letters
+from tests.support.serving import AsManyAsMayBe, Letters
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped
 from tests.support.zoo import MODELS, VARIANTS, VOCAB
@@ -430,6 +429,7 @@ def test_an_activated_adapter_applies_from_the_same_token(tmp_path: Path) -> Non
 
 def test_drafts_go_on(tmp_path: Path) -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    engine.model.loop.speculator = AsManyAsMayBe()
     options: dict[str, Any] = {"seed": 2, "max_tokens": 60, "window": 1, "speculate": demo.DRAFT}
     expected = engine.stream(PROMPTS[0], **options).result()
     going = engine.stream(PROMPTS[0], **options)
@@ -437,6 +437,7 @@ def test_drafts_go_on(tmp_path: Path) -> None:
     data = going.snapshot()
     before = going.speculation
     fresh = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
+    fresh.model.loop.speculator = AsManyAsMayBe()
     found = fresh.resume_generation(data)
     assert before is not None and found.speculation is not None
     same(found.result(), expected)

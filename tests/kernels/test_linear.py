@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -354,3 +355,69 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
     ):
         with pytest.raises(error, match=text):
             layer.apply(*arguments)
+
+
+@pytest.mark.parametrize("target", PRESENT)
+def test_panels_that_are_given_late_give_the_same_bits(target: str) -> None:
+    x, matrices = normal(3, 64), [packed("Q4_0", matrix("Q4_0", rows, 64, rows), 64) for rows in (20, 33)]
+    others = [packed("Q4_0", matrix("Q4_0", rows, 64, 7), 64) for rows in (20, 33)]
+    kernels = load(target)
+    late = kernels.linear.Linear([(layout, rows, None) for layout, rows, _ in matrices], 64)
+    for each in (matrices, others, matrices):
+        expected = apply(kernels.linear.Linear(each, 64), x)
+        late.give([data for _, _, data in each])
+        assert same_bits(apply(late, x), expected)
+    late.give(None)
+    out, scratch = np.zeros((3, 53), np.float32), np.zeros(late.scratch_bytes(3), np.uint8)
+    with pytest.raises(ValueError, match="panels: expected a Linear that was given its panels"):
+        late.apply(x, out, scratch, 1)
+    with pytest.raises(ValueError, match="panels: expected a Linear that was given its panels"):
+        kernels.linear.apply_groups([late], np.int32([3]), x, None, out, scratch, 1)
+
+
+@pytest.mark.parametrize("target", PRESENT)
+def test_only_late_panels_are_exchanged_and_only_for_panels_that_fit(target: str) -> None:
+    (layout, rows, data), kernels = packed("Q4_0", matrix("Q4_0", 20, 64), 64), load(target)
+    late = kernels.linear.Linear([(layout, rows, None)], 64)
+    late.give([data])
+    shifted = np.concatenate([data[:8], data, data[:64]])
+    shifted = shifted[(8 - shifted.ctypes.data) % 64 or 8 :][: len(data)]
+    kept = apply(late, normal(1, 64))
+    for panels, text in (
+        ([data, data], "panels: expected 1 arrays, got 2"),
+        ([], "panels: expected 1 arrays, got 0"),
+        ([data[:-1]], "expected at least"),
+        ([shifted], "expected data aligned to 64 bytes"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            late.give(panels)
+    assert same_bits(apply(late, normal(1, 64)), kept)  # a refusal changes nothing
+    with pytest.raises(ValueError, match="expected a Linear made without panels"):
+        kernels.linear.Linear([(layout, rows, data)], 64).give([data])
+    with pytest.raises(ValueError, match="expected the panels of all or of none"):
+        kernels.linear.Linear([(layout, rows, data), (layout, rows, None)], 64)
+    with pytest.raises(ValueError, match="a: expected a Linear made with its panels"):
+        b = linear(target, [("F32", matrix("F32", 3, 20))], 20)
+        kernels.linear.LowRank(late, [(b, 0, 0)], np.ones(20))
+
+
+def test_panels_are_not_exchanged_while_a_product_reads_them() -> None:
+    (layout, rows, data), cols = packed("Q8_0", matrix("Q8_0", 512, 512), 512), 512
+    late = load(PRESENT[-1]).linear.Linear([(layout, rows, None)], cols)
+    late.give([data])
+    done = threading.Event()
+
+    def multiply() -> None:
+        while not done.is_set():
+            apply(late, normal(64, cols))
+
+    thread = threading.Thread(target=multiply)
+    thread.start()
+    try:
+        with pytest.raises(ValueError, match="panels: expected no running product, got 1"):
+            while thread.is_alive():
+                late.give([data])
+    finally:
+        done.set()
+        thread.join()
+    late.give(None)

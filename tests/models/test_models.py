@@ -174,7 +174,7 @@ def test_only_the_experts_that_are_chosen_are_packed() -> None:
     running = Running(replace(model, n_experts=16, n_used=2).file())
     running.logits([5])
     feed = running.model.layers[0].feed_forward
-    packed = [not matrices._pending for matrices in feed.first.members]  # type: ignore[attr-defined]
+    packed = [matrices.packed for matrices in feed.first.members]  # type: ignore[attr-defined]
     assert sum(packed) == 2
 
 

@@ -228,6 +228,8 @@ def of_quantize(k: Kernels) -> dict[str, Maker]:
 def of_linear(k: Kernels) -> dict[str, Maker]:
     rows = matrix("Q4_0", 20, 64)
     layer = linear(k, [("Q4_0", rows)], 64)
+    layout, n_rows, panels = packed("Q4_0", rows, 64)
+    late = k.linear.Linear([(layout, n_rows, None)], 64)
     a, b = (linear(k, [("F32", matrix("F32", n, cols))], cols) for n, cols in ((4, 64), (20, 4)))
     low_rank = k.linear.LowRank(a, [(b, 0, 0)], np.ones(4))
     plan = k.linear.LowRankPlan([low_rank], np.ones(1), i32(0), i32(2))
@@ -250,6 +252,7 @@ def of_linear(k: Kernels) -> dict[str, Maker]:
             cols=64,
             bias=normal(27),
         ),
+        "Linear.give": lambda: Call(late.give, optional="panels", panels=[panels]),
         "Linear.scratch_bytes": lambda: Call(layer.scratch_bytes, sizes="n", n=3),
         "Linear.apply": lambda: Call(
             layer.apply,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,8 @@ from oxillama.formats import FORMATS
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
 from oxillama.weights.loader import Weights
+from oxillama.weights.packer import Packer
+from oxillama.weights.panels import PanelStore, ResidentStore
 from tests.references import formats as reference_formats
 from tests.references.llama import Sizes
 from tests.support import gguf_writer as ggufwriter
@@ -190,9 +193,10 @@ class Running:
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
         context: int | None = None,
+        store: Callable[[Packer], PanelStore] = ResidentStore,
     ) -> None:
         file = ModelFile.open(data)
-        self.weights = Weights(file, load(target), n_threads, compute=compute)
+        self.weights = Weights(file, load(target), n_threads, compute=compute, store=store)
         self.model = Decoder(read_spec(file), self.weights, context)
         limit = (
             None if max_pages is None else max_pages * cache_pool(self.model, kv_type, page_size).page_stride

@@ -16,10 +16,15 @@ class Linear(Protocol):
 
     rows: int
     cols: int
+    panels: tuple[np.ndarray, ...] | None
 
     def __init__(
-        self, matrices: Sequence[tuple[int, int, np.ndarray]], cols: int, bias: np.ndarray | None = None
+        self,
+        matrices: Sequence[tuple[int, int, np.ndarray | None]],
+        cols: int,
+        bias: np.ndarray | None = None,
     ) -> None: ...
+    def give(self, panels: Sequence[np.ndarray] | None) -> None: ...
     def scratch_bytes(self, n: int) -> int: ...
     def apply(
         self,

@@ -322,13 +322,21 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
             run(call, i)
 
 
+cdef const uint8_t* part_data(const Part* part, cnp.ndarray data) except NULL:
+    """The panels of a matrix: ValueError unless the array holds them and is aligned."""
+    cdef const uint8_t* found = u8_data(data, (part.rows + 15) // 16 * part.stride, "matrix")
+    if <uintptr_t>found & 63:
+        raise ValueError(f"matrix: expected data aligned to 64 bytes, got address {<uintptr_t>found:#x}")
+    return found
+
+
 cdef class Linear:
     """Matrices that share one input, stacked by rows.
 
     Parameters
     ----------
     matrices : sequence of (layout id, rows, data), ``data`` a uint8 array of packed panels
-        (see `pack`), 64-byte aligned.
+        (see `pack`), 64-byte aligned; None for all of them: `give` brings the panels.
     cols : columns of every matrix, a multiple of the layouts' block.
     bias : float32 (rows,) over all the matrices, or None.
 
@@ -341,7 +349,10 @@ cdef class Linear:
     cdef readonly Py_ssize_t rows, cols
     cdef Stack stack
     cdef Py_ssize_t token_bytes  # of scratch
-    cdef list owners
+    cdef object bias
+    cdef readonly tuple panels   # the arrays of the panels; None: not given
+    cdef bint late               # whether `give` may exchange them
+    cdef Py_ssize_t running      # products that read them now
 
     def __cinit__(self, matrices, Py_ssize_t cols, bias=None):
         cdef Stack* stack = &self.stack
@@ -350,7 +361,8 @@ cdef class Linear:
         cdef int form, layout
         cdef Py_ssize_t rows
         cdef cnp.ndarray data
-        self.owners = [bias]
+        given = []
+        self.bias = bias
         self.cols = stack.cols = cols
         for layout, rows, data in matrices:
             if stack.n_parts == MAX_PARTS:
@@ -366,17 +378,19 @@ cdef class Linear:
             part.form = form_number(layout)
             part.rows = rows
             part.stride = panel_bytes(layout, cols)
-            part.data = u8_data(data, (rows + 15) // 16 * part.stride, "matrix")
-            if <uintptr_t>part.data & 63:
-                raise ValueError("matrix: expected data aligned to 64 bytes, got address "
-                                 f"{<uintptr_t>part.data:#x}")
+            if stack.n_parts and (data is None) != self.late:
+                raise ValueError("matrices: expected the panels of all or of none, got some")
+            self.late = data is None
+            if not self.late:
+                part.data = part_data(part, data)
+                given.append(data)
             part.first_panel = stack.n_panels
             part.first_row = stack.rows
             stack.n_panels += (rows + 15) // 16
             stack.rows += rows
             stack.takes[part.form] = True
             stack.n_parts += 1
-            self.owners.append(data)
+        self.panels = None if self.late else tuple(given)
         if stack.n_parts == 0:
             raise ValueError(f"matrices: expected 1 to {MAX_PARTS}, got 0")
         self.rows = stack.rows
@@ -385,6 +399,37 @@ cdef class Linear:
                 self.token_bytes += form_layout(form, 1, cols, &f)
         if bias is not None:
             stack.bias = f32_data(bias, self.rows, "bias")
+
+    def give(self, panels):
+        """Exchanges the panels of a `Linear` that was made without.
+
+        Parameters
+        ----------
+        panels : sequence of uint8 arrays, one for each matrix, 64-byte aligned; None takes the panels away.
+
+        Raises
+        ------
+        ValueError
+            An array is too short or misaligned, a product is running in another thread, or the panels were
+            given when this was made.
+        """
+        cdef const uint8_t* data[MAX_PARTS]
+        cdef cnp.ndarray array
+        cdef tuple held = None if panels is None else tuple(panels)
+        cdef int i
+        if not self.late:
+            raise ValueError("panels: expected a Linear made without panels, got one made with them")
+        if self.running:
+            raise ValueError(f"panels: expected no running product, got {self.running}")
+        if held is not None:
+            if len(held) != self.stack.n_parts:
+                raise ValueError(f"panels: expected {self.stack.n_parts} arrays, got {len(held)}")
+            for i in range(self.stack.n_parts):
+                array = held[i]
+                data[i] = part_data(&self.stack.parts[i], array)
+        for i in range(self.stack.n_parts):
+            self.stack.parts[i].data = NULL if held is None else data[i]
+        self.panels = held
 
     def scratch_bytes(self, Py_ssize_t n):
         """Bytes of scratch that ``n`` tokens need, in one group or in many (`apply_groups`)."""
@@ -416,11 +461,30 @@ cdef class Linear:
         check_apart(x, out, "x, out")
         check_apart(x, scratch, "x, scratch")
         check_apart(out, scratch, "out, scratch")
-        if plans:
-            multiply_adapted(&call, &group, 1, plans, group.x, NULL, n, group.out, free, n_threads)
-        elif n:
-            with nogil:
-                multiply(&call, &group, 1, free, n_threads)
+        check_given(self)
+        self.running += 1
+        try:
+            if plans:
+                multiply_adapted(&call, &group, 1, plans, group.x, NULL, n, group.out, free, n_threads)
+            elif n:
+                with nogil:
+                    multiply(&call, &group, 1, free, n_threads)
+        finally:
+            self.running -= 1
+
+
+cdef int check_given(Linear linear) except -1:
+    """Raises ValueError unless the Linear has its panels."""
+    if linear.panels is None:
+        raise ValueError("panels: expected a Linear that was given its panels, got one without")
+    return 0
+
+
+cdef int check_kept(Linear linear, str name) except -1:
+    """Raises ValueError unless the Linear keeps its panels as long as it lives."""
+    if linear.late:
+        raise ValueError(f"{name}: expected a Linear made with its panels, got one made without")
+    return 0
 
 
 def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.ndarray rows, cnp.ndarray out,
@@ -472,6 +536,7 @@ def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.n
     outp = f32_rows_out(out, m, first.rows, "out")
     for i in range(n_groups):
         linear = held[i]
+        check_given(linear)
         if (linear.rows, linear.cols, linear.stack.n_panels) != (first.rows, first.cols, first.stack.n_panels):
             raise ValueError(f"linears: expected shapes of {first.rows} x {first.cols}, "
                              f"got {linear.rows} x {linear.cols}")
@@ -491,11 +556,17 @@ def apply_groups(list linears not None, cnp.ndarray counts, cnp.ndarray x, cnp.n
     check_apart(x, out, "x, out")
     check_apart(x, scratch, "x, scratch")
     check_apart(out, scratch, "out, scratch")
-    if plans:
-        multiply_adapted(&call, groups, n_groups, plans, xp, taken, m, outp, free, n_threads)
-        return
-    with nogil:
-        multiply(&call, groups, n_groups, free, n_threads)
+    for linear in held:
+        linear.running += 1
+    try:
+        if plans:
+            multiply_adapted(&call, groups, n_groups, plans, xp, taken, m, outp, free, n_threads)
+        else:
+            with nogil:
+                multiply(&call, groups, n_groups, free, n_threads)
+    finally:
+        for linear in held:
+            linear.running -= 1
 
 
 cdef Py_ssize_t chunk_panels(Py_ssize_t n_panels, Py_ssize_t stride, int n_threads) noexcept nogil:
@@ -529,7 +600,8 @@ cdef class LowRank:
     Raises
     ------
     ValueError
-        A part reaches beyond the ranks or has columns that are no multiple of its blocks.
+        A part reaches beyond the ranks or has columns that are no multiple of its blocks, or a `Linear` was
+        made without its panels.
     """
 
     cdef readonly Py_ssize_t cols, ranks, rows
@@ -545,6 +617,7 @@ cdef class LowRank:
         cdef Py_ssize_t column, row
         cdef Linear b
         held = []
+        check_kept(a, "a")
         for b, column, row in parts:
             if b is None:
                 raise TypeError("parts: expected objects of Linear, got None")
@@ -554,6 +627,7 @@ cdef class LowRank:
                 raise ValueError(f"parts: expected columns 0 to {a.rows - b.cols}, got {column}")
             if row < 0 or row > PY_SSIZE_T_MAX // 8 - b.rows:
                 raise ValueError(f"parts: expected a row >= 0, got {row}")
+            check_kept(b, "parts")
             self.columns[self.n_parts], self.first_rows[self.n_parts] = column, row
             self.rows = max(self.rows, row + b.rows)
             self.n_parts += 1

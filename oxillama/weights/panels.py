@@ -1,0 +1,94 @@
+"""Where linear layers get their packed matrices from.
+
+A `PanelStore` belongs to a model and gives each of its linear layers a `Panels`, which brings the packed
+matrices when the layer is applied. `ResidentStore` packs them at first use and keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from oxillama.weights.packer import Packer, Source
+
+if TYPE_CHECKING:
+    from oxillama._kernels.linear import Linear
+
+
+class Panels(Protocol):
+    """The packed matrices of one linear layer."""
+
+    def place(self, linear: Linear) -> bool:
+        """Gives the kernels' `Linear` its panels (``linear.give``), if it does not have them.
+
+        Returns True if they stay there for good. Otherwise this is called before each product, and the panels
+        stay until the product is done.
+
+        Raises ModelFileError if a file cannot be read or has changed since it was opened, and GGUFError if
+        a format cannot hold a value. The next call tries again.
+        """
+        ...
+
+
+class PanelStore(Protocol):
+    """Gives the linear layers of a model their `Panels`."""
+
+    def panels(self, sources: list[Source], cols: int) -> Panels:
+        """The panels of a layer of matrices of ``cols`` columns.
+
+        Layers ask in the order in which they are built, which is the same for each load of a model.
+        """
+        ...
+
+    def begin_pass(self) -> None:
+        """Called before linear layers are applied. Raises ModelFileError if a file is not what it was."""
+        ...
+
+    def end_pass(self) -> None:
+        """Called afterwards, even if that failed. Raises ModelFileError as `begin_pass`."""
+        ...
+
+
+@contextmanager
+def panels_in_use(store: PanelStore) -> Iterator[None]:
+    """A block that applies linear layers. Raises ModelFileError as `PanelStore.begin_pass`."""
+    store.begin_pass()
+    try:
+        yield
+    finally:
+        store.end_pass()
+
+
+class ResidentPanels:
+    """Panels in memory, packed when they are first asked for."""
+
+    def __init__(self, packer: Packer, sources: list[Source], cols: int) -> None:
+        self._packer = packer
+        self._cols = cols
+        self._parts = [(source, packer.memory(source.packed_bytes(cols))) for source in sources]
+        self._n_packed = 0
+
+    def place(self, linear: Linear) -> bool:
+        """As `Panels.place`. What is packed before an error is not packed again."""
+        for source, data in self._parts[self._n_packed :]:
+            self._packer.pack(source, self._cols, data)
+            self._n_packed += 1
+        linear.give([data for _, data in self._parts])
+        return True
+
+
+class ResidentStore:
+    """Packs each matrix once and keeps it in memory."""
+
+    def __init__(self, packer: Packer) -> None:
+        self.packer = packer
+
+    def panels(self, sources: list[Source], cols: int) -> ResidentPanels:
+        return ResidentPanels(self.packer, sources, cols)
+
+    def begin_pass(self) -> None:
+        """Nothing to check: the panels are in memory."""
+
+    def end_pass(self) -> None:
+        """Nothing to check."""
