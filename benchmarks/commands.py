@@ -23,6 +23,7 @@ from benchmarks import (
     receipts,
     runs,
     sampling,
+    server,
     serving,
     speculation,
     starting,
@@ -63,6 +64,10 @@ def parser() -> argparse.ArgumentParser:
     turns = commands.add_parser("handover", help="what the engine thread costs a stream, and waits for turns")
     handover.add_arguments(turns)
     turns.set_defaults(run=handover.run)
+
+    over_http = commands.add_parser("server", help="what HTTP costs a text, and a client that goes away")
+    server.add_arguments(over_http)
+    over_http.set_defaults(run=server.run)
 
     told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
     observing.add_arguments(told)

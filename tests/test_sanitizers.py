@@ -1,4 +1,6 @@
-"""Kernels and engine under gcc's address and undefined-behaviour sanitizers: a part, in about six minutes.
+"""Kernels and engine under gcc's address and undefined-behaviour sanitizers: a part.
+
+It builds the kernels and takes eleven minutes on two cores that have much else to do.
 
 ``python tools/sanitize.py`` runs all of it, in a quarter of an hour.
 """

@@ -1,11 +1,12 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
 Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
-imatrix), `pack`, `convert`, `bench`, `doctor`. A command is a function from the parsed arguments to an
-exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141 broken pipe. `options` makes
-arguments from the configuration dataclasses, `program` turns errors into exit codes, `console` reads and
-writes text, `progress` shows bars, `sessions` keeps a session for the next process. To start quickly, a
-module imports NumPy and the kernels only inside its commands.
+imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `bench`, `doctor`. A command is a function from
+the parsed arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141
+broken pipe. `options` makes arguments from the configuration dataclasses, `models` finds the model,
+`program` turns errors into exit codes, `console` reads and writes text, `progress` shows bars, `tools` has
+the tools of a chat, `sessions` keeps a session for the next process. To start quickly, a module imports
+NumPy and the kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -24,9 +25,11 @@ from oxillama.cli import (
     convert,
     doctor,
     generate,
+    hub,
     info,
     pack,
     quantize,
+    serve,
     snapshot,
     tokenize,
     verify,
@@ -47,7 +50,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"oxillama {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (generate, chat, verify, info, snapshot, tokenize, quantize, pack, convert, bench, doctor):
+    for module in (
+        generate,
+        chat,
+        verify,
+        info,
+        snapshot,
+        tokenize,
+        quantize,
+        pack,
+        convert,
+        hub,
+        serve,
+        bench,
+        doctor,
+    ):
         module.add_commands(commands)
     return parser
 

@@ -9,6 +9,7 @@ from typing import Any
 from oxillama import EngineConfig
 from oxillama.cli import options
 from oxillama.cli.console import check_writable, print_rows, printable
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import count_bar, shows_bars
 
 
@@ -19,7 +20,7 @@ def add_commands(commands: Any) -> None:
         help="measure a model's speed",
         description="Measures prefill and decode in tokens per second: median, quartiles and extremes.",
     )
-    bench.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(bench)
     for name, default, meaning in (
         ("--prompt", 512, "tokens of the prompt"),
         ("--new", 32, "tokens decoded after the prompt"),
@@ -50,7 +51,7 @@ def run_bench(args: argparse.Namespace) -> int:
     old = None if args.compare is None else read_report(args.compare, "bench", conditions)
     with count_bar(shows_bars(args), "measuring", " rounds") as progress:
         speed = bench_model(
-            args.model,
+            model_path(args.model, args),
             prompt_tokens=args.prompt,
             new_tokens=args.new,
             rounds=args.rounds,

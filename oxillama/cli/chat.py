@@ -12,10 +12,12 @@ from oxillama import ChatTemplateError, ConfigError, OxiLlamaError
 from oxillama.cli import options
 from oxillama.cli.chat_formats import CHAT_FORMATS
 from oxillama.cli.console import read_text, say
-from oxillama.cli.conversation import Conversation
+from oxillama.cli.conversation import Conversation, Message
 from oxillama.cli.generate import load_engine, show
 from oxillama.cli.message_input import MessageInput
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.sessions import KeptSession, add_session_option
+from oxillama.cli.tools import MAX_STEPS, ToolBox, add_tool_options
 from oxillama.cli.verify import add_receipt_option, receipt_wanted, write_receipt
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def add_commands(commands: Any) -> None:
         description="Talks to a model in the chat template of its file. A line is a message, or a command: "
         f"{HINT}.",
     )
-    chat.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(chat)
     chat.add_argument("--system", metavar="TEXT", help="system message")
     chat.add_argument(
         *("--chat-template", "--template"),
@@ -51,6 +53,7 @@ def add_commands(commands: Any) -> None:
         f"{', '.join(CHAT_FORMATS)} (default: the file's default template)",
     )
     add_session_option(chat)
+    add_tool_options(chat)
     add_receipt_option(chat, "write a receipt of each answer, in the place of that of the answer before")
     options.add_generation_options(chat, max_tokens=1024)
     options.add_engine_options(chat)
@@ -60,8 +63,11 @@ def add_commands(commands: Any) -> None:
 
 def run_chat(args: argparse.Namespace) -> int:
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
-    engine = load_engine(options.engine_config(args, args.model), args)
+    engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)
     tokenizer = chat_tokenizer(engine, args.template)
+    if args.tools is None and (args.run_tools or args.tool_choice is not None):
+        raise ConfigError("--tools: expected tools, got none for --run-tools or --tool-choice")
+    box = None if args.tools is None else ToolBox(args)
     conversation = Conversation(args.system)
     kept = None
     if args.session is not None:
@@ -72,7 +78,7 @@ def run_chat(args: argparse.Namespace) -> int:
     if source.interactive and not args.quiet:
         print(HINT, file=sys.stderr, flush=True)
     try:
-        converse(source, conversation, engine, tokenizer, chosen, kept, args)
+        converse(source, conversation, engine, tokenizer, chosen, kept, box, args)
     finally:
         if kept is not None:
             kept.save(messages=conversation.messages)
@@ -86,6 +92,7 @@ def converse(
     tokenizer: TokenizerBridge,
     chosen: GenerationOptions,
     kept: KeptSession | None,
+    box: ToolBox | None,
     args: argparse.Namespace,
 ) -> None:
     """Answers messages and runs commands until the input ends."""
@@ -94,6 +101,8 @@ def converse(
             if command := re.fullmatch(r"/([a-z]+)(?: +(.*\S))? *", text):
                 if not run_command(conversation, command[1], command[2]):
                     break
+            elif text.strip() and box is not None:
+                answer_with_tools(conversation, text, box, kept or engine, tokenizer, chosen, args)
             elif text.strip():
                 prompt = tokenizer.encode_chat(conversation.asking(text))
                 generation = (engine if kept is None else kept).stream(prompt, chosen)
@@ -108,6 +117,32 @@ def converse(
             if not source.interactive:
                 raise
             say("error", str(error))
+
+
+def answer_with_tools(
+    conversation: Conversation,
+    text: str,
+    box: ToolBox,
+    engine: Any,
+    tokenizer: TokenizerBridge,
+    chosen: GenerationOptions,
+    args: argparse.Namespace,
+) -> None:
+    """Answers a message, and goes on with the results of the calls that were run."""
+    messages: list[Message] = conversation.asking(text)
+    for step in range(MAX_STEPS):
+        options_now = box.options(chosen, tokenizer, step)
+        generation = engine.stream(box.encode(messages, tokenizer), options_now)
+        interrupted = show(generation, args)
+        write_receipt(generation, args)
+        n_before = sum(len(message.get("tool_calls") or ()) for message in messages)
+        told = box.told(generation, n_before)
+        messages = [*messages, *told]
+        if interrupted or len(told) == 1:  # nothing was run
+            break
+    else:
+        say("warning", f"stopped after {MAX_STEPS} answers with calls")
+    conversation.messages = messages
 
 
 def run_command(conversation: Conversation, name: str, argument: str | None) -> bool:

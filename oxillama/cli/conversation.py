@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from oxillama.atomic_file import replaced_file
 from oxillama.cli.console import read_text
 from oxillama.errors import ConfigError
 
-Message = dict[str, str]
+Message = dict[str, Any]
+
+MORE = ("reasoning_content", "tool_calls", "tool_call_id", "name")
+"""Keys of messages with calls and results of tools."""
 
 
 class Conversation:
@@ -71,7 +75,7 @@ def messages_of(found: object, option: str, path: str) -> list[Message]:
     """The messages in a JSON value. Raises ConfigError naming ``option`` if it holds others."""
     if not isinstance(found, list) or not all(map(is_message, found)):
         raise ConfigError(f'{option}: expected a list of objects with "role" and "content" in {path}')
-    return [{"role": message["role"], "content": message["content"]} for message in found]
+    return [{key: message[key] for key in ("role", "content", *MORE) if key in message} for message in found]
 
 
 def is_message(value: object) -> bool:

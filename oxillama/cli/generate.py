@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oxillama import EngineConfig, OxiLlamaError, PromptError
 from oxillama.cli import options
 from oxillama.cli.console import read_text
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import loading_bar, prefill_bar, shows_bars
 from oxillama.cli.sessions import KeptSession, add_session_option
 from oxillama.cli.verify import add_receipt_option, receipt_wanted, write_receipt
@@ -30,7 +31,7 @@ def add_commands(commands: Any) -> None:
         description="Writes the model's continuation of a prompt to stdout, piece by piece; its speed, "
         "why it ended and the seed go to stderr.",
     )
-    run.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(run)
     prompt = run.add_mutually_exclusive_group()
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; - reads it from stdin")
     prompt.add_argument("-f", "--file", metavar="FILE", help="read the prompt from a file, exactly as it is")
@@ -64,7 +65,7 @@ def run_model(args: argparse.Namespace) -> int:
     goes_on = args.session is not None and os.path.exists(args.session)
     prompt = read_prompt(args, needed=not goes_on)
     chosen = replace(options.generation_options(args), receipt=receipt_wanted(args))
-    engine = load_engine(options.engine_config(args, args.model), args)
+    engine = load_engine(options.engine_config(args, model_path(args.model, args)), args)
     special = not args.no_special and not goes_on
     tokens = engine.tokenize(prompt, add_special=special, parse_special=args.parse_special) if prompt else []
     if args.session is None:

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from oxillama.cli.console import human_bytes, human_count, print_json, print_rows, say
-from oxillama.cli.options import add_command
+from oxillama.cli.models import add_model, model_path
+from oxillama.cli.options import add_command, add_progress_option
 
 
 def add_commands(commands: Any) -> None:
@@ -17,9 +18,10 @@ def add_commands(commands: Any) -> None:
         description="Describes a model file: what it needs, and whether that is supported (exit code 1). "
         "Its header and vectors are read, matrices are not.",
     )
-    info.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(info)
     info.add_argument("--tensors", action="store_true", help="list every tensor")
     info.add_argument("--json", action="store_true", help="write JSON")
+    add_progress_option(info)
     info.set_defaults(command=run_info)
 
 
@@ -27,9 +29,10 @@ def run_info(args: argparse.Namespace) -> int:
     from oxillama.cli.facts import describe, describe_adapter
     from oxillama.gguf.model_file import ModelFile
 
-    with ModelFile.open(args.model) as file:
+    model = model_path(args.model, args)
+    with ModelFile.open(model) as file:
         is_adapter = file.metadata.get("general.type") == "adapter"
-        facts = describe_adapter(args.model) if is_adapter else describe(file)
+        facts = describe_adapter(model) if is_adapter else describe(file)
     if args.tensors:
         facts["tensors"] = [
             {"name": t.name, "format": t.format.name, "shape": list(t.shape), "bytes": t.nbytes}

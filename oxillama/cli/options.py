@@ -16,8 +16,9 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from oxillama import EngineConfig, GenerationOptions, SamplerConfig
+from oxillama import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig
 from oxillama.cli.console import read_text
+from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -40,6 +41,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "mirostat_eta": ("--mirostat-lr",),
     "choices": ("--choice",),
     "order": ("--samplers",),
+    "api_keys": ("--api-key",),
+    "cors_origins": ("--cors-origin",),
+    "allowed_hosts": ("--allowed-host",),
+    "model_name": ("--alias",),
 }
 
 
@@ -95,6 +100,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
     "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
+    "ssl_certfile": {"type": str, "metavar": "FILE"},
+    "ssl_keyfile": {"type": str, "metavar": "FILE"},
     "prefix_cache_dir": {"type": str, "metavar": "FOLDER"},
     "trace": {"type": str, "metavar": "FILE"},
 }
@@ -114,6 +121,7 @@ EXCLUDED = (
     *("priority", "salt", "window"),  # no effect on a single request
     *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
+    *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats, which have their own
 )
 """Fields without an option."""
 
@@ -160,6 +168,13 @@ def add_generation_options(parser: argparse.ArgumentParser, **defaults: Any) -> 
     group = parser.add_argument_group("generation")
     shared = _names(EngineConfig)  # a single request takes the engine's
     _add_fields(group, GenerationOptions, [n for n in _names(GenerationOptions) if n not in shared], defaults)
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Every option of `ServerConfig` and of `SchedulerConfig`."""
+    group = parser.add_argument_group("server")
+    for cls in (ServerConfig, SchedulerConfig):
+        _add_fields(group, cls, _names(cls))
 
 
 def add_named_options(parser: argparse.ArgumentParser, names: Container[str]) -> None:

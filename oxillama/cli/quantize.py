@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
 from oxillama.cli.console import check_writable, human_bytes, print_rows, printable, say
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import count_bar, loading_bar, shows_bars
 from oxillama.formats import WRITABLE
 from oxillama.weights.file_types import ALIASES, FILE_TYPES, UNWEIGHTED
@@ -28,7 +29,7 @@ def add_commands(commands: Any) -> None:
         "that lose most in a better one, all else unchanged.",
         epilog=f"types: {', '.join((*FILE_TYPES, *ALIASES))}; formats: {', '.join(WRITABLE)}",
     )
-    quantize.add_argument("source", metavar="IN.gguf", help="model to read (of a split one: the first file)")
+    add_model(quantize, "source", metavar="IN.gguf")
     quantize.add_argument("target", metavar="OUT.gguf", help="file to write, in place of one that is there")
     quantize.add_argument("type", metavar="TYPE", help="e.g. Q4_K_M")
     quantize.add_argument("--imatrix", metavar="FILE", help="importance matrix, see 'oxillama imatrix'")
@@ -65,7 +66,7 @@ def add_commands(commands: Any) -> None:
         description="Runs a text through a model and writes the mean squared input of every matrix's "
         "columns, for 'oxillama quantize --imatrix' and for llama.cpp.",
     )
-    imatrix.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(imatrix)
     imatrix.add_argument("text", metavar="TEXTFILE", help="UTF-8 text of the kind the model is to be good at")
     imatrix.add_argument("-o", "--output", metavar="OUT.gguf", required=True, help="file to write")
     imatrix.add_argument(
@@ -91,9 +92,10 @@ def name_and_format(text: str) -> tuple[str, str]:
 def run_quantize(args: argparse.Namespace) -> int:
     from oxillama import quantize_model
 
-    with loading_bar(args.source, shows_bars(args), "quantizing") as progress:
+    source = model_path(args.source, args)
+    with loading_bar(source, shows_bars(args), "quantizing") as progress:
         done = quantize_model(
-            args.source,
+            source,
             None if args.dry_run else args.target,
             args.type,
             imatrix=args.imatrix,
@@ -151,9 +153,10 @@ def run_imatrix(args: argparse.Namespace) -> int:
     from oxillama import collect_imatrix
 
     check_writable("--output", Path(args.output))
+    model = model_path(args.model, args)
     with count_bar(shows_bars(args), "running", " chunks") as progress:
         found = collect_imatrix(
-            args.model,
+            model,
             args.text,
             chunk_size=args.chunk,
             chunks=args.chunks,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama import TokenizerError
 from oxillama.cli.console import read_text
-from oxillama.cli.options import add_command
+from oxillama.cli.models import add_model, model_path
+from oxillama.cli.options import add_command, add_progress_option
 
 if TYPE_CHECKING:
     from oxillama.tokenizer.vocabulary import TokenType
@@ -20,7 +21,7 @@ def add_commands(commands: Any) -> None:
         help="turn text into token ids, or back",
         description="Writes the token ids of a text, or with --decode the text of token ids.",
     )
-    tokenize.add_argument("model", metavar="MODEL", help="GGUF file; one with a vocabulary alone will do")
+    add_model(tokenize)
     tokenize.add_argument("text", metavar="TEXT", help="text, or ids with --decode; - reads them from stdin")
     tokenize.add_argument("--pieces", action="store_true", help="a line for each token: id, type, bytes")
     tokenize.add_argument("--no-special", action="store_true", help="add no BOS or EOS")
@@ -28,6 +29,7 @@ def add_commands(commands: Any) -> None:
         "--parse-special", action="store_true", help="names of control tokens in the text stand for them"
     )
     tokenize.add_argument("--decode", action="store_true", help="ids to text; control tokens are left out")
+    add_progress_option(tokenize)
     tokenize.set_defaults(command=run_tokenize)
 
 
@@ -35,7 +37,7 @@ def run_tokenize(args: argparse.Namespace) -> int:
     from oxillama import TokenizerBridge
 
     text = read_text("-", "text") if args.text == "-" else args.text
-    tokenizer = TokenizerBridge.from_gguf(args.model)
+    tokenizer = TokenizerBridge.from_gguf(model_path(args.model, args))
     if args.decode:
         ids = read_ids(text, tokenizer.n_vocab)
     else:

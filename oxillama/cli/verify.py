@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
 from oxillama.cli.console import check_writable
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import loading_bar, shows_bars
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ def add_commands(commands: Any) -> None:
         "the model in one pass and chooses each token again. The exit code is 0 if it does, else 1.",
     )
     verify.add_argument("receipt", metavar="RECEIPT", help="file that --receipt wrote")
-    verify.add_argument(
-        "--model", metavar="MODEL", required=True, help="GGUF file that the text was made with"
-    )
+    add_model(verify, "--model", required=True)
     verify.add_argument(
         "--lora",
         metavar="FILE",
@@ -47,7 +46,10 @@ def run_verify(args: argparse.Namespace) -> int:
 
     receipt = Receipt.load(args.receipt)
     config = EngineConfig(
-        model_path=args.model, num_threads=args.num_threads, prefix_cache_bytes=0, **receipt.engine_options
+        model_path=model_path(args.model, args),
+        num_threads=args.num_threads,
+        prefix_cache_bytes=0,
+        **receipt.engine_options,
     )
     with (
         loading_bar(str(config.model_path), shows_bars(args)) as progress,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from oxillama.config import checks
@@ -49,6 +49,13 @@ class GenerationOptions:
         the same distribution.
     window : pieces of text that may wait for the reader; with as many the request pauses. None for no limit.
     receipt : makes a receipt, with which anybody can check the text.
+    message_format : how the model writes reasoning and tool calls, by which its text is taken apart: "auto"
+        for what the file's chat template says, a name of `oxillama.toolcalls.GRAMMARS`, or a
+        `ToolCallGrammar`. None leaves the text as it is, but is "auto" for chats and with ``tools``.
+    tools : that the model may call: JSON definitions, Python functions, dataclasses, pydantic models.
+    tool_choice : "auto", "none" (no call), "required" (at least one), or the name of the tool to be called
+        once, alone or in OpenAI's form.
+    parallel_tool_calls : whether one answer may have several calls.
     request_id : what logs and traces call the request: 1 to 200 characters that can be printed. None for its
         number in the engine.
 
@@ -72,6 +79,10 @@ class GenerationOptions:
     draft_acceptance: str = "seeded"
     window: int | None = WINDOW
     receipt: bool = False
+    message_format: Any = field(default=None, hash=False, repr=False)
+    tools: Sequence[Any] | None = field(default=None, hash=False, repr=False)
+    tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False, repr=False)
+    parallel_tool_calls: bool = True
     request_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +114,19 @@ class GenerationOptions:
                 "receipt: cannot be combined with draft_acceptance rejection, "
                 "whose text does not follow from the seed alone"
             )
+
+        self._check_tools()
+
+    def _check_tools(self) -> None:
+        if self.tools is not None:
+            if isinstance(self.tools, (str, bytes, Mapping)) or not isinstance(self.tools, Sequence):
+                raise checks.refuse("tools", "a list of tools", self.tools)
+            self._set("tools", tuple(self.tools) or None)
+        checks.boolean("parallel_tool_calls", self.parallel_tool_calls)
+        if not isinstance(self.tool_choice, (str, Mapping)):
+            raise checks.refuse("tool_choice", "a text or an object", self.tool_choice)
+        if self.tools is None and self.tool_choice not in ("auto", "none"):
+            raise ConfigError(f"tool_choice: expected tools, got none for {checks.shown(self.tool_choice)}")
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -158,6 +182,10 @@ class GenerationFields(SamplerFields, total=False):
     draft_acceptance: str
     window: int | None
     receipt: bool
+    message_format: Any
+    tools: Sequence[Any] | None
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
     request_id: str | None
 
 

@@ -137,10 +137,25 @@ class AsyncEngine(NotCopied):
         self,
         messages: Iterable[Mapping[str, Any]],
         options: GenerationOptions | None = None,
+        *,
+        template: Mapping[str, Any] | None = None,
         **fields: Unpack[GenerationFields],
-    ) -> str:
-        """The answer to a conversation, as `InferenceEngine.chat`."""
-        return text_of(await self._running(self._open().stream_chat(messages, options, **fields)))
+    ) -> str | Completion:
+        """The answer to a conversation, as `InferenceEngine.chat`: text, or with tools a `Completion`."""
+        generation = self.stream_chat(messages, options, template=template, **fields)
+        completion = await generation
+        return text_of(completion) if generation.options.tools is None else completion
+
+    def stream_chat(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        options: GenerationOptions | None = None,
+        *,
+        template: Mapping[str, Any] | None = None,
+        **fields: Unpack[GenerationFields],
+    ) -> Generation:
+        """Starts to answer a conversation, as `InferenceEngine.stream_chat`."""
+        return self._running(self._open().stream_chat(messages, options, template=template, **fields))
 
     async def beam_search(
         self,

@@ -19,12 +19,14 @@ from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, chec
 from oxillama.config.adapters import Adapters
 from oxillama.engine.aliases import ReferenceNames
 from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, beam_search
+from oxillama.engine.chats import Callback, Chats
 from oxillama.engine.embedding import Embedding, PoolingMode, embeddings, rankings
 from oxillama.engine.generation import Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.plain import Stages
+from oxillama.engine.pretrained import Pretrained
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.request import TextRequest
 from oxillama.engine.resuming import Resuming
@@ -44,11 +46,8 @@ if TYPE_CHECKING:
 
     from oxillama.config import EngineFields, GenerationFields, SamplerFields
 
-Callback = Callable[[str], object]
-"""Is called with each piece of text; returning False cancels."""
 
-
-class InferenceEngine(ReferenceNames, Samples, Resuming, NotCopied):
+class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotCopied):
     """Runs one model, for any number of requests at a time and from any thread.
 
     All that generate or embed at the same time share their batches. Close it, or use it as a context manager,
@@ -344,46 +343,6 @@ class InferenceEngine(ReferenceNames, Samples, Resuming, NotCopied):
             raise
         return found
 
-    def chat(
-        self,
-        messages: Iterable[Mapping[str, Any]],
-        options: GenerationOptions | None = None,
-        *,
-        template: Mapping[str, Any] | None = None,
-        callback: Callback | None = None,
-        **fields: Unpack[GenerationFields],
-    ) -> str:
-        """The answer to a conversation: `generate` from the prompt that the file's chat template makes.
-
-        Parameters
-        ----------
-        messages : mappings with "role" and "content", the user's last message last.
-        template : more variables for the template, e.g. ``{"enable_thinking": False}``.
-
-        Raises
-        ------
-        ChatTemplateError : the file has no chat template, or it refuses the messages.
-        """
-        generation = self.stream_chat(messages, options, template=template, callback=callback, **fields)
-        text = text_of(generation.result())
-        self._last.generation = generation
-        return text
-
-    def stream_chat(
-        self,
-        messages: Iterable[Mapping[str, Any]],
-        options: GenerationOptions | None = None,
-        *,
-        template: Mapping[str, Any] | None = None,
-        callback: Callback | None = None,
-        **fields: Unpack[GenerationFields],
-    ) -> Generation:
-        """`stream` from the prompt that the file's chat template makes of a conversation; see `chat`."""
-        tokens = self.tokenizer.encode_chat(
-            listed(messages, "messages"), **({} if template is None else template)
-        )
-        return self._stream(tokens, options, fields, callback)
-
     def verify(
         self, receipt: Receipt | str | bytes, *, adapters: Adapters = (), stages: Stages | None = None
     ) -> Verification:
@@ -568,6 +527,7 @@ class InferenceEngine(ReferenceNames, Samples, Resuming, NotCopied):
         return self.model.adapters.stack
 
     def __dir__(self) -> list[str]:
-        """Without the reference's other names for the same."""
+        """Without the reference's other names for the same, and without constructors."""
         aliases = {name for name in vars(ReferenceNames) if not name.startswith("_")}
+        aliases |= {"from_gguf", "from_pretrained"}
         return [name for name in super().__dir__() if name not in aliases]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from oxillama.config import checks
 from oxillama.engine.handle import SILENT, Handle
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.plain import Stages
-from oxillama.engine.request import Event, Piece, TextRequest
+from oxillama.engine.request import End, Event, Piece, TextRequest
 from oxillama.engine.restoring import Loras, page_data, put, restored_request
 from oxillama.engine.snapshots import Snapshotted, snapshot_of_request
 from oxillama.engine.speculation import Speculation, SpeculationStats
@@ -20,6 +21,9 @@ from oxillama.errors import ConfigError, GenerationTimeout
 from oxillama.receipts.receipt import Receipt
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.session.snapshot import EngineSnapshot
+from oxillama.toolcalls.conversation import Message, answer_message
+from oxillama.toolcalls.events import CallEnd, CallFailed, ReasoningPart, TextPart, ToolCall
+from oxillama.toolcalls.events import Event as MessageEvent
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ class Completion:
     timings: Timings
     speculation: SpeculationStats | None = None
     receipt: Receipt | None = None
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    failed_calls: list[CallFailed] = field(default_factory=list)
+
+    @property
+    def message(self) -> Message:
+        """The answer as a message of the conversation, for the next `InferenceEngine.chat`."""
+        return answer_message(self.text, self.reasoning, self.tool_calls)
 
     def __str__(self) -> str:
         return self.text
@@ -88,13 +100,18 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
     Attributes
     ----------
     prompt_tokens : ids of the prompt.
-    text : text read so far.
+    text : text read so far: of the answer, where reasoning and calls are told apart from it.
+    reasoning : what the model has thought.
+    tool_calls : calls that are complete.
+    failed_calls : what looked like a call and is none: one that was cut off, say.
+    options : of the request.
     tokens : ids read so far, an ending token included.
     logprobs : log-probabilities of each of these, in the model's own distribution (``raw``) and in the one
         the token was drawn from (``processed``), with the likeliest others; None unless they were asked for.
     logits : float32 (vocab,) each of these was chosen from; None unless they were asked for.
-    finish_reason : "stop" (the model ended, or a stop string was found), "length" (``max_tokens`` or the
-        context is full), "timeout", "cancelled", "error"; None while it goes on or there is text to be read.
+    finish_reason : "stop" (the model ended, or a stop string was found), "tool_calls" (the same, and it has
+        called tools), "length" (``max_tokens`` or the context is full), "timeout", "cancelled", "error"; None
+        while it goes on or there is text to be read.
     """
 
     def __init__(
@@ -109,7 +126,12 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         super().__init__(model.thread, request, owner)
         self._model = model
         self.prompt_tokens = request.prompt
-        self.text = ""
+        self.options = request.options
+        self.text = self.reasoning = ""
+        self.tool_calls: list[ToolCall] = []
+        self.failed_calls: list[CallFailed] = []
+        self._parser = None if request.reading is None else request.reading.parser()
+        self._parts: deque[MessageEvent] = deque()  # taken apart, and not read
         self.tokens: list[int] = []
         self.logprobs: list[SampledToken] | None = None if request.n_top_logprobs is None else []
         self.logits: list[np.ndarray] | None = [] if request.options.keep_logits else None
@@ -198,7 +220,9 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         request = restored_request(model, taken, stages, loras, fields, speculation)
         data, had = page_data(model, taken.kv, taken.state, taken.n_cached), request.had
         found = cls(model, request, callback)
-        found.text, found.tokens = had.text, list(had.tokens)
+        found._part(had.text)
+        found._parts.clear()
+        found.tokens = list(had.tokens)
         found.logprobs = None if found.logprobs is None else list(had.logprobs)
         found.logits = None if found.logits is None else list(had.logits)
         found._links = list(had.links)
@@ -219,12 +243,32 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
 
     def __next__(self) -> str:
         """The next piece of text: whole characters. Raises what ended the request, if that was an error."""
+        while True:
+            part = self._next_part()
+            if isinstance(part, TextPart):
+                return part.text
+
+    def events(self) -> MessageEvents:
+        """The text taken apart, as it is read: an iterator of `oxillama.toolcalls` events, in asyncio too.
+
+        Who reads events reads the text: each piece is handed out once. Of a text that is left as it is, all
+        events are `TextPart`.
+        """
+        return MessageEvents(self)
+
+    def _next_part(self) -> MessageEvent:
+        """The next event. Raises StopIteration, or what ended the request."""
         try:
-            while self.finish_reason is None:
+            while True:
                 with self._reading.lock:  # two readers' pieces come in order
-                    text = self._take(self._event()) if self.finish_reason is None else ""
-                if text:
-                    return self._shown(text)
+                    if self._parts:
+                        part = self._parts.popleft()
+                    elif self.finish_reason is None:
+                        self._take(self._event())
+                        continue
+                    else:
+                        break
+                return self._shown(part)
         except BaseException:  # an error of the request or the callback, or the user's Ctrl-C
             self.close()
             raise
@@ -242,11 +286,18 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
 
     async def __anext__(self) -> str:
         """`__next__`, in asyncio."""
+        while True:
+            part = await self._async_part()
+            if isinstance(part, TextPart):
+                return part.text
+
+    async def _async_part(self) -> MessageEvent:
+        """`_next_part`, in asyncio."""
         try:
-            while self.finish_reason is None:
-                text = self._take(await self._async_event())
-                if text:
-                    return self._shown(text)
+            while self._parts or self.finish_reason is None:
+                if self._parts:
+                    return self._shown(self._parts.popleft())
+                self._take(await self._async_event())
         except BaseException:
             self.cancel()
             raise
@@ -262,33 +313,53 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
             pass
         return self._completion()
 
-    def _take(self, event: Event) -> str:
-        """The text that an event brings."""
+    def _take(self, event: Event) -> None:
+        """Notes an event, and takes apart the text that it brings."""
         if self._is_stopped:
             self.finish_reason = "cancelled" if self.finish_reason is not None else None
-            return ""
-        if not isinstance(event, Piece):
-            return ""
-        self.text += event.text
-        self.tokens += event.tokens
-        if self.logprobs is not None:
-            self.logprobs += event.logprobs
-        if self.logits is not None:
-            self.logits += event.logits
-        self._links += event.links
-        return event.text
+            return
+        if isinstance(event, Piece):
+            self._part(event.text)
+            self.tokens += event.tokens
+            if self.logprobs is not None:
+                self.logprobs += event.logprobs
+            if self.logits is not None:
+                self.logits += event.logits
+            self._links += event.links
+        elif isinstance(event, End):
+            self._part("", at_end=True)
+            if self.finish_reason == "stop" and self.tool_calls:
+                self.finish_reason = "tool_calls"
 
-    def _shown(self, text: str) -> str:
-        """The text, after the callback."""
-        if self._callback is not None:
+    def _part(self, text: str, at_end: bool = False) -> None:
+        """Takes text apart."""
+        if self._parser is None:
+            parts: list[MessageEvent] = [TextPart(text)] if text else []
+        else:
+            parts = self._parser.finish() if at_end else self._parser.feed(text)
+        for part in parts:
+            if isinstance(part, TextPart):
+                self.text += part.text
+            elif isinstance(part, ReasoningPart):
+                self.reasoning += part.text
+            elif isinstance(part, CallEnd):
+                self.tool_calls.append(part.call)
+            elif isinstance(part, CallFailed):
+                self.failed_calls.append(part)
+        self._parts += parts
+
+    def _shown(self, part: MessageEvent) -> MessageEvent:
+        """An event, after the callback if it is text."""
+        if self._callback is not None and isinstance(part, TextPart):
             try:
-                goes_on = self._callback(text) is not False
+                goes_on = self._callback(part.text) is not False
             except SILENT as error:
                 raise ConfigError(f"callback: raised {error!r}") from error
             if not goes_on:
                 self._is_stopped = True
+                self._parts.clear()
                 self.cancel()
-        return text
+        return part
 
     def _read_whole(self) -> None:
         """Removes the window, and has the rest come as one piece unless there is a callback."""
@@ -311,6 +382,9 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
             self.timings,
             self.speculation,
             self.receipt,
+            self.reasoning,
+            self.tool_calls,
+            self.failed_calls,
         )
 
     def __enter__(self) -> Generation:
@@ -320,8 +394,29 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         self.close()
 
 
+class MessageEvents(Iterator[MessageEvent], AsyncIterator[MessageEvent]):
+    """The events of a generation; it lives as long as they are read."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+
+    def __next__(self) -> MessageEvent:
+        return self.generation._next_part()
+
+    def __aiter__(self) -> MessageEvents:
+        return self
+
+    async def __anext__(self) -> MessageEvent:
+        return await self.generation._async_part()
+
+
 def text_of(completion: Completion) -> str:
-    """The text alone. Raises GenerationTimeout if the timeout cut it."""
+    """The text alone.
+
+    Raises GenerationTimeout if the timeout cut it, ConfigError if there are calls, which would be lost.
+    """
+    if completion.tool_calls:
+        raise ConfigError("tools: expected stream(...).result(), which has the calls, got generate")
     if completion.finish_reason == "timeout":
         n = len(completion.tokens)
         raise GenerationTimeout(f"timeout: it came after {n} tokens of the text", completion.text)

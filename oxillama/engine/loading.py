@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.packing import open_packed
 from oxillama.engine.prompts import Prompt, prompt_tokens
+from oxillama.engine.reading import Reading, Readings
 from oxillama.engine.recorder import Recorder, receipt_head
 from oxillama.engine.request import TextRequest
 from oxillama.engine.request_log import RequestLog
@@ -131,6 +133,7 @@ class LoadedModel(NotCopied):
         gauges = Gauges(self.pool, self.prefix_cache, self.scheduler, self.adapters, matrix_bytes(model))
         self.metrics = EngineMetrics(gauges, self._labels(), self.parts.mask_timer())
         self.constraints = Constraints(tokenizer, self.metrics.mask_timer)
+        self.readings = Readings(tokenizer)
         self.thread.loop = self.parts.loop(self.runner, self.scheduler, self.metrics, RequestLog())
         gauges.load_seconds = time.perf_counter() - started
         log.info(
@@ -231,11 +234,15 @@ class LoadedModel(NotCopied):
                 f"top_logprobs: expected at most {self.spec.n_vocab}, got {options.n_top_logprobs}"
             )
         assert options.sampler is not None
-        sampler = self.sampler(options.sampler)
-        request = TextRequest(sequence, options, sampler, self.tokenizer, self.context_size, key=key, **kind)
+        reading = self.readings.of(options, sequence.tokens)
+        sampler = self.sampler(constrained(options, reading))
+        request = TextRequest(
+            sequence, options, sampler, self.tokenizer, self.context_size, key=key, reading=reading, **kind
+        )
         if options.receipt:
             facts = (self.fingerprint, self.config, self.context_size, sequence.adapters, request.prompt)
-            request.recorder = Recorder(receipt_head(*facts, options, sampler.seed))
+            followed = replace(options, sampler=sampler.config)
+            request.recorder = Recorder(receipt_head(*facts, followed, sampler.seed))
         drafter = self.drafter(options.speculate)
         if drafter is not None:
             by_rejection = options.draft_acceptance == "rejection"
@@ -267,6 +274,21 @@ class LoadedModel(NotCopied):
     def __del__(self) -> None:
         if hasattr(self, "thread"):
             self.thread.close(wait=False)
+
+
+def constrained(options: GenerationOptions, reading: Reading | None) -> SamplerConfig:
+    """The options of the sampler, with the grammar of the text that is to be read.
+
+    Raises ConfigError if there are two grammars, or if a receipt could not tell where the text ends.
+    """
+    assert options.sampler is not None
+    if reading is not None and reading.shown and options.receipt and options.stop:
+        raise ConfigError("receipt: cannot be combined with stop strings where special tokens are text")
+    if reading is None or reading.grammar is None:
+        return options.sampler
+    if options.sampler.constraint is not None:
+        raise ConfigError(f"tools: cannot be combined with {options.sampler.constraint}")
+    return replace(options.sampler, grammar=reading.grammar)
 
 
 class Gauges:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, SchedulerConfig, checks
@@ -20,6 +20,8 @@ from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar import Grammar
 from oxillama.grammar.plain import plain_rules, rules_of
 from oxillama.grammar.python_types import schema_of_type
+from oxillama.toolcalls.definitions import definitions
+from oxillama.toolcalls.formats import ToolCallGrammar
 
 Plain = dict[str, Any]
 Stages = Mapping[str, Callable[..., Any]]
@@ -83,6 +85,9 @@ def plain_options(options: GenerationOptions) -> Plain:
     found["stop"] = list(options.stop or ())
     found["timeout"] = None if options.timeout is None else float(options.timeout)
     found["speculate"] = _path(options.speculate)
+    found["tools"] = None if options.tools is None else definitions(options.tools)
+    form = options.message_format
+    found["message_format"] = asdict(form) if isinstance(form, ToolCallGrammar) else form
     return found
 
 

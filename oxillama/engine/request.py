@@ -19,6 +19,7 @@ import numpy as np
 from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.faults import fault
+from oxillama.engine.reading import Reading
 from oxillama.engine.recorder import Recorder
 from oxillama.engine.runner import Output
 from oxillama.engine.sequence import Sequence
@@ -240,6 +241,7 @@ class TextRequest(Request):
     whole : whether the text is handed over in one piece at the end; the reader may switch this on.
     speculation : drafts its next tokens; None without drafts.
     recorder : makes its receipt; None without one.
+    reading : how its reader takes the text apart; None for a text that is left as it is.
     had : what its reader had before it went on from a snapshot.
     """
 
@@ -256,6 +258,7 @@ class TextRequest(Request):
         key: bytes | None = b"",
         whole: bool = False,
         keep: Callable[[Sequence], object] | None = None,
+        reading: Reading | None = None,
     ) -> None:
         super().__init__(
             sequence,
@@ -277,7 +280,10 @@ class TextRequest(Request):
         self._n_vocab = tokenizer.n_vocab
         self._stop = StopStrings(tuple(options.stop or ()))
         self._stopped = False  # a stop string was found: what follows is not shown
-        self._decoder = tokenizer.stream_decoder(continuing=True)
+        self.reading = reading
+        self._decoder = tokenizer.stream_decoder(
+            continuing=True, shown=frozenset() if reading is None else reading.shown
+        )
         self._piece = Piece()  # not handed over yet
         self._handed: list[Piece] = []  # all that was handed over, read or not
         self.had = Piece()

@@ -16,12 +16,13 @@ from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.schema.array_text import array_node
-from oxillama.grammar.schema.conditions import Condition, of_schema, state_of
+from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
+from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
@@ -48,6 +49,7 @@ class JsonSchemaCompiler:
         them, as the specification has it, or not. Those of Python types never do without saying so.
     plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on; those of
         Python types never are.
+    mark : a text around strings in place of quotes, for formats that are not JSON; see `Layout`.
     unenforced : what the last compilation with ``strict=False`` had to let go, as "path: reason".
 
     Raises
@@ -62,6 +64,7 @@ class JsonSchemaCompiler:
     any_order: int = ANY_ORDER
     open_objects: bool = True
     plain_integers: bool = False
+    mark: str = ""
     unenforced: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -86,6 +89,25 @@ class JsonSchemaCompiler:
         GrammarError
             The schema is malformed, cannot be enforced, or is over a limit; the JSON path is named.
         """
+        try:
+            writer, root = self._writer(schema, strict)
+            return writer.write(root)
+        except RecursionError:
+            raise GrammarError("schema: nested too deeply") from None
+
+    def strings(self, schema: object, strict: bool = True) -> list[Strings]:
+        """The strings among the values that meet a schema: each is in one of these sets at least.
+
+        Parameters and errors are those of `compile`.
+        """
+        try:
+            writer, root = self._writer(schema, strict)
+            return writer.strings(state_of(*map(writer.followed, ordered(root))))
+        except RecursionError:
+            raise GrammarError("schema: nested too deeply") from None
+
+    def _writer(self, schema: object, strict: bool) -> tuple[Writer, State]:
+        """A writer for the rules of a schema, and what their root must meet."""
         self.unenforced = []
 
         def unenforced(path: str, reason: str) -> None:
@@ -94,35 +116,32 @@ class JsonSchemaCompiler:
             if f"{path}: {reason}" not in self.unenforced:
                 self.unenforced.append(f"{path}: {reason}")
 
-        try:
-            of_type = not isinstance(schema, (str, bytes, bool, Mapping))
-            open_objects, plain_integers = self.open_objects and not of_type, self.plain_integers or of_type
-            references = References(_loaded(schema), self.registry, self.default_schema)
-            keywords = Keywords(references, self.formats, plain_integers, unenforced)
-            unevaluated = Unevaluated(keywords)
+        of_type = not isinstance(schema, (str, bytes, bool, Mapping))
+        open_objects, plain_integers = self.open_objects and not of_type, self.plain_integers or of_type
+        references = References(_loaded(schema), self.registry, self.default_schema)
+        keywords = Keywords(references, self.formats, plain_integers, unenforced)
+        unevaluated = Unevaluated(keywords)
 
-            def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
-                assert isinstance(condition.what, Schema)
-                place = Place(condition.what, condition.scope)
-                yield from keywords.formulas(place, kind)
-                yield from unevaluated.formulas(place, kind)
+        def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
+            assert isinstance(condition.what, Schema)
+            place = Place(condition.what, condition.scope)
+            yield from keywords.formulas(place, kind)
+            yield from unevaluated.formulas(place, kind)
 
-            expander = Expander(formulas, unenforced)
-            layout = Layout.of(self.whitespace)
-            followed = keywords.followed
-            writer = Writer(
-                expander,
-                followed,
-                layout,
-                self.any_order,
-                open_objects,
-                unenforced,
-                array_node,
-                object_node,
-            )
-            return writer.write(state_of(of_schema(references.root, NO_SCOPE)))
-        except RecursionError:
-            raise GrammarError("schema: nested too deeply") from None
+        expander = Expander(formulas, unenforced)
+        layout = Layout.of(self.whitespace, self.mark)
+        followed = keywords.followed
+        writer = Writer(
+            expander,
+            followed,
+            layout,
+            self.any_order,
+            open_objects,
+            unenforced,
+            array_node,
+            object_node,
+        )
+        return writer, state_of(of_schema(references.root, NO_SCOPE))
 
 
 def _loaded(schema: object) -> object:

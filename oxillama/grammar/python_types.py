@@ -1,7 +1,8 @@
 """Python types as JSON schemas: dataclasses, `TypedDict`s, enumerations, annotations of the builtin types.
 
 Classes that know their own schema are asked for it (`model_json_schema` of pydantic's models, `json_schema`
-of its type adapters). A mapping in `Annotated` adds its keywords: ``Annotated[int, {"minimum": 0}]``.
+of its type adapters). A mapping in `Annotated` adds its keywords: ``Annotated[int, {"minimum": 0}]``, and a
+text is the description.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _ARRAYS = (list, collections.abc.Sequence, collections.abc.Iterable, collections
 _SETS = (set, frozenset, collections.abc.Set)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 MAX_TYPES = 1_000
+_PYDANTIC = ("pydantic", "pydantic_core", "annotated_types")
 
 
 def schema_of_type(kind: object) -> object:
@@ -60,6 +62,19 @@ def schema_of_type(kind: object) -> object:
     return {**schema, "$defs": converter.definitions} if converter.definitions else schema
 
 
+def schema_of_arguments(hints: Mapping[str, object], required: list[str]) -> dict[str, Any]:
+    """The JSON schema of an object with one property for each annotation.
+
+    Raises
+    ------
+    GrammarError : a type has no JSON schema.
+    """
+    converter = _Converter()
+    properties = {name: converter.schema(hint) for name, hint in hints.items()}
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {**schema, "$defs": converter.definitions} if converter.definitions else schema
+
+
 class _Converter:
     """Converts types; classes with fields become definitions, so that they may refer to themselves."""
 
@@ -72,7 +87,10 @@ class _Converter:
         if origin is None:
             return self.plain(kind)
         if origin is typing.Annotated:
+            if any(type(extra).__module__.partition(".")[0] in _PYDANTIC for extra in args[1:]):
+                return self.of_pydantic(kind)
             added = [extra for extra in args[1:] if isinstance(extra, Mapping)]
+            added += [{"description": extra} for extra in args[1:] if isinstance(extra, str)]
             return {key: value for part in (self.schema(args[0]), *added) for key, value in part.items()}
         if origin is typing.Literal:
             return {"enum": [self.constant(value) for value in args]}
@@ -120,6 +138,14 @@ class _Converter:
             self.names[kind] = self.new_name(kind)
             self.definitions[self.names[kind]] = {"$id": f"type:{self.names[kind]}", **schema}
         return {"$ref": f"#/$defs/{self.names[kind]}"}
+
+    def of_pydantic(self, kind: Any) -> dict[str, object]:
+        """An annotation with fields or constraints of pydantic, which alone knows what they mean."""
+        from pydantic import TypeAdapter
+
+        schema = TypeAdapter(kind).json_schema()
+        found = self.embedded(("annotated", len(self.names)), schema)
+        return {**found, "description": schema["description"]} if "description" in schema else found
 
     def record(self, kind: type) -> dict[str, object]:
         """A class with fields."""

@@ -7,7 +7,7 @@ character whose bytes are spread over several tokens comes out whole, streamed o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -244,9 +244,14 @@ class TokenizerBridge:
         stream = self.stream_decoder(skip_special, continuing=continuing)
         return map(stream.piece, ids)
 
-    def stream_decoder(self, skip_special: bool = True, *, continuing: bool = False) -> StreamDecoder:
-        """A decoder for ids that arrive one at a time; see `StreamDecoder`."""
-        return StreamDecoder(self.vocab, self._pieces, skip_special, continuing)
+    def stream_decoder(
+        self, skip_special: bool = True, *, continuing: bool = False, shown: Collection[int] = ()
+    ) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time; see `StreamDecoder`.
+
+        ``shown`` are special tokens whose names are part of the text all the same.
+        """
+        return StreamDecoder(self.vocab, self._pieces, skip_special, continuing, shown)
 
     # ------------------------------------------------------------------ chat
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Collection
 
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.segmenters.base import SPACE
@@ -15,7 +16,15 @@ from oxillama.tokenizer.vocabulary import BYTE, HIDDEN, NORMAL, SPECIAL, Vocab
 class StreamDecoder:
     """Incremental decoder: the concatenation of what it returns equals one `decode` of all ids."""
 
-    def __init__(self, vocab: Vocab, pieces: list[bytes], skip_special: bool, continuing: bool) -> None:
+    def __init__(
+        self,
+        vocab: Vocab,
+        pieces: list[bytes],
+        skip_special: bool,
+        continuing: bool,
+        shown: Collection[int] = (),
+    ) -> None:
+        self._shown = shown
         self._vocab, self._pieces = vocab, pieces
         self._skip_special = skip_special
         # Encoding put a space in front of the text; the first visible piece gives it back.
@@ -46,7 +55,7 @@ class StreamDecoder:
         """Take the next token; return its bytes, complete characters or not."""
         piece = self._pieces[self._vocab.checked(id)]
         if self._vocab.types[id] & HIDDEN and self._vocab.kind != "rwkv":
-            return b"" if self._skip_special else piece
+            return b"" if self._skip_special and id not in self._shown else piece
         if self._strip and piece:
             self._strip = False
             return piece.removeprefix(b" ")

@@ -1,12 +1,14 @@
-"""Work: tells text, reasoning and tool calls apart in what a model writes.
+"""Work: tells text, reasoning and tool calls apart in what a model writes, and runs the calls.
 
 `formats` is the table of ways to write them; `MessageParser` turns text, piece by piece, into `events`, with
-the readers of `json_calls`, `tag_calls` and `dict_calls`. `ToolCallDetector` gives whole calls only, and a
-`ToolDispatcher` runs them.
+the readers of `json_calls`, `tag_calls` and `dict_calls`. `message_rules`, `call_rules` and `value_rules` are
+the grammars of what these read. `definitions` makes JSON definitions of tools, `conversation` the messages of
+calls and results. A `ToolDispatcher` runs calls; `run_tools` and `arun_tools` are the loop with any engine.
 """
 
+from oxillama.toolcalls.definitions import definitions
 from oxillama.toolcalls.detector import ToolCallDetector
-from oxillama.toolcalls.dispatch import NoOpDispatcher, ToolDispatcher, ToolResult
+from oxillama.toolcalls.dispatch import FunctionDispatcher, NoOpDispatcher, ToolDispatcher, ToolResult
 from oxillama.toolcalls.events import (
     ArgumentsPart,
     CallEnd,
@@ -19,14 +21,17 @@ from oxillama.toolcalls.events import (
 )
 from oxillama.toolcalls.formats import GRAMMARS, ToolCallGrammar, grammar_of_template
 from oxillama.toolcalls.message import MessageParser
+from oxillama.toolcalls.run import CallResult, ToolRun, arun_tools, run_tools
 
 __all__ = [
     "GRAMMARS",
     "ArgumentsPart",
     "CallEnd",
     "CallFailed",
+    "CallResult",
     "CallStart",
     "Event",
+    "FunctionDispatcher",
     "MessageParser",
     "NoOpDispatcher",
     "ReasoningPart",
@@ -36,5 +41,9 @@ __all__ = [
     "ToolCallGrammar",
     "ToolDispatcher",
     "ToolResult",
+    "ToolRun",
+    "arun_tools",
+    "definitions",
     "grammar_of_template",
+    "run_tools",
 ]

@@ -18,6 +18,7 @@ class Calls:
     source : what they are read from. It keeps the text behind the last complete call.
     tools : names of the tools that there are; None if they are not known.
     types : JSON types by names of tool and parameter.
+    constrained : whether calls follow their grammar, so that one without arguments is cut off.
     n_begun, n_failed : calls of the message that have begun, and that failed.
     """
 
@@ -27,8 +28,10 @@ class Calls:
         emit: Callable[[Event], None],
         tools: frozenset[str] | None,
         types: dict[tuple[str, str], frozenset[str]],
+        constrained: bool = False,
     ) -> None:
         self.source = source
+        self.constrained = constrained
         self.emit = emit
         self.tools = tools
         self.types = types
@@ -55,6 +58,8 @@ class Calls:
         """Raises MalformedCall if the arguments are not an object."""
         assert self._open is not None
         text = "".join(self._pieces)
+        if not text and self.constrained:
+            raise MalformedCall("expected arguments, got the end of the text")
         if not text:
             self.arguments(text := "{}")
         args = parsed_object(text)
@@ -112,7 +117,11 @@ class Arguments:
             stop = yield from source.until(stops, lambda text: self.calls.arguments(inner(text)))
             self.calls.arguments('"')
         else:
-            text, stop = yield from source.text_until(stops)
+            text, stop = ("", "")
+            if types & {"array", "object"}:
+                text, stop = yield from container(source, stops, self.calls.constrained)
+            if not stop:
+                text, stop = yield from source.text_until(stops)
             self.calls.arguments(json_of(text, types))
         if not stop:
             raise MalformedCall(f"expected {stops[-1]}, got the end of the text")
@@ -120,6 +129,29 @@ class Arguments:
     def end(self) -> None:
         self.calls.arguments("}" if self.keys else "{}")
         self.calls.end()
+
+
+def container(source: Source, stops: tuple[str, ...], surely: bool) -> Reading[tuple[str, str]]:
+    """An array or object in JSON, whose strings may hold a stop, and the stop behind it.
+
+    Both are "", and nothing is read, where something else comes first. If what begins as one is ``surely``
+    one, MalformedCall is raised where it has no end.
+    """
+    pieces = [(yield from source.spaces())]
+    stop = ""
+    if (yield from source.next()) in ("[", "{"):
+        try:
+            yield from source.json(pieces.append)
+            pieces.append((yield from source.spaces()))
+            stop = yield from source.one_of(stops)
+        except MalformedCall:
+            if surely:
+                raise
+    text = "".join(pieces)
+    if not stop:
+        source.unread(text)
+        text = ""
+    return text, stop
 
 
 def inner(text: str) -> str:

@@ -24,8 +24,8 @@ def dictionary(source: Source, calls: Calls, grammar: ToolCallGrammar) -> Readin
 
 
 def members(source: Source, calls: Calls, quote: str, depth: int) -> Reading[None]:
-    """The members of an object, up to its end."""
-    seen: set[str] = set()
+    """The members of an object, up to its end. Of a name that comes twice the last value counts."""
+    seen = False
     yield from source.spaces()
     if (yield from source.one_of(("}",))):
         calls.arguments("}")
@@ -40,10 +40,8 @@ def members(source: Source, calls: Calls, quote: str, depth: int) -> Reading[Non
             if stop != ":":
                 raise MalformedCall(f"expected KEY:VALUE, got {key[:80]!r}")
             key = key.strip().strip('"')
-        if key in seen:
-            raise MalformedCall(f"expected every member once, got {key[:80]!r}")
         calls.arguments(f"{', ' if seen else ''}{json.dumps(key, ensure_ascii=False)}: ")
-        seen.add(key)
+        seen = True
         yield from value(source, calls, quote, depth)
         if (yield from source.expect((",", "}"))) == "}":
             calls.arguments("}")

@@ -6,8 +6,9 @@ writes earlier calls in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 from oxillama.config import checks
 
@@ -59,6 +60,30 @@ class ToolCallGrammar:
                 raise checks.refuse(name, "a text that is not empty", text)
         return ToolCallGrammar("custom", "tagged", (open,), close, reasoning)
 
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> ToolCallGrammar:
+        """The format of which ``dataclasses.asdict`` gave the fields. Raises ConfigError for other values."""
+        found = dict(plain)
+        for key in ("opens", "marks", "unlike", "dropped"):
+            found[key] = checks.texts(key, found.get(key, ()), empty=False)
+        if found.get("reasoning") is not None:
+            pair = checks.texts("reasoning", found["reasoning"], empty=False)
+            found["reasoning"] = pair
+            if len(pair) != 2:
+                raise checks.refuse("reasoning", "a text before and one after it", pair)
+        for key in ("name", "style", "close", "quote"):
+            checks.encodable(key, found.setdefault(key, ""))
+        checks.one_of("style", found["style"], {row.style for row in _ROWS})
+        for key in ("reasoning_anywhere", "ends_reasoning"):
+            checks.boolean(key, found.setdefault(key, False))
+        unknown = set(found) - {f.name for f in fields(ToolCallGrammar)}
+        if unknown:
+            raise checks.refuse("message_format", "fields of a format", sorted(unknown))
+        made = ToolCallGrammar(**found)
+        if not made.opens and made.style not in ("none",):
+            raise checks.refuse("opens", "a text that a call begins with", made.opens)
+        return made
+
     def open_delimiter(self) -> str:
         """What a call begins with; "" if there are none."""
         return self.opens[0] if self.opens else ""
@@ -67,10 +92,39 @@ class ToolCallGrammar:
         """What a call ends with; "" if it ends with its JSON."""
         return self.close
 
+    @property
+    def delimiters(self) -> tuple[str, ...]:
+        """All texts that mean something to the format; special tokens may be parts of them."""
+        found = (*self.opens, self.close, *(self.reasoning or ()), self.quote, *self.dropped)
+        return tuple(text for text in (*found, *_INSIDE.get(self.style, ())) if text)
+
+    def without_calls(self) -> ToolCallGrammar:
+        """The same reasoning, and no calls: what looks like one is text."""
+        if self.style == "harmony":  # its channels are not told apart without it
+            return self
+        return replace(self, style="none", opens=(), close="", ends_reasoning=False)
+
     def begins_in_reasoning(self, prompt: str) -> bool:
         """Whether a prompt ends inside reasoning, so that what follows begins there."""
         return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
 
+
+_INSIDE = {
+    "keys": ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "mistral": ("[CALL_ID]", "[ARGS]"),
+    "sections": ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    "invoke": ("<｜DSML｜invoke name=", "<｜DSML｜parameter name="),
+    "harmony": (
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|constrain|>",
+        "<|end|>",
+        "<|call|>",
+        "<|return|>",
+    ),
+}
+"""Texts inside calls or messages, by style."""
 
 THINK = ("<think>", "</think>")
 REASONINGS = (THINK, ("[THINK]", "[/THINK]"))

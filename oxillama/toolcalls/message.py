@@ -36,6 +36,8 @@ class MessageParser:
     tools : what the model may call, as for chat templates. In formats of tags they tell strings from numbers;
         where a call has no delimiter, an object with another name is text.
     in_reasoning : whether the text begins inside reasoning (`ToolCallGrammar.begins_in_reasoning`).
+    constrained : whether the text follows the grammar of its format (`message_rules`). What fails is then the
+        last call, cut off, and all of the text behind its beginning belongs to it.
 
     Raises
     ------
@@ -47,16 +49,20 @@ class MessageParser:
         grammar: ToolCallGrammar,
         tools: Sequence[Mapping[str, Any]] | None = None,
         in_reasoning: bool = False,
+        constrained: bool = False,
     ) -> None:
+        checks.boolean("constrained", constrained)
         checks.instance("grammar", grammar, ToolCallGrammar)
         if checks.boolean("in_reasoning", in_reasoning) and grammar.reasoning is None:
             raise checks.refuse("in_reasoning", f"False, for {grammar.name} has no reasoning", in_reasoning)
         self.grammar = grammar
         self.in_reasoning = in_reasoning
+        self.constrained = constrained
         self._events: list[Event] = []
         self._source = Source()
         names = None if tools is None else tool_names(tools)
-        self._calls = Calls(self._source, self._add, names, parameter_types(tools or ()))
+        types = parameter_types(tools or ())
+        self._calls = Calls(self._source, self._add, names, types, constrained)
         self._text = _Text(self._add, TextPart)
         self._reading = self._harmony() if grammar.style == "harmony" else self._message()
 
@@ -144,6 +150,10 @@ class MessageParser:
     def _failed(self, opened: str, reason: str) -> Reading[None]:
         """What was read of a call that is none, up to what would have closed it, or to the next call."""
         text = self._source.kept()
+        if self.constrained:
+            rest, _ = yield from self._source.text_until(())
+            self._calls.fail(text + rest, reason)
+            return
         start = 0
         while found := next((o for o in self.grammar.opens if text[start:].lstrip().startswith(o)), ""):
             start = text.index(found, start) + len(found)
@@ -225,13 +235,21 @@ class MessageParser:
             if not recipient.startswith("functions."):
                 raise MalformedCall(f"expected a call of functions.NAME, got one of {recipient[:80]!r}")
             calls.begin(recipient.removeprefix("functions."))
-            stop = yield from source.until(ENDS, calls.arguments)
+            yield from source.spaces()
+            yield from source.json(calls.arguments)
+            yield from source.spaces()
+            if (yield from source.next()):
+                stop = yield from source.expect(ENDS)
             calls.end()
             source.kept()
             if stop == START:
                 source.unread(stop)
         except MalformedCall as error:
-            if not stop:
+            if self.constrained:
+                yield from source.text_until(())
+            elif not stop:
+                source.unread(source.kept().removeprefix(header))  # an open string may have swallowed the end
+                source.keep(header)
                 stop = yield from source.until(ENDS, lambda text: None)
             if stop == START:
                 source.unread(stop)

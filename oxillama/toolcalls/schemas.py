@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from oxillama.config import checks
 
@@ -37,14 +38,19 @@ def parameter_types(tools: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str],
         schema = function.get("parameters")
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         for key, value in properties.items() if isinstance(properties, Mapping) else ():
-            found[function["name"], key] = types_of(value)
+            found[function["name"], key] = types_of(value, schema)
     return found
 
 
-def types_of(schema: Any, depth: int = 0) -> frozenset[str]:
-    """The types that a JSON schema allows, as far as its type, enum, const, anyOf and oneOf say."""
+def types_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
+    """The types that a JSON schema allows, as far as its type, enum, const, anyOf and oneOf say.
+
+    ``root`` is the schema whose parts its references name.
+    """
     if not isinstance(schema, Mapping) or depth > 8:
         return ANY
+    if isinstance(schema.get("$ref"), str):
+        return types_of(part_at(root, schema["$ref"]), root, depth + 1)
     if "type" in schema:
         named = schema["type"]
         names = {name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)}
@@ -55,8 +61,19 @@ def types_of(schema: Any, depth: int = 0) -> frozenset[str]:
         return frozenset({type_of(schema["const"])})
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list) and schema[key]:
-            return frozenset().union(*(types_of(part, depth + 1) for part in schema[key]))
+            return frozenset().union(*(types_of(part, root, depth + 1) for part in schema[key]))
     return ANY
+
+
+def part_at(root: Any, reference: str) -> Any:
+    """The part of a schema that a reference of the form ``#/$defs/NAME`` names; None if there is none."""
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for step in unquote(reference[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def type_of(value: Any) -> str:

@@ -51,7 +51,10 @@ def argument_tags(source: Source, calls: Calls, close: str) -> Reading[None]:
         yield from source.expect(("<arg_value>",))
         yield from found.add(source, key, ("</arg_value>",))
         yield from source.spaces()
-        stop = close if not (yield from source.next()) else (yield from source.expect(("<arg_key>", close)))
+        if calls.constrained or (yield from source.next()):
+            stop = yield from source.expect(("<arg_key>", close))
+        else:
+            stop = close
     found.end()
 
 

@@ -111,6 +111,15 @@ def test_what_cannot_be_measured_is_refused_at_once(
     assert message in captured.err and captured.out == ""
 
 
+def test_the_server_is_measured(model: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    run = ["server", "--model", str(model), "--threads", "1", "--rounds", "1", "--warmup", "0"]
+    assert main([*run, "--clients", "1", "2", "--new", "4", "--json", str(report)]) == 0
+    results = {result["metric"]: result["samples"] for result in json.loads(report.read_text())["results"]}
+    assert results["1 clients"].keys() == results["2 clients"].keys() == {"library", "server"}
+    assert results["client gone to request ended"]["server"][0] > 0
+
+
 def test_speculation_measures_every_part(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

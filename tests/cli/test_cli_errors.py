@@ -35,6 +35,8 @@ INPUTS: dict[str, Arguments] = {
     "imatrix": lambda path, out: ["imatrix", path, demo.HELDOUT, "-o", out],
     "imatrix, text": lambda path, out: ["imatrix", demo.DRAFT, path, "-o", out],
     "convert": lambda path, out: ["convert", path, out],
+    "pull": lambda path, out: ["pull", path],
+    "rm": lambda path, out: ["rm", path],
     "bench": lambda path, out: ["bench", path],
     "bench, compare": lambda path, out: ["bench", demo.DRAFT, "--compare", path],
 }
@@ -48,7 +50,7 @@ OUTPUTS: dict[str, Arguments] = {
 }
 """The same for each file that a command writes."""
 
-MODELLESS = ("demo", "doctor")
+MODELLESS = ("demo", "doctor", "list", "serve")
 
 
 def error_of(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:

@@ -90,7 +90,8 @@ def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str)
 
 def test_only_fields_made_of_other_arguments_have_no_option() -> None:
     shared = {"model_path", "sampler", "scheduler", "priority", "salt", "window"}
-    assert set(options.EXCLUDED) == shared | {
+    of_chats = {"tools", "tool_choice", "parallel_tool_calls", "message_format"}
+    assert set(options.EXCLUDED) == shared | of_chats | {
         "logprobs",
         "top_logprobs",
         "keep_logits",

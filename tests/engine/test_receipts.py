@@ -180,7 +180,7 @@ class Few(Letters):
 
     n_vocab = 48
 
-    def stream_decoder(self, continuing: bool = False) -> Any:
+    def stream_decoder(self, continuing: bool = False, shown: Any = ()) -> Any:
         return Silent()
 
 

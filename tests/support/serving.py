@@ -72,7 +72,7 @@ class Letters:
     n_vocab = 10**6  # the models here have no rows beyond their vocabulary
     undecoded = b""
 
-    def stream_decoder(self, continuing: bool) -> Letters:
+    def stream_decoder(self, continuing: bool, shown: object = ()) -> Letters:
         return self
 
     def go_on(self, undecoded: bytes) -> None:

@@ -192,8 +192,8 @@ class Running:
         max_pages: int | None = None,
         compute: str = "int8",
         adapters: Listed[tuple[LoadedLora, float, int]] = (),
-        context: int | None = None,
         store: Callable[[Packer], PanelStore] = ResidentStore,
+        context: int | None = None,
     ) -> None:
         file = ModelFile.open(data)
         self.weights = Weights(file, load(target), n_threads, compute=compute, store=store)

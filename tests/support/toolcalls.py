@@ -152,6 +152,10 @@ LONG: dict[str, list[tuple[str, list[tuple[str, dict[str, Any]]]]]] = {
         (tags("other", a="1", b="x", c='{"d": [2]}', d='"q"'),
          [("other", {"a": 1, "b": "x", "c": {"d": [2]}, "d": '"q"'})]),
         (tags("ping")[len("<tool_call>\n"):], [("ping", {})]),
+        (tags("write", tags='["</parameter>", "\\n</parameter>"]'),
+         [("write", {"tags": ["</parameter>", "\n</parameter>"]})]),
+        (tags("write", tags='["a'), [("write", {"tags": '["a'})]),
+        (tags("write", tags="[x] y"), [("write", {"tags": "[x] y"})]),
         ('<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>', [("ping", {})]),
     ],
     "glm": [
@@ -193,6 +197,7 @@ LONG: dict[str, list[tuple[str, list[tuple[str, dict[str, Any]]]]]] = {
          [("write", {"path": 'a{}"\n', "lines": -25.0, "tags": ["x", [], {}], "o": {"n": None, "t": True}})]),
     ],
     "function-gemma": [
+        ("<start_function_call>call:write{lines:1,lines:2}<end_function_call>", [("write", {"lines": 2})]),
         ("<start_function_call>call:write{path:<escape>a,b<escape>}<end_function_call>",
          [("write", {"path": "a,b"})]),
     ],
@@ -200,6 +205,8 @@ LONG: dict[str, list[tuple[str, list[tuple[str, dict[str, Any]]]]]] = {
         ('<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"a": "}"}<|call|>',
          [("ping", {"a": "}"})]),
         (' to=functions.ping<|channel|>commentary<|message|>{}', [("ping", {})]),
+        ('<|channel|>commentary to=functions.write<|message|>{"path": "<|end|>"}<|call|>',
+         [("write", {"path": "<|end|>"})]),
     ],
 }  # fmt: skip
 """Calls, and what they come to, by format."""

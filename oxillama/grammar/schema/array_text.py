@@ -16,7 +16,7 @@ from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq, Text
 from oxillama.grammar.schema.arrays import Arrays, Contains
 from oxillama.grammar.schema.conditions import NOTHING, State, both, not_all
 from oxillama.grammar.schema.constants import Constants
-from oxillama.grammar.schema.json_text import bracketed, literal, quoted
+from oxillama.grammar.schema.json_text import bracketed
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.writer import Writer
@@ -189,7 +189,7 @@ def scalar_values(state: State, writer: Writer) -> list[tuple[str, Node]] | None
             if isinstance(box, Constants):
                 found |= {text: Text(text) for text in box.texts}
             elif isinstance(box, Strings) and box.values is not None:
-                found |= {f'"{value}"': quoted(literal(value)) for value in sorted(box.values)}
+                found |= {f'"{value}"': writer.layout.string(value) for value in sorted(box.values)}
             elif isinstance(box, Numbers) and (numbers := box.finite(MAX_VALUES)) is not None:
                 found |= {
                     str(v): Numbers(values=frozenset({Fraction(v)}), plain=box.plain).node() for v in numbers

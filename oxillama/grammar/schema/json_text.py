@@ -9,6 +9,7 @@ So the text of a name is forced, and automata of patterns stay small.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -39,31 +40,47 @@ MAX_DIGITS = 800  # of a number in a schema written out
 WHITESPACE = ("single", "flexible", "compact")
 
 
+_BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What stands between the tokens of a JSON text.
+    """What stands between the tokens of a JSON text, and around its strings.
 
     Attributes
     ----------
     comma, colon : the separators and the white space after them.
     pad : white space after an opening bracket of a container that is not empty, and before its closing one.
+    mark : "" for JSON. Otherwise a text that stands before and after every string. The characters between are
+        not escaped and may not contain it. Names that are plain words stand without it.
     """
 
     comma: Node
     colon: Node
     pad: Node
+    mark: str = ""
 
     @staticmethod
-    def of(whitespace: str) -> Layout:
-        """The layout of one of the names in `WHITESPACE`."""
-        if whitespace == "compact":
-            return Layout(Text(","), Text(":"), Seq(()))
+    def of(whitespace: str, mark: str = "") -> Layout:
+        """The layout of one of the names in `WHITESPACE`. With a ``mark`` there is no white space."""
+        if whitespace == "compact" or mark:
+            return Layout(Text(","), Text(":"), Seq(()), mark)
         space = Repeat(Text(" "), 0, 1)
         if whitespace == "single":
             return Layout(Seq((Text(","), space)), Seq((Text(":"), space)), Seq(()))
         indent = Seq((Text("\n"), Repeat(Chars(((0x9, 0x9), (0x20, 0x20))), 0, 64)))
         wide = Alt((Seq(()), Text(" "), indent))
         return Layout(Seq((Text(","), wide)), Seq((Text(":"), space)), wide)
+
+    def string(self, text: str) -> Node:
+        """The texts of one string."""
+        if not self.mark:
+            return quoted(literal(text))
+        return Alt(()) if self.mark in text else Text(self.mark + text + self.mark)
+
+    def name(self, text: str) -> Node:
+        """The texts of one name of a property."""
+        return Text(text) if self.mark and _BARE_NAME.fullmatch(text) else self.string(text)
 
 
 def listed(item: Node, layout: Layout, brackets: str) -> Node:

@@ -15,7 +15,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import language
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
-from oxillama.grammar.schema.json_text import bracketed, literal, quoted
+from oxillama.grammar.schema.json_text import bracketed
 from oxillama.grammar.schema.objects import Names, Objects, Rule
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.writer import Writer
@@ -127,7 +127,7 @@ class _Object:
         """A property, as a rule: it may be written in several places."""
 
         def make() -> Node:
-            item = Seq((quoted(literal(name)), self.layout.colon, self.writer.node(state)))
+            item = Seq((self.layout.name(name), self.layout.colon, self.writer.node(state)))
             return self.writer.rule(item, f"{self.writer.path}/{name}-")
 
         return self.writer.once((name, state), make)
@@ -174,7 +174,7 @@ class _Object:
                 named = kind_of_name.meet(box)
                 named = named.without(frozenset(self.known) | wanted.but) if named else None
                 if named is not None:
-                    ways.setdefault(state, []).append(named.name_node())
+                    ways.setdefault(state, []).append(named.name_node(self.layout))
         members = [
             Seq((Alt(tuple(keys)), self.layout.colon, self.writer.node(s))) for s, keys in ways.items()
         ]

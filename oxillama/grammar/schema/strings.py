@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.codepoints import complement
 from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
 from oxillama.grammar.regex import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
@@ -17,6 +18,7 @@ from oxillama.grammar.schema.json_text import (
     ANY_CHAR,
     ANY_NAME,
     ANY_STRING,
+    Layout,
     literal,
     quoted,
     spell,
@@ -125,12 +127,33 @@ class Strings:
         """Whether no string meets all conditions."""
         return bool(self.patterns or self.excluded or self.absent) and self.automaton() == NEVER
 
-    def name_node(self) -> Node:
-        """The JSON texts of these strings as names of properties."""
-        return ANY_NAME if self == Strings() else self.node()
+    def without_text(self, text: str, unlike: frozenset[Node] = frozenset()) -> Node:
+        """These strings as they are, without escapes, less those that contain a text or are ``unlike``.
 
-    def node(self) -> Node:
-        """The JSON texts of these strings."""
+        Raises
+        ------
+        GrammarError : the automaton would need too many states.
+        """
+        rest = self.meet(Strings(absent=unlike | {sequence([ANYTHING, Text(text), ANYTHING])}))
+        if rest is None:
+            return Alt(())
+        try:
+            return rest.automaton()
+        except GrammarError:
+            if self.patterns or self.absent or self.excluded or unlike:
+                raise
+            first = ord(text[0])  # bounds of length alone: without the character that the text begins with
+            return Repeat(Chars(complement(((first, first),))), self.least, self.most)
+
+    def name_node(self, layout: Layout) -> Node:
+        """The texts of these strings as names of properties."""
+        return ANY_NAME if self == Strings() and not layout.mark else self.node(layout)
+
+    def node(self, layout: Layout) -> Node:
+        """The texts of these strings."""
+        if layout.mark:
+            mark = Text(layout.mark)
+            return Seq((mark, self.without_text(layout.mark), mark))
         if self.values is not None and len(self.values) > MANY_VALUES:
             return quoted(spell(self.automaton()))
         if self.values is not None:

@@ -17,7 +17,7 @@ from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.formulas import TOP, Expander
-from oxillama.grammar.schema.json_text import ANY_NAME, ANY_STRING, Layout, listed
+from oxillama.grammar.schema.json_text import Layout, listed
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Objects
 from oxillama.grammar.schema.references import Schema
@@ -141,7 +141,7 @@ class Writer:
 
     def scalar(self, box: Numbers | Strings | Constants) -> Node:
         try:
-            return box.node()
+            return box.node(self.layout) if isinstance(box, Strings) else box.node()
         except GrammarError as error:
             self.unenforced(self.path, str(error))
             return self.any_of_kind("string" if isinstance(box, Strings) else "number")
@@ -172,8 +172,8 @@ def _any_of_kind(kind: str, layout: Layout) -> Node:
     if kind == "array":
         return listed(Ref(VALUE), layout, "[]")
     if kind == "object":
-        return listed(Seq((ANY_NAME, layout.colon, Ref(VALUE))), layout, "{}")
-    return ANY_STRING if kind == "string" else Numbers().node()
+        return listed(Seq((Strings().name_node(layout), layout.colon, Ref(VALUE))), layout, "{}")
+    return Strings().node(layout) if kind == "string" else Numbers().node()
 
 
 def _path(state: State) -> str:
@@ -205,19 +205,20 @@ def shared(rules: dict[str, Node]) -> dict[str, Node]:
         touched = {user for name in found for user in users.get(name, ())}
         changed = [name for name in rules if name in touched and name not in same]
         for user in changed:
-            rules[user] = _renamed(rules[user], same)
+            rules[user] = renamed(rules[user], same)
         for name, kept in found.items():
             users.setdefault(kept, set()).update(users.get(name, ()))
     return {name: body for name, body in rules.items() if name not in same}
 
 
-def _renamed(node: Node, names: dict[str, str]) -> Node:
+def renamed(node: Node, names: dict[str, str]) -> Node:
+    """A node whose references go by other names."""
     if isinstance(node, Ref):
         return Ref(names[node.name]) if node.name in names else node
     if isinstance(node, Seq):
-        return Seq(tuple([_renamed(item, names) for item in node.items]))
+        return Seq(tuple([renamed(item, names) for item in node.items]))
     if isinstance(node, Alt):
-        return Alt(tuple([_renamed(item, names) for item in node.items]))
+        return Alt(tuple([renamed(item, names) for item in node.items]))
     if isinstance(node, Repeat):
-        return Repeat(_renamed(node.item, names), node.least, node.most)
+        return Repeat(renamed(node.item, names), node.least, node.most)
     return node

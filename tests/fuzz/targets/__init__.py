@@ -8,7 +8,7 @@ from tests.fuzz.targets.calls import CommandTarget, OptionsTarget, PromptTarget
 from tests.fuzz.targets.containers import ContainerTarget, ImatrixTarget, ModelTarget
 from tests.fuzz.targets.folders import FolderTarget, PeftTarget
 from tests.fuzz.targets.grammars import GbnfTarget, RegexTarget, SchemaTarget
-from tests.fuzz.targets.messages import MessageTarget
+from tests.fuzz.targets.messages import MessageTarget, ToolTarget
 from tests.fuzz.targets.receipts import ReceiptTarget
 from tests.fuzz.targets.snapshots import SnapshotTarget
 from tests.fuzz.targets.texts import TemplateTarget, TokenizerTarget, VocabularyTarget
@@ -26,6 +26,7 @@ TARGETS: dict[str, Target] = {
         VocabularyTarget(),
         TemplateTarget(),
         MessageTarget(),
+        ToolTarget(),
         GbnfTarget(),
         RegexTarget(),
         SchemaTarget(),

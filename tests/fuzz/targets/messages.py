@@ -1,4 +1,4 @@
-"""Messages of models, taken apart into text, reasoning and tool calls, in more than one cut."""
+"""Messages of models, taken apart in more than one cut; and definitions of tools, made to grammars."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import copy
 from random import Random
 from typing import Any
 
-from oxillama.toolcalls import MessageParser
+from oxillama import Grammar, OxiLlamaError
+from oxillama.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, definitions
+from oxillama.toolcalls.definitions import chosen
+from oxillama.toolcalls.message_rules import message_rules
+from oxillama.toolcalls.value_rules import Tool
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import SkipInput, built, mutated, mutated_text
+from tests.support import tool_models
 from tests.support.toolcalls import ALL, LONG, TOKENS, TOOLS, check, events_of, joined
 
 
@@ -48,3 +53,48 @@ class MessageTarget(Target):
         whole, slow = (MessageParser(grammar, tools, thinking) for _ in range(2))
         begun = [event for char in text[:half] for event in slow.feed(char)]
         assert joined(whole.feed(text[:half])) == joined(begun)
+
+
+class ToolTarget(Target):
+    """Hostile names and schemas: a definition is refused, or its calls are what the parser reads."""
+
+    name = "tools"
+    allowed = (OxiLlamaError,)
+
+    def seeds(self) -> list[Any]:
+        forms = [name for name, form in GRAMMARS.items() if form.style != "none"]
+        return [
+            {"grammar": name, "tools": tool_models.TOOLS, "choice": choice, "seed": 1}
+            for name in forms
+            for choice in ("required", {"function": {"name": "write"}})
+        ]
+
+    def mutate(self, value: Any, rng: Random) -> Any:
+        new = copy.deepcopy(value)
+        new["seed"] = rng.randrange(2**31)
+        keys = ["name", "parameters", "properties", "type", "enum", "$ref", "required", "pattern", "function"]
+        if rng.random() < 0.3 and isinstance(new["tools"], list) and new["tools"]:
+            tool = rng.choice(new["tools"])
+            if isinstance(tool, dict):
+                tool["name"] = mutated_text(str(tool.get("name", "x")), rng, words=TOKENS)
+        else:
+            new["tools"] = mutated(new["tools"], rng, keys=keys)
+        if rng.random() < 0.1:
+            new["choice"] = mutated(new["choice"], rng, keys=keys)
+        return new
+
+    def run(self, value: Any) -> None:
+        tools = built(value["tools"])
+        form = GRAMMARS[value["grammar"]]
+        found = {tool["function"]["name"]: tool["function"] for tool in definitions(tools)}
+        choice, names = chosen(built(value["choice"]), tuple(found))
+        wanted = [Tool.of(found[name]) for name in names]
+        vocabulary, tokens, special, end = tool_models.vocabulary_of(form, True)
+        grammar = Grammar.from_rules(message_rules(form, wanted, choice, special=special))
+        text, is_whole = tool_models.random_text(grammar, vocabulary, tokens, end, value["seed"], 60)
+        read = form if choice != "none" else form.without_calls()
+        parser = MessageParser(read, list(found.values()), constrained=True)
+        events = parser.feed(text) + parser.finish()
+        assert not is_whole or not any(isinstance(event, CallFailed) for event in events)
+        for event in events:
+            assert not isinstance(event, CallEnd) or event.call.name in names

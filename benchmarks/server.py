@@ -1,0 +1,177 @@
+"""What HTTP costs a text, and how soon a client that goes away stops costing anything.
+
+The library and a server in another process take turns: as many greedy texts at a time as there are clients,
+each read as a stream over a connection of its own. Then a client sends a prompt as long as the context and
+leaves in the middle of it; measured is the time until the engine has ended its request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from benchmarks import runs
+from benchmarks.timing import alternate
+from oxillama import InferenceEngine
+from oxillama.bench.report import Metric, Row, rows
+from oxillama.config.server import ServerConfig
+from oxillama.errors import ConfigError
+
+PROMPT = "Once upon a time"
+ATTEMPTS = 50  # to leave before a prompt is over
+CHUNK = 64  # so that a prompt takes several steps
+GREEDY = {"temperature": 0, "ignore_eos": True}
+GONE = (Metric("client gone to request ended", "ms", False),)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `server`."""
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    runs.add_threads(parser)
+    parser.add_argument(
+        "--clients", type=runs.positive, nargs="+", default=[1, 8], metavar="N", help="(default: 1 8)"
+    )
+    parser.add_argument(
+        "--new", type=runs.positive, default=100, help="tokens of a text (default: %(default)s)"
+    )
+    runs.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tokens a second both ways, microseconds over the library's, and the wait after a client has left."""
+    runs.check_models([args.model])
+    conditions = {"threads": args.threads, "new": args.new, "clients": args.clients}
+    whole = runs.Run("server", args, conditions)
+    engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefill_chunk_size=CHUNK)
+    found: list[Row] = []
+    with served(args.model, args.threads) as port:
+        for n in args.clients:
+            found += compare(engine, port, n, args)
+    gone = {"server": partial(time_to_end, engine)}
+    samples = alternate(gone, rounds=args.rounds, warmup=args.warmup)
+    return whole.finish([*found, *rows(args.model.stem, samples, GONE)])
+
+
+def compare(engine: InferenceEngine, port: int, n: int, args: argparse.Namespace) -> list[Row]:
+    """The rows of ``n`` texts at a time."""
+    speed = Metric(f"{n} clients", "tok/s", True)
+    extra = Metric(f"{n} clients, over the library", "us a token", False)
+    last: dict[str, float] = {}
+
+    def turn(name: str) -> dict[str, float]:
+        start = time.perf_counter()
+        if name == "library":
+            engine.generate_batch([PROMPT] * n, max_tokens=args.new, **GREEDY)  # type: ignore[arg-type]
+        else:
+            read_all(port, n, args.new)
+        last[name] = (time.perf_counter() - start) / args.new
+        return {speed.name: n / last[name], extra.name: 1e6 * (last[name] - last["library"])}
+
+    subjects = {name: partial(turn, name) for name in ("library", "server")}
+    samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
+    return list(rows(args.model.stem, samples, (speed, extra)))
+
+
+@contextmanager
+def served(model: Path, threads: int) -> Iterator[int]:
+    """A server in a process of its own; its port."""
+    command = [sys.executable, "-m", "oxillama", "serve", str(model), "--port", "0", "-t", str(threads)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    drain = threading.Thread(target=process.stderr.read, daemon=True)
+    try:
+        text = ""
+        while not (ready := re.search(r"is ready at http://127\.0\.0\.1:(\d+)", text)):
+            line = process.stderr.readline()
+            assert line, f"the server has ended: {text}"
+            text += line
+        drain.start()
+        yield int(ready[1])
+    finally:
+        process.kill()
+        process.wait()
+        if drain.ident is not None:
+            drain.join()
+        process.stderr.close()
+
+
+def read_all(port: int, n: int, n_tokens: int) -> None:
+    """Reads ``n`` streams to their ends, all at a time."""
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            connection = ask(port, {"prompt": PROMPT, "max_tokens": n_tokens, "stream": True, **GREEDY})
+            last = connection.getresponse().read().splitlines()[-2]
+            assert last == b"data: [DONE]", last
+            connection.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def ask(port: int, body: dict[str, object]) -> http.client.HTTPConnection:
+    """A connection on which a completion was asked for."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    return connection
+
+
+def time_to_end(engine: InferenceEngine) -> dict[str, float]:
+    """Milliseconds from a client's leaving, in the middle of its prompt, to the end of its request."""
+    from oxillama.server.hosting import Hosted
+    from oxillama.server.listening import Listening
+
+    hosted = Hosted("model", engine)
+    server = Listening(hosted, ServerConfig(port=0))
+    with server.bound():
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            port = int(server.url.rpartition(":")[2])
+            for _ in range(ATTEMPTS):
+                seconds = leave(engine, port)
+                if seconds is not None:
+                    return {GONE[0].name: 1e3 * seconds}
+            raise ConfigError("--model: expected one whose prompts take longer, all were over at once")
+        finally:
+            while not server.is_listening:  # what it is not yet, it could not stop to be
+                time.sleep(0.01)
+            hosted.engine = None  # which the end of the server would close
+            server.stop()
+            thread.join()
+
+
+def leave(engine: InferenceEngine, port: int) -> float | None:
+    """Seconds until a request has ended whose client left; None if it had run to its end before."""
+    # another prompt each time: what the prefix cache knows is not run
+    first = time.perf_counter_ns() % 251
+    prompt = [(first + 7 * i) % 256 + 3 for i in range(engine.context_size - 1)]
+    metrics, finished = engine.metrics, engine.metrics.finished.copy()
+    n_run = metrics.prefill_tokens
+    connection = ask(port, {"prompt": prompt, "max_tokens": 1})
+    while metrics.prefill_tokens == n_run:
+        time.sleep(0.0002)
+    connection.close()
+    start = time.perf_counter()
+    while metrics.finished == finished:
+        time.sleep(0.0002)
+    seconds = time.perf_counter() - start
+    return seconds if metrics.finished["cancelled"] > finished["cancelled"] else None

@@ -1,0 +1,116 @@
+"""``--tools``: what a model may call in a chat, and the Python functions that are run if the user says so."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from oxillama.cli.console import read_text
+from oxillama.errors import ConfigError
+
+if TYPE_CHECKING:
+    from oxillama import Generation, GenerationOptions, TokenizerBridge
+
+Message = dict[str, Any]
+MAX_STEPS = 8
+"""Answers to one message."""
+
+
+def add_tool_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tools")
+    group.add_argument(
+        "--tools",
+        action="append",
+        metavar="FILE.json|MODULE:FUNCTION",
+        help="a tool that the model may call: a file with one JSON definition or a list of them, or a Python "
+        "function; may be given more than once. Calls are printed",
+    )
+    group.add_argument(
+        "--tool-choice",
+        metavar="CHOICE",
+        help="auto, none, required, or the name of a tool that must be called (default: auto)",
+    )
+    group.add_argument(
+        "--run-tools",
+        action="store_true",
+        help="run the Python functions that the model calls, with its arguments, and go on with the results",
+    )
+
+
+class ToolBox:
+    """The tools of a chat.
+
+    Raises
+    ------
+    ConfigError : a definition cannot be read or is none; there are functions to run, and a tool that is none.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from oxillama.toolcalls import definitions
+        from oxillama.toolcalls.run import TIMEOUT, CallRunner
+
+        found = [tool for spec in args.tools for tool in tools_of(spec)]
+        self.definitions = definitions(found)
+        self.choice = args.tool_choice or "auto"
+        self.runner = CallRunner(found, None, TIMEOUT) if args.run_tools else None
+
+    def options(self, chosen: GenerationOptions, tokenizer: TokenizerBridge, step: int) -> GenerationOptions:
+        """The options of an answer; a call is asked for in the first answer to a message only."""
+        from dataclasses import replace
+
+        from oxillama.toolcalls import grammar_of_template
+
+        choice = self.choice if step == 0 or self.choice == "none" else "auto"
+        form = grammar_of_template(tokenizer.chat_template_source("default"))
+        return replace(chosen, tools=self.definitions, tool_choice=choice, message_format=form)
+
+    def encode(self, messages: list[Message], tokenizer: TokenizerBridge) -> list[int]:
+        """The prompt of a conversation."""
+        from oxillama.toolcalls.conversation import for_template
+
+        template = tokenizer.chat_template()
+        if "tools" not in template.source:
+            raise ConfigError("--tools: expected a chat template that tells the model of them, got another")
+        return tokenizer.encode_chat(for_template(messages, template), tools=self.definitions)
+
+    def told(self, generation: Generation, n_before: int) -> list[Message]:
+        """Prints the calls of an answer and runs them, if the user said so; the messages that follow."""
+        from oxillama.toolcalls.conversation import answer_message, result_message
+
+        calls = generation.tool_calls if generation.finish_reason == "tool_calls" else []
+        messages = [answer_message(generation.text, generation.reasoning, calls, n_before)]
+        for failed in generation.failed_calls:
+            print(f"call failed: {failed.reason}", file=sys.stderr, flush=True)
+        for call in generation.tool_calls:
+            print(f"-> {call.name} {call.text}", flush=True)
+        if self.runner is not None and calls:
+            ids = [call["id"] for call in messages[0]["tool_calls"]]
+            for id, call, result in zip(ids, calls, self.runner.results(calls)):
+                messages.append(result_message(id, call.name, result))
+                print(f"<- {messages[-1]['content']}", flush=True)
+        return messages
+
+
+def tools_of(spec: str) -> list[Any]:
+    """The tools that an argument names. Raises ConfigError."""
+    module, colon, name = spec.rpartition(":")
+    if not colon or spec.endswith(".json"):
+        try:
+            found = json.loads(read_text(spec, "--tools"))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"--tools: expected JSON in {spec}, got {error}") from error
+        return found if isinstance(found, list) else [found]
+    sys.path.insert(0, os.getcwd())
+    try:
+        tool: Any = importlib.import_module(module)
+        for part in name.split("."):
+            tool = getattr(tool, part)
+    except Exception as error:  # a module is a program, which may raise anything
+        raise ConfigError(f"--tools: expected a Python function, got {spec}: {error!r}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    return [tool]

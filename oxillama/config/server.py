@@ -1,0 +1,81 @@
+"""What a server is made with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from oxillama.config import checks
+from oxillama.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Hosts that only this machine reaches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Options of `oxillama serve`.
+
+    Attributes
+    ----------
+    host : address to listen at; 0.0.0.0 for all of this machine's.
+    port : to listen at; 0 for a free one.
+    model_name : what clients call the model; None for the name of its file.
+    api_keys : keys of which a client must send one; () for no check.
+    cors_origins : origins whose pages may use the server ("https://example.org", or "*"); () for none.
+    allowed_hosts : names by which clients may address a server that only this machine reaches, beside its
+        own; "*" for any.
+    max_body_bytes : most bytes in a request.
+    ping_seconds : seconds without text after which a stream sends a comment, as a sign of life.
+    shutdown_seconds : how long requests may go on when the server is stopped.
+    ssl_certfile, ssl_keyfile : PEM files for HTTPS; None for HTTP.
+
+    Raises
+    ------
+    ConfigError : a field is outside its range; the message names it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    model_name: str | None = None
+    api_keys: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    max_body_bytes: int = 16 << 20
+    ping_seconds: float = 10.0
+    shutdown_seconds: float = 10.0
+    ssl_certfile: str | os.PathLike[str] | None = None
+    ssl_keyfile: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not checks.encodable("host", self.host):
+            raise checks.refuse("host", "an address", self.host)
+        self._set("port", checks.integer("port", self.port, 0, 65535))
+        if self.model_name is not None and not checks.encodable("model_name", self.model_name).strip():
+            raise checks.refuse("model_name", "a name", self.model_name)
+        for name in ("cors_origins", "allowed_hosts"):
+            self._set(name, checks.texts(name, getattr(self, name), empty=False))
+        if not isinstance(self.api_keys, (list, tuple)) or not all(map(is_key, self.api_keys)):
+            raise ConfigError("api_keys: expected texts of printable ASCII without spaces, got others")
+        self._set("api_keys", tuple(self.api_keys))
+        self._set("max_body_bytes", checks.integer("max_body_bytes", self.max_body_bytes, 1))
+        for name in ("ping_seconds", "shutdown_seconds"):
+            self._set(name, checks.number(name, getattr(self, name), checks.ABOVE_ZERO, 86400))
+        for name in ("ssl_certfile", "ssl_keyfile"):
+            if not isinstance(getattr(self, name), (str, os.PathLike, type(None))):
+                raise checks.refuse(name, "a path", getattr(self, name))
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("ssl_keyfile: expected an ssl_certfile beside it, got none")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the server."""
+        return self.host in LOOPBACK
+
+
+def is_key(key: object) -> bool:
+    """Whether a header can hold this as a key."""
+    return isinstance(key, str) and key.isascii() and key.isprintable() and key != "" and " " not in key

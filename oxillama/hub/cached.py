@@ -1,0 +1,109 @@
+"""The models that are in the cache of `huggingface_hub`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oxillama.errors import ConfigError
+from oxillama.hub.library import library
+from oxillama.hub.names import HubName, fits, models_of, n_missing
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """A model in the cache.
+
+    Attributes
+    ----------
+    name : by which it can be asked for.
+    size : in bytes, of all its files.
+    last_used : seconds since 1970.
+    paths : its files, in order.
+    missing : how many files of a split model are not there.
+    """
+
+    name: HubName
+    size: int
+    last_used: float
+    paths: tuple[Path, ...]
+    missing: int = 0
+
+
+def revisions(cache_dir: str | os.PathLike[str] | None) -> Iterator[tuple[Any, Any]]:
+    """(repository, revision) of all models in the cache, as `huggingface_hub` describes them."""
+    hub = library()
+    try:
+        found = hub.scan_cache_dir(cache_dir or hub.constants.HF_HUB_CACHE)
+    except hub.errors.CacheNotFound:
+        return
+    for repo in sorted(found.repos, key=lambda repo: repo.repo_id):
+        if repo.repo_type == "model":
+            for revision in sorted(repo.revisions, key=lambda revision: -revision.last_modified):
+                yield repo, revision
+
+
+def paths_in(revision: Any) -> dict[str, Any]:
+    """The files of a revision in the cache, by their paths in the repository."""
+    root = revision.snapshot_path
+    return {file.file_path.relative_to(root).as_posix(): file for file in revision.files}
+
+
+def snapshot_files(name: HubName, cache_dir: str | os.PathLike[str] | None) -> dict[str, Path]:
+    """The files that the cache has of a repository at the revision of a name, by path; {} for none."""
+    wanted = name.revision or "main"
+    for repo, revision in revisions(cache_dir):
+        if repo.repo_id == name.repo and (wanted in revision.refs or revision.commit_hash == wanted):
+            return {path: file.file_path for path, file in paths_in(revision).items()}
+    return {}
+
+
+def cached_models(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedModel]:
+    """The models in the cache, by name."""
+    found: dict[str, CachedModel] = {}
+    for repo, revision in revisions(cache_dir):
+        at = None if "main" in revision.refs else revision.commit_hash
+        files = paths_in(revision)
+        for paths in models_of(files):
+            name = HubName(repo.repo_id, file=paths[0], revision=at)
+            entries = [files[path] for path in paths]
+            found[str(name)] = CachedModel(
+                name,
+                sum(entry.size_on_disk for entry in entries),
+                max(entry.blob_last_accessed for entry in entries),
+                tuple(entry.file_path for entry in entries),
+                n_missing(paths),
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def remove(name: HubName, cache_dir: str | os.PathLike[str] | None = None) -> int:
+    """Deletes a model's files from the cache, of every revision if the name says none; the bytes freed.
+
+    Raises ConfigError if none in the cache fits the name, or several do.
+    """
+    every = [revision for repo, revision in revisions(cache_dir) if repo.repo_id == name.repo]
+    gone: set[Path] = set()
+    meant: set[str] = set()
+    for revision in every:
+        if name.revision is None or name.revision in {*revision.refs, revision.commit_hash}:
+            files = paths_in(revision)
+            for paths in models_of(files):
+                if fits(name, paths):
+                    meant.add(paths[0])
+                    gone |= {files[path].file_path for path in paths}
+    if len(meant) != 1:
+        found = f"{len(meant)}: {', '.join(sorted(meant))}" if meant else "none (see oxillama list)"
+        raise ConfigError(f"{name}: expected a name of one model in the cache, got {found}")
+    files_of = [file for revision in every for file in revision.files]
+    kept = {file.blob_path for file in files_of if file.file_path not in gone}
+    blobs = {file.blob_path for file in files_of if file.file_path in gone} - kept
+    for path in gone - blobs:
+        path.unlink()
+    freed: int = sum(blob.stat().st_size for blob in blobs)
+    for blob in blobs:
+        blob.unlink()
+    return freed

@@ -1,0 +1,59 @@
+"""What is asked of the package `huggingface_hub`, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from oxillama.errors import ConfigError
+
+
+def library() -> Any:
+    """The package `huggingface_hub`. Raises ConfigError if it is not installed."""
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+    except ImportError as error:
+        wanted = "the package huggingface_hub (pip install '.[hub]')"
+        raise ConfigError(f"models by name: expected {wanted}, got none") from error
+    return huggingface_hub
+
+
+@contextmanager
+def bars(shown: bool) -> Iterator[None]:
+    """Shows progress bars inside the block, or none; the setting is the whole process's."""
+    utils: Any = import_module("huggingface_hub.utils")
+    if shown or utils.are_progress_bars_disabled():
+        yield
+        return
+    utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        utils.enable_progress_bars()
+
+
+def is_answer(hub: Any, error: Exception) -> bool:
+    """Whether the hub has answered; otherwise it was not reached, or must not be."""
+    if isinstance(error, hub.errors.HFValidationError):
+        return True
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return isinstance(error, hub.errors.HfHubHTTPError) and (status is None or status < 500)
+
+
+def reason_of(hub: Any, error: BaseException) -> str:
+    """What went wrong, in one line."""
+    errors, where = hub.errors, hub.constants.ENDPOINT
+    if isinstance(error, errors.GatedRepoError):
+        return f"{where} gives it to users who have accepted its terms; log in with: hf auth login"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"no such repository at {where}, or a private one (log in with: hf auth login)"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"the repository at {where} has no such revision"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"{where} did not give it: {lines[0].strip()}"

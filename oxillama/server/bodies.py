@@ -1,0 +1,205 @@
+"""Bodies of requests: JSON, checked by pydantic. What a class does not name is for the table of options."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from oxillama.server.errors import ApiError
+from oxillama.server.options import unknown
+
+B = TypeVar("B", bound="Body")
+
+MOST_CHOICES = 1024
+"""Texts that a request may ask for: prompts times samples."""
+
+
+def prompts(value: Any) -> Any:
+    """A text, token ids, or a list of either kind. Raises ValueError for anything else."""
+    if isinstance(value, str) or is_tokens(value):
+        return value
+    if isinstance(value, list) and value and (all(map(is_text, value)) or all(map(is_tokens, value))):
+        return value
+    raise ValueError("a text, token ids, or a list of one of the two")
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_tokens(value: Any) -> bool:
+    """Whether it is a list of at least one integer."""
+    return isinstance(value, list) and value != [] and all(type(token) is int for token in value)
+
+
+Prompts = Annotated[Any, AfterValidator(prompts)]
+
+
+class Body(BaseModel):
+    """A body with fields of its own and others."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """The fields that the class does not name."""
+        return self.model_extra or {}
+
+    def refuse_rest(self) -> None:
+        """Raises ApiError if there are any."""
+        for name in self.rest:
+            raise unknown(name, type(self).model_fields)
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class Generating(Body):
+    """What all bodies that ask for text have."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the numbers of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionBody(Generating):
+    prompt: Prompts
+    best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=100)
+    suffix: str | None = None
+
+
+class NativeBody(Body):
+    """llama-server's."""
+
+    prompt: Prompts
+    model: str | None = None
+    stream: bool = False
+    n_probs: int = Field(0, ge=0, le=100)
+    return_tokens: bool = False
+    post_sampling_probs: Literal[False] = False
+
+
+class InfillBody(NativeBody):
+    prompt: str = ""
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[Any] = Field(default_factory=list, max_length=0)
+
+
+class JsonSchemaFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] | bool = Field(True, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")  # llama-server's way
+
+
+class ChatBody(Generating):
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=100)
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort: str | None = None
+    reasoning_format: Literal["auto", "none", "deepseek"] = "auto"
+    add_generation_prompt: bool = True
+
+
+class TemplateBody(Body):
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    model: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool = True
+
+
+class EmbeddingBody(Body):
+    input: Prompts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    pooling: str | None = None
+    user: Any = None
+
+
+class RerankBody(Body):
+    query: str
+    documents: list[str | dict[str, Any]] = Field(min_length=1)
+    model: str | None = None
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool = False
+
+
+class TokenizeBody(Body):
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeBody(Body):
+    tokens: list[int]
+
+
+async def read_body(request: Request, kind: type[B]) -> B:
+    """The checked body of a request. Raises ApiError.
+
+    Other types than JSON are refused: a page of a foreign site can send those without asking first.
+    """
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        found = content_type[:100] or "none"
+        raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
+    try:
+        value = json.loads((await request.body()).decode(), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise ApiError(400, f"body: expected an object, got {type(value).__name__}", code="invalid_json")
+    try:
+        return kind.model_validate({name: item for name, item in value.items() if item is not None})
+    except ValidationError as error:
+        raise first_fault(error) from error
+
+
+def refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name}, which JSON does not have")
+
+
+def first_fault(error: ValidationError) -> ApiError:
+    """The first thing that pydantic found wrong."""
+    fault = error.errors(include_url=False)[0]
+    where = [part for part in fault["loc"] if isinstance(part, int) or part.isidentifier()]
+    param = (
+        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).lstrip(".") or "body"
+    )
+    if fault["type"] == "missing":
+        return ApiError(400, f"{param}: expected a value, got none", param=param, code="missing")
+    what = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    found = repr(fault["input"])
+    shown = found if len(found) <= 200 else f"{found[:200]}..."
+    return ApiError(400, f"{param}: expected {what}, got {shown}", param=param, code="invalid_value")

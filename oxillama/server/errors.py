@@ -1,0 +1,122 @@
+"""Errors as clients get them, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from oxillama.errors import (
+    ChatTemplateError,
+    ConfigError,
+    EngineClosed,
+    GrammarError,
+    KvCacheFullError,
+    OxiLlamaError,
+    PromptError,
+    QueueFull,
+    SamplingError,
+    TokenizerError,
+)
+
+RETRY_SECONDS = 1
+"""What a client is told to wait when the queue is full."""
+
+INVALID = "invalid_request_error"
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+"""Types of errors by status; other statuses below 500 are `INVALID`, those from 500 on server_error."""
+
+STATUS: tuple[tuple[type[OxiLlamaError], int, str | None], ...] = (
+    (QueueFull, 429, "queue_full"),
+    (EngineClosed, 503, "shutting_down"),
+    (KvCacheFullError, 503, "out_of_memory"),
+    (PromptError, 400, "invalid_prompt"),
+    (TokenizerError, 400, "invalid_prompt"),
+    (ChatTemplateError, 400, "invalid_messages"),
+    (GrammarError, 400, "invalid_grammar"),
+    (SamplingError, 400, "no_token"),
+    (ConfigError, 400, "invalid_value"),
+)
+"""Status and code of the library's errors; any other is a 500."""
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Attributes
+    ----------
+    status : of HTTP.
+    param : field of the body at fault. code : a word for programs.
+    type : kind of error; None for that of the status.
+    more : further entries of the error.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type: str | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.type = type or TYPES.get(status, INVALID if status < 500 else "server_error")
+        self.more = more
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of it."""
+        facts = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**facts, **self.more}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the answer."""
+        if self.status == 429:
+            return {"Retry-After": str(RETRY_SECONDS)}
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+
+class ClientGone(Exception):
+    """The client has closed its connection: nobody reads an answer."""
+
+
+def api_error(error: Exception) -> ApiError:
+    """The answer that an error of the library comes to. What is no error of the library is not shown."""
+    if isinstance(error, ApiError):
+        return error
+    for kind, status, code in STATUS:
+        if isinstance(error, kind):
+            named = re.match(r"([a-z][\w.\[\]]*): ", str(error))
+            param = named[1] if named and status == 400 else None
+            return ApiError(status, str(error), param=param, code=code)
+    message = str(error) if isinstance(error, OxiLlamaError) else "the server failed; its log says more"
+    return ApiError(500, message, code="internal_error")
+
+
+def invalid(param: str, expected: str, value: object) -> ApiError:
+    """The error for a field with a wrong value."""
+    return ApiError(
+        400, f"{param}: expected {expected}, got {value!r:.200}", param=param, code="invalid_value"
+    )
+
+
+def prompt_too_long(name: str, n_tokens: int, context_size: int, free: int) -> ApiError:
+    """The error that agents know: they look for the code in the text, and read both numbers."""
+    most = context_size - free
+    return ApiError(
+        400,
+        f"{name}: expected at most {most} tokens for the context of {context_size}, got {n_tokens} "
+        "(context_length_exceeded)",
+        param=name,
+        code="context_length_exceeded",
+        type="exceed_context_size_error",
+        n_prompt_tokens=n_tokens,
+        n_ctx=context_size,
+    )

@@ -1,0 +1,195 @@
+"""``/completion`` and ``/infill``: llama-server's own way to ask for text, and to answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from oxillama.config import GenerationOptions
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.generation import Generation
+from oxillama.sampling.logprobs import SampledToken
+from oxillama.server.bodies import InfillBody, NativeBody, read_body
+from oxillama.server.infill import infill_tokens
+from oxillama.server.logprobs import chat_entry
+from oxillama.server.options import options_of
+from oxillama.server.running import (
+    checked_prompt,
+    connected,
+    deltas,
+    in_thread,
+    prompt_lists,
+    results,
+    start,
+)
+from oxillama.server.state import Served, served
+from oxillama.server.status import settings
+from oxillama.server.stream import EventStream, data_line
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A body, made ready to run."""
+
+    body: NativeBody
+    prompts: list[list[int]]
+    options: GenerationOptions
+
+
+def options_for(engine: InferenceEngine, body: NativeBody, request_id: str) -> GenerationOptions:
+    """The options of a body. Raises ApiError, ConfigError."""
+    return options_of(
+        body.rest,
+        engine.config.sampler,
+        type(body).model_fields,
+        {"max_tokens": None},
+        top_logprobs=body.n_probs or None,
+        request_id=request_id,
+    )
+
+
+async def completion(request: Request) -> Response | EventStream:
+    """Text that goes on from one prompt, or from several."""
+    body = await read_body(request, NativeBody)
+
+    def plan(engine: InferenceEngine) -> Plan:
+        options = options_for(engine, body, request.state.request_id)
+        return Plan(body, prompt_lists(engine, body.prompt), options)
+
+    return await answer(request, body, plan)
+
+
+async def infill(request: Request) -> Response | EventStream:
+    """Text between two others."""
+    body = await read_body(request, InfillBody)
+
+    def plan(engine: InferenceEngine) -> Plan:
+        prefix = body.input_prefix + body.prompt
+        tokens = infill_tokens(engine, prefix, body.input_suffix, "input_suffix")
+        checked = checked_prompt(engine, tokens, name="input_prefix, input_suffix")
+        return Plan(body, [checked], options_for(engine, body, request.state.request_id))
+
+    return await answer(request, body, plan)
+
+
+async def answer(request: Request, body: NativeBody, plan_of: Any) -> Response | EventStream:
+    """Runs what a plan says."""
+    here = served(request)
+    here.hosted.check_name(body.model)
+    engine = here.hosted.ready()
+    plan = await in_thread(plan_of, engine)
+    if body.stream:
+        return EventStream(events(here, engine, plan), here.config.ping_seconds)
+    return await connected(request, whole(here, engine, plan))
+
+
+async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
+    """The answer of a body that asks for no stream: an object, or a list for several prompts."""
+    generations = await in_thread(start, engine, plan.prompts, plan.options, 1)
+    await results(generations)
+    found = [
+        last_part(here, engine, plan, i, each) | {"content": each.text} for i, each in enumerate(generations)
+    ]
+    for part, generation in zip(found, generations):
+        if plan.body.return_tokens:
+            part["tokens"] = generation.tokens
+        if plan.body.n_probs:
+            part["completion_probabilities"] = probabilities(engine, generation.logprobs or [])
+    return JSONResponse(found if isinstance(plan.body.prompt, list) and len(found) > 1 else found[0])
+
+
+async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
+    """The answer of a body that asks for a stream; the last event has the settings and the times."""
+    generations = await in_thread(start, engine, plan.prompts, plan.options, 1)
+    async for delta in deltas(generations):
+        generation = generations[delta.index]
+        part: dict[str, Any] = {
+            "index": delta.index,
+            "content": delta.text,
+            "tokens": delta.tokens,
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": len(generation.tokens),
+            "tokens_evaluated": len(generation.prompt_tokens),
+        }
+        if plan.body.n_probs:
+            part["completion_probabilities"] = probabilities(engine, delta.logprobs)
+        if delta.finish_reason is not None:
+            part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
+        yield data_line(part)
+
+
+def last_part(
+    here: Served, engine: InferenceEngine, plan: Plan, index: int, generation: Generation
+) -> dict[str, Any]:
+    """What is known when a text has ended."""
+    prompt = engine.tokenizer.decode(generation.prompt_tokens, skip_special=False)
+    kind, word = stop_type(engine, generation, plan.options)
+    found = {
+        "index": index,
+        "content": "",
+        "tokens": [],
+        "id_slot": -1,
+        "stop": True,
+        "model": here.hosted.name,
+        "tokens_predicted": len(generation.tokens),
+        "tokens_evaluated": len(generation.prompt_tokens),
+        "generation_settings": settings(plan.options) | {"seed": generation.seed},
+        "prompt": prompt,
+        "has_new_line": "\n" in generation.text,
+        "truncated": False,
+        "stop_type": kind,
+        "stopping_word": word,
+        "tokens_cached": len(generation.prompt_tokens) + len(generation.tokens) - 1,
+        "timings": timings(generation),
+    }
+    if generation.receipt is not None:
+        found["receipt"] = generation.receipt.to_json()
+    return found
+
+
+def stop_type(engine: InferenceEngine, generation: Generation, options: GenerationOptions) -> tuple[str, str]:
+    """Why a text has ended, in llama-server's words, and the stop string, if it was one."""
+    if generation.finish_reason != "stop":
+        return {"length": "limit"}.get(generation.finish_reason or "", generation.finish_reason or ""), ""
+    if generation.tokens and engine.tokenizer.is_eos(generation.tokens[-1]):
+        return "eos", ""
+    behind = engine.tokenizer.decode(generation.tokens, continuing=True)[len(generation.text) :]
+    return "word", next((word for word in options.stop or () if behind.startswith(word)), "")
+
+
+def timings(generation: Generation) -> dict[str, float]:
+    """Tokens and milliseconds of the prompt and of the text."""
+    usage, seconds = generation.usage, generation.timings
+    found: dict[str, float] = {"cache_n": usage.cached_tokens}
+    parts = (
+        ("prompt", usage.prompt_tokens - usage.cached_tokens, seconds.prefill),
+        ("predicted", usage.generated_tokens, seconds.decode),
+    )
+    for name, n, spent in parts:
+        spent = 0.0 if math.isnan(spent) else spent
+        found[f"{name}_n"] = n
+        found[f"{name}_ms"] = 1000 * spent
+        found[f"{name}_per_token_ms"] = 1000 * spent / n if n else 0.0
+        found[f"{name}_per_second"] = n / spent if spent else 0.0
+    return found
+
+
+def probabilities(engine: InferenceEngine, sampled: list[SampledToken]) -> list[dict[str, Any]]:
+    """Log-probabilities of tokens and of the likeliest others, in the model's own distribution."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"id": token, **chat_entry(engine.tokenizer, token, logprob)}
+
+    return [
+        {
+            **entry(each.token, each.raw.logprob),
+            "top_logprobs": [entry(token, logprob) for token, logprob in each.raw.top],
+        }
+        for each in sampled
+    ]

@@ -1,0 +1,114 @@
+"""Server-sent events: the one way in which text is streamed, whatever the interface."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from oxillama.server.errors import ApiError, api_error
+from oxillama.server.running import while_connected
+
+log = logging.getLogger(__name__)
+
+PING = b": ping\n\n"
+DONE = "data: [DONE]\n\n"
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def data_line(value: Any) -> str:
+    """An event without a name."""
+    return f"data: {as_json(value)}\n\n"
+
+
+def error_lines(error: ApiError) -> str:
+    """An error in the middle of a stream, as OpenAI sends it."""
+    return data_line(error.body())
+
+
+class EventStream:
+    """An answer of server-sent events, as an ASGI application.
+
+    The status is sent with the first event, or after ``ping_seconds``: what goes wrong before is an answer of
+    its own status, later it is an event. Comments are sent while nothing else is.
+
+    Parameters
+    ----------
+    lines : texts of events. It is closed when the client goes away.
+    failed : the last text of a stream that ends with an error.
+    """
+
+    def __init__(
+        self,
+        lines: AsyncIterator[str],
+        ping_seconds: float,
+        failed: Callable[[ApiError], str] = error_lines,
+    ) -> None:
+        self.lines, self.ping_seconds, self.failed = lines, ping_seconds, failed
+        self._is_quiet = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await while_connected(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        first = asyncio.ensure_future(anext_or_none(self.lines))
+        pinging = None
+        try:
+            await asyncio.wait({first}, timeout=self.ping_seconds)
+            line = first.result() if first.done() else None  # an error before the first event is raised here
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [
+                        (b"content-type", b"text/event-stream; charset=utf-8"),
+                        (b"cache-control", b"no-cache"),
+                        (b"x-accel-buffering", b"no"),
+                    ],
+                }
+            )
+            pinging = asyncio.ensure_future(self._ping(send, at_once=line is None))
+            try:
+                if line is None:
+                    line = await first
+                while line is not None:
+                    self._is_quiet = False
+                    await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
+                    line = await anext_or_none(self.lines)
+            except Exception as error:
+                found = api_error(error)
+                if found.status == 500:
+                    log.exception("a stream failed")
+                text = self.failed(found)
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            pinging.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            for task in (first, pinging):
+                if task is not None:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, Exception):
+                        await task
+            await self.lines.aclose()  # type: ignore[attr-defined]
+
+    async def _ping(self, send: Send, at_once: bool) -> None:
+        self._is_quiet = at_once
+        while True:
+            if self._is_quiet:
+                await send({"type": "http.response.body", "body": PING, "more_body": True})
+            self._is_quiet = True
+            await asyncio.sleep(self.ping_seconds)
+
+
+async def anext_or_none(lines: AsyncIterator[str]) -> str | None:
+    """The next text; None at the end."""
+    return await anext(lines, None)

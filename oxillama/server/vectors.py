@@ -1,0 +1,111 @@
+"""``/v1/embeddings`` and ``/v1/rerank``."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from oxillama.engine.embedding import Embedding, rankings
+from oxillama.engine.embedding import embeddings as start_embeddings
+from oxillama.engine.engine import InferenceEngine
+from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
+from oxillama.server.errors import ApiError
+from oxillama.server.running import connected, in_thread, prompt_lists
+from oxillama.server.state import served
+
+
+async def embeddings(request: Request) -> Response:
+    """Vectors of length 1 for texts or token ids."""
+    body = await read_body(request, EmbeddingBody)
+    body.refuse_rest()
+    hosted = served(request).hosted
+    hosted.check_name(body.model)
+    engine = hosted.ready()
+    if body.dimensions is not None and body.dimensions > engine.spec.n_embd:
+        most = engine.spec.n_embd
+        raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
+
+    def start() -> tuple[list[list[int]], list[Embedding]]:
+        texts = prompt_lists(engine, body.input, name="input", free=0)
+        return texts, start_embeddings(engine.model, texts, body.pooling, True)
+
+    async def run() -> Response:
+        texts, handles = await in_thread(start)
+        vectors = [shortened(vector, body.dimensions) for vector in await all_of(handles)]
+        data = [
+            {"object": "embedding", "index": i, "embedding": encoded(vector, body.encoding_format)}
+            for i, vector in enumerate(vectors)
+        ]
+        n_tokens = sum(map(len, texts))
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return JSONResponse({"object": "list", "data": data, "model": hosted.name, "usage": usage})
+
+    return await connected(request, run())
+
+
+async def all_of(handles: Sequence[Embedding]) -> list[np.ndarray]:
+    """What all of them give; the others are cancelled when one fails, or when the task is cancelled."""
+    try:
+        return [await handle for handle in handles]
+    except BaseException:
+        for handle in handles:
+            handle.cancel()
+        raise
+
+
+def shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
+    """The first components, float32 (dimensions,), as a vector of length 1; all of them for None."""
+    if dimensions is None:
+        return vector
+    cut = vector[:dimensions].astype(np.float64)
+    return np.asarray(cut / max(float(np.sqrt((cut**2).sum())), 1e-12), np.float32)
+
+
+def encoded(vector: np.ndarray, format: str) -> Any:
+    """A vector as numbers, or as base64 of little-endian float32."""
+    if format == "float":
+        return vector.tolist()
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+async def rerank(request: Request) -> Response:
+    """Documents with their scores, the best first."""
+    body = await read_body(request, RerankBody)
+    body.refuse_rest()
+    hosted = served(request).hosted
+    hosted.check_name(body.model)
+    engine = hosted.ready()
+    texts = [text_of(i, document) for i, document in enumerate(body.documents)]
+
+    async def run() -> Response:
+        handles = await in_thread(rankings, engine.model, body.query, texts)
+        scores = [float(score[0]) for score in await all_of(handles)]
+        order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
+        found: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
+        if body.return_documents:
+            found = [{**entry, "document": {"text": texts[entry["index"]]}} for entry in found]
+        n_tokens = sum(n_run(engine, handle) for handle in handles)
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": hosted.name}
+        return JSONResponse({**head, "results": found, "usage": usage})
+
+    return await connected(request, run())
+
+
+def text_of(index: int, document: str | dict[str, Any]) -> str:
+    """A document's text: itself, or its "text"."""
+    text = document.get("text") if isinstance(document, dict) else document
+    if not isinstance(text, str):
+        raise ApiError(400, f"documents[{index}]: expected a text, got {document!r:.200}", param="documents")
+    return text
+
+
+def n_run(engine: InferenceEngine, handle: Embedding) -> int:
+    """Tokens of a query with a document."""
+    return len(handle._request.prompt)

@@ -1,0 +1,240 @@
+"""Grammars of arguments: what a tool's parameters allow, as each format writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rulebook import RuleBook
+from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text
+from oxillama.toolcalls.schemas import types_of
+
+ANY_ORDER = 6
+"""Arguments in tags come in any order where a tool has at most so many, else in the order of its schema."""
+
+_JSON_LIKE = {
+    "null": r"[ \t\n\r]*null[ \t\n\r]*",
+    "boolean": r"[ \t\n\r]*(true|false)[ \t\n\r]*",
+    "number": r"[ \t\n\r]*-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?[ \t\n\r]*",
+    "array": r"[ \t\n\r]*\[[^]*",
+    "object": r"[ \t\n\r]*\{[^]*",
+}
+"""Texts that are read as a value of this type, or may be, as regular expressions."""
+
+_TAGGED = {
+    "$schema",
+    "$id",
+    "$defs",
+    "definitions",
+    "$comment",
+    "title",
+    "description",
+    "examples",
+    "default",
+}
+_TAGGED |= {"type", "properties", "required", "additionalProperties", "strict"}
+"""Keywords of parameters that formats of tags know."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as the grammar needs it.
+
+    Attributes
+    ----------
+    name : of the tool.
+    parameters : JSON schema of its arguments, an object's.
+    strict : what cannot be enforced is an error.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    strict: bool = True
+
+    @classmethod
+    def of(cls, function: Mapping[str, Any]) -> Tool:
+        """Of a function as chat templates take it. One that tells of no parameters takes none."""
+        schema = function.get("parameters") or {}
+        named = set(schema) - {"$schema", "type", "title", "description", "additionalProperties"}
+        is_open = bool(schema.get("additionalProperties"))
+        if (
+            schema.get("type", "object") == "object"
+            and not is_open
+            and not (named - {"properties", "required"} or schema.get("properties") or schema.get("required"))
+        ):
+            schema = {"type": "object", "properties": {}, "additionalProperties": False}
+        return cls(function["name"], schema, function.get("strict") is not False)
+
+
+class ValueRules:
+    """Writes the rules of arguments into a book.
+
+    Parameters
+    ----------
+    book : of the grammar.
+    delimiter : writes a text that may be made of special tokens.
+    mark : the text around strings in the style "dict"; "" for JSON.
+    """
+
+    def __init__(self, book: RuleBook, delimiter: Callable[[str], Node], mark: str = "") -> None:
+        self._book = book
+        self._delimiter = delimiter
+        self._mark = mark
+        self._compiler = JsonSchemaCompiler(open_objects=False, plain_integers=True, mark=mark)
+        self._known: dict[str, Node] = {}
+
+    def arguments(self, tool: Tool) -> Node:
+        """The arguments as one object. Raises GrammarError, which names the tool."""
+        with _named(tool):
+            kind = tool.parameters.get("type", "object")
+            if kind != "object":
+                raise GrammarError(f"parameters: expected an object's schema, got type {kind!r:.80}")
+            return self._schema({**tool.parameters, "type": "object"}, tool.strict)
+
+    def tagged(self, tool: Tool, before: str, between: str, stop: str, after: str) -> Node:
+        """The arguments one by one: ``before``, the key, ``between``, the value, ``stop`` and ``after``.
+
+        Strings stand as they are, and all other values in JSON.
+        """
+        with _named(tool):
+            members = {
+                key: self._between(before + key + between, self._value(tool, key, stop.strip()), stop + after)
+                for key in self._keys(tool, (between, "<", ">", "\n"))
+            }
+            return self._in_order(tool, members)
+
+    def attributed(self, tool: Tool, before: str, stop: str, after: str) -> Node:
+        """The same, where an attribute behind the key says whether the value is a string."""
+        with _named(tool):
+            members: dict[str, Node] = {}
+            for key in self._keys(tool, ('"', ">")):
+                types = self._types(tool, key)
+                ways: list[Node] = []
+                if "string" in types:
+                    ways.append(Seq((Text('true">'), self._string(tool, key, stop, frozenset({"string"})))))
+                if types != {"string"}:
+                    ways.append(Seq((Text('false">'), self._json(tool, key, types))))
+                members[key] = self._between(f'{before}{key}" string="', Alt(tuple(ways)), stop + after)
+            return self._in_order(tool, members)
+
+    def _between(self, before: str, node: Node, after: str) -> Node:
+        return self._book.rule(Seq((self._delimiter(before), node, self._delimiter(after))))
+
+    # --- one argument -------------------------------------------------------------------------------
+
+    def _keys(self, tool: Tool, forbidden: tuple[str, ...]) -> list[str]:
+        """The names of the arguments. Raises GrammarError for what tags cannot express."""
+        schema = tool.parameters
+        unknown = sorted(set(schema) - _TAGGED) if tool.strict else []
+        open_ended = tool.strict and schema.get("additionalProperties") not in (None, False)
+        if unknown or open_ended:
+            keyword = unknown[0] if unknown else "additionalProperties"
+            raise GrammarError(f"parameters: {keyword} cannot be enforced in this format")
+        properties = schema.get("properties") or {}
+        for key in properties:
+            if key != key.strip() or not key or any(text in key for text in forbidden):
+                raise GrammarError(f"parameters: expected names that this format can write, got {key!r:.80}")
+        for key in schema.get("required") or ():
+            if key not in properties:
+                raise GrammarError(f"parameters: requires {key!r:.80}, which is not among its properties")
+        return list(properties)
+
+    def _types(self, tool: Tool, key: str) -> frozenset[str]:
+        """JSON types that the reader of the format takes the value for."""
+        return types_of(tool.parameters["properties"][key], tool.parameters)
+
+    def _value(self, tool: Tool, key: str, stop: str) -> Node:
+        types = self._types(tool, key)
+        ways = [self._string(tool, key, stop, types)] if "string" in types else []
+        if types != {"string"}:
+            ways.append(self._json(tool, key, types))
+        return self._book.rule(Alt(tuple(ways)))
+
+    def _string(self, tool: Tool, key: str, stop: str, types: frozenset[str]) -> Node:
+        """Strings as they are; not those that would be read as a value of another type."""
+        like = [parse_regex(_JSON_LIKE[kind], search=False) for kind in sorted(types - {"string"})]
+        boxes = self._compiler.strings(_argument(tool, key), tool.strict)
+        return Alt(tuple(box.without_text(stop, frozenset(like)) for box in boxes))
+
+    def _json(self, tool: Tool, key: str, types: frozenset[str]) -> Node:
+        """Values in JSON that are no strings."""
+        argument = _argument(tool, key)
+        return self._schema({"allOf": [argument], "type": sorted(types - {"string"})}, tool.strict)
+
+    def _schema(self, schema: Mapping[str, Any], strict: bool) -> Node:
+        key = json.dumps([schema, strict], sort_keys=False)
+        if key not in self._known:
+            rules = self._compiler.compile(schema, strict)
+            if self._mark:
+                marked = {name: self._with_marks(node) for name, node in rules.rules.items()}
+                rules = Rules(rules.root, marked)
+            self._known[key] = self._book.include(rules)
+        return self._known[key]
+
+    def _with_marks(self, node: Node) -> Node:
+        """A node whose marks around strings may be special tokens."""
+        if isinstance(node, Text) and self._mark in node.text:
+            return self._delimiter(node.text)
+        if isinstance(node, (Seq, Alt)):
+            return type(node)(tuple(map(self._with_marks, node.items)))
+        if isinstance(node, Repeat):
+            return Repeat(self._with_marks(node.item), node.least, node.most)
+        return node
+
+    # --- their order --------------------------------------------------------------------------------
+
+    def _in_order(self, tool: Tool, members: Mapping[str, Node]) -> Node:
+        required = frozenset(tool.parameters.get("required") or ())
+        if len(members) > ANY_ORDER:
+            return Seq(
+                tuple(node if key in required else Repeat(node, 0, 1) for key, node in members.items())
+            )
+        known: dict[frozenset[str], Node] = {frozenset(): Seq(())}
+
+        def rest(left: frozenset[str]) -> Node:
+            if left not in known:
+                ways: list[Node] = [Seq((members[key], rest(left - {key}))) for key in members if key in left]
+                known[left] = self._book.rule(Alt(tuple(ways if left & required else [Seq(()), *ways])))
+            return known[left]
+
+        return rest(frozenset(members))
+
+
+class _named:
+    """Puts the name of a tool before the message of a GrammarError."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, GrammarError):
+            raise GrammarError(f"tool {self._tool.name}: {error}") from error
+
+
+def _argument(tool: Tool, key: str) -> Mapping[str, Any]:
+    """The schema of one argument; one that refers to others stands inside a copy of the whole."""
+    parameters = tool.parameters
+    found, head = parameters["properties"][key], {}
+    if "$schema" in parameters:
+        head = {"$schema": parameters["$schema"]}
+    if not _refers(found):
+        return {**head, "allOf": [found]}
+    pointer = quote(key.replace("~", "~0").replace("/", "~1"))
+    resource = {"$id": "tool:parameters", **parameters}
+    return {**head, "$defs": {"tool": resource}, "$ref": f"{resource['$id']}#/properties/{pointer}"}
+
+
+def _refers(schema: Any) -> bool:
+    """Whether a schema refers to others."""
+    if isinstance(schema, Mapping):
+        return any(key.endswith(("$ref", "Ref")) or _refers(value) for key, value in schema.items())
+    return isinstance(schema, (list, tuple)) and any(map(_refers, schema))

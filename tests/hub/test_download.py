@@ -1,0 +1,262 @@
+"""Models by name, from a server that speaks the hub's interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import huggingface_hub.constants
+import pytest
+
+from oxillama import ConfigError, InferenceEngine, ModelFileError, cli, demo
+from oxillama.hub import library
+from oxillama.hub.cached import cached_models, remove
+from oxillama.hub.download import fetch
+from oxillama.hub.names import HubName
+from tests.support.hub import COMMIT, Hub, serving
+
+DRAFT = demo.DRAFT.read_bytes()
+OTHER = bytes(range(256)) * 400
+NAME = HubName("ann/tiny", tag="Q8_0")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with two models, of which one is split; downloads go to a cache of the test's own."""
+    files = {
+        "README.md": b"# tiny",
+        "tiny-Q8_0.gguf": DRAFT,
+        "big-F16-00001-of-00002.gguf": OTHER,
+        "big-F16-00002-of-00002.gguf": OTHER[::-1],
+    }
+    constants = huggingface_hub.constants
+    with serving(Hub({"ann/tiny": files})) as found:
+        monkeypatch.setattr(constants, "ENDPOINT", found.url)
+        template = found.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr("time.sleep", lambda seconds: None)  # between two attempts
+        yield found
+
+
+def test_a_model_is_downloaded_once(hub: Hub) -> None:
+    told = []
+    for _ in range(2):
+        path = fetch(NAME, progress=False, announce=lambda file: told.append(file.path))
+        assert path.read_bytes() == DRAFT
+    assert hub.downloads() == told == ["tiny-Q8_0.gguf"]
+
+
+def test_all_files_of_a_split_model_come(hub: Hub) -> None:
+    path = fetch(HubName("ann/tiny", tag="F16"), progress=False)
+    assert path.name == "big-F16-00001-of-00002.gguf"
+    assert path.read_bytes() == OTHER
+    assert path.with_name("big-F16-00002-of-00002.gguf").read_bytes() == OTHER[::-1]
+
+
+def test_a_connection_that_was_cut_goes_on_where_it_ended(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 16)  # what came whole is kept
+    hub.cuts = 2
+    assert fetch(NAME, progress=False).read_bytes() == DRAFT
+    ranges = [told for method, path, told in hub.asked if method == "GET" and path.endswith(".gguf")]
+    assert ranges[0] is None
+    assert [int(text.removeprefix("bytes=").rstrip("-")) for text in ranges[1:]] == [
+        len(DRAFT) // 2,
+        len(DRAFT) // 2 + (len(DRAFT) - len(DRAFT) // 2) // 2,
+    ]
+
+
+def test_a_connection_that_is_always_cut_is_an_error(hub: Hub) -> None:
+    hub.cuts = 10**6
+    with pytest.raises(ModelFileError, match=r"ann/tiny:Q8_0: tiny-Q8_0\.gguf: http.* did not give it: "):
+        fetch(NAME, progress=False)
+    assert cached_models() == []
+
+
+def test_wrong_bytes_are_an_error_and_are_deleted(hub: Hub) -> None:
+    hub.wrong["tiny-Q8_0.gguf"] = DRAFT[:-1] + b"x"
+    with pytest.raises(ModelFileError, match=r"tiny-Q8_0\.gguf: expected bytes of hash \w+, got \w+; it was"):
+        fetch(NAME, progress=False)
+    hub.wrong.clear()
+    assert fetch(NAME, progress=False).read_bytes() == DRAFT
+
+
+def test_a_file_that_was_damaged_in_the_cache_is_found_by_pull(hub: Hub) -> None:
+    path = fetch(NAME, progress=False)
+    path.write_bytes(DRAFT[:-1] + b"x")
+    assert fetch(NAME, progress=False).read_bytes() != DRAFT
+    with pytest.raises(ModelFileError, match="expected bytes of hash"):
+        fetch(NAME, progress=False, check=True)
+    assert fetch(NAME, progress=False).read_bytes() == DRAFT
+
+
+def test_small_files_have_another_hash(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.hub.entry", lambda path, data: {
+        "type": "file", "path": path, "size": len(data), "oid": "0" * 40,
+    })  # fmt: skip
+    with pytest.raises(ModelFileError, match=f"expected bytes of hash {'0' * 40}"):
+        fetch(NAME, progress=False)
+
+
+def test_without_a_network_the_cache_is_used_with_a_warning(hub: Hub) -> None:
+    path = fetch(NAME, progress=False)
+    url = hub.url
+    huggingface_hub.constants.ENDPOINT = "http://127.0.0.1:9"
+    with pytest.warns(
+        UserWarning, match="ann/tiny:Q8_0: .* did not give it: .*; what is in the cache is used"
+    ):
+        assert fetch(NAME, progress=False) == path
+    with pytest.raises(ModelFileError, match=r"bob/other:Q8_0: .*, and it is not in the cache"):
+        fetch(HubName("bob/other", tag="Q8_0"), progress=False)
+    huggingface_hub.constants.ENDPOINT = url
+
+
+def test_offline_the_cache_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fetch(NAME, progress=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    n = len(hub.asked)
+    assert fetch(NAME, progress=False) == path
+    with pytest.raises(ConfigError, match=r"F16: expected a model of the repository, it has tiny-Q8_0\.gguf"):
+        fetch(HubName("ann/tiny", tag="F16"), progress=False)
+    with pytest.raises(ModelFileError, match="HF_HUB_OFFLINE is set, and it is not in the cache"):
+        fetch(HubName("bob/other", tag="F16"), progress=False)
+    assert len(hub.asked) == n
+
+
+def test_what_the_hub_refuses(hub: Hub) -> None:
+    with pytest.raises(ModelFileError, match=r"bob/none:Q8_0: no such repository at http"):
+        fetch(HubName("bob/none", tag="Q8_0"), progress=False)
+    with pytest.raises(ModelFileError, match="has no such revision"):
+        fetch(HubName("ann/tiny", tag="Q8_0", revision="v7"), progress=False)
+    with pytest.raises(ModelFileError, match=r"ann/a--b"):
+        fetch(HubName("ann/a--b", tag="Q8_0"), progress=False)
+
+
+def test_a_private_repository_needs_a_token(hub: Hub) -> None:
+    hub.private = True
+    with pytest.raises(ModelFileError, match="or a private one"):
+        fetch(NAME, progress=False)
+    fetch(NAME, progress=False, token="hf_secret")
+    assert hub.tokens[-1] == "Bearer hf_secret"
+
+
+def test_a_commit_is_a_revision(hub: Hub) -> None:
+    path = fetch(HubName("ann/tiny", tag="Q8_0", revision=COMMIT), progress=False)
+    assert COMMIT in path.parts
+
+
+def test_bytes_that_another_revision_has_are_kept(hub: Hub) -> None:
+    path = fetch(NAME, progress=False)
+    snapshots = path.parents[1]
+    (snapshots / ("f" * 40)).mkdir()
+    other = snapshots / ("f" * 40) / path.name
+    other.symlink_to(path.readlink())
+    assert remove(HubName("ann/tiny", tag="Q8_0", revision="main")) == 0
+    assert not path.exists() and other.read_bytes() == DRAFT
+    assert [str(model.name) for model in cached_models()] == [f"hf://ann/tiny@{'f' * 40}/tiny-Q8_0.gguf"]
+    assert remove(HubName("ann/tiny", tag="Q8_0")) == len(DRAFT)
+    assert not other.is_symlink()
+
+
+def test_engines_from_the_hub(hub: Hub, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = InferenceEngine.from_gguf(demo.DRAFT).generate("Once", temperature=0, max_tokens=8)
+    cache = tmp_path / "elsewhere"
+    for arguments in (("ann/tiny", "*Q8_0.gguf"), ("ann/tiny:Q8_0",), ("hf://ann/tiny/tiny-Q8_0.gguf",)):
+        engine = InferenceEngine.from_pretrained(*arguments, cache_dir=cache, num_threads=1)
+        assert engine.generate("Once", temperature=0, max_tokens=8) == expected
+        assert cache in Path(str(engine.config.model_path)).parents
+    for arguments, message in (
+        (("ann/tiny", "*.gguf"), "2 have it: big-F16-00001-of-00002.gguf, tiny-Q8_0.gguf"),
+        (("ann/tiny", "*Q5*"), "expected a model of the repository, it has big-F16"),
+        (("ann/tiny", ""), "filename: expected text that is not empty, got ''"),
+        (("ann/tiny:Q8_0", "*"), "filename: cannot be combined with the name ann/tiny:Q8_0"),
+        (("tiny",), "expected hf://user/repo/file.gguf"),
+        (("ann/tiny/x.gguf",), "repo_id: expected user/repo or a name"),
+    ):
+        with pytest.raises(ValueError, match=message.replace("*", r"\*")):
+            InferenceEngine.from_pretrained(*arguments)
+
+
+def test_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(ConfigError, match=r"expected the package huggingface_hub \(pip install"):
+        library.library()
+
+
+# --- the command line ---------------------------------------------------------------------------------
+
+
+def test_commands(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out == "model  size  last used\n"
+    assert cli.main(["pull", "ann/tiny:Q8_0"]) == 0
+    told = capsys.readouterr()
+    assert Path(told.out.strip()).read_bytes() == DRAFT
+    assert told.err == "oxillama: note: downloading tiny-Q8_0.gguf (676.6 KiB)\n"
+    assert cli.main(["info", "ann/tiny:Q8_0", "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["architecture"] == "llama"
+    assert cli.main(["pull", "-q", "hf://ann/tiny/big*"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["list", "--json"]) == 0
+    split, tiny = json.loads(capsys.readouterr().out)
+    assert (split["name"], split["bytes"], len(split["files"])) == (
+        "hf://ann/tiny/big-F16-00001-of-00002.gguf",
+        2 * len(OTHER),
+        2,
+    )
+    assert tiny["name"] == "hf://ann/tiny/tiny-Q8_0.gguf"
+    Path(split["files"][1]).unlink()
+    assert cli.main(["list"]) == 0
+    assert "100.0 KiB, 1 files are missing" in capsys.readouterr().out
+    for name in ("hf://ann/tiny/*", "ann/tiny:Q5_0", "bob/none:Q8_0"):
+        assert cli.main(["rm", name]) == 2
+        assert f"{name}: expected a name of one model in the cache, got " in capsys.readouterr().err
+    for model in (split, tiny):
+        files = [Path(path) for path in model["files"] if Path(path).exists()]
+        blobs = [path.resolve() for path in files]
+        assert cli.main(["rm", model["name"]]) == 0
+        assert not any(path.exists() for path in [*files, *blobs])
+    assert cached_models() == []
+
+
+def test_a_path_that_exists_wins(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann" / "tiny:Q8_0").write_bytes(demo.STORY.read_bytes())
+    assert cli.main(["info", "ann/tiny:Q8_0", "--json"]) == 0
+    assert "story" in capsys.readouterr().out.lower()
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "asks"),
+    [
+        (
+            "bob/none:Q8_0",
+            "bob/none:Q8_0: no such file, and no model of the hub: bob/none:Q8_0: no such rep",
+            True,
+        ),
+        ("hf://bob/none", "error: hf://bob/none: no such repository at ", True),
+        (
+            "models/tiny.gguf",
+            "models/tiny.gguf: no such file (a model of the hub is named user/repo:Q4_K_M",
+            False,
+        ),
+        ("ann/tiny", "ann/tiny: no such file (a model of the hub is named user/repo:Q4_K_M", False),
+        ("/nowhere/at/all.gguf", "/nowhere/at/all.gguf: ", False),
+    ],
+)
+def test_a_model_that_is_nowhere(
+    hub: Hub, capsys: pytest.CaptureFixture[str], model: str, message: str, asks: bool
+) -> None:
+    for command in (["run", model, "-p", "x"], ["bench", model], ["tokenize", model, "x"]):
+        assert cli.main(command) == 2
+        assert message in capsys.readouterr().err
+    assert bool(hub.asked) is asks

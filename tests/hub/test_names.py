@@ -1,0 +1,96 @@
+"""Which text is a name of the hub, and which files of a repository it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxillama import ConfigError
+from oxillama.hub.names import HubName, hub_name, model_files
+
+FILES = [
+    "README.md",
+    "tiny-Q4_K_M.gguf",
+    "tiny-Q4_K_S.gguf",
+    "tiny.Q8_0.gguf",
+    "mmproj-tiny-Q8_0.gguf",
+    "imatrix-Q4_K_M.gguf",
+    "UD-Q2_K_XL/tiny-UD-Q2_K_XL-00001-of-00002.gguf",
+    "UD-Q2_K_XL/tiny-UD-Q2_K_XL-00002-of-00002.gguf",
+]
+SPLIT = FILES[-2:]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("user/repo:Q4_K_M", HubName("user/repo", tag="Q4_K_M")),
+        ("hf://user/repo:Q4_K_M", HubName("user/repo", tag="Q4_K_M")),
+        ("hf://user/repo/a/b.gguf", HubName("user/repo", file="a/b.gguf")),
+        ("hf://user/repo", HubName("user/repo")),
+        ("hf://user/repo@v1/b.gguf", HubName("user/repo", file="b.gguf", revision="v1")),
+    ],
+)
+def test_names(text: str, name: HubName) -> None:
+    assert hub_name(text) == name
+    assert hub_name(str(name)) == name
+
+
+@pytest.mark.parametrize(
+    "text", ["model.gguf", "models/tiny.gguf", "C:/models/tiny.gguf", "a/b/c:d", "user/repo", ":x", "a/b:"]
+)
+def test_paths(text: str) -> None:
+    assert hub_name(text) is None
+
+
+@pytest.mark.parametrize("text", ["hf://", "hf://repo", "hf://user/repo:", "hf://user/repo@"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="model: expected hf://user/repo/file"):
+        hub_name(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("user/repo:Q4_K_M", ["tiny-Q4_K_M.gguf"]),
+        ("user/repo:q4_k_s", ["tiny-Q4_K_S.gguf"]),
+        ("user/repo:Q8_0", ["tiny.Q8_0.gguf"]),
+        ("user/repo:Q2_K_XL", SPLIT),
+        ("hf://user/repo/mmproj-tiny-Q8_0.gguf", ["mmproj-tiny-Q8_0.gguf"]),
+        ("hf://user/repo/*S.gguf", ["tiny-Q4_K_S.gguf"]),
+        (f"hf://user/repo/{SPLIT[1]}", SPLIT),
+        ("hf://user/repo/*00002*", SPLIT),
+    ],
+)
+def test_files_of_a_name(text: str, files: list[str]) -> None:
+    name = hub_name(text)
+    assert name is not None
+    assert model_files(name, FILES) == files
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user/repo:Q4_K", r"user/repo:Q4_K: expected a model of the repository, it has UD.*, tiny-Q4_K_M"),
+        ("user/repo:Q", "expected a model of the repository"),
+        ("hf://user/repo/*Q4*", r"one model, 3 have it: imatrix-Q4_K_M.gguf, tiny-Q4_K_M.gguf, tiny-Q4_K_S"),
+        ("hf://user/repo", "expected a name of one model, 4 have it"),
+        ("hf://user/repo/tiny-q4_k_m.gguf", "expected a model of the repository"),
+    ],
+)
+def test_none_or_several(text: str, message: str) -> None:
+    name = hub_name(text)
+    assert name is not None
+    with pytest.raises(ConfigError, match=message):
+        model_files(name, FILES)
+
+
+def test_a_file_of_a_split_model_is_missing() -> None:
+    name = HubName("user/repo", tag="Q2_K_XL")
+    with pytest.raises(ConfigError, match="expected all files of a split model, got UD"):
+        model_files(name, FILES[:-1])
+    with pytest.raises(ConfigError, match="it has no GGUF files"):
+        model_files(name, ["README.md"])
+
+
+def test_the_only_model_of_a_repository() -> None:
+    assert model_files(HubName("user/repo"), FILES[:2]) == ["tiny-Q4_K_M.gguf"]

@@ -1,0 +1,281 @@
+"""``/v1/chat/completions``: the library's texts in OpenAI's shapes, streamed as its clients expect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oxillama import InferenceEngine
+from oxillama.server.messages import Reader, parts_of, plain_messages
+from tests.support.server import Client, serving
+from tests.support.tiny_file import CHATML, write_tiny_model
+
+PATH = "/v1/chat/completions"
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
+THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
+EFFORT = "{{ reasoning_effort }}{{ mode }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", context_length=256)
+
+
+@pytest.fixture(scope="module")
+def client(model: Path) -> Iterator[Client]:
+    with serving(InferenceEngine.from_gguf(model, num_threads=1), "tiny") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path) -> InferenceEngine:
+    return InferenceEngine.from_gguf(model, num_threads=1)
+
+
+def chunks_of(events: list[Any]) -> list[dict[str, Any]]:
+    """The choices of a stream's chunks, after what all of them must have."""
+    *chunks, done = events
+    assert done == "[DONE]"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    return [choice for chunk in chunks for choice in chunk["choices"]]
+
+
+def test_the_text_is_the_librarys(client: Client, alone: InferenceEngine) -> None:
+    answer = client.ask(PATH, {"model": "tiny", "messages": MESSAGES, "seed": 2, "max_tokens": 9}).json
+    done = alone.stream_chat(MESSAGES, seed=2, max_tokens=9).result()
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": done.text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": done.finish_reason,
+        }
+    ]
+    assert answer["object"] == "chat.completion"
+    usage = answer["usage"]
+    assert usage["prompt_tokens"] == done.usage.prompt_tokens
+    assert usage["total_tokens"] == done.usage.total_tokens
+
+
+def test_as_many_tokens_as_the_context_holds(client: Client) -> None:
+    usage = client.ask(PATH, {"messages": MESSAGES, "ignore_eos": True}).json["usage"]
+    assert usage["total_tokens"] == 256
+
+
+def test_cached_tokens_are_in_the_usage(client: Client) -> None:
+    body = {"messages": [{"role": "user", "content": "the fox " * 20}], "max_tokens": 1}
+    client.ask(PATH, body)
+    usage = client.ask(PATH, body).json["usage"]
+    assert 16 <= usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"]
+
+
+def test_a_stream_has_the_shape_that_clients_expect(client: Client) -> None:
+    body = {"messages": MESSAGES, "seed": 3, "max_tokens": 12, "n": 2}
+    whole = client.ask(PATH, body).json
+    for usage_wanted in (False, True):
+        options = {"stream_options": {"include_usage": True}} if usage_wanted else {}
+        events = client.ask(PATH, {**body, **options, "stream": True}).events
+        if usage_wanted:
+            last = events[-2]
+            assert (last["choices"], last["usage"]["completion_tokens"]) == (
+                [],
+                whole["usage"]["completion_tokens"],
+            )
+            assert all(event["usage"] is None for event in events[:-2])
+        else:
+            assert all("usage" not in event for event in events[:-1])
+        choices = chunks_of(events)
+        for expected in whole["choices"]:
+            first, *middle, end = (c for c in choices if c["index"] == expected["index"])
+            assert first["delta"] == {"role": "assistant", "content": None}
+            assert all(list(c["delta"]) == ["content"] and c["delta"]["content"] for c in middle)
+            assert "".join(c["delta"]["content"] for c in middle) == expected["message"]["content"]
+            assert (end["delta"], end["finish_reason"]) == ({}, expected["finish_reason"])
+            assert all(c["finish_reason"] is None for c in (first, *middle))
+
+
+def test_logprobs(client: Client, alone: InferenceEngine) -> None:
+    body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 6, "logprobs": True, "top_logprobs": 2}
+    choice = client.ask(PATH, body).json["choices"][0]
+    done = alone.stream_chat(MESSAGES, temperature=0, max_tokens=6, top_logprobs=2).result()
+    sampled = [each for each in done.logprobs or [] if not alone.tokenizer.is_eos(each.token)]
+    content = choice["logprobs"]["content"]
+    assert [entry["logprob"] for entry in content] == [each.raw.logprob for each in sampled]
+    data = b"".join(bytes(entry["bytes"]) for entry in content)
+    assert data.decode("utf-8", "replace") == choice["message"]["content"]
+    assert [len(entry["top_logprobs"]) for entry in content] == [2] * len(sampled)
+    assert content[0]["top_logprobs"][0]["logprob"] == content[0]["logprob"]
+    streamed = chunks_of(client.ask(PATH, {**body, "stream": True}).events)
+    assert [e for c in streamed if c["logprobs"] for e in c["logprobs"]["content"]] == content
+    plain = client.ask(PATH, {**body, "top_logprobs": None}).json["choices"][0]["logprobs"]["content"]
+    assert [entry["top_logprobs"] for entry in plain] == [[]] * len(plain)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "schema"),
+    [
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}, SCHEMA),
+        ({"type": "json_schema", "schema": SCHEMA}, SCHEMA),
+        ({"type": "json_object", "schema": SCHEMA}, SCHEMA),
+    ],
+)
+def test_response_formats(client: Client, wanted: Any, schema: Any) -> None:
+    body = {"messages": MESSAGES, "response_format": wanted, "seed": 1}
+    choice = client.ask(PATH, body).json["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+
+
+def test_any_object_and_any_text(client: Client) -> None:
+    body = {"messages": MESSAGES, "response_format": {"type": "json_object"}, "seed": 1, "max_tokens": 5}
+    assert client.ask(PATH, body).json["choices"][0]["message"]["content"].startswith("{")
+    plain = {**body, "response_format": {"type": "text"}}
+    texts = {
+        client.ask(PATH, b).json["choices"][0]["message"]["content"]
+        for b in (plain, {**plain, "response_format": None})
+    }
+    assert len(texts) == 1 and not texts.pop().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"messages": []}, "messages", "messages: expected List should have at least 1 item"),
+        ({"messages": "hello"}, "messages", "messages: expected a valid list, got 'hello'"),
+        (
+            {"messages": [{"content": "x"}]},
+            "messages[0].role",
+            "messages[0].role: expected a string, got None",
+        ),
+        ({"messages": [{"role": "user"}]}, None, "messages[0]: expected content or tool_calls, got neither"),
+        ({"messages": [{"role": "user", "content": 5}]}, None, "messages[0].content: expected a string"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0].content[0]",
+            "messages[0].content[0]: expected a part of type text, got 'image_url'",
+        ),
+        ({"messages": [{"role": "user", "content": [5]}]}, "messages[0].content[0]", ""),
+        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs: expected logprobs true beside it"),
+        ({"logprobs": 2}, "logprobs", "logprobs: expected a valid boolean, got 2"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "response_format.type: expected"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", ""),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format", ""),
+        (
+            {"response_format": {"type": "json_object"}, "json_schema": {}},
+            "json_schema",
+            "json_schema: cannot be combined with what sets json_schema already",
+        ),
+        ({"response_format": {"type": "json_object"}, "regex": "a"}, None, ""),
+        ({"verbosity": "low"}, "verbosity", "verbosity: is no option"),
+        ({"modalities": ["text", "audio"]}, "modalities", "modalities: expected ['text']"),
+        ({"web_search_options": {}}, "web_search_options", "web_search_options: is no option"),
+        ({"best_of": 2}, "best_of", "best_of: expected 1, which is all that is supported, got 2"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", ""),
+        ({"reasoning_format": "x"}, "reasoning_format", "reasoning_format: expected"),
+        ({"echo": True}, "echo", "echo: is no option"),
+        ({"model": "other"}, "model", "model: expected tiny, got other"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_refused(
+    client: Client, body: dict[str, Any], param: str | None, message: str, stream: bool
+) -> None:
+    answer = client.ask(PATH, {"messages": MESSAGES, "stream": stream, **body})
+    assert answer.status == (404 if "model" in body else 400), answer.text
+    assert answer.error["message"].startswith(message), answer.error
+    assert param is None or answer.error["param"] == param, answer.error
+
+
+def test_a_conversation_that_does_not_fit(client: Client) -> None:
+    answer = client.ask(PATH, {"messages": [{"role": "user", "content": "zq" * 200}]})
+    assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+    assert answer.error["param"] == "messages"
+    assert answer.error["n_prompt_tokens"] > answer.error["n_ctx"] == 256
+
+
+def test_messages_as_templates_know_them(client: Client) -> None:
+    parts = [{"type": "text", "text": "hello"}, {"type": "text", "text": "world"}]
+    messages = [
+        {"role": "developer", "content": "Be brief.", "name": None},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+    ]
+    assert plain_messages(messages) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello\nworld"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+    ]
+    prompt = client.ask("/apply-template", {"messages": messages[:2]}).json["prompt"]
+    assert prompt == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhello\nworld<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    whole = client.ask("/apply-template", {"messages": messages[:2], "add_generation_prompt": False})
+    assert not whole.json["prompt"].endswith("assistant\n")
+    assert client.ask("/apply-template", {"messages": MESSAGES, "oops": 1}).error["param"] == "oops"
+
+
+def test_variables_of_the_template(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model.gguf", chat_template=EFFORT)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+        body = {"messages": MESSAGES[1:], "reasoning_effort": "low", "chat_template_kwargs": {"mode": "x"}}
+        assert client.ask("/apply-template", body).json["prompt"] == "lowxuser: hello world"
+        assert client.ask(PATH, {**body, "max_tokens": 1}).status == 200
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model.gguf", chat_template=None)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+        for stream in (False, True):
+            answer = client.ask(PATH, {"messages": MESSAGES, "stream": stream})
+            assert (answer.status, answer.error["code"]) == (400, "invalid_messages")
+            assert answer.error["message"].startswith("chat template: expected one of the file's (none)")
+
+
+# --- reasoning ----------------------------------------------------------------------------------------
+
+
+def test_reasoning_that_the_prompt_opens(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
+    engine = InferenceEngine.from_gguf(model, num_threads=1)
+    with serving(engine) as client:
+        body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
+        text = engine.chat(MESSAGES, seed=5, max_tokens=12)
+        message = client.ask(PATH, body).json["choices"][0]["message"]
+        assert message["content"] == ""
+        assert message["reasoning_content"] == message["reasoning"] == text.strip()
+        plain = client.ask(PATH, {**body, "reasoning_format": "none"}).json["choices"][0]["message"]
+        assert plain == {"role": "assistant", "content": text, "refusal": None}
+        choices = chunks_of(client.ask(PATH, {**body, "stream": True}).events)
+        assert all("content" not in choice["delta"] for choice in choices[1:])
+        for name in ("reasoning", "reasoning_content"):
+            assert "".join(c["delta"].get(name, "") for c in choices) == text.strip()
+        ruled = {**body, "regex": "[ab]{3}"}
+        assert len(client.ask(PATH, ruled).json["choices"][0]["message"]["content"]) == 3
+
+
+def test_text_behind_reasoning(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING)
+    engine = InferenceEngine.from_gguf(model, num_threads=1)
+    tokens = engine.tokenizer.encode_chat(MESSAGES)
+    text = "one two</think>\n\nthree <tool_call>four"
+    for n in (1, 3, 100):
+        reader = Reader(engine, tokens, "auto", False)
+        pieces = [text[i : i + n] for i in range(0, len(text), n)]
+        events = [event for piece in pieces for event in reader.feed(piece, False)]
+        events += reader.feed("", True)
+        assert parts_of(events) == ("three <tool_call>four", "one two")

@@ -1,0 +1,123 @@
+"""``oxillama serve``: from the command line to an answer, and to the end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import InferenceEngine, demo
+from oxillama.cli import build_parser, main, options, serve
+from oxillama.config import SchedulerConfig
+from oxillama.config.server import ServerConfig
+from tests.support.command_line import ENVIRONMENT, command
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A process that serves, its address, and the lines it has written so far."""
+    process = subprocess.Popen(
+        command("serve", "--port", "0", *arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith("curl"):
+                break
+        found = re.search(r"is ready at (\S+)", "".join(lines))
+        assert found, lines
+        yield process, found[1], lines
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def post(url: str, body: Any) -> Any:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+def test_the_line_that_it_prints_works() -> None:
+    with running() as (_, url, lines):
+        found = re.fullmatch(r"curl (\S+) -H 'Content-Type: application/json' -d '(.+)'\n", lines[-1])
+        assert found and found[1] == f"{url}/v1/completions"
+        answer = post(found[1], {**json.loads(found[2]), "seed": 3})
+    engine = InferenceEngine.from_gguf(demo.STORY)
+    assert answer["model"] == "story"
+    assert answer["choices"][0]["text"] == engine.generate("Once upon a time", seed=3, max_tokens=40)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_signals_end_it(number: int, code: int) -> None:
+    with running(str(demo.DRAFT), "--alias", "draft") as (process, _, lines):
+        assert lines[0].startswith("draft is ready at ")
+        process.send_signal(number)
+        assert process.wait(60) == code
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_options_reach_the_engine_and_the_server() -> None:
+    flags = "--max-waiting 5 --max-sequences 2 --temp 0.5 --api-key k --ping-seconds 3 -c 99 --alias x"
+    args = build_parser().parse_args(["serve", *flags.split()])
+    assert options.given(args, SchedulerConfig) == {"max_waiting": 5, "max_sequences": 2}
+    assert options.engine_config(args).context_size == 99
+    assert options.sampler_config(args).temperature == 0.5
+    assert serve.server_config(args) == ServerConfig(api_keys=("k",), ping_seconds=3.0, model_name="x")
+
+
+def test_keys_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys"
+    path.write_text("first\n\n second \n")
+    args = build_parser().parse_args(["serve", "--api-key", "k", "--api-key-file", str(path)])
+    assert serve.server_config(args).api_keys == ("k", "first", "second")
+    path.write_text("\n")
+    for file, message in ((path, "expected a key on a line"), (tmp_path / "none", "cannot be read")):
+        assert main(["serve", "--api-key-file", str(file)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("oxillama: error: api_key_file: ") and message in told
+
+
+def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    garbage = tmp_path / "garbage.gguf"
+    garbage.write_bytes(b"no model")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments, message in (
+            (["--port", str(port)], f"host, port: expected a free address, got 127.0.0.1:{port}: "),
+            (["--port", "70000"], "port: expected an integer >= 0 and <= 65535, got 70000"),
+            ([str(tmp_path / "none.gguf"), "--port", "0"], "none.gguf: "),
+            ([str(garbage), "--port", "0"], "garbage.gguf"),
+        ):
+            assert main(["serve", *arguments]) == 2
+            told = capsys.readouterr()
+            assert told.err.startswith("oxillama: error: ") and message in told.err, told.err
+            assert (told.out, told.err.count("\n")) == ("", 1)
+
+
+def test_the_packages_are_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    assert main(["serve"]) == 2
+    wanted = "serve: expected the packages of the server (pip install '.[server]'), got none of uvicorn"
+    assert wanted in capsys.readouterr().err

@@ -1,0 +1,38 @@
+"""The page about the server names every path, every field that has no effect, and every option."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from oxillama.config.server import ServerConfig
+from oxillama.server.app import ROUTES
+from oxillama.server.options import HARMLESS, OTHER_NAMES
+from tests.support.paths import DOCS
+
+PAGE = DOCS / "server.md"
+if not PAGE.is_file():
+    pytest.skip("only the package was unpacked", allow_module_level=True)
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_paths() -> None:
+    listed = set()
+    for method, paths in re.findall(r"^\| `(GET|POST) (\S+`(?:, `\S+`)*)", TEXT, re.MULTILINE):
+        listed |= {(method, path) for path in re.findall(r"[^`, ]+", paths)}
+    assert listed == {(method, path.replace(":path", "")) for method, path, _ in ROUTES}
+
+
+def test_fields() -> None:
+    for name in (*HARMLESS, *OTHER_NAMES):
+        assert f"`{name}`" in TEXT, name
+
+
+def test_options_of_the_server() -> None:
+    special = {"api_keys": "--api-key", "cors_origins": "--cors-origin", "allowed_hosts": "--allowed-host"}
+    unsaid = {"port", "model_name"}
+    for field in fields(ServerConfig):
+        flag = special.get(field.name, "--" + field.name.replace("_", "-"))
+        assert field.name in unsaid or flag in TEXT, flag

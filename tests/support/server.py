@@ -1,0 +1,104 @@
+"""A server of a model in a thread of this process, and plain clients for it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama import InferenceEngine
+from oxillama.config.server import ServerConfig
+from oxillama.server.hosting import Hosted
+from oxillama.server.listening import Listening
+from tests.support.waiting import until
+
+
+@dataclass
+class Answer:
+    """What a server answered."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json["error"]
+        return found
+
+    @property
+    def events(self) -> list[Any]:
+        """The data of the events of a stream, without comments."""
+        blocks = [block for block in self.text.split("\n\n") if block and not block.startswith(":")]
+        data = [block.removeprefix("data: ") for block in blocks]
+        return [text if text == "[DONE]" else json.loads(text) for text in data]
+
+
+@dataclass
+class Client:
+    """Sends requests to a server, each over a connection of its own."""
+
+    server: Listening
+    hosted: Hosted
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rpartition(":")[2])
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def open(
+        self, path: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A connection on which a request was sent, and the beginning of its answer."""
+        connection = self.connect()
+        self.send(connection, path, body, method, headers)
+        return connection, connection.getresponse()
+
+    def send(
+        self,
+        connection: http.client.HTTPConnection,
+        path: str,
+        body: Any = None,
+        method: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        usual = {} if data is None else {"Content-Type": "application/json"}
+        verb = method or ("GET" if body is None else "POST")
+        connection.request(verb, path, data, {**usual, **(headers or {})})
+
+    def ask(self, path: str, body: Any = None, **how: Any) -> Answer:
+        """The whole answer to a request."""
+        connection, response = self.open(path, body, **how)
+        try:
+            text = response.read().decode()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, text)
+        finally:
+            connection.close()
+
+
+@contextmanager
+def serving(engine: InferenceEngine | None, name: str = "story", **options: Any) -> Iterator[Client]:
+    """Serves an engine, which is closed at the end; None for a model that is still loading."""
+    hosted = Hosted(name, engine)
+    server = Listening(hosted, ServerConfig(port=0, **options))
+    with server.bound():
+        thread = threading.Thread(target=server.run, name="serve")
+        thread.start()
+        try:
+            until(lambda: server.is_listening)
+            yield Client(server, hosted)
+        finally:
+            server.stop()
+            thread.join(60)
+            assert not thread.is_alive()

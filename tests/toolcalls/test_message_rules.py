@@ -1,0 +1,175 @@
+"""Grammars of messages: whatever follows them is read as calls that are valid, and as text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oxillama import Grammar, GrammarError
+from oxillama.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, ToolCallGrammar
+from oxillama.toolcalls.message_rules import message_rules
+from oxillama.toolcalls.value_rules import Tool
+from tests.support.tool_models import SCHEMAS, TOOLS, random_text, vocabulary_of
+from tests.support.toolcalls import dsml, keys, tags, v31
+
+FORMATS = {name: form for name, form in GRAMMARS.items() if form.style != "none"}
+FORMATS["Qwen"] = ToolCallGrammar.Qwen
+FORMATS["Mistral"] = ToolCallGrammar.Mistral
+FORMATS["qwen-xml with reasoning"] = replace(GRAMMARS["qwen-xml"], reasoning=("<think>", "</think>"))
+FORMATS["custom"] = ToolCallGrammar.Custom("<<call:", ":end>>")
+
+
+def grammar_of(form: ToolCallGrammar, choice: str, tools: Any = None, **options: Any) -> Grammar:
+    wanted = [Tool.of(tool) for tool in tools or TOOLS]
+    return Grammar.from_rules(
+        message_rules(form, wanted[1:2] if choice == "one" else wanted, choice, **options)
+    )
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("choice", ["auto", "required", "one", "none"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_call_is_valid(name: str, choice: str, parallel: bool) -> None:
+    form, n_ends, n_calls = FORMATS[name], 0, 0
+    for special in (False, True):
+        vocabulary, tokens, ids, end = vocabulary_of(form, special)
+        for in_reasoning in (False, True) if form.reasoning else (False,):
+            grammar = grammar_of(form, choice, parallel=parallel, in_reasoning=in_reasoning, special=ids)
+            for seed in range(10):
+                text, is_whole = random_text(grammar, vocabulary, tokens, end, seed, 300)
+                read = form if choice != "none" else form.without_calls()
+                parser = MessageParser(read, TOOLS, in_reasoning, constrained=True)
+                events = parser.feed(text) + parser.finish()
+                calls = [event.call for event in events if isinstance(event, CallEnd)]
+                failed = [event for event in events if isinstance(event, CallFailed)]
+                assert len(failed) <= (0 if is_whole else 1), text
+                for call in calls:
+                    jsonschema.validate(call.args, SCHEMAS[call.name])
+                    n_calls += 1
+                assert len(calls) <= 1 or (parallel and choice != "one"), text
+                assert choice != "one" or all(call.name == "write" for call in calls), text
+                assert not calls or choice != "none", text
+                assert calls or not is_whole or choice not in ("required", "one"), text
+                n_ends += is_whole
+    assert n_ends and bool(n_calls) == (choice != "none")
+
+
+WRITE = {"path": "a.txt", "tags": ["x", "</parameter>"]}
+PING = '{"name": "ping", "arguments": {}}'
+USUAL = {
+    "qwen": [f"Well, <tool_call\n\n<tool_call>\n{PING}\n</tool_call>", f"<tool_call>{PING}</tool_call>"],
+    "Qwen": [f"<think>\nAs <tool_call> is.\n</think>\n\n<tool_call>\n{PING}\n</tool_call>", "No call."],
+    "qwen-xml": [tags("ping"), tags("write", path="a\nb", tags='["</parameter>"]', lines="null", n="x")],
+    "glm": [keys("ping"), keys("write", path="a", tags="[]", n="4")],
+    "llama3": ['{"name": "ping", "parameters": {}}', '{"answer": 1}', "A { b", '<|python_tag|>{"name":"ping",'
+               '"parameters":{}}', '{"name": "ping", "parameters": {}}; {"name": "ping", "parameters": {}}'],
+    "mistral": [f"[TOOL_CALLS][{PING}]", "[TOOL_CALLS]ping[ARGS]{}",
+                "[TOOL_CALLS]ping[CALL_ID]abcdefgh9[ARGS]{}",
+                "[TOOL_CALLS]ping[ARGS]{}[TOOL_CALLS]ping[ARGS]{}"],
+    "deepseek": [v31(("ping", {}), ("write", WRITE)), "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function"
+                 "<｜tool▁sep｜>ping\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"],
+    "deepseek-dsml": [dsml(("ping", {}), ("write", WRITE))],
+    "gemma": ["<|tool_call>call:ping{}<tool_call|>", "<|tool_call>call:write{"
+              'path:<|"|>a"<|"|>,tags:[<|"|>x<|"|>]}<tool_call|>', "<|channel>thought\nSo.<channel|>Well."],
+    "function-gemma": ["<start_function_call>call:write{tags:[],path:<escape>a<escape>}<end_function_call>"],
+    "harmony": ["<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>commentary "
+                "to=functions.ping <|constrain|>json<|message|>{}", "<|channel|>final<|message|>Well."],
+    "custom": [f"<<call:{PING}:end>>"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, text", [(name, text) for name, texts in USUAL.items() for text in texts])
+def test_what_models_write_is_allowed(name: str, text: str) -> None:
+    assert grammar_of(FORMATS[name], "auto").matches(text)
+    parser = MessageParser(FORMATS[name], TOOLS, constrained=True)
+    n_calls = sum(isinstance(event, CallEnd) for event in parser.feed(text) + parser.finish())
+    assert grammar_of(FORMATS[name], "required").matches(text) == (
+        n_calls > 0 and not text.startswith("Well")
+    )
+    assert grammar_of(FORMATS[name], "auto", parallel=False).matches(text) == (n_calls < 2)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("qwen", '<tool_call>\n{"name": "pong", "arguments": {}}\n</tool_call>'),
+        ("qwen", '<tool_call>\n{"name": "ping", "arguments": {"a": 1}}\n</tool_call>'),
+        ("qwen", "<tool_call> is a tag"),
+        ("Qwen", f"<think>x</think><tool_call>\n{PING}"),
+        ("qwen-xml", tags("write", path="a")),
+        ("qwen-xml", tags("write", path="a", tags="[]", lines="2")),
+        ("qwen-xml", tags("write", path="a", tags="[]", n="6")),
+        ("glm", keys("write", path="a", tags="x")),
+        ("llama3", '{"name": "pong", "parameters": {}}'),
+        ("llama3", '{"name": "ping", "parameters": {}} {"a": 1}'),
+        ("mistral", "[TOOL_CALLS]ping[ARGS][]"),
+        ("gemma", "<|tool_call>call:write{path:1,tags:[]}<tool_call|>"),
+        ("harmony", "<|channel|>commentary to=python<|message|>1"),
+        ("harmony", "<|channel|>commentary to=functions.pingjson<|message|>{}"),
+    ],
+)
+def test_what_is_no_valid_call_is_not_allowed(name: str, text: str) -> None:
+    assert not grammar_of(FORMATS[name], "auto").matches(text)
+
+
+def test_a_call_inside_reasoning_is_free() -> None:
+    grammar = grammar_of(ToolCallGrammar.Qwen, "auto")
+    assert grammar.matches("<think><tool_call>what</think>So.")
+    assert not grammar.matches("Well. <think><tool_call>what</think>So.")  # no reasoning behind text
+    begun = grammar_of(ToolCallGrammar.Qwen, "required", in_reasoning=True)
+    assert begun.matches(f"So <tool_call> it is.</think><tool_call>{PING}</tool_call>")
+    assert not begun.matches(f"<tool_call>{PING}</tool_call>")
+
+
+def test_properties_of_arguments_in_tags_come_in_any_order() -> None:
+    grammar = grammar_of(GRAMMARS["qwen-xml"], "auto")
+    assert grammar.matches(tags("any", s="ab", l="xx"))
+    assert grammar.matches(tags("any", l="xx", s="ab"))
+    twice = "<parameter=s>\na\n</parameter>\n</function>"
+    assert not grammar.matches(tags("any", l="xx", s="ab").replace("</function>", twice))
+    assert not grammar.matches(tags("any", s="ab"))
+
+
+@pytest.mark.parametrize(
+    "name, parameters, reason",
+    [
+        ("qwen", {"type": "array"}, "tool t: parameters: expected an object's schema, got type 'array'"),
+        ("qwen", {"properties": {"a": {"$ref": "#/nowhere"}}}, "tool t: .*nowhere"),
+        ("qwen", {"properties": {"a": {"pattern": "(?=x)y"}}}, "tool t: .*"),
+        ("glm", {"properties": {"a": {}}, "minProperties": 1}, "minProperties cannot be enforced"),
+        ("glm", {"properties": {"a": {}}, "additionalProperties": True}, "additionalProperties cannot be"),
+        ("glm", {"properties": {"a>": {}}}, "expected names that this format can write, got 'a>'"),
+        ("glm", {"properties": {"a": {}}, "required": ["b"]}, "requires 'b', which is not among"),
+        ("qwen", {"properties": {"a": False}, "required": ["a"]}, "no text matches"),
+    ],
+)
+def test_schemas_that_cannot_be_enforced(name: str, parameters: Any, reason: str) -> None:
+    tool = {"name": "t", "parameters": parameters}
+    with pytest.raises(GrammarError, match=reason):
+        grammar_of(FORMATS[name], "required", [tool])
+
+
+def test_what_is_not_strict_is_left_out() -> None:
+    tool = {"name": "t", "strict": False, "parameters": {"properties": {"a": {}}, "minProperties": 1}}
+    assert grammar_of(GRAMMARS["glm"], "required", [tool]).matches("<tool_call>t</tool_call>")
+
+
+def test_formats_without_calls() -> None:
+    with pytest.raises(GrammarError, match="expected a format with calls, got none"):
+        grammar_of(GRAMMARS["none"], "auto")
+    with pytest.raises(GrammarError, match="does not end as it begins"):
+        grammar_of(ToolCallGrammar.Custom("[[", "]]"), "auto")
+
+
+def test_references_to_other_arguments() -> None:
+    parameters = {"properties": {"a/b": {"type": "integer"}, "c": {"$ref": "#/properties/a~1b"}}}
+    grammar = grammar_of(GRAMMARS["qwen-xml"], "required", [{"name": "t", "parameters": parameters}])
+    assert grammar.matches(tags("t", c="3"))
+    assert not grammar.matches(tags("t", c="x"))
+    found = MessageParser(GRAMMARS["qwen-xml"], [{"name": "t", "parameters": parameters}])
+    (call,) = [event.call for event in found.feed(tags("t", c="3")) if isinstance(event, CallEnd)]
+    assert json.loads(call.text) == {"c": 3}
