@@ -177,8 +177,8 @@ def test_hot_experts_stay() -> None:
     pager = pager_of(dense + 3 * size, fetch=fetch)
     paged(KINDS["experts"], pager)
     layer = [part for part in pager._parts if part.is_expert][:6]
-    for i in range(40):
-        pager.hold([layer[0], layer[1 + i % 5]], [])
+    for i in range(80):
+        pager.hold([layer[0] if i % 2 else layer[1 + i // 2 % 5]], [])
         for part in layer:
             if part.load is not None and part.load.work is not None:
                 for number in range(len(list(part.matrices()))):
