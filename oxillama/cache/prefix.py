@@ -18,8 +18,6 @@ Each key has a tree of its own. A key is the blake3 hash of the model, its adapt
 
 from __future__ import annotations
 
-import enum
-import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -28,7 +26,7 @@ from blake3 import blake3
 
 from oxillama.cache.block_table import GIVEN_BACK
 from oxillama.cache.pool import CachePool
-from oxillama.cache.radix import CachedState, Node, Tokens, last_state, walk
+from oxillama.cache.radix import CachedState, Node, RadixTree, last_state, walk
 
 SPACING = 256
 """Least tokens between the states that are kept of a prompt."""
@@ -69,14 +67,6 @@ class Match:
     marks: Sequence[int] | None = None
 
 
-class Kind(enum.IntEnum):
-    """What can be evicted, in the order in which it is at equal times."""
-
-    WINDOWS = 0  # of an inner node, the pages of groups with a window
-    LEAF = 1
-    STATE = 2
-
-
 class PinnedPrefix:
     """Keeps a prefix of ``n_tokens`` tokens in the cache until `release`."""
 
@@ -96,7 +86,7 @@ class PinnedPrefix:
         raise TypeError("PinnedPrefix: cannot be copied or pickled")
 
 
-class PrefixKvCache:
+class PrefixKvCache(RadixTree):
     """Pages of prefixes for reuse; the least recently used are evicted first.
 
     Parameters
@@ -108,43 +98,15 @@ class PrefixKvCache:
 
     Attributes
     ----------
-    n_pages : pages in the cache.
     hits, misses : prompts with and without a cached prefix.
     hit_tokens, looked_up_tokens : tokens of cached prefixes, and of all prompts.
-    evicted_pages : pages evicted so far.
     """
 
     def __init__(self, pool: CachePool, max_bytes: int, spacing: int = SPACING, grain: int = 1) -> None:
-        self.pool = pool
+        super().__init__(pool, max_bytes)
         self.grain = grain
-        self.max_bytes = max_bytes
         self.spacing = spacing
-        self.n_pages = 0
-        self.hits = self.misses = self.hit_tokens = self.looked_up_tokens = self.evicted_pages = 0
-        self._roots: dict[bytes, Node] = {}
-        self._leaves: set[Node] = set()
-        self._states: dict[int, CachedState] = {}  # by slot
-        self._held_bytes = 0  # of its pages
-        self._windowed = [i for i, group in enumerate(pool.groups) if group.reach.is_limited]
-        self._clock = 0
-        pool.reclaim_from(self.reclaim)
-
-    @property
-    def n_states(self) -> int:
-        """Recurrent states in the cache."""
-        return len(self._states)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of its pages and states, including those that sequences use, too."""
-        return self._held_bytes + self.n_states * self._slot_bytes
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes of those that no sequence uses."""
-        # copied at once: a thread that asks for metrics is not the one that changes them
-        states = sum(self._weight(Kind.STATE, state, only_free=True) for state in [*self._states.values()])
-        return states + sum(self._weight(Kind.LEAF, node, only_free=True) for node in self.nodes())
+        self.hits = self.misses = self.hit_tokens = self.looked_up_tokens = 0
 
     def match(self, key: bytes, tokens: Sequence[int]) -> Match:
         """The longest cached prefix of ``tokens`` that a sequence can continue."""
@@ -284,58 +246,6 @@ class PrefixKvCache:
             pinned |= {before.node} if before is not None else set()
         return PinnedPrefix(pinned, known)
 
-    def reclaim(self, n_bytes: int) -> int:
-        """Evicts pages and states of so many bytes that no sequence uses; returns how many bytes."""
-        self._clock += 1
-        return self._evict(n_bytes, only_free=True)
-
-    def clear(self) -> None:
-        """Evicts everything that is not pinned."""
-        self._clock += 1
-        self._evict(self.memory_bytes, only_free=False)
-
-    def nodes(self) -> Iterator[Node]:
-        """All nodes but the roots."""
-        waiting = [*self._roots.values()]
-        while waiting:
-            node = waiting.pop()
-            if node.parent is not None:
-                yield node
-            for siblings in [*node.children.values()]:
-                waiting += siblings
-
-    def pages(self) -> list[list[int]]:
-        """Its pages of each group, one reference each."""
-        return [
-            [node.pages[group] for node in self.nodes() if node.pages[group] != GIVEN_BACK]
-            for group in range(len(self.pool.groups))
-        ]
-
-    def slots(self) -> list[int]:
-        """The slots of its states, one reference each."""
-        return [state.slot for node in self.nodes() for state in node.states.values()]
-
-    def check_integrity(self) -> None:
-        """Asserts that inner pages are full, leaves are listed, and pages and states are counted once."""
-        found = list(self.nodes())
-        assert sum(page != GIVEN_BACK for node in found for page in node.pages) == self.n_pages
-        assert sum(self._bytes_of(node.pages) for node in found) == self._held_bytes
-        assert {id(node) for node in found if not node.children} == {id(node) for node in self._leaves}
-        for node in found:
-            assert node.parent is not None
-            assert node in node.parent.children[node.tokens[0]]
-            assert node.end == node.parent.end + len(node.tokens)
-            assert len(node.tokens) == self.pool.page_size or not node.children
-            assert 0 < len(node.tokens) <= self.pool.page_size
-            for group, page in enumerate(node.pages):
-                assert page != GIVEN_BACK or group in self._windowed, "only windows pass pages"
-            for end, state in node.states.items():
-                assert state.node is node and state.end == end
-                assert node.parent.end < end <= node.end
-        assert sorted(self.slots()) == sorted(self._states), "a state is kept twice, or not known"
-        assert self.memory_bytes <= max(self.max_bytes, 0), "more is kept than may be"
-        assert all(root.children for root in self._roots.values()), "a tree without pages is kept"
-
     def _marks(self, start: int, known: int, end: int) -> list[int]:
         """Positions from ``start`` to ``end`` whose states to keep; pages are cached up to ``known``.
 
@@ -371,151 +281,6 @@ class PrefixKvCache:
                 group.retain([cached])
                 group.release([page])
                 table[at] = cached
-
-    def _put(self, node: Node, pages: list[int]) -> None:
-        """Gives a node other pages."""
-        for group, page in zip(self.pool.groups, pages):
-            group.retain([page] if page != GIVEN_BACK else [])
-        self._drop(node, range(len(node.pages)))
-        node.pages = pages
-        self.n_pages += sum(page != GIVEN_BACK for page in pages)
-        self._held_bytes += self._bytes_of(pages)
-
-    def _drop(self, node: Node, groups: Iterable[int]) -> None:
-        """Gives up a node's pages of some groups."""
-        for group in groups:
-            if node.pages[group] != GIVEN_BACK:
-                self.pool.groups[group].release([node.pages[group]])
-                node.pages[group] = GIVEN_BACK
-                self.n_pages -= 1
-                self._held_bytes -= self.pool.groups[group].stride
-
-    def _bytes_of(self, pages: Iterable[int]) -> int:
-        """Bytes of pages, one of each group."""
-        return sum(g.stride for g, page in zip(self.pool.groups, pages) if page != GIVEN_BACK)
-
-    def _keep(self, node: Node, end: int, slot: int) -> None:
-        """Adds a state, if there is room and it is not cached yet."""
-        assert self.pool.recurrent_states is not None
-        if end not in node.states and slot not in self._states and self._make_room(self._slot_bytes):
-            self.pool.recurrent_states.retain(slot)
-            node.states[end] = self._states[slot] = CachedState(node, end, slot, self._clock)
-        elif end in node.states:
-            node.states[end].used = self._clock
-
-    @property
-    def _slot_bytes(self) -> int:
-        """Bytes of a state."""
-        return 0 if self.pool.recurrent_states is None else self.pool.recurrent_states.slot_bytes
-
-    def _add(self, parent: Node, tokens: Tokens, pages: list[int]) -> Node:
-        node = Node(tokens, [], parent, end=parent.end + len(tokens), used=self._clock, seen=self._clock)
-        self._put(node, pages)
-        parent.children.setdefault(tokens[0], []).append(node)
-        if parent.parent is None:
-            self._roots[parent.key] = parent
-        self._leaves.discard(parent)
-        self._leaves.add(node)
-        return node
-
-    def _make_room(self, n_bytes: int) -> bool:
-        """Whether there is room for so many bytes more, after evicting others."""
-        over = self.memory_bytes + n_bytes - self.max_bytes
-        if over > 0 and n_bytes <= self.max_bytes:
-            self._evict(over, only_free=False)
-        return self.memory_bytes + n_bytes <= self.max_bytes
-
-    def _evict(self, n_bytes: int, only_free: bool) -> int:
-        """Evicts pages, leaves first, or states of so many bytes; nothing pinned or just used.
-
-        Evicts a few more pages, because every call scans all leaves. Returns how many bytes."""
-
-        def may_go(kind: Kind, item: Node | CachedState) -> bool:
-            node = item.node if isinstance(item, CachedState) else item
-            weight = self._weight(kind, item, only_free)
-            return (
-                not node.pins
-                and _time(kind, item) < self._clock
-                and (weight > 0 or (kind is Kind.LEAF and not self._bytes_of(node.pages)))
-            )
-
-        def entry(kind: Kind, item: Node | CachedState) -> tuple[int, Kind, int, int, Node | CachedState]:
-            return _time(kind, item), kind, -item.end, id(item), item
-
-        items: list[tuple[Kind, Node | CachedState]] = [(Kind.LEAF, leaf) for leaf in self._leaves]
-        items += [(Kind.STATE, state) for state in self._states.values()]
-        if self._windowed:
-            items += [(Kind.WINDOWS, node) for node in self.nodes() if node.children]
-        heap = [entry(kind, item) for kind, item in items if may_go(kind, item)]
-        heapq.heapify(heap)
-        given, cushion = 0, self.n_pages // 32 * self.pool.groups[0].stride
-        while heap and given < n_bytes + cushion:
-            _, kind, _, _, item = heapq.heappop(heap)
-            if isinstance(item, CachedState):
-                if given >= n_bytes:
-                    break
-                if item.slot in self._states:  # not evicted with its page
-                    given += self._weight(kind, item, only_free)
-                    self._forget(item)
-                continue
-            if given >= n_bytes and item.states:
-                break
-            parent = item.parent
-            if parent is None or (kind is Kind.WINDOWS and not item.children):
-                continue  # it was evicted, or will be, as a leaf
-            given += self._weight(kind, item, only_free)
-            if kind is Kind.WINDOWS:
-                n_before = self.n_pages
-                self._drop(item, self._windowed)
-                self.evicted_pages += n_before - self.n_pages
-                continue
-            given += sum(self._weight(Kind.STATE, state, only_free) for state in item.states.values())
-            self._remove(item, parent)
-            if parent.parent is not None and not parent.children and may_go(Kind.LEAF, parent):
-                heapq.heappush(heap, entry(Kind.LEAF, parent))
-        return given
-
-    def _weight(self, kind: Kind, item: Node | CachedState, only_free: bool) -> int:
-        """Bytes of memory that an eviction releases; with ``only_free``, 0 for what a sequence uses."""
-        if isinstance(item, Node):
-            groups = self._windowed if kind is Kind.WINDOWS else range(len(item.pages))
-            found = ((self.pool.groups[group], item.pages[group]) for group in groups)
-            return sum(
-                group.stride
-                for group, page in found
-                if page != GIVEN_BACK and not (only_free and group.references(page) > 1)
-            )
-        assert self.pool.recurrent_states is not None
-        held = only_free and self.pool.recurrent_states.references(item.slot) > 1
-        return 0 if held else self._slot_bytes
-
-    def _forget(self, state: CachedState) -> None:
-        assert self.pool.recurrent_states is not None
-        self.pool.recurrent_states.release(state.slot)
-        del self._states[state.slot], state.node.states[state.end]
-
-    def _remove(self, node: Node, parent: Node) -> None:
-        for state in [*node.states.values()]:
-            self._forget(state)
-        siblings = parent.children[node.tokens[0]]
-        siblings.remove(node)
-        if not siblings:
-            del parent.children[node.tokens[0]]
-        self._leaves.discard(node)
-        if not parent.children:
-            if parent.parent is None:
-                self._roots.pop(parent.key, None)
-            else:
-                self._leaves.add(parent)
-        n_before = self.n_pages
-        self._drop(node, range(len(node.pages)))
-        self.evicted_pages += n_before - self.n_pages
-        node.parent = None
-
-
-def _time(kind: Kind, item: Node | CachedState) -> int:
-    """When it was last used."""
-    return item.seen if isinstance(item, Node) and kind is Kind.WINDOWS else item.used
 
 
 def _end(state: CachedState) -> int:
