@@ -82,6 +82,9 @@ class _Binding:
             names = ", ".join(sorted(self.skipped))
             how = "LoadedLora.load(path, everywhere=True) does"
             warnings.warn(f"{self.lora.name}: does not change {names}, as in llama.cpp; {how}", stacklevel=2)
+        unused = ", ".join(sorted(self.lora.pairs.keys() & set(self.model.spec.ignored)))
+        if unused:
+            warnings.warn(f"{self.lora.name}: changes {unused}, which the model does not use", stacklevel=2)
         for name in self.lora.pairs:
             if name not in self.used and name not in self.model.spec.ignored:
                 reason = "cannot be adapted" if name in self.seen else "is no matrix of the model"

@@ -17,7 +17,7 @@ from tests.support.adapters import Pair, adapter_file
 from tests.support.kernels import normal
 from tests.support.paths import SHARED
 from tests.support.tiny_models import Running
-from tests.support.zoo import MODELS
+from tests.support.zoo import MODELS, VARIANTS
 
 LLAMA = MODELS["llama"]
 Q = "blk.0.attn_q.weight"
@@ -154,6 +154,16 @@ def test_matrices_that_llama_cpp_leaves_alone(everywhere: bool) -> None:
     messages = [str(w.message) for w in caught]
     assert (messages == []) == everywhere
     assert everywhere or "does not change attn_kv_a_mqa, as in llama.cpp" in messages[0]
+
+
+def test_an_adapter_of_what_the_model_does_not_use_is_said_to_be_one() -> None:
+    """Of a layer that attends to another's keys, say."""
+    model, name = VARIANTS["gemma3n-deep"], "blk.20.attn_k.weight"
+    rows, cols = model.tensors()[name].shape
+    lora = LoadedLora.load(adapter_file("gemma3n", {name: pair(2, cols, rows)}))
+    with pytest.warns(UserWarning, match=r"changes blk\.20\.attn_k\.weight, which the model does not use"):
+        found = bind(lora, Running(model.file()).model)
+    assert not found.factors
 
 
 def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
