@@ -118,6 +118,7 @@ class Chats:
         The text is taken apart as the template says: `Generation.events` has calls and reasoning as they are
         written, the text that it yields is the answer alone.
         """
+        said = listed(messages, "messages")
         checked = GenerationOptions.of(options, fields, self.config.sampler)
         tools = None if checked.tools is None else definitions(checked.tools)
         tokenizer = self.model.tokenizer
@@ -131,5 +132,5 @@ class Chats:
         if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
             form = format_of_source(compiled.source, tools is not None)
             checked = replace(checked, message_format=form)
-        tokens = tokenizer.encode_chat(for_template(listed(messages, "messages"), compiled), **values)
+        tokens = tokenizer.encode_chat(for_template(said, compiled), **values)
         return self._stream(tokens, checked, {}, callback)
