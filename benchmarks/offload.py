@@ -82,13 +82,16 @@ class Bench:
         self.budget = int(args.share * self.total)
 
     def engine(self, budget: int | None) -> InferenceEngine:
-        """An engine that keeps its whole budget."""
+        """An engine that keeps its whole budget.
+
+        Without a budget its matrices are in memory: a mapped file would stay in the system's cache.
+        """
         return InferenceEngine.from_gguf(
             self.args.model,
             num_threads=self.args.threads,
             context_size=CONTEXT,
             prefix_cache_bytes=0,
-            packed=self.args.packed,
+            packed="off" if budget is None else self.args.packed,
             offload_budget=budget,
             offload_probe=False,
         )
