@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from oxillama._kernels import best
 from oxillama.cache.block_table import GIVEN_BACK, BlockTable
+from oxillama.cache.kv import PagedKvCache
+from oxillama.cache.kv_pool import KvCachePool, KvLayout
 from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.cache.pages import PagePool
 from oxillama.cache.pool import CachePool
@@ -13,6 +16,7 @@ from oxillama.cache.prefix import PrefixKvCache
 from oxillama.engine.building import cache_pool
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
+from oxillama.formats import KV_TYPES
 from oxillama.models.page_groups import PageGroup, Reach
 from tests.cache.test_prefix import KEY, Shape
 from tests.support.serving import Serving, check_as_alone, decoder, n_vocab_of
@@ -180,6 +184,31 @@ def test_a_fork_of_what_was_given_back_begins_anew() -> None:
     assert len(list(sequence.kv.keys(5, 60))) == 60
     sequence.release()
     serving.pool.check_integrity([])
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "period", "n_heads", "dim", "window"),
+    [(26, 6, 1, 256, 512), (34, 6, 4, 256, 1024), (24, 2, 8, 64, 128)],
+    ids=["Gemma 3 1B", "Gemma 3 4B", "gpt-oss 20B"],
+)
+def test_a_long_text_takes_little_more_than_its_windows_need(
+    n_layers: int, period: int, n_heads: int, dim: int, window: int
+) -> None:
+    """16,384 tokens in shapes of real models: a page of each group is all that is rounded up."""
+    whole = tuple(i for i in range(n_layers) if i % period == period - 1)
+    others = tuple(i for i in range(n_layers) if i not in whole)
+    limit, pools, needed, n = MemoryLimit(), [], 0, 16384
+    for layers, reach in ((whole, Reach()), (others, Reach(window))):
+        layout = KvLayout(len(layers), n_heads, dim, dim, "f16")
+        shape = best().attention.KvShape(len(layers), n_heads, dim, dim, KV_TYPES["f16"], 16)
+        pools.append(KvCachePool(shape, layout, 16, limit, layers=layers, reach=reach))
+        needed += layout.page_bytes(16) // 16 * min(n, reach.window or n)
+    kv = PagedKvCache(CachePool(pools))
+    for start in range(0, n, 512):
+        kv.reserve(start, start + 512)
+        kv.give_back(start + 512)
+    assert needed <= kv.memory_bytes <= 1.05 * needed
+    assert kv.capacity == n
 
 
 # --- the prefix cache ---------------------------------------------------------------------------------
