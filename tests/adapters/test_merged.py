@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from oxillama import LoadedLora
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import read_spec
 from tests.models.test_decoder import divergence
 from tests.support.adapters import adapter_file, merged, random_pair
 from tests.support.kernels import PRESENT, same_bits
@@ -27,10 +29,11 @@ UNADAPTED = re.compile(
 
 def adaptable(model: Model) -> dict[str, np.ndarray]:
     """Tensors that an adapter can change."""
-    tensors = model.tensors()
+    tensors, ignored = model.tensors(), read_spec(ModelFile.open(model.file())).ignored
     matrices = [n for n, values in tensors.items() if values.ndim >= 2 and n.endswith(".weight")]
     names = [n for n in matrices if n != "per_layer_token_embd.weight"]  # a second table of embeddings
-    found = {n: tensors[n] for n in names if not UNADAPTED.fullmatch(n.removesuffix(".weight"))}
+    used = [n for n in names if n not in ignored]
+    found = {n: tensors[n] for n in used if not UNADAPTED.fullmatch(n.removesuffix(".weight"))}
     if "output.weight" not in tensors:  # an adapter of tied embeddings changes the input alone
         found.pop("token_embd.weight", None)
     return found
