@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def has_sanitizers() -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not TOOL.is_file(), reason="only the package was unpacked")
 @pytest.mark.skipif(not has_sanitizers(), reason="there is no gcc with libasan for x86 here")
+@pytest.mark.skipif(find_spec("Cython") is None, reason="Cython is not installed, which builds the kernels")
 def test_a_part_under_the_sanitizers(tmp_path: Path) -> None:
     command = [sys.executable, str(TOOL), "--folder", str(tmp_path / "checkout"), *PART]
     done = subprocess.run(command, capture_output=True, text=True)
