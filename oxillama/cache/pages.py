@@ -141,12 +141,6 @@ class PagePool:
         page: np.ndarray = slab.memory[number - slab.first, : self.page_bytes]
         return page
 
-    def copy(self, page: int) -> int:
-        """A new page with the bytes of another. Raises KvCacheFullError."""
-        fresh = self.allocate(1)[0]
-        self.page(fresh)[:] = self.page(page)
-        return fresh
-
     def shrink_to_fit(self, keep_bytes: int = 0) -> None:
         """Returns slabs without a used page to the system, but keeps about ``keep_bytes`` of memory."""
         free = set(self._free)
