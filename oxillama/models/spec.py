@@ -202,11 +202,6 @@ class Spec:
         return len(self.layers)
 
     @property
-    def n_kv_heads(self) -> int:
-        """Most key heads of a layer."""
-        return max(layer.n_kv_heads for layer in self.layers)
-
-    @property
     def attending(self) -> tuple[int, ...]:
         """Indices of the layers with keys and values of their own."""
         own = (i for i, layer in enumerate(self.layers) if layer.n_kv_heads and layer.kv_from is None)

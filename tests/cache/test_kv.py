@@ -34,7 +34,7 @@ def store(serving: Serving, kv: PagedKvCache, start: int, x: np.ndarray) -> None
         np.array([start], np.int32),
     )
     for layer in range(spec.n_layers):
-        batch.store(layer, x + layer, 0, spec.n_kv_heads * spec.key_dim, 1)
+        batch.store(layer, x + layer, 0, spec.layers[0].n_kv_heads * spec.key_dim, 1)
 
 
 @pytest.mark.parametrize("name", ["llama", "narrow values, tied, Q8_0"])
@@ -43,8 +43,8 @@ def store(serving: Serving, kv: PagedKvCache, start: int, x: np.ndarray) -> None
 def test_keys_and_values_are_read_back(name: str, kv_type: str, close: float, page_size: int) -> None:
     serving = Serving(name, kv_type=kv_type, page_size=page_size)
     spec = decoder(name).spec
-    keys = spec.n_kv_heads * spec.key_dim
-    x = normal(37, keys + spec.n_kv_heads * spec.value_dim)
+    keys = spec.layers[0].n_kv_heads * spec.key_dim
+    x = normal(37, keys + spec.layers[0].n_kv_heads * spec.value_dim)
     kv = PagedKvCache(serving.pool)
     kv.reserve(0, 37)
     for page in kv.pages[0]:
@@ -53,8 +53,8 @@ def test_keys_and_values_are_read_back(name: str, kv_type: str, close: float, pa
     store(serving, kv, 20, x[20:])
     for layer in range(spec.n_layers):
         found_keys, found_values = np.array(list(kv.keys(layer, 37))), np.array(list(kv.values(layer, 37)))
-        assert found_keys.shape == (37, spec.n_kv_heads, spec.key_dim)
-        assert found_values.shape == (37, spec.n_kv_heads, spec.value_dim)
+        assert found_keys.shape == (37, spec.layers[0].n_kv_heads, spec.key_dim)
+        assert found_values.shape == (37, spec.layers[0].n_kv_heads, spec.value_dim)
         np.testing.assert_allclose(found_keys.reshape(37, -1), x[:, :keys] + layer, rtol=close, atol=close)
         np.testing.assert_allclose(found_values.reshape(37, -1), x[:, keys:] + layer, rtol=close, atol=close)
     for wrong in ((spec.n_layers, 1), (-1, 1), (0, kv.capacity + 1)):
