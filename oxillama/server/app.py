@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
-from oxillama.server import chat, completions, native, status, tokens, vectors
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
 from oxillama.server.hosting import Hosted
+from oxillama.server.llama_server import completion, status, tokens
+from oxillama.server.openai import chat, completions, vectors
 from oxillama.server.state import Served
 
 Endpoint = Callable[[Request], Awaitable[Any]]
@@ -31,9 +32,9 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/v1/models/{model:path}", status.model),
     ("GET", "/models", status.models),
     ("GET", "/props", status.props),
-    ("POST", "/completion", native.completion),
-    ("POST", "/completions", native.completion),
-    ("POST", "/infill", native.infill),
+    ("POST", "/completion", completion.completion),
+    ("POST", "/completions", completion.completion),
+    ("POST", "/infill", completion.infill),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
     ("POST", "/apply-template", tokens.apply_template),

@@ -16,10 +16,10 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, ResponseFormat, read_body
-from oxillama.server.completions import FINGERPRINT, usage_of
 from oxillama.server.errors import ApiError
-from oxillama.server.logprobs import chat_logprobs
 from oxillama.server.messages import Deltas, number_of_calls, prompt_tokens, whole_message
+from oxillama.server.openai.completions import FINGERPRINT, usage_of
+from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.options import options_of
 from oxillama.server.running import Delta, checked_prompt, connected, deltas, in_thread, start
 from oxillama.server.state import Served, served

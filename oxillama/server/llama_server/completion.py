@@ -16,7 +16,8 @@ from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import InfillBody, NativeBody, read_body
 from oxillama.server.infill import infill_tokens
-from oxillama.server.logprobs import chat_entry
+from oxillama.server.llama_server.status import settings
+from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     checked_prompt,
@@ -28,7 +29,6 @@ from oxillama.server.running import (
     start,
 )
 from oxillama.server.state import Served, served
-from oxillama.server.status import settings
 from oxillama.server.stream import EventStream, data_line
 
 

@@ -21,7 +21,7 @@ from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import CompletionBody, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
-from oxillama.server.logprobs import CompletionLogprobs, joined
+from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
