@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from oxillama._kernels.openmp_thread import may_enter_openmp
 from oxillama.engine.faults import fault
-from oxillama.engine.locks import ForkedOpen
+from oxillama.engine.locks import ForkedOpen, waited
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import Request
 from oxillama.errors import ConfigError, EngineClosed
@@ -139,7 +139,7 @@ class EngineThread:
             self._inbox.put(self._cancel_all)
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
-            self._ended.wait()  # after a Ctrl-C in `Thread.join` Python may take the thread for ended
+            waited(self._ended.wait)  # after a Ctrl-C in `Thread.join` Python may take the thread for ended
             thread.join()
 
     def _need_loop(self) -> EngineLoop:
@@ -163,8 +163,8 @@ class EngineThread:
             with self._starting.lock:
                 if self._thread is None:
                     # a daemon, for nobody joins those before the exit handlers run, of which one closes it
-                    threading.Thread(target=self._run, name="oxillama", daemon=True).start()
-                    self._started.wait()
+                    waited(threading.Thread(target=self._run, name="oxillama", daemon=True).start)
+                    waited(self._started.wait)
 
     # --- the thread ---------------------------------------------------------------------------------
 
