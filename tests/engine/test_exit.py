@@ -138,7 +138,7 @@ engine = None
 assert InferenceEngine.from_gguf(demo.DRAFT).generate("Once", max_tokens=2)
 gc.collect()
 deadline = time.monotonic() + 20
-while any(t.name == "oxillama" for t in threading.enumerate()):
+while any(t.name == "oxillama" and t.is_alive() for t in threading.enumerate()):  # not: whose start failed
     assert time.monotonic() < deadline, threading.enumerate()
     time.sleep(0.01)
 """
