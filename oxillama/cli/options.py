@@ -105,6 +105,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "json_schema": {"type": str, "metavar": "FILE"},
     "packed": {"type": str, "metavar": "auto|make|off|FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
+    "models_memory": {"type": byte_count, "metavar": "BYTES"},
     "offload_budget": {"type": byte_count, "metavar": "BYTES"},
     "offload_pinned": {"action": "append", "type": str, "metavar": "NAME"},
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},

@@ -160,6 +160,7 @@ class RerankBody(Body):
 
 class TokenizeBody(Body):
     content: str
+    model: str | None = None
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -167,6 +168,7 @@ class TokenizeBody(Body):
 
 class DetokenizeBody(Body):
     tokens: list[int]
+    model: str | None = None
 
 
 async def read_body(request: Request, kind: type[B]) -> B:

@@ -28,7 +28,7 @@ from oxillama.server.running import (
     results,
     start,
 )
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, data_line
 
 
@@ -79,9 +79,7 @@ async def infill(request: Request) -> Response | EventStream:
 
 async def answer(request: Request, body: NativeBody, plan_of: Any) -> Response | EventStream:
     """Runs what a plan says."""
-    here = served(request)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)

@@ -22,7 +22,7 @@ from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.options import options_of
 from oxillama.server.running import Delta, checked_prompt, connected, deltas, in_thread, start
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 
@@ -94,10 +94,8 @@ def constraint_of(wanted: ResponseFormat) -> dict[str, Any]:
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
-    here = served(request)
     body = await read_body(request, ChatBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)

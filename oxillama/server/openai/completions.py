@@ -34,7 +34,7 @@ from oxillama.server.running import (
     start,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 MAX_TOKENS = 16
@@ -100,10 +100,8 @@ def with_suffix(engine: InferenceEngine, prompt: str | list[int], suffix: str) -
 
 
 async def completions(request: Request) -> Response | EventStream:
-    here = served(request)
     body = await read_body(request, CompletionBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
