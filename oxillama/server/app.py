@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,34 +17,17 @@ from oxillama.config.server import ServerConfig
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
 from oxillama.server.hosting import Hosted
-from oxillama.server.llama_server import completion, status, tokens
-from oxillama.server.openai import chat, completions, vectors
+from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
+from oxillama.server.llama_server.routes import LLAMA_SERVER
+from oxillama.server.openai.routes import OPENAI
 from oxillama.server.state import Served
 
-Endpoint = Callable[[Request], Awaitable[Any]]
+INTERFACES = (LLAMA_SERVER, OPENAI)
 
-ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
-    ("GET", "/health", status.health),
-    ("GET", "/v1/health", status.health),
-    ("GET", "/metrics", status.metrics),
-    ("GET", "/v1/models", status.models),
-    ("GET", "/v1/models/{model:path}", status.model),
-    ("GET", "/models", status.models),
-    ("GET", "/props", status.props),
-    ("POST", "/completion", completion.completion),
-    ("POST", "/completions", completion.completion),
-    ("POST", "/infill", completion.infill),
-    ("POST", "/tokenize", tokens.tokenize),
-    ("POST", "/detokenize", tokens.detokenize),
-    ("POST", "/apply-template", tokens.apply_template),
-    ("POST", "/v1/completions", completions.completions),
-    ("POST", "/v1/chat/completions", chat.chat_completions),
-    ("POST", "/chat/completions", chat.chat_completions),
-    ("POST", "/v1/embeddings", vectors.embeddings),
-    ("POST", "/v1/rerank", vectors.rerank),
-    ("POST", "/rerank", vectors.rerank),
+ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
+    route for interface in INTERFACES for route in interface.routes
 )
-"""Method, path and endpoint; the second name of a path is llama-server's."""
+"""Method, path and endpoint of all interfaces."""
 
 
 def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
@@ -61,7 +43,7 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
         if hosted.engine is not None:
             hosted.engine.close()
 
-    middleware = [Middleware(Gate, config=config)]
+    middleware = [Middleware(Gate, config=config, error_body=error_body)]
     if config.cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -85,4 +67,9 @@ async def refused(request: Request, error: Exception) -> Response:
     """What the router answers: no such path, or another method."""
     assert isinstance(error, HTTPException)
     found = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-    return JSONResponse(found.body(), found.status, error.headers)
+    return JSONResponse(error_body(request.url.path)(found), found.status, error.headers)
+
+
+def error_body(path: str) -> ErrorBody:
+    """The shape of errors on a path."""
+    return error_body_of(INTERFACES, path)

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, read_body
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import prompt_text
+from oxillama.server.messages import conversation_of, prompt_text
 from oxillama.server.running import in_thread
 from oxillama.server.state import served
 
@@ -54,4 +54,5 @@ async def apply_template(request: Request) -> Response:
     body.refuse_rest()
     here = served(request)
     here.hosted.check_name(body.model)
-    return JSONResponse({"prompt": await in_thread(prompt_text, here.hosted.ready(), body)})
+    talk = conversation_of(body)
+    return JSONResponse({"prompt": await in_thread(prompt_text, here.hosted.ready(), talk)})
