@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,15 +15,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
-from oxillama.server import llama_server, openai
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
+from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
+from oxillama.server.llama_server.routes import LLAMA_SERVER
 from oxillama.server.models import Models
+from oxillama.server.openai.routes import OPENAI
 from oxillama.server.state import Leases, Served
 
-Endpoint = Callable[[Request], Awaitable[Any]]
+INTERFACES = (LLAMA_SERVER, OPENAI)
 
-ROUTES: tuple[tuple[str, str, Endpoint], ...] = (*openai.ROUTES, *llama_server.ROUTES)
+ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
+    route for interface in INTERFACES for route in interface.routes
+)
 """Method, path and endpoint of all interfaces."""
 
 
@@ -52,7 +55,7 @@ def create_app(
         loading.cancel()
         await models.end()
 
-    middleware = [Middleware(Gate, config=config), Middleware(Leases, models=models)]
+    middleware = [Middleware(Gate, config=config, error_body=error_body), Middleware(Leases, models=models)]
     if config.cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -76,4 +79,9 @@ async def refused(request: Request, error: Exception) -> Response:
     """What the router answers: no such path, or another method."""
     assert isinstance(error, HTTPException)
     found = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-    return JSONResponse(found.body(), found.status, error.headers)
+    return JSONResponse(error_body(request.url.path)(found), found.status, error.headers)
+
+
+def error_body(path: str) -> ErrorBody:
+    """The shape of errors on a path."""
+    return error_body_of(INTERFACES, path)
