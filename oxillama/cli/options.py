@@ -27,6 +27,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "max_tokens": ("-n",),
     "num_threads": ("-t", "--threads"),
     "seed": ("-s",),
+    "speculate": ("--draft-model",),
     "prefill_chunk_size": ("--prefill-chunk",),
     "repetition_penalty": ("--repeat-penalty",),
     "repetition_window": ("--repeat-window", "--repeat-last-n"),

@@ -172,7 +172,18 @@ class DetokenizeBody(Body):
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """The checked body of a request. Raises ApiError.
+    """The checked body of a request. Raises ApiError."""
+    value = await read_json(request)
+    if not isinstance(value, dict):
+        raise ApiError(400, f"body: expected an object, got {type(value).__name__}", code="invalid_json")
+    try:
+        return kind.model_validate({name: item for name, item in value.items() if item is not None})
+    except ValidationError as error:
+        raise first_fault(error) from error
+
+
+async def read_json(request: Request) -> Any:
+    """What the body of a request holds as JSON. Raises ApiError.
 
     Other types than JSON are refused: a page of a foreign site can send those without asking first.
     """
@@ -181,15 +192,9 @@ async def read_body(request: Request, kind: type[B]) -> B:
         found = content_type[:100] or "none"
         raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
     try:
-        value = json.loads((await request.body()).decode(), parse_constant=refuse_constant)
+        return json.loads((await request.body()).decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
-    if not isinstance(value, dict):
-        raise ApiError(400, f"body: expected an object, got {type(value).__name__}", code="invalid_json")
-    try:
-        return kind.model_validate({name: item for name, item in value.items() if item is not None})
-    except ValidationError as error:
-        raise first_fault(error) from error
 
 
 def refuse_constant(name: str) -> NoReturn:

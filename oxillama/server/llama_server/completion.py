@@ -45,7 +45,7 @@ def options_for(engine: InferenceEngine, body: NativeBody, request_id: str) -> G
     """The options of a body. Raises ApiError, ConfigError."""
     return options_of(
         body.rest,
-        engine.config.sampler,
+        engine,
         type(body).model_fields,
         {"max_tokens": None},
         top_logprobs=body.n_probs or None,

@@ -76,7 +76,7 @@ def plan_of(engine: InferenceEngine, body: CompletionBody, request_id: str) -> P
         raise ApiError(400, f"best_of: expected n, {n}, for a stream, got {most}", param="best_of")
     options = options_of(
         body.rest,
-        engine.config.sampler,
+        engine,
         CompletionBody.model_fields,
         {"max_tokens": MAX_TOKENS},
         logprobs=True if most > n or body.logprobs is not None else None,
@@ -115,7 +115,8 @@ async def begin(engine: InferenceEngine, plan: Plan) -> tuple[list[Generation], 
     gone = threading.Event()
 
     def run() -> tuple[list[Generation], list[Scored]]:
-        scored = [score(engine, prompt, plan.top or 0, gone) for prompt in plan.prompts]
+        adapters = plan.options.adapters
+        scored = [score(engine, prompt, plan.top or 0, gone, adapters) for prompt in plan.prompts]
         seed = engine.config.seed
         return [each for one in scored for each in go_on(one, plan.options, plan.most, seed)], scored
 
