@@ -112,6 +112,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "speculate": {"type": str, "metavar": "auto|lookup|self|FILE"},
     "draft_corpus": {"action": "append", "type": str, "metavar": "FILE"},
     "tokenizer_path": {"type": str, "metavar": "FILE"},
+    "slot_save_path": {"type": str, "metavar": "FOLDER"},
     "ssl_certfile": {"type": str, "metavar": "FILE"},
     "ssl_keyfile": {"type": str, "metavar": "FILE"},
     "prefix_cache_dir": {"type": str, "metavar": "FOLDER"},

@@ -92,6 +92,7 @@ class NativeBody(Body):
     n_probs: int = Field(0, ge=0, le=100)
     return_tokens: bool = False
     post_sampling_probs: Literal[False] = False
+    id_slot: int = Field(-1, ge=-1)
 
 
 class InfillBody(NativeBody):
@@ -183,18 +184,27 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 
 async def read_json(request: Request) -> Any:
-    """What the body of a request holds as JSON. Raises ApiError.
-
-    Other types than JSON are refused: a page of a foreign site can send those without asking first.
-    """
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        found = content_type[:100] or "none"
-        raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
+    """What the body of a request holds as JSON. Raises ApiError."""
+    require_json(request)
     try:
         return json.loads((await request.body()).decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
+
+
+def require_json(request: Request, *, if_from_page: bool = False) -> None:
+    """Raises ApiError for other types of bodies: pages of foreign sites can send those without asking first.
+
+    Parameters
+    ----------
+    if_from_page : whether that holds for pages alone: other clients may send no body at all.
+    """
+    if if_from_page and "origin" not in request.headers:
+        return
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        found = content_type[:100] or "none"
+        raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
 
 
 def refuse_constant(name: str) -> NoReturn:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oxillama.server.errors import ApiError
+from oxillama.server.slots import Slots
 
 if TYPE_CHECKING:
     from oxillama import InferenceEngine
@@ -37,6 +38,7 @@ class Hosted:
     failure : why the last attempt to load it failed; None if it did not.
     last_used : of `time.monotonic`, when the last request ended.
     expires_at : seconds since 1970 at which it is unloaded if nobody uses it; infinite for never.
+    slots : sequences that clients keep; they go with the engine.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Hosted:
         self.failure: str | None = None
         self.last_used = time.monotonic()
         self.expires_at = math.inf
+        self.slots = Slots()
         self.timer: asyncio.TimerHandle | None = None
 
     @property

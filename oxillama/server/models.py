@@ -20,6 +20,7 @@ from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
 from oxillama.server.errors import ApiError
 from oxillama.server.hosting import Hosted
+from oxillama.server.slots import Slots
 
 T = TypeVar("T")
 
@@ -205,7 +206,7 @@ class Models:
 
     async def _unload(self, hosted: Hosted) -> None:
         engine, hosted.engine = hosted.engine, None
-        hosted.is_leaving, hosted.expires_at = False, math.inf
+        hosted.is_leaving, hosted.expires_at, hosted.slots = False, math.inf, Slots()
         if hosted.timer is not None:
             hosted.timer.cancel()
             hosted.timer = None
