@@ -192,9 +192,10 @@ def serving(engine: InferenceEngine) -> Iterator[tuple[int, threading.Thread]]:
     """A server in a thread of this process, which leaves the engine open; its port and its thread."""
     from oxillama.server.hosting import Hosted
     from oxillama.server.listening import Listening
+    from oxillama.server.models import Models
 
-    hosted = Hosted("model", engine)
-    server = Listening(hosted, ServerConfig(port=0))
+    hosted, config = Hosted("model", engine), ServerConfig(port=0)
+    server = Listening(Models([hosted], config), config)
     with server.bound():
         thread = threading.Thread(target=server.run)
         thread.start()

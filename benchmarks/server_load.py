@@ -118,6 +118,7 @@ def load(model: Path, jobs: list[Job], clients: int, goes_on: Callable[[int], bo
     """
     from oxillama.server.hosting import Hosted
     from oxillama.server.listening import Listening
+    from oxillama.server.models import Models
 
     probe = InferenceEngine.from_gguf(model)
     probe.logits("a")
@@ -128,7 +129,8 @@ def load(model: Path, jobs: list[Job], clients: int, goes_on: Callable[[int], bo
         prefix_cache_bytes=40 * stride,
         scheduler=SchedulerConfig(max_sequences=32, max_waiting=256),
     )
-    server = Listening(Hosted("model", engine), ServerConfig(port=0))
+    config = ServerConfig(port=0)
+    server = Listening(Models([Hosted("model", engine)], config), config)
     with server.bound():
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama.config import GenerationOptions, SamplerConfig
+from oxillama.config import GenerationOptions
 from oxillama.config.generation import OPTION_NAMES
+from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.loras import loras
 
 Convert = Callable[[str, Any], Any]
 
@@ -121,7 +123,7 @@ NOT_OFFERED = (
     *("sampler", "window", "keep_logits", "request_id"),  # the server's own
     *("logprobs", "top_logprobs"),  # each interface has its form
     *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
-    "adapters",  # paths
+    "adapters",  # paths; `lora` names them by number
 )
 """Fields that no body may set under their own names."""
 
@@ -142,6 +144,11 @@ OPTIONS: dict[str, Option] = {
     "cache_prompt": Option("salt", own_salt),
 }
 """Every name of an option."""
+
+OF_THE_MODEL: dict[str, tuple[str, Callable[[InferenceEngine, str, Any], Any]]] = {
+    "lora": ("adapters", loras),
+}
+"""Names whose values depend on what the model has: the field, and what makes its value."""
 
 HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "user": None,
@@ -179,7 +186,7 @@ def check_harmless(name: str, value: Any) -> None:
 
 def options_of(
     rest: Mapping[str, Any],
-    sampler: SamplerConfig,
+    engine: InferenceEngine,
     known: Iterable[str] = (),
     defaults: Mapping[str, Any] = {},
     **fixed: Any,
@@ -189,7 +196,7 @@ def options_of(
     Parameters
     ----------
     rest : fields that the interface has not read itself.
-    sampler : in use for what they do not say.
+    engine : whose sampler is in use for what they do not say, and whose adapters they name.
     known : names of those that it has, for the message about a name that is unknown.
     defaults : fields of `GenerationOptions` where the body says nothing.
     fixed : fields of `GenerationOptions` and `SamplerConfig` that the interface sets, where they are not
@@ -217,15 +224,18 @@ def options_of(
                 message = f"{name}: cannot be combined with what sets {option.field} already"
                 raise ApiError(400, message, param=name, code="invalid_value")
             chosen[option.field], said[option.field] = made, name
+        elif name in OF_THE_MODEL:
+            field, make = OF_THE_MODEL[name]
+            chosen[field] = make(engine, name, value)
         elif name in HARMLESS:
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, sampler)
+    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
 
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
     """The error for a field that nobody knows."""
-    near = difflib.get_close_matches(name, [*known, *OPTIONS, *HARMLESS], 1)
+    near = difflib.get_close_matches(name, [*known, *OPTIONS, *OF_THE_MODEL, *HARMLESS], 1)
     hint = f"; {near[0]} is" if near else ""
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")
