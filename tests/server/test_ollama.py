@@ -10,12 +10,16 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from oxillama import InferenceEngine, demo
 from oxillama.server.errors import ApiError
 from oxillama.server.hosting import Hosted
 from oxillama.server.ollama.asking import conversation, idle_seconds
-from oxillama.server.ollama.bodies import Message
+from oxillama.server.ollama.bodies import EmbedBody, GenerateBody, Message, OllamaChatBody
+from oxillama.server.options import HARMLESS, OPTIONS
+from tests.server.test_any_body import VALUES
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
@@ -386,3 +390,34 @@ def test_times(value: Any, seconds: float | None) -> None:
 def test_times_that_are_none(value: Any) -> None:
     with pytest.raises(ApiError, match=r"^keep_alive: expected"):
         idle_seconds(value)
+
+
+BODIES: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "/api/chat": (OllamaChatBody, {"messages": MESSAGES}),
+    "/api/generate": (GenerateBody, {"prompt": "hello"}),
+    "/api/embed": (EmbedBody, {"input": "hello"}),
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_any_body(client: Client, path: str, data: st.DataObject) -> None:
+    kind, right = BODIES[path]
+    drawn = data.draw(st.dictionaries(st.sampled_from([*kind.model_fields, "nonsense"]), VALUES, max_size=2))
+    names = st.sampled_from([*OPTIONS, *HARMLESS, "num_ctx", "lora", "nonsense"])
+    options = data.draw(st.dictionaries(names, VALUES, max_size=2))
+    options = {"num_predict": 2, **{name: value for name, value in options.items() if name != "timeout"}}
+    drawn = {"stream": False, **right, "options": options, **drawn}
+    answer = client.ask(path, drawn)
+    assert answer.status in (200, 400, 404), (drawn, answer.text)
+    if answer.status != 200:
+        assert answer.json["error"] and len(answer.text) < 3000
+    elif drawn["stream"] is False:
+        assert isinstance(answer.json, dict)
