@@ -102,7 +102,7 @@ def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted
         engine_config = replace(own if not found else for_others(own), model_path=path)
         load = partial(load_engine, engine_config, args)
         n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)
-        found.append(Hosted(name or name_of_file(path), load=load, n_bytes=n_bytes))
+        found.append(Hosted(name or name_of_file(path), load=load, path=path, n_bytes=n_bytes))
     return found
 
 

@@ -20,10 +20,11 @@ from oxillama.server.gate import Gate
 from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
 from oxillama.server.llama_server.routes import LLAMA_SERVER
 from oxillama.server.models import Models
+from oxillama.server.ollama.routes import OLLAMA
 from oxillama.server.openai.routes import OPENAI
 from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI)
+INTERFACES = (LLAMA_SERVER, OPENAI, OLLAMA)
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
     route for interface in INTERFACES for route in interface.routes

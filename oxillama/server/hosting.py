@@ -22,6 +22,7 @@ class Hosted:
     Parameters
     ----------
     load : makes the engine, in a thread of its own; None for a model whose engine is given.
+    path : of its file; None for the one that the engine was made with.
     n_bytes : of its weights in memory, as far as is known before it is loaded.
 
     Attributes
@@ -47,9 +48,11 @@ class Hosted:
         engine: InferenceEngine | None = None,
         *,
         load: Callable[[], InferenceEngine] | None = None,
+        path: str | None = None,
         n_bytes: int = 0,
     ) -> None:
         self.name, self.engine, self.load, self.n_bytes = name, engine, load, n_bytes
+        self.path = path
         self.created = int(time.time())
         self.n_running = 0
         self.waiting: list[asyncio.Future[None]] = []

@@ -30,8 +30,8 @@ def same(name: str, value: Any) -> Any:
 
 
 def most_tokens(name: str, value: Any) -> Any:
-    """A number of tokens; -1 for as many as the context holds."""
-    return None if value == -1 and not isinstance(value, bool) else value
+    """A number of tokens; -1 or -2 for as many as the context holds."""
+    return None if value in (-1, -2) and not isinstance(value, bool) else value
 
 
 def seed(name: str, value: Any) -> Any:
@@ -133,6 +133,7 @@ NOT_OFFERED = (
 
 OTHER_NAMES = {
     "max_completion_tokens": "max_tokens",  # OpenAI
+    "num_predict": "max_tokens",  # Ollama
     "n_predict": "max_tokens",  # llama-server from here on
     "repeat_penalty": "repetition_penalty",
     "repeat_last_n": "repetition_window",
@@ -173,6 +174,8 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": None,
+    **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep")),  # Ollama
+    **dict.fromkeys(("low_vram", "numa", "use_mmap", "use_mlock")),
     "functions": ([],),
     "function_call": ("none", "auto"),
 }

@@ -36,6 +36,11 @@ class Answer:
         return found
 
     @property
+    def lines(self) -> list[Any]:
+        """The objects of an answer with one in each line."""
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    @property
     def events(self) -> list[Any]:
         """The data of the events of a stream, without comments."""
         blocks = [block for block in self.text.split("\n\n") if block and not block.startswith(":")]

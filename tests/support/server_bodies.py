@@ -93,6 +93,7 @@ SEEDS: dict[str, list[Any]] = {
     "/api/embed": [{"model": "tiny", "input": ["hello"], "truncate": True}],
     "/api/embeddings": [{"model": "tiny", "prompt": "hello"}],
     "/api/show": [{"model": "tiny"}],
+    "/api/pull": [{"model": "tiny", "stream": False}],
 }
 """Paths with bodies that are right, or nearly. A path that the server does not have is left out."""
 
@@ -133,13 +134,24 @@ def changed(value: Any, path: tuple[Any, ...], made: Any) -> Any:
     return copied
 
 
+def like(value: Any) -> st.SearchStrategy[Any]:
+    """Other values of the same type."""
+    if isinstance(value, bool):
+        return st.booleans()
+    if isinstance(value, int):
+        return st.integers(0, 12)
+    if isinstance(value, float):
+        return st.floats(0, 1.5)
+    return st.text(max_size=8) if isinstance(value, str) else VALUES
+
+
 @st.composite
 def bodies(draw: Any, seeds: list[Any]) -> Any:
     """A body that is right, changed in up to three places."""
     body: Any = draw(st.sampled_from(seeds))
-    for _ in range(draw(st.integers(0, 3))):
+    for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
         path = draw(st.sampled_from(places(body)[1:] or [()]))
-        kind = draw(st.sampled_from(["replace", "add", "wrap", "repeat"]))
+        kind = draw(st.sampled_from(["replace", "like", "like", "like", "add", "wrap", "repeat"]))
         if kind == "add" and isinstance(body, dict):
             name = draw(st.sampled_from([name for name in NAMES if name not in SLOW]))
             body = {**body, name: draw(VALUES)}
@@ -147,7 +159,9 @@ def bodies(draw: Any, seeds: list[Any]) -> Any:
         inside = body
         for key in path:
             inside = inside[key]
-        made = {"wrap": [inside], "repeat": [inside, inside]}.get(kind)
+        made: Any = {"wrap": [inside], "repeat": [inside, inside]}.get(kind)
+        if kind == "like":
+            made = draw(like(inside))
         body = changed(body, path, draw(VALUES) if made is None else made)
     return body
 
