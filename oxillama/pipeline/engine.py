@@ -22,7 +22,7 @@ from oxillama.errors import ConfigError, LoadError, StageFailed
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, Spec
 from oxillama.models.page_groups import page_groups
-from oxillama.pipeline.links import Connect, LocalLink, StageLink
+from oxillama.pipeline.links import Connect, StageLink, connect_here
 from oxillama.pipeline.loop import PipelinedLoop
 from oxillama.pipeline.messages import StageFacts, StagePlan, facts_of_file
 from oxillama.pipeline.partition import split
@@ -118,7 +118,7 @@ class PipelinedParts(Untraced):
         self.journal.links.clear()
 
 
-class PipelinedEngine(InferenceEngine):
+class StagedEngine(InferenceEngine):
     """An engine whose first layers run in other stages; everything else is as in `InferenceEngine`.
 
     Logits have the bits of one process. ``kv_memory_limit`` counts the pages of all stages together, and an
@@ -151,7 +151,7 @@ class PipelinedEngine(InferenceEngine):
         speeds: Sequence[float] | None = None,
         borders: Sequence[int] | None = None,
         paths: Sequence[str | os.PathLike[str]] | None = None,
-        connect: Connect = LocalLink,
+        connect: Connect = connect_here,
         on_failure: str = "resume",
         progress: Progress | None = None,
     ) -> None:
@@ -178,7 +178,7 @@ class PipelinedEngine(InferenceEngine):
         super().__init__(config, progress=progress)
 
     @classmethod
-    def from_gguf(cls, path: str | os.PathLike[str], **kind: Any) -> PipelinedEngine:
+    def from_gguf(cls, path: str | os.PathLike[str], **kind: Any) -> StagedEngine:
         """An engine for the model at ``path``; ``kind``: its own parameters, and fields of `EngineConfig`."""
         own = ("stages", "speeds", "borders", "paths", "connect", "on_failure", "progress")
         mine = {name: kind.pop(name) for name in own if name in kind}

@@ -28,32 +28,54 @@ NONE = np.empty(0, np.int64)
 class Stage:
     """Some layers of a model, with their part of all pages and states. For one thread at a time.
 
-    Only its own tensors are read from the file.
-
-    Raises
-    ------
-    ModelFileError, GGUFError, LoadError : the model cannot be loaded, and why.
+    Parameters
+    ----------
+    model : with `Spec.part`.
+    kv_type, page_size : as in `EngineConfig`.
+    n_threads : threads that a pass may use.
+    file : as `StageFacts.model`.
+    unused : tensors of the file that it does not use.
     """
 
-    def __init__(self, plan: StagePlan) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        kv_type: str,
+        page_size: int,
+        n_threads: int,
+        file: tuple[int, int] = (0, 0),
+        unused: Sequence[str] = (),
+    ) -> None:
+        self.model = model
+        self.pool: CachePool = cache_pool(model, kv_type, page_size)
+        self._facts = StageFacts(
+            file, model.state_floats, model.record_floats, matrix_bytes(model), tuple(unused)
+        )
+        self._work = model.workspace()
+        self._tuner = ThreadTuner(n_threads, model.store.busy_seconds)
+
+    @classmethod
+    def load(cls, plan: StagePlan) -> Stage:
+        """Reads its own tensors, and only those. The calling thread may enter OpenMP from then on.
+
+        Raises
+        ------
+        ModelFileError, GGUFError, LoadError : the model cannot be loaded, and why.
+        """
         may_enter_openmp()
         config = plan.config
         with ModelFile.open(plan.path) as file:
             spec = replace(read_spec(file), part=plan.part)
             packed, _ = open_packed(file, config)
             weights = load_weights(file, _kernels.best(), config, None, panel_store(packed, config))
-            self.model: Decoder = load_decoder(spec, weights, plan.context_size, pack_now=True)
-            self._file = facts_of_file(file)
-        self._unused = tuple(weights.unused())
-        self.pool: CachePool = cache_pool(self.model, config.kv_type, config.page_size)
-        self._work = self.model.workspace()
-        self._tuner = ThreadTuner(config.num_threads or available_cpus(), self.model.store.busy_seconds)
+            model = load_decoder(spec, weights, plan.context_size, pack_now=True)
+            facts = facts_of_file(file)
+        n_threads = config.num_threads or available_cpus()
+        return cls(model, config.kv_type, config.page_size, n_threads, facts, weights.unused())
 
     def facts(self) -> StageFacts:
         """What it has loaded."""
-        model = self.model
-        n_bytes = matrix_bytes(model)
-        return StageFacts(self._file, model.state_floats, model.record_floats, n_bytes, self._unused)
+        return self._facts
 
     def run(self, message: PassMessage, given: Carried | None) -> Carried:
         """Runs a pass: what the stage before passed on goes in, what the next one is given comes out."""
