@@ -474,6 +474,11 @@ class Scheduler:
 
     def _preempt(self, request: Request, batch: ScheduledBatch) -> None:
         self._remember(request)
+        self._wait_again(request)
+        batch.preempted.append(request)
+
+    def _wait_again(self, request: Request) -> None:
+        """Takes the pages of a running request."""
         request.sequence.forget()
         request.sequence.state = SeqState.PREEMPTED
         self.running.remove(request)
@@ -481,19 +486,11 @@ class Scheduler:
         if request.shared is not None:
             request.shared.join(request)
         self.preemptions += 1
-        batch.preempted.append(request)
 
     def begin_again(self) -> None:
         """Has every request that runs wait again: the keys, values and states of all sequences are lost."""
         for request in list(self.running):
-            request.node = None
-            request.sequence.forget()
-            request.sequence.state = SeqState.PREEMPTED
-            self.running.remove(request)
-            self.waiting.append(request)
-            if request.shared is not None:
-                request.shared.join(request)
-            self.preemptions += 1
+            self._wait_again(request)
         self._drop_prompts()
         for request in self.waiting:
             request.node = None

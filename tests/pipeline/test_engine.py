@@ -144,14 +144,26 @@ def test_a_session_and_a_pinned_prefix_outlive_a_stage(alone: InferenceEngine) -
         pin = engine.prime_with_prefix("Once upon a time there")
         session = engine.session()
         session.prefill(PROMPTS[0])
-        first = more(session, 20)
+        assert len(made) == 1
+        engine.generate(PROMPTS[1], **DRAWN)
         assert len(made) == 2
+        first = more(session, 20)
         assert first == alone.generate(PROMPTS[0], max_tokens=20, temperature=0)
         text = engine.generate("Once upon a time there", **DRAWN)
         assert text == alone.generate("Once upon a time there", **DRAWN)
         pin.release()
         session.close()
         engine.check_integrity()
+
+
+def test_a_job_finds_no_pass_under_way(staged: StagedEngine) -> None:
+    streams = staged.stream_batch(PROMPTS, max_tokens=60, ignore_eos=True, window=None)
+    scheduler, counts = staged.model.scheduler, []
+    while staged.model.call(lambda: bool(scheduler.waiting or scheduler.running)):
+        counts.append(staged.model.call(lambda: len(scheduler.flying)))
+    assert len(counts) > 3 and not any(counts)
+    for stream in streams:
+        stream.result()
 
 
 def test_requests_fail_where_they_are_not_to_go_on(alone: InferenceEngine) -> None:

@@ -74,11 +74,21 @@ def test_batches_are_under_way_together(name: str) -> None:
     together = 0
     while any(request.finish_reason is None for request in requests):
         assert serving.step()
-        together = max(together, len({id(r) for r in serving.scheduler.flying}))
+        together = max(together, len(serving.scheduler.flying))
     assert together >= 2, "nothing was under way while the next batch was scheduled"
     for request in requests:
         check_as_alone(serving, request, 12)
     serving.check_empty()
+
+
+def test_streams_are_divided_among_the_stages() -> None:
+    serving, sizes = Serving("gemma3", borders=[2, 4], chunk=512), set()
+    requests = [serving.submit(tokens_of(8, 40, seed=i), max_tokens=9) for i in range(7)]
+    while any(request.finish_reason is None for request in requests):
+        serving.step()
+        if not serving.loop._batch.n_prefill:
+            sizes.add(len(serving.loop._batch.requests))
+    assert max(sizes) == 3, "of 7 in 3 stages"
 
 
 def test_a_request_in_a_stage_is_ended_when_it_has_landed() -> None:
