@@ -10,7 +10,7 @@ import pytest
 from oxillama.cache.kv_pool import KvCachePool
 from oxillama.config import SamplerConfig
 from oxillama.engine.runner import Output
-from oxillama.engine.sequence import Sequence
+from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import ConfigError
 from oxillama.models.page_groups import page_groups
 from oxillama.pipeline.partition import borders_allowed, layer_costs, split
@@ -82,13 +82,18 @@ def test_batches_are_under_way_together(name: str) -> None:
 
 
 def test_streams_are_divided_among_the_stages() -> None:
-    serving, sizes = Serving("gemma3", borders=[2, 4], chunk=512), set()
+    serving = Serving("gemma3", borders=[2, 4], chunk=512)
     requests = [serving.submit(tokens_of(8, 40, seed=i), max_tokens=9) for i in range(7)]
+    most = 0
     while any(request.finish_reason is None for request in requests):
+        batch = serving.scheduler.schedule()
+        serving.scheduler.recover()
+        if batch.requests and not batch.n_prefill:
+            most = max(most, len(batch.requests))
+            running = [r for r in serving.scheduler.running if r.sequence.state is SeqState.DECODING]
+            assert len(batch.requests) <= -(-len(running) // 3)
         serving.step()
-        if not serving.loop._batch.n_prefill:
-            sizes.add(len(serving.loop._batch.requests))
-    assert max(sizes) == 3, "of 7 in 3 stages"
+    assert most >= 2
 
 
 def test_a_request_in_a_stage_is_ended_when_it_has_landed() -> None:
