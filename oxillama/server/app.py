@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
+from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
 from oxillama.server.hosting import Hosted
@@ -22,7 +23,7 @@ from oxillama.server.llama_server.routes import LLAMA_SERVER
 from oxillama.server.openai.routes import OPENAI
 from oxillama.server.state import Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI)
+INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC)
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
     route for interface in INTERFACES for route in interface.routes
@@ -50,7 +51,7 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
             allow_origins=config.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", "request-id"],
         )
         middleware.insert(0, cors)
     app = Starlette(

@@ -30,6 +30,11 @@ def data_line(value: Any) -> str:
     return f"data: {as_json(value)}\n\n"
 
 
+def named_event(name: str, value: Any) -> str:
+    """An event with a name."""
+    return f"event: {name}\ndata: {as_json(value)}\n\n"
+
+
 def error_lines(error: ApiError) -> str:
     """An error in the middle of a stream, as OpenAI sends it."""
     return data_line(error.body())
@@ -45,6 +50,7 @@ class EventStream:
     ----------
     lines : texts of events. It is closed when the client goes away.
     failed : the last text of a stream that ends with an error.
+    ping : what is sent while nothing else is.
     """
 
     def __init__(
@@ -52,8 +58,9 @@ class EventStream:
         lines: AsyncIterator[str],
         ping_seconds: float,
         failed: Callable[[ApiError], str] = error_lines,
+        ping: bytes = PING,
     ) -> None:
-        self.lines, self.ping_seconds, self.failed = lines, ping_seconds, failed
+        self.lines, self.ping_seconds, self.failed, self.ping = lines, ping_seconds, failed, ping
         self._is_quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +111,7 @@ class EventStream:
         self._is_quiet = at_once
         while True:
             if self._is_quiet:
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
+                await send({"type": "http.response.body", "body": self.ping, "more_body": True})
             self._is_quiet = True
             await asyncio.sleep(self.ping_seconds)
 
