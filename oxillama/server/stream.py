@@ -24,8 +24,8 @@ ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 """Made once: a stream needs it for each token."""
 
 TURN = 4
-"""Events that a stream writes without letting others have their turn. asyncio warns at the fifth that is written
-to a connection that has gone."""
+"""Events that a stream writes before others have their turn. asyncio warns at the fifth that is written to a
+connection that has gone."""
 
 
 def as_json(value: Any) -> str:
