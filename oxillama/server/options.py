@@ -7,6 +7,7 @@ as good as absent, as OpenAI's clients have it.
 from __future__ import annotations
 
 import difflib
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
 
 Convert = Callable[[str, Any], Any]
+
+ABSENT = object()
+"""What a field comes to that changes nothing."""
 
 
 def same(name: str, value: Any) -> Any:
@@ -50,6 +54,15 @@ def biases(name: str, value: Any) -> dict[int, float]:
     except (TypeError, ValueError):
         raise invalid(name, "an object or pairs of token ids and biases", value) from None
     return found
+
+
+def own_salt(name: str, value: Any) -> Any:
+    """A salt that no other request has, for one that may use nothing that others have run."""
+    if value is True:
+        return ABSENT
+    if value is not False:
+        raise invalid(name, "true or false", value)
+    return uuid.uuid4().hex
 
 
 def breakers(name: str, value: Any) -> Any:
@@ -129,6 +142,7 @@ OTHER_NAMES = {
 OPTIONS: dict[str, Option] = {
     **{name: Option(name, CONVERTED.get(name, same)) for name in OPTION_NAMES if name not in NOT_OFFERED},
     **{name: Option(field, CONVERTED.get(field, same)) for name, field in OTHER_NAMES.items()},
+    "cache_prompt": Option("salt", own_salt),
 }
 """Every name of an option."""
 
@@ -146,7 +160,6 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
     "modalities": (["text"],),
-    "cache_prompt": (True,),
     "id_slot": (-1,),
     "n_keep": (0, -1),
     "n_discard": (0,),
@@ -206,6 +219,8 @@ def options_of(
         if name in OPTIONS:
             option = OPTIONS[name]
             made = option.convert(name, value)
+            if made is ABSENT:
+                continue
             if option.field in chosen and chosen[option.field] != made:
                 raise invalid(name, f"the value of {said[option.field]}", value)
             if option.field in fixed:
