@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
+from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
 from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
@@ -24,7 +25,7 @@ from oxillama.server.ollama.routes import OLLAMA
 from oxillama.server.openai.routes import OPENAI
 from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, OLLAMA)
+INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA)
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
     route for interface in INTERFACES for route in interface.routes
@@ -63,7 +64,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", "request-id"],
         )
         middleware.insert(0, cors)
     app = Starlette(
