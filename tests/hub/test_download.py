@@ -11,6 +11,7 @@ import huggingface_hub.constants
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, ModelFileError, cli, demo
+from oxillama.cli.serve import hosted_models, server_config
 from oxillama.hub import library
 from oxillama.hub.cached import cached_models, remove
 from oxillama.hub.download import fetch
@@ -222,6 +223,29 @@ def test_commands(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["rm", model["name"]]) == 0
         assert not any(path.exists() for path in [*files, *blobs])
     assert cached_models() == []
+
+
+def test_a_packed_file_beside_a_model_of_the_hub(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pack", "ann/tiny:Q8_0", "-q"]) == 0
+    path = Path(capsys.readouterr().out.removeprefix("wrote ").partition(": ")[0])
+    assert path.name == "tiny-Q8_0.gguf.packed" and path.is_file()
+    assert cli.main(["pack", "ann/tiny:Q8_0", "-q", "--check"]) == 0
+    assert [str(model.name) for model in cached_models()] == ["hf://ann/tiny/tiny-Q8_0.gguf"]
+    assert remove(NAME) > len(DRAFT)
+    assert not path.exists()
+
+
+def test_models_of_the_hub_are_served(hub: Hub) -> None:
+    arguments = ["serve", "--model", "tiny=ann/tiny:Q8_0", "--model", "hf://ann/tiny/tiny-Q8_0.gguf", "-q"]
+    args = cli.build_parser().parse_args(arguments)
+    models = hosted_models(args, server_config(args))
+    assert [model.name for model in models] == ["tiny", "tiny-Q8_0"]
+    assert hub.downloads() == ["tiny-Q8_0.gguf"]  # at the start, not for a client
+    for model in models:
+        assert model.load is not None and model.path is not None
+        assert Path(model.path).read_bytes() == DRAFT
+        with model.load() as engine:
+            assert engine.config.model_path == model.path
 
 
 def test_a_path_that_exists_wins(
