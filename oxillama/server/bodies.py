@@ -129,6 +129,7 @@ class NativeBody(Body):
     return_tokens: bool = False
     post_sampling_probs: bool = False
     response_fields: list[str] = Field(default_factory=list, max_length=100)
+    timings_per_token: bool = False
     id_slot: int = Field(-1, ge=-1)
 
 
@@ -177,6 +178,7 @@ class ChatBody(Generating):
     tools: list[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
+    timings_per_token: bool = False
 
 
 class TemplateBody(Body):

@@ -7,6 +7,7 @@ as good as absent, as OpenAI's clients have it.
 from __future__ import annotations
 
 import difflib
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -40,19 +41,23 @@ def seed(name: str, value: Any) -> Any:
     return None if value == -1 else value % 2**64
 
 
-def biases(name: str, value: Any) -> dict[int, float]:
-    """Biases by token id: OpenAI's object, or llama-server's pairs, in which false bans a token."""
+def biases(engine: InferenceEngine, name: str, value: Any) -> dict[int, float]:
+    """Biases by token id: OpenAI's object, or llama-server's pairs, in which false bans a token.
+
+    A text in the place of an id stands for each of its tokens; in an object a number in quotes is an id.
+    """
     pairs = value.items() if isinstance(value, Mapping) else value
     found: dict[int, float] = {}
     try:
         for token, bias in pairs:
-            if isinstance(token, str) and isinstance(value, Mapping):
+            if isinstance(value, Mapping) and re.fullmatch(r"-?[0-9]{1,19}", token):
                 token = int(token)
-            if isinstance(token, bool) or not isinstance(token, int):
+            if isinstance(token, bool) or not isinstance(token, (int, str)) or token == "":
                 raise TypeError
-            found[token] = float("-inf") if bias is False else bias
+            tokens = engine.tokenizer.encode(token, add_special=False) if isinstance(token, str) else [token]
+            found |= dict.fromkeys(tokens, float("-inf") if bias is False else bias)
     except (TypeError, ValueError):
-        raise invalid(name, "an object or pairs of token ids and biases", value) from None
+        raise invalid(name, "an object or pairs of token ids or texts and biases", value) from None
     return found
 
 
@@ -109,7 +114,6 @@ class Option:
 CONVERTED: dict[str, Convert] = {
     "max_tokens": most_tokens,
     "seed": seed,
-    "logit_bias": biases,
     "dry_sequence_breakers": breakers,
     "banned_tokens": texts,
     "allowed_tokens": texts,
@@ -123,7 +127,7 @@ NOT_OFFERED = (
     *("sampler", "window", "keep_logits", "request_id"),  # the server's own
     *("logprobs", "top_logprobs"),  # each interface has its form
     *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
-    "adapters",  # paths; `lora` names them by number
+    *("adapters", "logit_bias"),  # of the model: see OF_THE_MODEL
 )
 """Fields that no body may set under their own names."""
 
@@ -147,6 +151,7 @@ OPTIONS: dict[str, Option] = {
 """Every name of an option."""
 
 OF_THE_MODEL: dict[str, tuple[str, Callable[[InferenceEngine, str, Any], Any]]] = {
+    "logit_bias": ("logit_bias", biases),
     "lora": ("adapters", loras),
 }
 """Names whose values depend on what the model has: the field, and what makes its value."""
@@ -163,7 +168,6 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "id_slot": (-1,),
     "n_keep": (0, -1),
     "n_discard": (0,),
-    "timings_per_token": (False,),
     "return_progress": (False,),
     "use_beam_search": (False,),
     "best_of": (1,),

@@ -58,7 +58,7 @@ def checked_prompt(
 
 
 def prompt_lists(
-    engine: InferenceEngine, prompts: Sequence[Prompt], *, name: str = "prompt", free: int = 1
+    engine: InferenceEngine, prompts: list[Prompt] | list[str], *, name: str = "prompt", free: int = 1
 ) -> list[list[int]]:
     """The token ids of each prompt of a body.
 

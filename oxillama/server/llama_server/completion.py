@@ -149,6 +149,8 @@ def part_of(
     }
     if plan.body.n_probs:
         part["completion_probabilities"] = probabilities(engine, plan.body, delta.logprobs)
+    if plan.body.timings_per_token:
+        part["timings"] = timings(generation)
     if delta.finish_reason is not None:
         part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
         return wanted(part, plan.body.response_fields)
