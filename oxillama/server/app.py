@@ -21,9 +21,11 @@ from oxillama.server.hosting import Hosted
 from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
 from oxillama.server.llama_server.routes import LLAMA_SERVER
 from oxillama.server.openai.routes import OPENAI
+from oxillama.server.responses.routes import RESPONSES
+from oxillama.server.responses.store import ResponseStore
 from oxillama.server.state import Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC)
+INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC)
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
     route for interface in INTERFACES for route in interface.routes
@@ -49,7 +51,7 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=config.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id"],
         )
@@ -61,6 +63,7 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
         lifespan=lifespan,
     )
     app.state.served = Served(config, hosted)
+    app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 
 
