@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -17,15 +18,16 @@ from oxillama.config.server import ServerConfig
 from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
-from oxillama.server.hosting import Hosted
 from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
 from oxillama.server.llama_server.routes import LLAMA_SERVER
+from oxillama.server.models import Models
+from oxillama.server.ollama.routes import OLLAMA
 from oxillama.server.openai.routes import OPENAI
 from oxillama.server.responses.routes import RESPONSES
 from oxillama.server.responses.store import ResponseStore
-from oxillama.server.state import Served
+from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC)
+INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA)
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
     route for interface in INTERFACES for route in interface.routes
@@ -33,20 +35,31 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
 """Method, path and endpoint of all interfaces."""
 
 
-def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
-    """An ASGI application for a model.
+def create_app(
+    models: Models,
+    config: ServerConfig | None = None,
+    failed: Callable[[BaseException], object] = lambda error: None,
+    ready: Callable[[], object] = lambda: None,
+) -> Starlette:
+    """An ASGI application for models.
 
-    Its engine is closed when the application is shut down, after the requests that still run.
+    Their engines are closed when the application is shut down, after the requests that still run.
+
+    Parameters
+    ----------
+    failed : called with the error if a model that is loaded at the start cannot be loaded.
+    ready : called when the default model is loaded.
     """
     config = ServerConfig() if config is None else config
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.ensure_future(models.begin(failed, ready))
         yield
-        if hosted.engine is not None:
-            hosted.engine.close()
+        loading.cancel()
+        await models.end()
 
-    middleware = [Middleware(Gate, config=config, error_body=error_body)]
+    middleware = [Middleware(Gate, config=config, error_body=error_body), Middleware(Leases, models=models)]
     if config.cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -62,7 +75,7 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
         exception_handlers={HTTPException: refused},
         lifespan=lifespan,
     )
-    app.state.served = Served(config, hosted)
+    app.state.served = Served(config, models, models.default)
     app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 

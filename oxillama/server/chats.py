@@ -69,7 +69,7 @@ def chat_plan(engine: InferenceEngine, chat: Chat, request_id: str) -> ChatPlan:
         fixed["parallel_tool_calls"] = chat.parallel_tool_calls
     options = options_of(
         chat.rest,
-        engine.config.sampler,
+        engine,
         chat.known,
         {"max_tokens": None},
         request_id=request_id,

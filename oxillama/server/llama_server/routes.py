@@ -1,7 +1,7 @@
 """llama-server's paths, and those about the server itself."""
 
 from oxillama.server.interface import Interface
-from oxillama.server.llama_server import completion, status, tokens
+from oxillama.server.llama_server import adapters, completion, slots, status, tokens
 
 LLAMA_SERVER = Interface(
     (
@@ -12,6 +12,10 @@ LLAMA_SERVER = Interface(
         ("GET", "/v1/models/{model:path}", status.model),
         ("GET", "/models", status.models),
         ("GET", "/props", status.props),
+        ("GET", "/slots", slots.slots),
+        ("POST", "/slots/{id_slot}", slots.change_slot),
+        ("GET", "/lora-adapters", adapters.adapters),
+        ("POST", "/lora-adapters", adapters.set_adapters),
         ("POST", "/completion", completion.completion),
         ("POST", "/completions", completion.completion),
         ("POST", "/infill", completion.infill),

@@ -12,14 +12,14 @@ from oxillama.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, r
 from oxillama.server.errors import ApiError
 from oxillama.server.messages import conversation_of, prompt_text
 from oxillama.server.running import in_thread
-from oxillama.server.state import served
+from oxillama.server.state import chosen
 
 
 async def tokenize(request: Request) -> Response:
     """Token ids of a text, with their pieces if they are wanted."""
     body = await read_body(request, TokenizeBody)
     body.refuse_rest()
-    engine = served(request).hosted.ready()
+    _, engine = await chosen(request, body.model)
     encode = engine.tokenizer.encode
     tokens = await in_thread(encode, body.content, body.add_special, body.parse_special)
     if not body.with_pieces:
@@ -40,7 +40,7 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids, control tokens included."""
     body = await read_body(request, DetokenizeBody)
     body.refuse_rest()
-    engine = served(request).hosted.ready()
+    _, engine = await chosen(request, body.model)
     n_vocab = engine.tokenizer.n_vocab
     for token in body.tokens:
         if not 0 <= token < n_vocab:
@@ -52,7 +52,5 @@ async def apply_template(request: Request) -> Response:
     """The prompt that the chat template makes of messages."""
     body = await read_body(request, TemplateBody)
     body.refuse_rest()
-    here = served(request)
-    here.hosted.check_name(body.model)
-    talk = conversation_of(body)
-    return JSONResponse({"prompt": await in_thread(prompt_text, here.hosted.ready(), talk)})
+    _, engine = await chosen(request, body.model)
+    return JSONResponse({"prompt": await in_thread(prompt_text, engine, conversation_of(body))})

@@ -21,7 +21,7 @@ from oxillama.server.messages import Deltas, conversation_of, whole_message
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.running import Delta, connected, deltas, in_thread, start
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 
@@ -72,10 +72,8 @@ def constraint_of(wanted: ResponseFormat) -> dict[str, Any]:
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
-    here = served(request)
     body = await read_body(request, ChatBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)

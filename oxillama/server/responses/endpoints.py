@@ -21,7 +21,7 @@ from oxillama.server.responses.conversation import chosen_tools, conversation_me
 from oxillama.server.responses.items import Items, Sent, new_id
 from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import connected, deltas, in_thread, start
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, named_event
 from oxillama.server.thinking import effort_variables
 
@@ -93,10 +93,9 @@ def plan_of(engine: InferenceEngine, body: ResponsesBody, before: tuple[Any, ...
 
 
 async def responses(request: Request) -> Response | EventStream:
-    here, store = served(request), store_of(request)
+    store = store_of(request)
     body = await read_body(request, ResponsesBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     before = items_before(store, body)
     plan = await in_thread(plan_of, engine, body, before, request.state.request_id)
     logprobs = None
@@ -178,11 +177,11 @@ async def events(
 
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of a body has, be it too long or not."""
-    here, store = served(request), store_of(request)
+    store = store_of(request)
     body = await read_body(request, InputBody)
     body.refuse_rest()
-    here.hosted.check_name(body.model)
-    engine, before = here.hosted.ready(), items_before(store, body)
+    before = items_before(store, body)
+    _, engine = await chosen(request, body.model)
 
     def count() -> int:
         return len(prompt_tokens(engine, conversation_of(engine, body, before)[0]))
