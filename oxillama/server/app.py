@@ -23,9 +23,11 @@ from oxillama.server.llama_server.routes import LLAMA_SERVER
 from oxillama.server.models import Models
 from oxillama.server.ollama.routes import OLLAMA
 from oxillama.server.openai.routes import OPENAI
+from oxillama.server.responses.routes import RESPONSES
+from oxillama.server.responses.store import ResponseStore
 from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA)
+INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA)
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
     route for interface in INTERFACES for route in interface.routes
@@ -62,7 +64,7 @@ def create_app(
         cors = Middleware(
             CORSMiddleware,
             allow_origins=config.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id"],
         )
@@ -74,6 +76,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.served = Served(config, models, models.default)
+    app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 
 
