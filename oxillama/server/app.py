@@ -20,9 +20,13 @@ from oxillama.server.gate import Gate
 from oxillama.server.hosting import Hosted
 from oxillama.server.llama_server import completion, status, tokens
 from oxillama.server.openai import chat, completions, vectors
+from oxillama.server.page import files
 from oxillama.server.state import Served
 
 Endpoint = Callable[[Request], Awaitable[Any]]
+
+OPEN_PATHS = ("/health", "/v1/health")
+"""Paths that need no key, for those who watch over the process; those of the page need none, either."""
 
 ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/health", status.health),
@@ -44,6 +48,7 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/v1/embeddings", vectors.embeddings),
     ("POST", "/v1/rerank", vectors.rerank),
     ("POST", "/rerank", vectors.rerank),
+    *files.ROUTES,
 )
 """Method, path and endpoint; the second name of a path is llama-server's."""
 
@@ -61,7 +66,8 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
         if hosted.engine is not None:
             hosted.engine.close()
 
-    middleware = [Middleware(Gate, config=config)]
+    paths = files.the_page().paths if config.page else ()
+    middleware = [Middleware(Gate, config=config, open_paths=(*OPEN_PATHS, *paths))]
     if config.cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -72,7 +78,11 @@ def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
         )
         middleware.insert(0, cors)
     app = Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for method, path, endpoint in ROUTES],
+        routes=[
+            Route(path, endpoint, methods=[method])
+            for method, path, endpoint in ROUTES
+            if config.page or endpoint is not files.page
+        ],
         middleware=middleware,
         exception_handlers={HTTPException: refused},
         lifespan=lifespan,

@@ -20,9 +20,6 @@ from oxillama.server.errors import ApiError, ClientGone, api_error
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS = ("/health", "/v1/health")
-"""Paths that need no key, for those who watch over the process."""
-
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before the answer."""
 
@@ -56,10 +53,14 @@ class Gate:
 
     A server that only this machine reaches answers to its own names alone. Otherwise a page of a foreign site
     whose name resolves to 127.0.0.1 could read what it answers.
+
+    Parameters
+    ----------
+    open_paths : that need no key.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
+    def __init__(self, app: ASGIApp, config: ServerConfig, open_paths: Iterable[str]) -> None:
+        self.app, self.config, self.open_paths = app, config, frozenset(open_paths)
         self.keys = Keys(config.api_keys)
         names = (*LOOPBACK, *config.allowed_hosts)
         self.hosts = None if "*" in names or not config.is_local else frozenset(names)
@@ -102,7 +103,7 @@ class Gate:
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if self.hosts is not None and host not in self.hosts:
             raise ApiError(403, f"host: expected one of {', '.join(sorted(self.hosts))}, got {host[:100]}")
-        if self.keys and scope["path"] not in OPEN_PATHS:
+        if self.keys and scope["path"] not in self.open_paths:
             key = sent_key(headers)
             if not self.keys.admit(key):
                 raise ApiError(

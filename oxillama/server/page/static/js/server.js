@@ -1,0 +1,80 @@
+/** What is known of the server: its models, whether it is there, and what it asks for. */
+
+import { ConnectionLost, ServerError } from "./api.js";
+
+const AGAIN = { loading: 1000, gone: 3000 };
+
+/** @typedef {"connecting" | "ready" | "loading" | "locked" | "gone"} State */
+
+/**
+ * Tells "change" when a fact changes.
+ */
+export class Server extends EventTarget {
+  /** @param {import("./api.js").Api} api */
+  constructor(api) {
+    super();
+    this.api = api;
+    /** @type {State} */
+    this.state = "connecting";
+    /** @type {any[]} */
+    this.models = [];
+    this.model = "";
+    this.chats = true;
+    /** @type {Record<string, any>} */
+    this.defaults = {};
+    this.timer = 0;
+    this.known = "";
+  }
+
+  /** The card of the model in use. */
+  get card() {
+    return this.models.find((each) => each.id === this.model);
+  }
+
+  /** Asks the server for its models, and for the facts of the one in use. */
+  async refresh() {
+    clearTimeout(this.timer);
+    try {
+      this.models = (await this.api.get("v1/models")).data;
+      if (!this.card) this.model = this.models[0]?.id ?? "";
+      const several = this.models.length > 1 ? `?model=${encodeURIComponent(this.model)}` : "";
+      const props = await this.api.get(`props${several}`);
+      this.chats = Boolean(props.chat_template);
+      this.defaults = props.default_generation_settings.params;
+      this.#be("ready");
+    } catch (error) {
+      this.failed(error);
+    }
+  }
+
+  /**
+   * Uses another model.
+   * @param {string} model
+   */
+  async use(model) {
+    this.model = model;
+    await this.refresh();
+  }
+
+  /**
+   * Draws the consequences of an error of a request.
+   * @param {unknown} error
+   */
+  failed(error) {
+    if (error instanceof ServerError && error.status === 401) this.#be("locked");
+    else if (error instanceof ServerError && error.code === "loading") this.#be("loading");
+    else if (error instanceof ConnectionLost || (error instanceof ServerError && error.status >= 500)) this.#be("gone");
+    else if (error instanceof ServerError && this.state === "connecting") this.#be("gone");
+  }
+
+  /** @param {State} state */
+  #be(state) {
+    clearTimeout(this.timer);
+    if (state === "loading" || state === "gone") this.timer = setTimeout(() => this.refresh(), AGAIN[state]);
+    const facts = JSON.stringify([state, this.model, this.chats, this.defaults, this.models]);
+    this.state = state;
+    if (facts === this.known) return;
+    this.known = facts;
+    this.dispatchEvent(new Event("change"));
+  }
+}
