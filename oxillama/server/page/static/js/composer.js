@@ -25,6 +25,7 @@ export class Composer {
       this.area.focus();
     });
     this.area.addEventListener("input", () => this.#fit());
+    window.addEventListener("resize", () => this.#fit());
     this.area.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
         event.preventDefault();
@@ -46,8 +47,10 @@ export class Composer {
   }
 
   #fit() {
+    const most = 0.4 * window.innerHeight;
     this.area.style.height = "auto";
-    this.area.style.height = `${Math.min(this.area.scrollHeight, 0.4 * window.innerHeight)}px`;
+    this.area.style.overflowY = this.area.scrollHeight > most ? "auto" : "hidden";
+    this.area.style.height = `${Math.min(this.area.scrollHeight, most)}px`;
     this.#enable();
   }
 

@@ -102,7 +102,7 @@ function draw() {
     chips: inUse(open.settings),
   });
   const facts = `${open.id} ${server.chats} ${JSON.stringify(server.defaults)}`;
-  if (facts !== settingsOf) settings.show(open.settings, server.defaults, server.chats);
+  if (facts !== settingsOf || settings.settings !== open.settings) settings.show(open.settings, server.defaults, server.chats);
   settingsOf = facts;
   byId("export-menu").hidden = !line.length;
   document.title = line.length ? `${open.title} – oxillama` : "oxillama";

@@ -208,6 +208,8 @@ function cells(line) {
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 const ADDRESS = /^https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]*_]/;
 const MARKS = /** @type {const} */ ([
+  ["***", "both"],
+  ["___", "both"],
   ["**", "strong"],
   ["__", "strong"],
   ["~~", "del"],
@@ -286,7 +288,10 @@ function partAt(text, i, depth, without) {
     const close = closing(text, i, mark);
     if (close < 0) without.add(mark);
     if (close > 0) {
-      return [{ kind, inside: inline(text.slice(i + mark.length, close), depth + 1) }, close + mark.length];
+      const inside = inline(text.slice(i + mark.length, close), depth + 1);
+      /** @type {Inline} */
+      const part = kind === "both" ? { kind: "strong", inside: [{ kind: "em", inside }] } : { kind, inside };
+      return [part, close + mark.length];
     }
   }
   return null;

@@ -172,9 +172,9 @@ export class SettingsPanel {
       "div",
       { class: "field slider" },
       el("label", { for: `set-${name}` }, label),
-      back,
-      number,
       range,
+      number,
+      back,
       el("p", { class: "about", id: `about-${name}` }, about),
     );
     draw();
