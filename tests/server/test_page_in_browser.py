@@ -37,8 +37,12 @@ ROOM = {
         "additionalProperties": False,
     },
 }
-RECORD = """window.sent = []; const plain = window.fetch;
-    window.fetch = (url, how) => { if (how?.body) window.sent.push(JSON.parse(how.body)); return plain(url, how); };"""
+RECORD = """const plain = window.fetch;
+    window.sent = [];
+    window.fetch = (url, how) => {
+        if (how?.body) window.sent.push(JSON.parse(how.body));
+        return plain(url, how);
+    };"""
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +217,9 @@ def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    assert page.one(".numbers").text.startswith("3 tokens") and "as long as allowed" in page.one(".numbers").text
+    assert (
+        page.one(".numbers").text.startswith("3 tokens") and "as long as allowed" in page.one(".numbers").text
+    )
     chips = page.texts(".chip")
     assert "System prompt" in chips and "Temperature 0.35" in chips
     page.press("Back to the server's settings")
@@ -315,7 +321,11 @@ def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.set(more={"choices": [DANGEROUS]}, system="<img src=x onerror='window.pwned = 7'>")
     shown = page.ask("<img src=x onerror='window.pwned = 8'>")
-    for part in ("<script>window.pwned = 1</script>", '<img src=x onerror="window.pwned = 2">', "<svg onload="):
+    for part in (
+        "<script>window.pwned = 1</script>",
+        '<img src=x onerror="window.pwned = 2">',
+        "<svg onload=",
+    ):
         assert part in shown
     for user in (".message.user .text", "#conversations .open"):
         assert page.texts(user)[0].startswith("<img src=x")
@@ -447,8 +457,19 @@ def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> No
         names.append(page.run(name))
         assert names[-1], page.run("return document.activeElement.outerHTML")
     wanted = ["Skip to the message box", "New conversation", "Search", "Settings", "Edit", "Earlier version"]
-    wanted += ["Edit the answer", "Another answer", "Message", "Send", "Temperature", "JSON schema", "Functions"]
-    places = [next((i for i, each in enumerate(names) if each.startswith(each_wanted)), -1) for each_wanted in wanted]
+    wanted += [
+        "Edit the answer",
+        "Another answer",
+        "Message",
+        "Send",
+        "Temperature",
+        "JSON schema",
+        "Functions",
+    ]
+    places = [
+        next((i for i, each in enumerate(names) if each.startswith(each_wanted)), -1)
+        for each_wanted in wanted
+    ]
     assert -1 not in places and places == sorted(places), names
 
 
@@ -457,7 +478,14 @@ def test_a_phone(page: Page, chat: Client) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         page.ready(chat.server.url)
-        wide = "| a | b | c |\n|--|--|--|\n| " + " | ".join(["x" * 30] * 3) + " |\n\n```\n" + "y" * 200 + "\n```\n\n" + "z" * 200
+        wide = (
+            "| a | b | c |\n|--|--|--|\n| "
+            + " | ".join(["x" * 30] * 3)
+            + " |\n\n```\n"
+            + "y" * 200
+            + "\n```\n\n"
+            + "z" * 200
+        )
         page.set(more={"choices": [wide]}, temperature="0.5")
         assert not page.all("#sidebar") and not page.all("#settings")
         page.send("hello " * 20)
@@ -474,7 +502,8 @@ def test_a_phone(page: Page, chat: Client) -> None:
         assert page.one("#settings").rect["width"] <= 360
         page.press("Close the settings")
         too_small = """return [...document.querySelectorAll("main button, main summary, main textarea")]
-            .filter(e => e.checkVisibility() && Math.min(e.offsetWidth, e.offsetHeight) < 24).map(e => e.outerHTML)"""
+            .filter(e => e.checkVisibility() && Math.min(e.offsetWidth, e.offsetHeight) < 24)
+            .map(e => e.outerHTML)"""
         assert page.run(too_small) == []
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -482,7 +511,8 @@ def test_a_phone(page: Page, chat: Client) -> None:
 
 def test_dark_and_light(page: Page, chat: Client) -> None:
     def brightness() -> float:
-        made = """const c = Object.assign(document.createElement("canvas"), {width: 1, height: 1}).getContext("2d");
+        made = """const canvas = Object.assign(document.createElement("canvas"), {width: 1, height: 1});
+            const c = canvas.getContext("2d");
             c.fillStyle = getComputedStyle(document.body).backgroundColor; c.fillRect(0, 0, 1, 1);
             return c.getImageData(0, 0, 1, 1).data[1]"""
         return float(page.run(made))
@@ -658,15 +688,41 @@ def call_part(index: int, id: str | None, name: str | None, arguments: str) -> d
 
 def test_tokens_that_are_parts_of_a_character(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
-    tokens = [{"text": text, "logprob": 0, "top": []} for text in ("a", r"bytes:\xe2\x82", r"bytes:\xac", "end")]
+    tokens = [
+        {"text": text, "logprob": 0, "top": []} for text in ("a", r"bytes:\xe2\x82", r"bytes:\xac", "end")
+    ]
     script = "return m.pieces(args[0], args[1]).map(piece => piece.text)"
     assert page.call("./tokens_view.js", script, tokens, 2) == ["a", "", "€"]
+
+
+def test_a_stream_that_breaks_is_no_answer(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    script = r"""
+        const plain = window.fetch, texts = [];
+        const error = "data: {\"error\": {\"message\": \"so\", \"code\": \"x\"}}\n\n";
+        for (const end of ["", "data: [DONE]\n\n", error]) {
+            window.fetch = async () => new Response("data: {\"a\": 1}\n\n" + end);
+            const found = [];
+            try {
+                for await (const event of new m.Api().stream("x", {}, null)) found.push(event);
+            } catch (error) {
+                found.push(`${error.constructor.name} ${m.inWords(error)}`);
+            }
+            texts.push(found);
+        }
+        window.fetch = plain;
+        return texts"""
+    broken, whole, failed = page.call("./api.js", script)
+    assert broken == [{"a": 1}, "ConnectionLost The connection broke before the answer was complete."]
+    assert whole == [{"a": 1}]
+    assert failed == [{"a": 1}, "ServerError The server refused: so"]
 
 
 def test_events_are_read_however_they_are_cut(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     script = r"""
-        const bytes = new TextEncoder().encode(": ping\n\ndata: {\"a\":\"€\"}\r\n\r\ndata:b\ndata: c\n\nevent: x\n\ndata: cut");
+        const text = ": ping\n\ndata: {\"a\":\"€\"}\r\n\r\ndata:b\ndata: c\n\nevent: x\n\ndata: cut";
+        const bytes = new TextEncoder().encode(text);
         const all = [];
         for (const size of [1, 2, 3, 7, 1000]) {
             const stream = new ReadableStream({ start(c) {

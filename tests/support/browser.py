@@ -125,8 +125,11 @@ class Page:
         """Opens the page as a browser has it that was never there."""
         self.driver.get(url + "/health")
         self.driver.execute_async_script(
-            """const done = arguments[0]; localStorage.clear(); sessionStorage.clear();
-            const gone = indexedDB.deleteDatabase("oxillama"); gone.onsuccess = gone.onerror = () => done();"""
+            """const done = arguments[0];
+            localStorage.clear();
+            sessionStorage.clear();
+            const gone = indexedDB.deleteDatabase("oxillama");
+            gone.onsuccess = gone.onerror = () => done();"""
         )
         self.driver.get(url + "/")
 
@@ -136,7 +139,8 @@ class Page:
         self.one(".status.ready")
 
     def reload(self) -> None:
-        """Loads the page again, and waits for the model."""
+        """Loads the page again when it has kept what it was about to, and waits for the model."""
+        self.call("./store.js", "await (await m.openStore()).all();")  # behind the writes that were begun
         self.driver.refresh()
         self.one(".status.ready")
 
@@ -177,7 +181,8 @@ class Page:
             self.run(
                 """const box = document.querySelector(`#settings-form [name=${arguments[0]}]`);
                 box.value = arguments[1];
-                for (const kind of ["input", "change"]) box.dispatchEvent(new Event(kind, {bubbles: true}));""",
+                for (const kind of ["input", "change"])
+                    box.dispatchEvent(new Event(kind, {bubbles: true}));""",
                 name,
                 text,
             )

@@ -23,6 +23,7 @@ export class Server extends EventTarget {
     /** @type {Record<string, any>} */
     this.defaults = {};
     this.timer = 0;
+    this.turn = 0;
     this.known = "";
   }
 
@@ -31,20 +32,34 @@ export class Server extends EventTarget {
     return this.models.find((each) => each.id === this.model);
   }
 
-  /** Asks the server for its models, and for the facts of the one in use. */
+  /**
+   * Asks the server for its models, and for the facts of the one in use. Of several models this one is loaded for
+   * the answer; what an earlier call learns meanwhile counts no more.
+   */
   async refresh() {
     clearTimeout(this.timer);
+    this.turn += 1;
+    const { turn } = this;
     try {
-      this.models = (await this.api.get("v1/models")).data;
-      if (!this.card) this.model = this.models[0]?.id ?? "";
-      const several = this.models.length > 1 ? `?model=${encodeURIComponent(this.model)}` : "";
-      const props = await this.api.get(`props${several}`);
+      await this.#askForModels();
+      if (turn !== this.turn) return;
+      if (!this.card?.meta && this.models.length > 1) this.#be("loading");
+      clearTimeout(this.timer);
+      const which = this.models.length > 1 ? `?model=${encodeURIComponent(this.model)}` : "";
+      const props = await this.api.get(`props${which}`);
+      if (!this.card?.meta) await this.#askForModels();
+      if (turn !== this.turn) return;
       this.chats = Boolean(props.chat_template);
       this.defaults = props.default_generation_settings.params;
       this.#be("ready");
     } catch (error) {
-      this.failed(error);
+      if (turn === this.turn) this.failed(error);
     }
+  }
+
+  async #askForModels() {
+    this.models = (await this.api.get("v1/models")).data;
+    if (!this.card) this.model = this.models[0]?.id ?? "";
   }
 
   /**

@@ -89,6 +89,7 @@ export class Store {
     if (!this.database) return;
     const transaction = this.database.transaction(["conversations", "summaries"], "readwrite");
     job(transaction.objectStore("conversations"), transaction.objectStore("summaries"));
+    transaction.commit();
     await new Promise((done, failed) => {
       transaction.oncomplete = done;
       transaction.onabort = transaction.onerror = () => failed(transaction.error);
