@@ -18,7 +18,7 @@ from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
-from tests.support.waiting import idle
+from tests.support.waiting import idle, stopped
 
 THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 SCHEMA = {
@@ -146,6 +146,17 @@ def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
     page.one("#stop").click()
     page.ended()
     assert page.one(".branch-count").text == "2/2"
+
+
+def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    with stopped(chat.hosted.ready()):
+        page.send("hello")
+        page.until(lambda: "The model reads: 1 s" in page.texts(".waiting"))
+        page.one("#stop").click()
+        assert page.ended() == ""
+    idle(chat.hosted.ready())
+    assert page.texts(".message.user .text") == ["hello"] and not page.all(".waiting")
 
 
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:

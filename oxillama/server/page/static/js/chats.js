@@ -7,6 +7,7 @@ import { usual } from "./settings.js";
 import { add, children, find, lineTo, newConversation, remove, shown, titleOf } from "./tree.js";
 
 const SAVE_MILLISECONDS = 1000;
+const WAIT_MILLISECONDS = 500;
 
 /**
  * What has changed.
@@ -149,9 +150,11 @@ export class Chats {
     this.changed();
     const answer = new Answer(message);
     let saved = performance.now();
+    const waiting = setInterval(() => this.listener.grew(message), WAIT_MILLISECONDS);
     try {
       for await (const event of this.api.stream(path, body, controller.signal)) {
         answer.take(event);
+        if (answer.first) clearInterval(waiting);
         this.listener.grew(message);
         if (performance.now() - saved > SAVE_MILLISECONDS) {
           saved = performance.now();
@@ -165,6 +168,7 @@ export class Chats {
         this.server.failed(error);
       }
     }
+    clearInterval(waiting);
     message.finish ??= "stopped";
     this.running.delete(conversation.id);
     conversation.updated = Date.now();

@@ -39,7 +39,7 @@ export class MessageView {
     this.place = place;
     this.actions = actions;
     this.tokens = false;
-    this.name = el("h3", { class: "who" }, this.#who());
+    this.name = el("h2", { class: "who" }, this.#who());
     this.reasoning = el("details", { class: "reasoning" });
     this.text = el("div", { class: "text" });
     this.calls = el("div", { class: "calls" });
@@ -100,10 +100,17 @@ export class MessageView {
     const markdown = role === "assistant" && !this.place.plain && !waits;
     if (this.text.firstChild?.className === "tokens" || waits || !markdown) this.text.replaceChildren();
     this.text.className = markdown ? "text markdown" : "text verbatim";
-    if (waits) this.text.append(el("span", { class: "waiting", role: "img", "aria-label": "Waiting for the first token" }));
+    if (waits) this.text.append(this.#waiting());
     else if (markdown) drawMarkdown(this.text, content);
     else this.text.append(content);
     this.text.hidden = !waits && !content;
+  }
+
+  /** What stands there until the first token comes. */
+  #waiting() {
+    const seconds = Math.floor((Date.now() - this.message.created) / 1000);
+    const label = seconds < 1 ? "" : `The model reads: ${seconds} s`;
+    return el("span", { class: "waiting" }, el("span", { class: "pulse", role: "img", "aria-label": "Waiting for the first token" }), label);
   }
 
   #drawCalls() {
@@ -115,7 +122,7 @@ export class MessageView {
       return el(
         "section",
         { class: "call", "aria-label": `Call ${i + 1}: ${call.name}` },
-        el("h4", {}, icon("tool"), el("code", {}, call.name)),
+        el("h3", {}, icon("tool"), el("code", {}, call.name)),
         codeView("json", pretty(call.arguments)),
         open && area,
       );
