@@ -33,7 +33,8 @@ class Usage:
     Attributes
     ----------
     prompt_tokens : of the prompt.
-    cached_tokens : those of the prompt that were not run, because the prefix cache had their keys and values.
+    cached_tokens : those of the prompt that were not run, because the prefix cache or the session had their
+        keys and values.
     generated_tokens : sampled, an ending token included.
     """
 

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oxillama.config.server import LOOPBACK, ServerConfig
 from oxillama.server.errors import ApiError, ClientGone, api_error
+from oxillama.server.interface import ErrorBody
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +58,18 @@ class Gate:
     Parameters
     ----------
     open_paths : that need no key.
+    error_body : the shape of errors on a path.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, open_paths: Iterable[str]) -> None:
-        self.app, self.config, self.open_paths = app, config, frozenset(open_paths)
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        open_paths: Iterable[str],
+        error_body: Callable[[str], ErrorBody],
+    ) -> None:
+        self.app, self.config, self.error_body = app, config, error_body
+        self.open_paths = frozenset(open_paths)
         self.keys = Keys(config.api_keys)
         names = (*LOOPBACK, *config.allowed_hosts)
         self.hosts = None if "*" in names or not config.is_local else frozenset(names)
@@ -90,7 +99,8 @@ class Gate:
             if found.status == 500:
                 log.exception("%s failed", request_id)
             if status == 0:
-                await JSONResponse(found.body(), found.status, found.headers)(scope, receive, sending)
+                body = self.error_body(scope["path"])(found)
+                await JSONResponse(body, found.status, found.headers)(scope, receive, sending)
         finally:
             client = (scope.get("client") or ("-",))[0]
             seconds = time.perf_counter() - began

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import InferenceEngine, LoadError, demo
+from oxillama.server.hosting import Hosted
 from tests.support.browser import Page, chromium
 from tests.support.command_line import ENVIRONMENT, command
-from tests.support.server import Client, serving
+from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
 from tests.support.waiting import idle, stopped
@@ -602,12 +604,49 @@ def test_a_key(page: Page, chat: Client) -> None:
 
 
 def test_a_model_that_is_loading(page: Page) -> None:
-    with serving(None) as client:
+    may_load = threading.Event()
+
+    def load() -> InferenceEngine:
+        assert may_load.wait(60)
+        return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+
+    with serving_models(Hosted("story", load=load)) as client:
         page.open(client.server.url)
         page.one(".status.loading")
         assert "is being loaded" in page.one(".welcome").text
-        client.hosted.engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+        may_load.set()
         page.one(".status.ready")
+
+
+def test_the_models_of_a_server(page: Page, folder: Path) -> None:
+    model = write_tiny_model(folder / "second.gguf")
+
+    def load() -> InferenceEngine:
+        return InferenceEngine.from_gguf(model, num_threads=1)
+
+    def broken() -> InferenceEngine:
+        raise LoadError("the file is cut")
+
+    first = Hosted("story", InferenceEngine.from_gguf(demo.STORY, num_threads=1))
+    with serving_models(first, Hosted("tiny", load=load), Hosted("broken", load=broken)) as client:
+        page.ready(client.server.url)
+        choice = page.one("#model-select")
+        assert choice.text.split() == ["story", "tiny", "broken"]
+        page.set(max_tokens="3")
+        page.ask("Once upon a time")
+        choice.send_keys("tiny")
+        page.until(lambda: "llama · context 4,096" in page.texts("#model-facts")[0])
+        page.press("New conversation")
+        assert page.one("#prompt").get_attribute("placeholder") == "Write a message"
+        page.set(more={"choices": ["hello"]})
+        page.ask("hi")
+        assert page.texts(".message.assistant .who") == ["tiny"]
+        page.reload()
+        assert page.one("#model-select").get_property("value") == "tiny"
+        page.one("#model-select").send_keys("broken")
+        page.one(".status.failed")
+        page.press("New conversation")
+        assert "the file is cut" in page.one(".welcome").text
 
 
 def test_a_model_without_a_chat_template(page: Page, story: Client) -> None:

@@ -109,10 +109,3 @@ async def page(request: Request) -> Response:
     if file.tag in known:
         return Response(status_code=304, headers=headers)
     return Response(file.data, headers={**headers, "Content-Type": file.content_type})
-
-
-ROUTES = (
-    ("GET", "/", page),
-    ("GET", "/page/{version}/{file:path}", page),
-)
-"""Method, path and endpoint."""

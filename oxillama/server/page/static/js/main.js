@@ -124,6 +124,7 @@ const STATES = {
   loading: "the model is being loaded",
   locked: "an API key is needed",
   gone: "the server does not answer",
+  failed: "the model cannot be used",
 };
 
 /** Draws what is known of the server. */

@@ -1,10 +1,10 @@
 /** What is known of the server: its models, whether it is there, and what it asks for. */
 
-import { ConnectionLost, ServerError } from "./api.js";
+import { ConnectionLost, ServerError, inWords } from "./api.js";
 
 const AGAIN = { loading: 1000, gone: 3000 };
 
-/** @typedef {"connecting" | "ready" | "loading" | "locked" | "gone"} State */
+/** @typedef {"connecting" | "ready" | "loading" | "locked" | "gone" | "failed"} State */
 
 /**
  * Tells "change" when a fact changes.
@@ -24,6 +24,7 @@ export class Server extends EventTarget {
     this.defaults = {};
     this.timer = 0;
     this.turn = 0;
+    this.reason = "";
     this.known = "";
   }
 
@@ -33,8 +34,8 @@ export class Server extends EventTarget {
   }
 
   /**
-   * Asks the server for its models, and for the facts of the one in use. Of several models this one is loaded for
-   * the answer; what an earlier call learns meanwhile counts no more.
+   * Asks the server for its models, and for the facts of the one in use, which is loaded for that. What an earlier
+   * call learns meanwhile counts no more.
    */
   async refresh() {
     clearTimeout(this.timer);
@@ -43,7 +44,7 @@ export class Server extends EventTarget {
     try {
       await this.#askForModels();
       if (turn !== this.turn) return;
-      if (!this.card?.meta && this.models.length > 1) this.#be("loading");
+      if (!this.card?.meta) this.#be("loading");
       clearTimeout(this.timer);
       const which = this.models.length > 1 ? `?model=${encodeURIComponent(this.model)}` : "";
       const props = await this.api.get(`props${which}`);
@@ -68,6 +69,7 @@ export class Server extends EventTarget {
    */
   async use(model) {
     this.model = model;
+    this.#be("connecting");
     await this.refresh();
   }
 
@@ -78,15 +80,18 @@ export class Server extends EventTarget {
   failed(error) {
     if (error instanceof ServerError && error.status === 401) this.#be("locked");
     else if (error instanceof ServerError && error.code === "loading") this.#be("loading");
-    else if (error instanceof ConnectionLost || (error instanceof ServerError && error.status >= 500)) this.#be("gone");
-    else if (error instanceof ServerError && this.state === "connecting") this.#be("gone");
+    else if (error instanceof ConnectionLost || (error instanceof ServerError && error.code === "shutting_down")) this.#be("gone");
+    else if (this.state !== "ready") {
+      this.reason = inWords(error);
+      this.#be("failed");
+    }
   }
 
   /** @param {State} state */
   #be(state) {
     clearTimeout(this.timer);
     if (state === "loading" || state === "gone") this.timer = setTimeout(() => this.refresh(), AGAIN[state]);
-    const facts = JSON.stringify([state, this.model, this.chats, this.defaults, this.models]);
+    const facts = JSON.stringify([state, this.reason, this.model, this.chats, this.defaults, this.models]);
     this.state = state;
     if (facts === this.known) return;
     this.known = facts;

@@ -115,6 +115,7 @@ export function welcome(server, use) {
     connecting: ["Connecting…", ""],
     loading: ["The model is being loaded", "The page is ready as soon as the model is."],
     gone: ["The server does not answer", "The page looks for it every few seconds. Conversations are kept in this browser."],
+    failed: ["The model cannot be used", server.reason],
     locked: ["The server asks for an API key", ""],
     ready: server.chats
       ? ["What shall we talk about?", "The model runs on this server alone. Conversations stay in this browser."]
