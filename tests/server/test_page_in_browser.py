@@ -277,6 +277,7 @@ def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
             "content": "it is <open>",
         }
         assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
+        assert not page.all(".call textarea")
         page.reload()
         assert page.one(".call").text.count("room") and not page.all(".call textarea")
 
@@ -406,7 +407,22 @@ def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Clie
 def test_markdown_takes_time_in_proportion(page: Page, chat: Client) -> None:
     """Texts that make backtracking parsers hang."""
     page.ready(chat.server.url)
-    for piece in ("*a", "**", "[", "[a](", "`", "``a`", "> ", "- ", "| ", "_a ", "<", "\\", "~~a"):
+    for piece in (
+        "*a",
+        "**",
+        "[",
+        "[a](",
+        "`",
+        "``a`",
+        "> ",
+        "- ",
+        "| ",
+        "_a ",
+        "<",
+        "\\",
+        "~~a",
+        "- a\n\n\n",
+    ):
         assert drawn(page, [piece * (20000 // len(piece))]) is not None
 
 
@@ -664,6 +680,27 @@ def test_a_model_without_a_chat_template(page: Page, story: Client) -> None:
     page.press("Probabilities of the tokens", ".message:last-child")
     assert "".join(page.texts(".message:last-child .token")) == second
     assert not page.all("[name=tools]")
+
+
+def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one"]})
+    page.ask("hello")
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    try:
+        page.driver.get(chat.server.url + "/")
+        page.one(".status.ready")
+        page.press("hello", "#conversations")
+        page.until(lambda: page.answers == ["one"])
+        page.set(more={"choices": ["two"]})
+        page.ask("again")
+    finally:
+        page.driver.close()
+        page.driver.switch_to.window(first)
+    page.until(lambda: page.answers == ["one", "two"])
+    page.ask("and here")
+    assert page.answers == ["one", "two", "two"]
 
 
 def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:

@@ -34,8 +34,9 @@ const chats = new Chats(store, api, server, {
   changed: draw,
   grew: (message) => thread.update(message),
   ended: (message) => {
+    const calls = (message.calls ?? []).map((call) => `The model calls ${call.name}.`).join(" ");
     const tokens = message.stats?.tokens ?? 0;
-    announce(message.error ?? `The answer has ended: ${tokens} tokens. ${message.content.slice(0, 1000)}`);
+    announce(message.error ?? `The answer has ended: ${tokens} tokens. ${calls} ${message.content.slice(0, 1000)}`);
   },
   kept: drawList,
   unkept: (text) => toast(text, "fault"),

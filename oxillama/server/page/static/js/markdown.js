@@ -140,9 +140,14 @@ function list(/** @type {string[]} */ lines, /** @type {number} */ at, /** @type
       const line = lines[end];
       const space = line.search(/\S|$/);
       if (!line.trim()) {
-        const next = lines.slice(end).find((each) => each.trim());
-        if (next === undefined || next.search(/\S/) < indent) break;
+        let next = end;
+        while (next < lines.length && !lines[next].trim()) next += 1;
+        if (next === lines.length || lines[next].search(/\S/) < indent) break;
         blank = true;
+        while (end < next - 1) {
+          inner.push("");
+          end += 1;
+        }
         inner.push("");
       } else if (space >= indent) inner.push(line.slice(indent));
       else if (ITEM.test(line) || blank || interrupts(line, depth)) break;

@@ -115,8 +115,9 @@ export class MessageView {
 
   #drawCalls() {
     const { calls } = this.message;
-    if (!calls?.length || this.calls.querySelector("form")) return;
+    if (!calls?.length) return;
     const open = this.place.last && !this.place.running && this.message.finish === "tool_calls";
+    if (open && this.calls.querySelector("form")) return; // what the user has typed stays
     const cards = calls.map((call, i) => {
       const area = el("textarea", { rows: 2, class: "mono", name: "result", placeholder: "What the function returns", "aria-label": `Result of ${call.name}` });
       return el(
