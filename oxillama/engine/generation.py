@@ -149,6 +149,12 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
         return self._text_request.sampler.seed
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text; None if it ended otherwise, or its end was not read."""
+        ended = self.finish_reason in ("stop", "tool_calls")
+        return self._text_request.stop_string if ended else None
+
+    @property
     def usage(self) -> Usage:
         """Tokens so far."""
         return Usage(len(self.prompt_tokens), self._request.n_cached, len(self.tokens))

@@ -293,6 +293,11 @@ class TextRequest(Request):
         return self.options.request_id or super().name
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that was found."""
+        return self._stop.found
+
+    @property
     def limit(self) -> str | None:
         """ "length" if no token more may be generated."""
         return "length" if self.n_left <= 0 else None

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
+from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
 from oxillama.server.interface import ErrorBody, error_body_of
@@ -27,7 +28,7 @@ from oxillama.server.page.files import the_page
 from oxillama.server.page.routes import PAGE
 from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, OLLAMA, PAGE)
+INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA, PAGE)
 
 OPEN_PATHS = ("/health", "/v1/health")
 """Paths that need no key, for those who watch over the process; those of the page need none, either."""
@@ -71,7 +72,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", "request-id"],
         )
         middleware.insert(0, cors)
     app = Starlette(

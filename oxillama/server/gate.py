@@ -86,7 +86,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                sent = MutableHeaders(scope=message)
+                sent["x-request-id"] = sent["request-id"] = request_id  # OpenAI's name and Anthropic's
             await send(message)
 
         try:

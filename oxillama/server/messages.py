@@ -14,6 +14,7 @@ from oxillama.server.errors import ApiError, invalid
 from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
 from oxillama.toolcalls.conversation import call_id, for_template
 from oxillama.toolcalls.definitions import definitions
+from oxillama.toolcalls.formats import grammar_of_template
 
 ROLES = {"developer": "system"}
 """Roles of OpenAI's that templates do not know, and what stands for them."""
@@ -57,6 +58,7 @@ class Conversation:
     tools : definitions as OpenAI has them.
     variables : of the template.
     opens_answer : whether the prompt ends with the beginning of an answer.
+    answer : what the answer has already; the model goes on from there.
     name : the field of the body that the messages stand in.
     """
 
@@ -64,18 +66,24 @@ class Conversation:
     tools: list[dict[str, Any]] = field(default_factory=list)
     variables: dict[str, Any] = field(default_factory=dict)
     opens_answer: bool = True
+    answer: str = ""
     name: str = "messages"
 
 
 def conversation_of(body: ChatBody | TemplateBody) -> Conversation:
     """The conversation of a body in OpenAI's form. Raises ApiError if a variable has a field of its own."""
-    for name in RESERVED:
-        if name in body.chat_template_kwargs:
-            raise invalid("chat_template_kwargs", "variables without fields of their own", name)
-    variables = dict(body.chat_template_kwargs)
+    variables = checked_variables(body.chat_template_kwargs)
     if body.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", body.reasoning_effort)
     return Conversation(body.messages, body.tools, variables, body.add_generation_prompt)
+
+
+def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables that a body gives the template. Raises ApiError if one has a field of its own."""
+    for name in RESERVED:
+        if name in variables:
+            raise invalid("chat_template_kwargs", "variables without fields of their own", name)
+    return dict(variables)
 
 
 def template_of(engine: InferenceEngine, has_tools: bool) -> ChatTemplate:
@@ -109,13 +117,22 @@ def template_arguments(engine: InferenceEngine, talk: Conversation) -> dict[str,
 
 
 def prompt_text(engine: InferenceEngine, talk: Conversation) -> str:
-    """The prompt of a chat, as text. Raises as `template_arguments`."""
-    return engine.tokenizer.apply_chat_template(**template_arguments(engine, talk))
+    """The prompt of a chat, as text.
+
+    Raises as `template_arguments`, and ApiError where an answer has begun and the template opens reasoning.
+    """
+    text = engine.tokenizer.apply_chat_template(**template_arguments(engine, talk))
+    if talk.answer:
+        source = template_of(engine, bool(talk.tools)).source
+        if grammar_of_template(source).begins_in_reasoning(text):
+            wanted = "a last message that is the user's, for the template opens reasoning before an answer"
+            raise invalid(talk.name, wanted, "one of the assistant's")
+    return text + talk.answer
 
 
 def prompt_tokens(engine: InferenceEngine, talk: Conversation) -> list[int]:
-    """The prompt of a chat, as token ids. Raises as `template_arguments`."""
-    return engine.tokenizer.encode_chat(**template_arguments(engine, talk))
+    """The prompt of a chat, as token ids. Raises as `prompt_text`."""
+    return engine.tokenizer.encode_rendered(prompt_text(engine, talk))
 
 
 class Deltas:

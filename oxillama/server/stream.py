@@ -30,6 +30,11 @@ def data_line(value: Any) -> str:
     return f"data: {as_json(value)}\n\n"
 
 
+def named_event(name: str, value: Any) -> str:
+    """An event with a name."""
+    return f"event: {name}\ndata: {as_json(value)}\n\n"
+
+
 def error_lines(error: ApiError) -> str:
     """An error in the middle of a stream, as OpenAI sends it."""
     return data_line(error.body())
@@ -47,6 +52,7 @@ class EventStream:
     ping_seconds : seconds without an event after which a comment is sent; None for no comments.
     failed : the last text of a stream that ends with an error.
     content_type : of the answer.
+    ping : what is sent while nothing else is.
     """
 
     def __init__(
@@ -55,9 +61,10 @@ class EventStream:
         ping_seconds: float | None,
         failed: Callable[[ApiError], str] = error_lines,
         content_type: str = "text/event-stream; charset=utf-8",
+        ping: bytes = PING,
     ) -> None:
         self.lines, self.ping_seconds, self.failed = lines, ping_seconds, failed
-        self.content_type = content_type
+        self.content_type, self.ping = content_type, ping
         self._is_quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +117,7 @@ class EventStream:
         self._is_quiet = at_once
         while True:
             if self._is_quiet:
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
+                await send({"type": "http.response.body", "body": self.ping, "more_body": True})
             self._is_quiet = True
             await asyncio.sleep(seconds)
 

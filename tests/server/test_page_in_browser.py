@@ -404,26 +404,18 @@ def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Clie
     assert drawn(page, [*parts, text]) == drawn(page, [text])
 
 
+HARD = [
+    *("*a", "**", "***a", "_a ", "~~a", "`", "``a`", "[", "[a](", "![", "<", "<a", "\\", "http://a "),
+    *("> ", ">", "- ", "-", "- a\n\n", "1. a\n", "| ", "|", "|a|b\n|-|-\n"),
+]
+
+
 def test_markdown_takes_time_in_proportion(page: Page, chat: Client) -> None:
     """Texts that make backtracking parsers hang."""
     page.ready(chat.server.url)
-    for piece in (
-        "*a",
-        "**",
-        "[",
-        "[a](",
-        "`",
-        "``a`",
-        "> ",
-        "- ",
-        "| ",
-        "_a ",
-        "<",
-        "\\",
-        "~~a",
-        "- a\n\n\n",
-    ):
+    for piece in HARD:
         assert drawn(page, [piece * (20000 // len(piece))]) is not None
+    assert drawn(page, ["- a" + "\n" * 20000 + "  b"]) == "<ul><li><p>a</p><p>b</p></li></ul>"
 
 
 def drawn(page: Page, sources: list[str]) -> str:

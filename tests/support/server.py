@@ -47,6 +47,17 @@ class Answer:
         data = [block.removeprefix("data: ") for block in blocks]
         return [text if text == "[DONE]" else json.loads(text) for text in data]
 
+    @property
+    def named_events(self) -> list[Any]:
+        """The data of the events of a stream, each of which has the name that its data has as its type."""
+        found = []
+        for block in self.text.split("\n\n"):
+            if block and not block.startswith(":"):
+                name, data = block.split("\n")
+                found.append(json.loads(data.removeprefix("data: ")))
+                assert name == f"event: {found[-1]['type']}"
+        return found
+
 
 @dataclass
 class Client:

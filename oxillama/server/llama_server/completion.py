@@ -151,7 +151,7 @@ def last_part(
 ) -> dict[str, Any]:
     """What is known when a text has ended."""
     prompt = engine.tokenizer.decode(generation.prompt_tokens, skip_special=False)
-    kind, word = stop_type(engine, generation, plan.options)
+    kind, word = stop_type(generation)
     found = {
         "index": index,
         "content": "",
@@ -175,14 +175,11 @@ def last_part(
     return found
 
 
-def stop_type(engine: InferenceEngine, generation: Generation, options: GenerationOptions) -> tuple[str, str]:
+def stop_type(generation: Generation) -> tuple[str, str]:
     """Why a text has ended, in llama-server's words, and the stop string, if it was one."""
     if generation.finish_reason != "stop":
         return {"length": "limit"}.get(generation.finish_reason or "", generation.finish_reason or ""), ""
-    if generation.tokens and engine.tokenizer.is_eos(generation.tokens[-1]):
-        return "eos", ""
-    behind = engine.tokenizer.decode(generation.tokens, continuing=True)[len(generation.text) :]
-    return "word", next((word for word in options.stop or () if behind.startswith(word)), "")
+    return ("eos", "") if generation.stop_string is None else ("word", generation.stop_string)
 
 
 def timings(generation: Generation) -> dict[str, float]:
