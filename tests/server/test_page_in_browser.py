@@ -164,10 +164,26 @@ def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     page.send("go on")
-    page.until(lambda: page.answers and len(page.answers[0]) > 100)
+    stored = "const [c] = await (await m.openStore()).all(); return c ? c.messages.map((m) => m.content) : []"
+    kept = page.until(lambda: [t for t in page.call("./store.js", stored)[1:] if len(t) > 100])
     page.reload()
     idle(chat.hosted.ready())
     page.until(lambda: page.texts(".message.user .text") == ["go on"] and not page.is_writing)
+    answer = page.call("./store.js", stored)[1]
+    assert answer.startswith(kept[0]) and page.one(".numbers").text.endswith("stopped")
+
+
+def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one"]})
+    page.ask("hello")
+    page.press("New conversation")
+    page.call(
+        "./store.js", "const s = await m.openStore(), [c] = await s.all(); c.version = 9; await s.save(c)"
+    )
+    page.press("hello", "#conversations")
+    page.until(lambda: "conversation.version: expected 1, got 9" in "".join(page.texts(".toast")))
+    assert page.answers == [] and page.texts("#conversations .open") == ["hello"]
 
 
 def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
@@ -729,7 +745,7 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
         path = folder / "wrong.json"
         path.write_text(json.dumps(wrong), encoding="utf-8")
         load.send_keys(str(path))
-        page.until(lambda message=message: message in page.texts(".toast")[-1], message)  # type: ignore[misc]
+        page.until(lambda message=message: message in "".join(page.texts(".toast")), message)  # type: ignore[misc]
     assert page.texts("#conversations .open") == ["hello", "hello"]
 
 

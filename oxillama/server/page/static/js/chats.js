@@ -16,7 +16,7 @@ const WAIT_MILLISECONDS = 500;
  * @property {(message: import("./tree.js").Message) => void} grew
  * @property {(message: import("./tree.js").Message) => void} ended
  * @property {() => void} kept the list of conversations.
- * @property {(text: string) => void} unkept something was not kept.
+ * @property {(text: string) => void} failed something could not be kept or read.
  */
 
 /** The conversation that is open, and the answers that run, one for each conversation at most. */
@@ -53,12 +53,25 @@ export class Chats {
    * @param {string} id
    */
   async show(id) {
-    const found = this.running.get(id)?.conversation ?? (await this.store.load(id));
+    const found = this.running.get(id)?.conversation ?? (await this.#load(id));
     if (!found) return false;
     for (const message of found.messages) if (!this.running.has(id) && message.finish === null) message.finish = "stopped";
     this.open = found;
     this.listener.changed();
     return true;
+  }
+
+  /**
+   * A conversation that the browser keeps; undefined if there is none, or if it cannot be read.
+   * @param {string} id
+   */
+  async #load(id) {
+    try {
+      return await this.store.load(id);
+    } catch (error) {
+      this.listener.failed(`The conversation cannot be read: ${inWords(error)}`);
+      return undefined;
+    }
   }
 
   /**
@@ -198,7 +211,7 @@ export class Chats {
     try {
       await this.store.save(conversation);
     } catch (error) {
-      this.listener.unkept(`The browser could not keep the conversation: ${inWords(error)}`);
+      this.listener.failed(`The browser could not keep the conversation: ${inWords(error)}`);
     }
     this.listener.kept();
   }
@@ -208,7 +221,7 @@ export class Chats {
    * @param {string} title
    */
   async rename(id, title) {
-    const found = id === this.open.id ? this.open : (this.running.get(id)?.conversation ?? (await this.store.load(id)));
+    const found = id === this.open.id ? this.open : (this.running.get(id)?.conversation ?? (await this.#load(id)));
     if (!found) return;
     found.title = title;
     found.named = true;

@@ -39,7 +39,7 @@ const chats = new Chats(store, api, server, {
     announce(message.error ?? `The answer has ended: ${tokens} tokens. ${calls} ${message.content.slice(0, 1000)}`);
   },
   kept: drawList,
-  unkept: (text) => toast(text, "fault"),
+  failed: (text) => toast(text, "fault"),
 });
 
 const thread = new Thread({

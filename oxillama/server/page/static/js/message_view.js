@@ -39,6 +39,7 @@ export class MessageView {
     this.place = place;
     this.actions = actions;
     this.tokens = false;
+    this.drawn = "";
     this.name = el("h2", { class: "who" }, this.#who());
     this.reasoning = el("details", { class: "reasoning" });
     this.text = el("div", { class: "text" });
@@ -64,9 +65,26 @@ export class MessageView {
     return role === "assistant" && model ? model : NAMES[role];
   }
 
+  /**
+   * Draws the message at its place, unless it stands there already.
+   * @param {Place} place
+   */
+  show(place) {
+    this.place = place;
+    if (this.#facts() !== this.drawn) this.draw();
+  }
+
+  /** What a drawing depends on, but for the text of an answer that is being written. */
+  #facts() {
+    const { message, place } = this;
+    const versions = place.versions.map((each) => each.id);
+    return JSON.stringify([place.running, place.last, versions, message.finish, message.error, message.content.length]);
+  }
+
   /** Draws what has changed since the last time. */
   draw() {
     const { message, place } = this;
+    this.drawn = this.#facts();
     this.element.classList.toggle("running", place.running);
     this.element.setAttribute("aria-busy", String(place.running));
     this.#drawReasoning();

@@ -48,8 +48,7 @@ export class Thread {
       };
       const known = this.views.get(message.id);
       if (known && known.message === message && known.place.plain === plain) {
-        known.place = place;
-        known.draw();
+        known.show(place);
         views.set(message.id, known);
       } else views.set(message.id, new MessageView(message, place, this.actions));
     });
