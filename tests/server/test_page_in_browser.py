@@ -150,6 +150,13 @@ def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
     assert page.one(".branch-count").text == "2/2"
 
 
+def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"regex": "(zq)?", "logit_bias": {"122": -100}})
+    assert page.ask("hello") == "The model wrote nothing."
+    assert not page.all(".message.assistant [aria-label=Copy]")
+
+
 def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
     page.ready(chat.server.url)
     with stopped(chat.hosted.ready()):

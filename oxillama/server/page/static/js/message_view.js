@@ -107,21 +107,24 @@ export class MessageView {
   }
 
   #drawText() {
-    const { role, content, tokens, calls, reasoning } = this.message;
+    const { role, content, tokens, calls, reasoning, finish } = this.message;
     if (this.tokens && tokens) {
       this.text.className = "text";
       const isWhole = !calls?.length && !reasoning; // otherwise tokens stand for more than the text
       this.text.replaceChildren(tokensView(tokens, isWhole ? content.length : Infinity));
       return;
     }
-    const waits = this.place.running && !content && !reasoning && !calls?.length;
-    const markdown = role === "assistant" && !this.place.plain && !waits;
+    const isEmpty = !content && !reasoning && !calls?.length;
+    const waits = this.place.running && isEmpty;
+    const nothing = role === "assistant" && isEmpty && (finish === "stop" || finish === "length");
+    const markdown = role === "assistant" && !this.place.plain && !waits && !nothing;
     if (this.text.firstChild?.className === "tokens" || waits || !markdown) this.text.replaceChildren();
     this.text.className = markdown ? "text markdown" : "text verbatim";
     if (waits) this.text.append(this.#waiting());
+    else if (nothing) this.text.append(el("em", { class: "nothing" }, "The model wrote nothing."));
     else if (markdown) drawMarkdown(this.text, content);
     else this.text.append(content);
-    this.text.hidden = !waits && !content;
+    this.text.hidden = !waits && !nothing && !content;
   }
 
   /** What stands there until the first token comes. */
