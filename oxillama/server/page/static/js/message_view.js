@@ -42,7 +42,7 @@ export class MessageView {
     this.drawn = "";
     this.name = el("h2", { class: "who" }, this.#who());
     this.reasoning = el("details", { class: "reasoning" });
-    this.text = el("div", { class: "text" });
+    this.text = el("div", { class: "text", dir: "auto" });
     this.calls = el("div", { class: "calls" });
     this.fault = el("div", { class: "fault-box" });
     this.foot = el("div", { class: "foot" });
@@ -247,7 +247,7 @@ export class MessageView {
   edit() {
     const { message, place } = this;
     const sends = message.role !== "assistant";
-    const area = el("textarea", { "aria-label": "Changed text", rows: Math.min(12, message.content.split("\n").length + 1) });
+    const area = el("textarea", { "aria-label": "Changed text", dir: "auto", rows: Math.min(12, message.content.split("\n").length + 1) });
     area.value = message.content;
     const done = () => {
       form.remove();
