@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 import threading
 import weakref
 from typing import Any
@@ -236,3 +237,33 @@ def test_models_that_cannot_be_served_together(names: str, options: dict[str, An
     found = [Hosted(name, load=Loader(), n_bytes=10) for name in names]
     with pytest.raises(ConfigError, match=message):
         Models(found, ServerConfig(**options))
+
+
+def test_many_clients_of_models_that_do_not_fit_together() -> None:
+    loaders = {"a": Loader(), "b": Loader(demo.STORY), "c": Loader()}
+    with serving_models(*hosted(loaders), models_max=1) as client:
+        expected = {}
+        for name, loader in loaders.items():
+            with InferenceEngine.from_gguf(loader.path, num_threads=1) as alone:
+                expected[name] = alone.generate(BODY["prompt"], temperature=0, max_tokens=8)
+        found: list[tuple[str, str]] = []
+
+        def run(seed: int) -> None:
+            draw = random.Random(seed)
+            for _ in range(6):
+                name = draw.choice("abc")
+                connection = send(client, name)
+                if draw.random() < 0.3:
+                    connection.close()  # gone
+                else:
+                    found.append((name, text_of(answer_of(connection))))
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        assert len(found) > 20 and all(text == expected[name] for name, text in found)
+        until(lambda: not any(each.n_running or each.waiting or each.loading for each in client.models))
+        assert sum(each.engine is not None for each in client.models) <= 1
