@@ -34,6 +34,7 @@ class ServerConfig:
     max_body_bytes : most bytes in a request.
     stored_response_bytes : memory for responses that clients may go on from by their ids; 0 keeps none.
     ping_seconds : seconds without text after which a stream sends a comment, as a sign of life.
+    page : whether / is a page to talk to the model.
     shutdown_seconds : how long requests may go on when the server is stopped.
     ssl_certfile, ssl_keyfile : PEM files for HTTPS; None for HTTP.
 
@@ -57,6 +58,7 @@ class ServerConfig:
     max_body_bytes: int = 16 << 20
     stored_response_bytes: int = 64 << 20
     ping_seconds: float = 10.0
+    page: bool = True
     shutdown_seconds: float = 10.0
     ssl_certfile: str | os.PathLike[str] | None = None
     ssl_keyfile: str | os.PathLike[str] | None = None
@@ -83,6 +85,7 @@ class ServerConfig:
         self._set("max_body_bytes", checks.integer("max_body_bytes", self.max_body_bytes, 1))
         n_bytes = checks.integer("stored_response_bytes", self.stored_response_bytes, 0)
         self._set("stored_response_bytes", n_bytes)
+        self._set("page", checks.boolean("page", self.page))
         for name in ("ping_seconds", "shutdown_seconds"):
             self._set(name, checks.number(name, getattr(self, name), checks.ABOVE_ZERO, 86400))
         for name in ("slot_save_path", "ssl_certfile", "ssl_keyfile"):
