@@ -580,6 +580,15 @@ def test_what_is_refused(caller: Client, body: dict[str, Any], param: str, strea
     assert answer.error["param"] == param and answer.error["message"].startswith(param), answer.error
 
 
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e400", "[" * 300 + "]" * 300])
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_what_an_answer_cannot_repeat(client: Client, value: str, stream: str) -> None:
+    body = f'{{"input": "a", "max_output_tokens": 1, "stream": {stream}, "metadata": {{"a": {value}}}}}'
+    answer = client.ask(PATH, body.encode())
+    assert answer.status == (200 if "[" in value else 400), answer.text
+    assert "[" in value or answer.error["param"] == "body"
+
+
 def test_an_error_in_the_middle_of_a_stream(model: Path) -> None:
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine) as client:

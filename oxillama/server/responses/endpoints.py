@@ -22,7 +22,7 @@ from oxillama.server.responses.items import Items, Sent, new_id
 from oxillama.server.responses.store import ResponseStore
 from oxillama.server.running import connected, deltas, in_thread, start
 from oxillama.server.state import Served, chosen
-from oxillama.server.stream import EventStream, named_event
+from oxillama.server.stream import EventStream, as_json, named_event
 from oxillama.server.thinking import effort_variables
 
 
@@ -105,7 +105,7 @@ async def responses(request: Request) -> Response | EventStream:
             found: list[dict[str, Any]] = chat_logprobs(engine.tokenizer, sampled)["content"]
             return found
 
-    items = Items(head_of(here, store, plan), plan.n_calls, logprobs)
+    items = Items(sendable(head_of(here, store, plan)), plan.n_calls, logprobs)
     if body.stream:
         return EventStream(lines(engine, items, store, plan), here.config.ping_seconds, items.failed)
     return await connected(request, whole(engine, items, store, plan))
@@ -141,6 +141,16 @@ def head_of(here: Served, store: ResponseStore, plan: Plan) -> dict[str, Any]:
         "truncation": "disabled",
         "usage": None,
     }
+
+
+def sendable(head: dict[str, Any]) -> dict[str, Any]:
+    """A response that repeats what the body has. Raises ApiError if an answer cannot hold that."""
+    try:
+        as_json(head).encode()
+    except (ValueError, RecursionError) as error:
+        message = "body: expected numbers and texts that JSON in UTF-8 can express, got others"
+        raise ApiError(400, message, param="body", code="invalid_json") from error
+    return head
 
 
 async def whole(engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan) -> Response:
