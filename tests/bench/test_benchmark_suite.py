@@ -24,7 +24,7 @@ from benchmarks import busy, curves, peers, plot, timing
 from benchmarks.__main__ import main
 from benchmarks.drafting import copying_work, frequent
 from benchmarks.make_model import write_model
-from benchmarks.shapes import Shape
+from benchmarks.shape import Shape
 from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, PromptError
 
