@@ -15,9 +15,11 @@ from oxillama.cli.generate import load_engine
 from oxillama.cli.models import MEANING, model_path
 from oxillama.cli.progress import make_bar, shows_bars
 from oxillama.config import EngineConfig, SchedulerConfig
+from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from oxillama.batch.job import Tally
+    from oxillama.batch.job import Job, Tally
+    from oxillama.batch.plain import Settings
 
 FAILED = 1
 """The exit code where an answer is an error."""
@@ -29,8 +31,8 @@ def add_commands(commands: Any) -> None:
         "batch",
         help="answer a file of requests",
         description="Answers each line of a file: requests of OpenAI's batch format, or objects with a "
-        "prompt, messages, or an input to embed, and options. Each line in gives one line out, in the same order; "
-        "what is wrong with a line is in its answer. A run that was ended goes on where it was.",
+        "prompt, messages, or an input to embed, and options. Each line in gives one line out, in the same "
+        "order; what is wrong with a line is in its answer. A run that was ended goes on where it was.",
     )
     batch.add_argument("input", metavar="IN", help="file of requests: .jsonl, .parquet")
     batch.add_argument("output", metavar="OUT", help="file to write: .parquet, or else lines of JSON")
@@ -51,6 +53,20 @@ def add_commands(commands: Any) -> None:
     )
     batch.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     batch.add_argument("--restart", action="store_true", help="drop what an earlier run has answered")
+    group = batch.add_argument_group("Ray")
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="run on a cluster: the one at ADDRESS, else the one that runs, else one of this machine",
+    )
+    group.add_argument(
+        "--actors", metavar="N|A:B", help="engines, or at least A and at most B (default: 1 to one a machine)"
+    )
+    group.add_argument(
+        "--per-machine", type=options.integer, metavar="N", help="engines that share a machine (default: 1)"
+    )
     options.add_named_options(batch, ("max_sequences",))
     options.add_engine_options(batch)
     options.add_sampler_options(batch)
@@ -64,6 +80,8 @@ def run_batch(args: argparse.Namespace) -> int:
     from oxillama.batch.rows import Rows
     from oxillama.server.hosting import name_of_file
 
+    if args.ray is None and (args.actors is not None or args.per_machine is not None):
+        raise ConfigError("actors, per_machine: expected --ray beside them, got none")
     config = batch_config(args)
     settings = Settings(
         model_name=args.alias or name_of_file(config.model_path),
@@ -77,11 +95,31 @@ def run_batch(args: argparse.Namespace) -> int:
         overwrites=args.overwrite,
         restarts=args.restart,
     )
-    with load_engine(config, args) as engine, bar(shows_bars(args)) as seen:
-        tally = job.run(with_engine(Rows(engine, settings), window_of(config)), seen)
+    if args.ray is not None:
+        tally = run_on_ray(job, config, settings, args)
+    else:
+        with load_engine(config, args) as engine, bar(shows_bars(args)) as seen:
+            tally = job.run(with_engine(Rows(engine, settings), window_of(config)), seen)
     if not args.quiet:
         print(summary(tally, args.output), file=sys.stderr, flush=True)
     return FAILED if tally.n_failed else 0
+
+
+def run_on_ray(job: Job, config: EngineConfig, settings: Settings, args: argparse.Namespace) -> Tally:
+    """Runs a job on a cluster. Raises ConfigError if Ray is not installed, or there is no cluster."""
+    check_installed()
+    from oxillama.ray.cluster import actors_of, connected, on_cluster
+
+    with connected(args.ray or None), bar(shows_bars(args)) as seen:
+        return job.run(on_cluster(config, settings, actors_of(args.actors), args.per_machine or 1), seen)
+
+
+def check_installed() -> None:
+    """Raises ConfigError if Ray is not installed."""
+    try:
+        import ray.data  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"ray: expected Ray (pip install '.[ray]'), got none of {error.name}") from error
 
 
 def batch_config(args: argparse.Namespace) -> EngineConfig:

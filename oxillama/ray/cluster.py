@@ -1,0 +1,119 @@
+"""The rows of ``oxillama batch --ray``: lines of a file on this machine, answered on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+
+from oxillama import EngineConfig
+from oxillama.batch.engines import window_of
+from oxillama.batch.plain import Settings
+from oxillama.batch.rows import Rows
+from oxillama.errors import ConfigError
+from oxillama.ray.loading import load
+from oxillama.ray.resources import fitted, resources
+
+BLOCK = 256
+"""Lines that an actor gets at a time, and that run again if it dies."""
+
+CALLS = 2
+CONCURRENT_BATCHES = 4
+"""Batches of a block that Ray Data has an actor work on at a time."""
+
+Lines = Iterator[tuple[int, bytes]]
+
+
+class LinePredictor:
+    """Answers lines: tables of "number" and "line" become tables of "answer"."""
+
+    def __init__(self, config: EngineConfig, settings: Settings) -> None:
+        self._rows = Rows(load(config), settings)
+
+    async def __call__(self, batch: Any) -> AsyncIterator[Any]:
+        lines = zip(batch["number"].to_pylist(), batch["line"].to_pylist())
+        answers = await asyncio.gather(*(self._rows.line(number, line) for number, line in lines))
+        yield pa.table({"answer": pa.array(answers, pa.large_binary())})
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A cluster inside the block. Raises ConfigError if there is none at the address.
+
+    Without an address it is the one that runs, else one of this machine.
+    """
+    try:
+        ray.init(address, log_to_driver=False, logging_level="ERROR")
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"ray: expected a cluster at {address}, got {error}"[:500]) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def actors_of(text: str | None) -> tuple[int, int]:
+    """At least and at most so many actors: "4", "2:8"; None for one on each machine.
+
+    Raises ConfigError for other texts.
+    """
+    if text is None:
+        return 1, max(1, sum(node["Alive"] for node in ray.nodes()))
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and (most or least).isdecimal() and 0 < int(least) <= int(most or least)):
+        raise ConfigError(f"actors: expected a number, or two as 2:8, got {text!r}")
+    return int(least), int(most or least)
+
+
+def on_cluster(
+    config: EngineConfig, settings: Settings, actors: tuple[int, int], per_machine: int = 1
+) -> Callable[[Lines], AsyncIterator[bytes]]:
+    """Answers of a cluster's actors, for `oxillama.batch.job.Job.run`.
+
+    Parameters
+    ----------
+    config : whose model is at its path on every machine, or on the hub.
+    actors : at least and at most so many.
+    per_machine : actors that share a machine.
+
+    The lines are put into Ray's object store, which moves them to the disk where they are many.
+    """
+    asked = resources(config, per_machine=per_machine)
+    config = fitted(config, asked)
+
+    def dataset(lines: Lines) -> Any:
+        blocks = []
+        while taken := list(islice(lines, BLOCK)):
+            numbers, texts = zip(*taken)
+            columns = [pa.array(numbers, pa.int64()), pa.array(texts, pa.large_binary())]
+            blocks.append(ray.put(pa.table(columns, ["number", "line"])))
+        return ray.data.from_arrow_refs(blocks)
+
+    async def answers(lines: Lines) -> AsyncIterator[bytes]:
+        context = DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        rows = dataset(lines).map_batches(
+            LinePredictor,
+            fn_constructor_args=[config, settings],
+            batch_size=max(1, min(BLOCK, window_of(config)) // (CALLS * CONCURRENT_BATCHES)),
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(
+                min_size=actors[0], max_size=actors[1], max_concurrent_calls_per_actor=CALLS
+            ),
+            udf_modifying_row_count=False,
+            **asked,
+        )
+        for batch in rows.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0):
+            for answer in batch["answer"].to_pylist():
+                yield answer
+
+    return answers

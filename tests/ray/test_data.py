@@ -1,0 +1,197 @@
+"""Batch jobs on a cluster of Ray: the answers are those of one engine, whatever ends on the way."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import ConfigError, EngineConfig, InferenceEngine
+from oxillama.batch.engines import for_jobs, window_of
+from oxillama.batch.job import Job, Tally, facts_of, with_engine
+from oxillama.batch.plain import Settings
+from oxillama.batch.rows import Rows
+from tests.support.clusters import cluster, kill, workers
+from tests.support.command_line import run
+from tests.support.tiny_file import write_tiny_model
+from tests.support.waiting import until
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+pytest.importorskip("ray.data", reason="Ray's data packages are not installed")
+from oxillama.ray import Predictor, predict, resources  # noqa: E402
+from oxillama.ray.cluster import actors_of, on_cluster  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
+
+SETTINGS = Settings(model_name="tiny")
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "n": {"type": "integer", "enum": [3, 4]}},
+    "required": ["ok", "n"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    with cluster():
+        yield
+
+
+def config_of(model: Path) -> EngineConfig:
+    return for_jobs(EngineConfig(model_path=model, num_threads=1))
+
+
+def write_rows(path: Path, n: int, most: int = 12) -> Path:
+    rows = [{"prompt": f"once upon a time {i}", "id": i, "max_tokens": 1 + i % most} for i in range(n)]
+    rows[n // 2] = {"prompt": "a", "temprature": 1}  # type: ignore[dict-item]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def undisturbed(model: Path, source: Path, target: Path) -> bytes:
+    """The answers of one engine without Ray."""
+    config = config_of(model)
+    with InferenceEngine(config) as engine:
+        job = Job(source, target, facts_of(config, SETTINGS))
+        job.run(with_engine(Rows(engine, SETTINGS), window_of(config)), lambda tally: None)
+    return target.read_bytes()
+
+
+def on_ray(model: Path, source: Path, target: Path, seen: Any, actors: int = 2) -> Tally:
+    config = config_of(model)
+    job = Job(source, target, facts_of(config, SETTINGS), overwrites=True)
+    return job.run(on_cluster(config, SETTINGS, (actors, actors)), seen)
+
+
+def test_a_predictor_in_a_dataset(model: Path) -> None:
+    rows = [{"prompt": f"hello {i}", "max_tokens": 3 + i % 5, "label": i} for i in range(60)]
+    dataset = ray.data.from_items(rows, override_num_blocks=4)
+    found = predict(
+        dataset,
+        EngineConfig(model_path=model, num_threads=1),
+        concurrency=(1, 2),
+        option_columns=("max_tokens",),
+    ).take_all()
+    engine = InferenceEngine.from_gguf(model)
+    texts = {row["label"]: row["text"] for row in found}
+    assert texts == {i: engine.generate(f"hello {i}", max_tokens=3 + i % 5, seed=0) for i in range(60)}
+    assert {row["error"] for row in found} == {None}
+
+
+def test_map_batches_with_the_class_itself(model: Path) -> None:
+    dataset = ray.data.from_items([{"messages": [{"role": "user", "content": "x"}]}] * 3)
+    found = dataset.map_batches(
+        Predictor,
+        fn_constructor_args=[EngineConfig(model_path=model, num_threads=1)],
+        fn_constructor_kwargs={"schema": SCHEMA, "options": {"max_tokens": 400}},
+        compute=ray.data.ActorPoolStrategy(size=1),
+    ).take_all()
+    assert [row["error"] for row in found] == [None] * 3
+    for row in found:
+        assert json.loads(row["text"]) == {"ok": row["ok"], "n": row["n"]}
+        assert isinstance(row["ok"], bool) and row["n"] in (3, 4)
+
+
+def test_what_is_wrong_is_said_by_the_caller(model: Path, tmp_path: Path) -> None:
+    dataset = ray.data.from_items([{"prompt": "a"}])
+    with pytest.raises(ConfigError, match="temprature"):
+        predict(dataset, model, options={"temprature": 1})
+    with pytest.raises(Exception, match=r"none\.gguf"):
+        predict(dataset, tmp_path / "none.gguf")
+
+
+def test_resources_come_from_the_file(model: Path) -> None:
+    one, two = resources(model), resources(model, per_machine=2)
+    assert (one["num_cpus"], two["num_cpus"]) == (4, 2)
+    assert one["memory"] > two["memory"] > 512 << 20
+    assert resources(EngineConfig(model_path=model, num_threads=3))["num_cpus"] == 3
+    limited = EngineConfig(model_path=model, kv_memory_limit=5 << 30)
+    assert resources(limited)["memory"] - 5 * 2**30 < 600 << 20
+    with pytest.raises(ConfigError, match="per_machine"):
+        resources(model, per_machine=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("3", (3, 3)), ("2:5", (2, 5)), (None, (1, 1)), ("0", None), ("5:2", None), ("a", None)],
+)
+def test_numbers_of_actors(text: str | None, found: tuple[int, int] | None) -> None:
+    if found is not None:
+        assert actors_of(text) == found
+        return
+    with pytest.raises(ConfigError, match="actors: expected"):
+        actors_of(text)
+
+
+def test_a_packed_file_is_made_once(model: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.gguf"
+    own.write_bytes(model.read_bytes())
+    source = write_rows(tmp_path / "in.jsonl", 600)
+    on_ray(own, source, tmp_path / "out.jsonl", lambda tally: None)
+    assert [path.name for path in tmp_path.glob("*.packed")] == ["own.gguf.packed"]
+
+
+def disturbed(model: Path, tmp_path: Path, seed: int, n: int) -> None:
+    """A run in which workers are killed; its answers are those of one engine."""
+    source = write_rows(tmp_path / "in.jsonl", n)
+    expected = undisturbed(model, source, tmp_path / "whole.jsonl")
+    target, draw, killed = tmp_path / "out.jsonl", random.Random(seed), set[int]()
+    moments = sorted(draw.sample(range(n * 3 // 4), 2))
+
+    def seen(tally: Tally) -> None:
+        if moments and tally.n_done >= moments[0]:
+            moments.pop(0)
+            until(lambda: bool(set(workers("MapWorker")) - killed))
+            pid = draw.choice(sorted(set(workers("MapWorker")) - killed))
+            killed.add(pid)
+            kill(pid)
+
+    tally = on_ray(model, source, target, seen)
+    assert len(killed) == 2
+    assert (tally.n_done, tally.n_failed) == (n, 1)
+    assert target.read_bytes() == expected
+
+
+def test_workers_that_are_killed_change_nothing(model: Path, tmp_path: Path) -> None:
+    disturbed(model, tmp_path, 0, 2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_workers_that_are_killed_at_random(model: Path, tmp_path: Path, seed: int) -> None:
+    disturbed(model, tmp_path, seed, 2000)
+
+
+@pytest.mark.slow
+def test_ten_thousand_prompts_through_two_actors(model: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", 10_000, most=4)
+    pids: set[int] = set()
+
+    def seen(tally: Tally) -> None:
+        if tally.n_done in (3000, 6000):
+            pids.update(workers("MapWorker"))
+
+    tally = on_ray(model, source, tmp_path / "out.jsonl", seen)
+    assert (tally.n_done, tally.n_failed, len(pids)) == (10_000, 1, 2)
+    assert (tmp_path / "out.jsonl").read_bytes() == undisturbed(model, source, tmp_path / "whole.jsonl")
+
+
+def test_the_command_on_a_cluster(model: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", 20)
+    expected = undisturbed(model, source, tmp_path / "whole.jsonl")
+    address = ray.get_runtime_context().gcs_address
+    line = ("batch", source, tmp_path / "out.jsonl", "-m", model, "-t", "1", "--alias", "tiny")
+    found = run(*line, "--ray", address, "--actors", "1:2", PATH=str(Path(sys.executable).parent))
+    assert found.returncode == 1, found.stderr
+    assert (tmp_path / "out.jsonl").read_bytes() == expected

@@ -1,0 +1,64 @@
+"""A small cluster of Ray on this machine, and the ends of its workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+
+ACTOR_CPUS = 4
+"""CPUs that the cluster says it has: actors, that is, and not threads."""
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """A cluster of one machine."""
+    import ray
+
+    environment = {"PYTHONPATH": str(ROOT), "RAY_DEDUP_LOGS": "0"}
+    ray.init(
+        num_cpus=ACTOR_CPUS,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": environment},
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def workers(name: str) -> list[int]:
+    """Processes of this cluster's actors whose name begins so. They are children of its raylet."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the workers of a cluster are found in /proc")
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    raylet = node.all_processes["raylet"][0].process.pid
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            title = (folder / "cmdline").read_bytes().decode("utf-8", "replace")
+        except OSError:  # it has ended
+            continue
+        if parent == raylet and title.startswith(f"ray::{name}"):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def kill(pid: int) -> None:
+    """Ends a process as a machine that fails does."""
+    os.kill(pid, signal.SIGKILL)
