@@ -3,7 +3,7 @@
 `Predictor` and `predict` (`predictor`, with the columns of `columns`) answer the rows of a dataset,
 `cluster` those of ``oxillama batch --ray``. `app` (`serving`) is a deployment of the server; `router` sends a
 request to the replica that `prefixes` finds. `loading` has one packed copy of the weights on a machine,
-`resources` computes what a replica asks Ray for.
+`sizing` computes what a replica asks Ray for.
 
 An answer follows from the request and the model alone, bit for bit, so it does not matter how often or where
 a request runs: what is lost is run again.
@@ -18,12 +18,12 @@ from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
     from oxillama.ray.predictor import Predictor, predict
-    from oxillama.ray.resources import resources
     from oxillama.ray.serving import app
+    from oxillama.ray.sizing import resources
 
 __all__ = ["Predictor", "app", "predict", "resources"]
 
-_LATER = {"Predictor": "predictor", "app": "serving", "predict": "predictor", "resources": "resources"}
+_LATER = {"Predictor": "predictor", "app": "serving", "predict": "predictor", "resources": "sizing"}
 
 
 def __getattr__(name: str) -> Any:

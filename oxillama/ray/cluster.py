@@ -19,7 +19,7 @@ from oxillama.batch.plain import Settings
 from oxillama.batch.rows import Rows
 from oxillama.errors import ConfigError
 from oxillama.ray.loading import load
-from oxillama.ray.resources import fitted, resources
+from oxillama.ray.sizing import fitted, resources
 
 BLOCK = 256
 """Lines that an actor gets at a time, and that run again if it dies."""

@@ -16,7 +16,7 @@ from oxillama.batch.plain import Settings
 from oxillama.batch.rows import Rows
 from oxillama.ray.columns import Columns
 from oxillama.ray.loading import load
-from oxillama.ray.resources import fitted, resources
+from oxillama.ray.sizing import fitted, resources
 
 BATCH = 32
 """Rows of a batch. An actor works on four batches of each of two blocks at a time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from oxillama.batch.engines import for_jobs, window_of
 from oxillama.batch.job import Job, Tally, facts_of, with_engine
 from oxillama.batch.plain import Settings
 from oxillama.batch.rows import Rows
-from tests.support.clusters import cluster, kill, workers
+from tests.support.clusters import OPEN, cluster, kill, workers
 from tests.support.command_line import run
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
@@ -192,6 +191,6 @@ def test_the_command_on_a_cluster(model: Path, tmp_path: Path) -> None:
     expected = undisturbed(model, source, tmp_path / "whole.jsonl")
     address = ray.get_runtime_context().gcs_address
     line = ("batch", source, tmp_path / "out.jsonl", "-m", model, "-t", "1", "--alias", "tiny")
-    found = run(*line, "--ray", address, "--actors", "1:2", PATH=str(Path(sys.executable).parent))
+    found = run(*line, "--ray", address, "--actors", "1:2", **OPEN)
     assert found.returncode == 1, found.stderr
     assert (tmp_path / "out.jsonl").read_bytes() == expected

@@ -18,12 +18,17 @@ ACTOR_CPUS = 4
 """CPUs that the cluster says it has: actors, that is, and not threads."""
 
 
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+"""Of the environment of all processes: the cluster listens to whoever is on this machine."""
+
+
 @contextmanager
 def cluster() -> Iterator[None]:
     """A cluster of one machine."""
+    os.environ.update(OPEN)  # Ray would write a token to the home folder
+    environment = {"PYTHONPATH": str(ROOT)}
     import ray
 
-    environment = {"PYTHONPATH": str(ROOT), "RAY_DEDUP_LOGS": "0"}
     ray.init(
         num_cpus=ACTOR_CPUS,
         include_dashboard=False,
