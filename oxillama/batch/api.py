@@ -35,10 +35,11 @@ class Api:
             wanted = "the packages of the server (pip install '.[server]') for rows of OpenAI's format"
             raise ConfigError(f"batch: expected {wanted}, got none of {error.name}") from error
         from oxillama.server.hosting import Hosted
+        from oxillama.server.models import Models
 
         self.max_tokens = settings.max_tokens
         config = ServerConfig(allowed_hosts=("*",), max_body_bytes=MOST_BYTES)
-        self._app = create_app(Hosted(settings.model_name, engine), config)
+        self._app = create_app(Models([Hosted(settings.model_name, engine)], config), config)
 
     async def answer(self, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """The response of a row: status, request id and body.

@@ -85,7 +85,7 @@ def start(engine: InferenceEngine, row: Mapping[str, Any], settings: Settings) -
     fixed = {name: rest.pop(name) for name in OWN if name in rest}
     known = (kind, TEMPLATE, *OWN, *skipped)
     defaults = {} if settings.max_tokens is None else {"max_tokens": most(settings.max_tokens)}
-    options = options_of(rest, engine.config.sampler, known, defaults, **fixed)
+    options = options_of(rest, engine, known, defaults, **fixed)
     if kind == "prompt":
         return engine.stream(given, options)
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):

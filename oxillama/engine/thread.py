@@ -107,10 +107,16 @@ class EngineThread:
         """
         self.check_outside()
         self._check_open()
-        call = _Call(job)
+        call = _Call(lambda: self._landed(job))
         self._inbox.put(call)
         self._start()
         return call.result(self)
+
+    def _landed(self, job: Callable[[], T]) -> T:
+        """Runs a job when no pass is under way."""
+        if self.loop is not None:
+            self.loop.land()
+        return job()
 
     def check_outside(self) -> None:
         """Raises ConfigError in the engine thread, which would wait for itself for ever."""
@@ -229,6 +235,7 @@ class EngineThread:
     def _cancel_all(self) -> None:
         self._is_ending = True
         if self.loop is not None:
+            self.loop.land()
             self.loop.end_all("cancelled", self._refusal)
 
     def _give_up_pass(self) -> None:

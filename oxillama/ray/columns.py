@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import pyarrow as pa
 
 from oxillama.batch.plain import KINDS, OWN, TEMPLATE
 from oxillama.batch.tables import answer_arrays
-from oxillama.config import SamplerConfig
+from oxillama.config import EngineConfig
 from oxillama.errors import ConfigError
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.server.errors import ApiError
-from oxillama.server.options import HARMLESS, OPTIONS, options_of
+from oxillama.server.options import HARMLESS, OF_THE_MODEL, OPTIONS, options_of
 
 TEXT = ("text", "tokens", "finish_reason", "usage")
 MORE = {"logprobs": "logprobs", "top_logprobs": "top_logprobs", "receipt": "receipt", "json_schema": "parsed"}
@@ -63,17 +64,18 @@ class Columns:
         if self.column is None and self.kind is not None:
             object.__setattr__(self, "column", self.kind)
         for name in self.option_columns:
-            if name not in OPTIONS and name not in HARMLESS and name not in (*OWN, TEMPLATE, "pooling"):
+            if name not in (*OPTIONS, *HARMLESS, *OF_THE_MODEL, *OWN, TEMPLATE, "pooling"):
                 raise ConfigError(f"option_columns: expected names of options, got {name!r}")
         if "json_schema" in (*self.options, *self.option_columns) and self.schema is not None:
             raise ConfigError("schema: cannot be combined with json_schema")
         if self.schema is not None:
             object.__setattr__(self, "schema", object_schema(self.schema))
-        others = (*OWN, TEMPLATE, "pooling")
+        others = (*OWN, TEMPLATE, "pooling", *OF_THE_MODEL)
         checked = {name: value for name, value in self.options.items() if name not in others}
         try:
             fixed = {name: self.options[name] for name in OWN if name in self.options}
-            options_of(checked, SamplerConfig(), **fixed)
+            without_model: Any = SimpleNamespace(config=EngineConfig())
+            options_of(checked, without_model, **fixed)
         except ApiError as error:
             raise ConfigError(f"options: {error}") from error
 

@@ -28,9 +28,10 @@ from oxillama.ray.loading import load
 from oxillama.ray.prefixes import page_keys
 from oxillama.ray.router import SPILL, PrefixRouter
 from oxillama.ray.sizing import fitted, resources
-from oxillama.server.app import create_app
+from oxillama.server.app import create_app, error_body
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.hosting import Hosted, name_of_file
+from oxillama.server.models import Models
 from oxillama.server.running import while_connected
 from oxillama.server.stream import error_lines
 
@@ -38,6 +39,10 @@ ATTEMPTS = 3
 """Replicas that a request is given to, one after the other, if they end before they answer."""
 
 REPLICA_HEADER = b"x-oxillama-replica"
+
+OF_ONE = ("/metrics", "/slots")
+CHANGES = ("POST", "/lora-adapters")
+"""Paths that tell of one process, or change it; those below /slots do, too."""
 
 Messages = AsyncIterator[Message]
 
@@ -52,7 +57,7 @@ class Replica:
 
     def __init__(self, config: EngineConfig, server: ServerConfig) -> None:
         self.engine = load(config)
-        self.app = create_app(Hosted(str(server.model_name), self.engine), server)
+        self.app = create_app(Models([Hosted(str(server.model_name), self.engine)], server), server)
         self.name = str(serve.get_replica_context().replica_id.unique_id).encode()
 
     async def answer(self, keys: Sequence[bytes], scope: Scope, body: bytes) -> Messages:
@@ -138,8 +143,12 @@ class Door:
         ------
         ApiError : there is no replica, or it has ended in the middle of an answer.
         """
-        if scope["path"] == "/metrics":
-            raise ApiError(501, "/metrics: expected of a single server; Ray Serve has those of the replicas")
+        path = scope["path"]
+        if path in OF_ONE or path.startswith("/slots/") or (scope["method"], path) == CHANGES:
+            message = (
+                f"{path}: expected a path that any replica can answer; this one is about a single server"
+            )
+            raise ApiError(501, message, code="of_one_server")
         keys = await asyncio.to_thread(page_keys, body)
         for attempt in range(ATTEMPTS):
             messages = self.replicas.remote(keys, scope, body)
@@ -180,7 +189,8 @@ class Sending:
         Another answer that was begun is not ended, so that nobody takes it for a whole one.
         """
         if not self.has_begun:
-            await JSONResponse(error.body(), error.status, error.headers)(scope, receive, self.send)
+            body = error_body(scope["path"])(error)
+            await JSONResponse(body, error.status, error.headers)(scope, receive, self.send)
         elif self.is_stream:
             last = {"type": "http.response.body", "body": error_lines(error).encode(), "more_body": False}
             await self.send(last)

@@ -121,7 +121,7 @@ def test_errors_have_their_status(client: openai.OpenAI) -> None:
     with pytest.raises(openai.APIStatusError, match="body: expected at most") as found:
         client.completions.create(model="tiny", prompt="a" * (17 << 20))
     assert found.value.status_code == 413
-    with pytest.raises(openai.InternalServerError, match="/metrics: expected of a single server"):
+    with pytest.raises(openai.InternalServerError, match="/metrics: expected a path that any"):
         client.with_options(base_url=str(client.base_url).removesuffix("/v1/")).get(
             "/metrics", cast_to=object
         )
@@ -216,9 +216,9 @@ def through_a_door(*answers: list[Any]) -> tuple[list[Any], int]:
     async def run() -> int:
         sending = Sending(send)
         try:
-            await Door(replicas, 1000).pass_on({"path": "/v1/completions"}, b"{}", sending)
+            await Door(replicas, 1000).pass_on({"method": "POST", "path": "/v1/completions"}, b"{}", sending)
         except ApiError as error:
-            await sending.fail(error, {"type": "http"}, send)  # type: ignore[arg-type]
+            await sending.fail(error, {"type": "http", "path": "/"}, send)  # type: ignore[arg-type]
             return error.status
         return 0
 
