@@ -40,6 +40,8 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> Source:
         """Reads a file once. Raises ConfigError if it cannot be read."""
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"input: expected a file, which can be read twice, got {path}")
         try:
             n_lines, digest = counted(path)
         except OSError as error:

@@ -62,7 +62,9 @@ def add_commands(commands: Any) -> None:
         help="run on a cluster: the one at ADDRESS, else the one that runs, else one of this machine",
     )
     group.add_argument(
-        "--actors", metavar="N|A:B", help="engines, or at least A and at most B (default: 1 to one a machine)"
+        "--actors",
+        metavar="N|A:B",
+        help="engines, or at least A and at most B (default: at most --per-machine on each)",
     )
     group.add_argument(
         "--per-machine", type=options.integer, metavar="N", help="engines that share a machine (default: 1)"
@@ -110,8 +112,9 @@ def run_on_ray(job: Job, config: EngineConfig, settings: Settings, args: argpars
     check_installed()
     from oxillama.ray.cluster import actors_of, connected, on_cluster
 
+    shared = 1 if args.per_machine is None else args.per_machine
     with connected(args.ray or None), bar(shows_bars(args)) as seen:
-        return job.run(on_cluster(config, settings, actors_of(args.actors), args.per_machine or 1), seen)
+        return job.run(on_cluster(config, settings, actors_of(args.actors, shared), shared), seen)
 
 
 def check_installed() -> None:

@@ -19,7 +19,7 @@ from oxillama.batch.plain import Settings
 from oxillama.batch.rows import Rows
 from oxillama.errors import ConfigError
 from oxillama.ray.loading import load
-from oxillama.ray.sizing import fitted, resources
+from oxillama.ray.sizing import as_assigned, check_room, fitted, resources
 
 BLOCK = 256
 """Lines that an actor gets at a time, and that run again if it dies."""
@@ -35,7 +35,7 @@ class LinePredictor:
     """Answers lines: tables of "number" and "line" become tables of "answer"."""
 
     def __init__(self, config: EngineConfig, settings: Settings) -> None:
-        self._rows = Rows(load(config), settings)
+        self._rows = Rows(load(as_assigned(config)), settings)
 
     async def __call__(self, batch: Any) -> AsyncIterator[Any]:
         lines = zip(batch["number"].to_pylist(), batch["line"].to_pylist())
@@ -60,13 +60,13 @@ def connected(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def actors_of(text: str | None) -> tuple[int, int]:
-    """At least and at most so many actors: "4", "2:8"; None for one on each machine.
+def actors_of(text: str | None, per_machine: int = 1) -> tuple[int, int]:
+    """At least and at most so many actors: "4", "2:8"; None for ``per_machine`` on each machine.
 
     Raises ConfigError for other texts.
     """
     if text is None:
-        return 1, max(1, sum(node["Alive"] for node in ray.nodes()))
+        return 1, max(1, per_machine * sum(node["Alive"] for node in ray.nodes()))
     least, _, most = text.partition(":")
     if not (least.isdecimal() and (most or least).isdecimal() and 0 < int(least) <= int(most or least)):
         raise ConfigError(f"actors: expected a number, or two as 2:8, got {text!r}")
@@ -85,8 +85,14 @@ def on_cluster(
     per_machine : actors that share a machine.
 
     The lines are put into Ray's object store, which moves them to the disk where they are many.
+
+    Raises
+    ------
+    ConfigError : no machine has what an actor asks for.
+    ModelFileError, GGUFError, LoadError : the model cannot be loaded, and why.
     """
     asked = resources(config, per_machine=per_machine)
+    check_room(asked)
     config = fitted(config, asked)
 
     def dataset(lines: Lines) -> Any:

@@ -16,7 +16,7 @@ from oxillama.batch.plain import Settings
 from oxillama.batch.rows import Rows
 from oxillama.ray.columns import Columns
 from oxillama.ray.loading import load
-from oxillama.ray.sizing import fitted, resources
+from oxillama.ray.sizing import as_assigned, fitted, resources
 
 BATCH = 32
 """Rows of a batch. An actor works on four batches of each of two blocks at a time."""
@@ -44,7 +44,7 @@ class Predictor:
 
     def __init__(self, config: EngineConfig | str | os.PathLike[str], **columns: Any) -> None:
         self.columns = Columns(**columns)
-        engine = load(for_jobs(as_config(config)))
+        engine = load(as_assigned(for_jobs(as_config(config))))
         self._rows = Rows(engine, Settings(model_name="model"))
 
     async def __call__(self, batch: Any) -> AsyncIterator[Any]:

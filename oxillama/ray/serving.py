@@ -27,7 +27,9 @@ from oxillama.errors import ConfigError
 from oxillama.ray.loading import load
 from oxillama.ray.prefixes import page_keys
 from oxillama.ray.router import SPILL, PrefixRouter
-from oxillama.ray.sizing import fitted, resources
+from oxillama.ray.sizing import as_assigned, fitted, resources
+from oxillama.server.anthropic.errors import error_event
+from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.app import create_app, error_body
 from oxillama.server.errors import ApiError, ClientGone
 from oxillama.server.hosting import Hosted, name_of_file
@@ -56,7 +58,7 @@ class Replica:
     """
 
     def __init__(self, config: EngineConfig, server: ServerConfig) -> None:
-        self.engine = load(config)
+        self.engine = load(as_assigned(config))
         self.app = create_app(Models([Hosted(str(server.model_name), self.engine)], server), server)
         self.name = str(serve.get_replica_context().replica_id.unique_id).encode()
 
@@ -192,8 +194,9 @@ class Sending:
             body = error_body(scope["path"])(error)
             await JSONResponse(body, error.status, error.headers)(scope, receive, self.send)
         elif self.is_stream:
-            last = {"type": "http.response.body", "body": error_lines(error).encode(), "more_body": False}
-            await self.send(last)
+            is_anthropic = error_body(scope["path"]) is ANTHROPIC.error_body
+            event = error_event(error) if is_anthropic else error_lines(error)
+            await self.send({"type": "http.response.body", "body": event.encode(), "more_body": False})
         else:
             raise error
 

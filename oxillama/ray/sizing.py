@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import ray
 
 from oxillama import EngineConfig
 from oxillama.config import checks
-from oxillama.errors import LoadError
+from oxillama.errors import ConfigError, LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.preflight import preflight
 from oxillama.ray.loading import local_path
@@ -93,6 +94,25 @@ def smallest_machine() -> int:
     nodes = ray.nodes() if ray.is_initialized() else []
     counts = [int(node["Resources"].get("CPU", 0)) for node in nodes if node["Alive"]]
     return min((n for n in counts if n), default=os.cpu_count() or 1)
+
+
+def check_room(asked: Mapping[str, Any]) -> None:
+    """Raises ConfigError if no machine of the cluster has what is asked: Ray would wait for one."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cpus, memory = asked["num_cpus"], asked["memory"]
+    if not any(one.get("CPU", 0) >= cpus and one.get("memory", 0) >= memory for one in machines):
+        found = (
+            ", ".join(f"{one.get('CPU', 0):g} and {one.get('memory', 0):.0f}" for one in machines) or "none"
+        )
+        raise ConfigError(
+            f"ray: expected a machine with {cpus} CPUs and {memory} bytes of memory, got {found}"
+        )
+
+
+def as_assigned(config: EngineConfig) -> EngineConfig:
+    """The same, in a worker of Ray, with as many threads as it was given CPUs, unless it says how many."""
+    n = ray.get_runtime_context().get_assigned_resources().get("CPU", 0)
+    return config if config.num_threads is not None or n < 1 else replace(config, num_threads=int(n))
 
 
 def anywhere(model: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:

@@ -6,12 +6,14 @@ import json
 import random
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oxillama import InferenceEngine
+from oxillama import ConfigError, InferenceEngine
+from oxillama.cli import main
 from tests.support.command_line import ENVIRONMENT, command, error, output, run
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
@@ -68,6 +70,7 @@ def test_bad_arguments(model: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     assert "-m" in error("batch", source, target)
     assert "input: " in error("batch", tmp_path / "none.jsonl", target, "-m", model)
+    assert "expected a file, which can be read twice" in error("batch", "/dev/null", target, "-m", model)
     assert "cannot be written" in error("batch", source, tmp_path / "no" / "out.jsonl", "-m", model)
     assert "no such file" in error("batch", source, target, "-m", tmp_path / "none.gguf").lower()
     assert not list(tmp_path.glob("out*"))
@@ -103,6 +106,24 @@ def test_an_interrupt_ends_it_and_keeps_what_was_answered(model: Path, tmp_path:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and b"Traceback" not in said
     assert answers(part)[0]["id"] == 0
+
+
+def test_without_ray(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import oxillama.ray
+
+    source, target = write_rows(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"
+    assert "expected --ray beside them" in error("batch", source, target, "-m", model, "--actors", "2")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    for name in ("sizing", "predictor"):
+        monkeypatch.delitem(sys.modules, f"oxillama.ray.{name}", raising=False)
+    with pytest.raises(
+        ConfigError, match=r"oxillama\.ray: expected Ray and .* \(pip install '\.\[ray\]'\), got none of"
+    ):
+        oxillama.ray.resources  # noqa: B018
+    assert main(["batch", str(source), str(target), "-m", str(model), "--ray"]) == 2
+    with pytest.raises(AttributeError):
+        oxillama.ray.Predicto  # noqa: B018
 
 
 def test_parquet(model: Path, tmp_path: Path) -> None:

@@ -133,6 +133,25 @@ def test_numbers_of_actors(text: str | None, found: tuple[int, int] | None) -> N
         actors_of(text)
 
 
+def test_no_machine_has_room(model: Path) -> None:
+    config = EngineConfig(model_path=model, num_threads=1, kv_memory_limit=1 << 50)
+    with pytest.raises(
+        ConfigError, match=r"ray: expected a machine with 1 CPUs and \d+ bytes of memory, got 4 and"
+    ):
+        on_cluster(config, SETTINGS, (1, 1))
+
+
+def test_threads_are_the_cpus_that_ray_gives(model: Path) -> None:
+    @ray.remote(num_cpus=3)
+    def threads(*given: int) -> list[int | None]:
+        from oxillama.ray.sizing import as_assigned
+
+        wanted = [EngineConfig(model_path=model), *(EngineConfig(num_threads=n) for n in given)]
+        return [as_assigned(config).num_threads for config in wanted]
+
+    assert ray.get(threads.remote(1)) == [3, 1]
+
+
 def test_a_packed_file_is_made_once(model: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(model.read_bytes())

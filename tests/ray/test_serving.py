@@ -206,7 +206,7 @@ class Replicas:
         self.n_cancelled += 1
 
 
-def through_a_door(*answers: list[Any]) -> tuple[list[Any], int]:
+def through_a_door(*answers: list[Any], path: str = "/v1/completions") -> tuple[list[Any], int]:
     """What a door sends if replicas answer so, and the status of the error that it raises, or 0."""
     replicas, sent = Replicas(*answers), []
 
@@ -216,9 +216,9 @@ def through_a_door(*answers: list[Any]) -> tuple[list[Any], int]:
     async def run() -> int:
         sending = Sending(send)
         try:
-            await Door(replicas, 1000).pass_on({"method": "POST", "path": "/v1/completions"}, b"{}", sending)
+            await Door(replicas, 1000).pass_on({"method": "POST", "path": path}, b"{}", sending)
         except ApiError as error:
-            await sending.fail(error, {"type": "http", "path": "/"}, send)  # type: ignore[arg-type]
+            await sending.fail(error, {"type": "http", "path": path}, send)  # type: ignore[arg-type]
             return error.status
         return 0
 
@@ -238,6 +238,8 @@ def test_a_stream_that_cannot_go_on_ends_with_an_error() -> None:
     sent, status = through_a_door([START, END, ray.exceptions.RayActorError()], [START, END])
     assert status == 503 and sent[:2] == [START, END] and len(sent) == 3
     assert b'"code":"replica_ended"' in sent[2]["body"] and not sent[2]["more_body"]
+    sent, _ = through_a_door([START, ray.exceptions.RayActorError()], path="/v1/messages")
+    assert sent[1]["body"].startswith(b"event: error\ndata: ")
 
 
 def test_another_answer_that_cannot_go_on_is_not_ended() -> None:
