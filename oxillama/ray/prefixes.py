@@ -65,11 +65,11 @@ class PrefixMap:
 
     Parameters
     ----------
-    spill : a replica that has so many more requests than the one with the fewest is not preferred.
+    imbalance : a replica that has so many more requests than the one with the fewest is not preferred.
     """
 
-    def __init__(self, spill: int, most: int = MOST_KEYS) -> None:
-        self.spill, self.most = spill, most
+    def __init__(self, imbalance: int, most: int = MOST_KEYS) -> None:
+        self.imbalance, self.most = imbalance, most
         self._known: OrderedDict[bytes, set[Any]] = OrderedDict()
         self._n_pages: Counter[Any] = Counter()  # of those that are known
 
@@ -111,7 +111,7 @@ class PrefixMap:
         draws = {replica: weight(keys[0], replica) if keys else 0 for replica in loads}
 
         def place(replica: R) -> tuple[Any, ...]:
-            is_busy = loads[replica] - least >= self.spill
+            is_busy = loads[replica] - least >= self.imbalance
             if keys and not any(matched.values()):
                 return is_busy, self._n_pages[replica], draws[replica]
             return is_busy, -matched[replica], loads[replica], draws[replica]

@@ -10,7 +10,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from oxillama.ray.prefixes import PrefixMap
 
-SPILL = 8
+IMBALANCE = 8
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
@@ -19,9 +19,9 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
     The first argument of a request is the list of its keys.
     """
 
-    def initialize_state(self, spill: int = SPILL) -> None:
+    def initialize_state(self, imbalance: int = IMBALANCE) -> None:
         """Serve calls it once, with ``request_router_kwargs``."""
-        self.prefixes = PrefixMap(spill)
+        self.prefixes = PrefixMap(imbalance)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

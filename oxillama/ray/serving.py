@@ -1,8 +1,8 @@
-"""The server as an application of Ray Serve: doors that take HTTP, and replicas that have an engine each.
+"""The server as an application of Ray Serve: ingresses that take HTTP, and replicas that have an engine each.
 
-A door reads a request whole, finds the keys of its prompt's beginning, and hands it to a replica: Serve's
+An ingress reads a request whole, finds the keys of its prompt's beginning, and hands it to a replica: Serve's
 router cannot see bodies of HTTP. A replica answers with the application of ``oxillama serve``, and what that
-sends comes back through the door as it is sent.
+sends comes back through the ingress as it is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 from oxillama.ray.loading import load
 from oxillama.ray.prefixes import page_keys
-from oxillama.ray.router import SPILL, PrefixRouter
+from oxillama.ray.router import IMBALANCE, PrefixRouter
 from oxillama.ray.sizing import as_assigned, fitted, resources
 from oxillama.server.anthropic.errors import error_event
 from oxillama.server.anthropic.routes import ANTHROPIC
@@ -106,25 +106,25 @@ class Replica:
 
 
 class Front:
-    """The ASGI application of a door."""
+    """The ASGI application of an ingress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await lifespan(receive, send)
         if scope["type"] != "http":
             return
-        door = serve.get_replica_context().servable_object
+        ingress = serve.get_replica_context().servable_object
         sending = Sending(send)
         try:
-            body = await read_body(receive, door.max_body_bytes)
-            await while_connected(receive, door.pass_on(plain_scope(scope), body, sending))
+            body = await read_body(receive, ingress.max_body_bytes)
+            await while_connected(receive, ingress.pass_on(plain_scope(scope), body, sending))
         except ClientGone:
             pass
         except ApiError as error:
             await sending.fail(error, scope, receive)
 
 
-class Door:
+class Ingress:
     """Takes requests over HTTP, and gives each to a replica.
 
     Parameters
@@ -202,7 +202,7 @@ class Sending:
 
 
 async def lifespan(receive: Receive, send: Send) -> None:
-    """A door has nothing to begin or to end."""
+    """An ingress has nothing to begin or to end."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -246,8 +246,8 @@ def app(
     target_ongoing_requests: int = 16,
     max_queued_requests: int = -1,
     routing: str = "prefix",
-    spill: int = SPILL,
-    doors: int = 1,
+    imbalance: int = IMBALANCE,
+    ingress_replicas: int = 1,
     num_cpus: int | None = None,
     memory: int | None = None,
     per_machine: int = 1,
@@ -261,10 +261,10 @@ def app(
     config : of the engines, or the model alone: a path on every machine, or a name of the hub.
     replicas : engines; (a, b) for at least a and at most b, as there are requests.
     target_ongoing_requests : requests of a replica that Serve aims at when it adds and removes replicas.
-    max_queued_requests : most requests that wait at a door for a replica, one more is a 429; -1 for no limit.
+    max_queued_requests : most that wait at an ingress for a replica, one more is a 429; -1 for no limit.
     routing : "prefix" prefers the replica that has run the beginning of the prompt; "load" is Serve's own.
-    spill : a replica with so many more requests than another one is not preferred.
-    doors : processes that take HTTP.
+    imbalance : a replica with so many more requests than another one is not preferred.
+    ingress_replicas : processes that take HTTP.
     num_cpus, memory, per_machine : of each replica, as for `oxillama.ray.predict`.
     drain_seconds : how long requests may go on in a replica that is removed.
     server : fields of `ServerConfig`: ``model_name``, ``api_keys``, ``cors_origins``, ``max_body_bytes``,
@@ -300,28 +300,28 @@ def app(
         graceful_shutdown_timeout_s=drain_seconds,
         graceful_shutdown_wait_loop_s=1.0,
         ray_actor_options=asked,
-        **routed(routing, spill),
+        **routed(routing, imbalance),
     )
-    door = serve.deployment(serve.ingress(Front())(Door)).options(
-        name="door",
-        num_replicas=doors,
+    ingress = serve.deployment(serve.ingress(Front())(Ingress)).options(
+        name="ingress",
+        num_replicas=ingress_replicas,
         max_ongoing_requests=1 << 16,
         graceful_shutdown_timeout_s=drain_seconds,
         ray_actor_options={"num_cpus": 0},
     )
     scheduler = replace(config.scheduler, max_waiting=max(1 << 16, config.scheduler.max_waiting))
-    return door.bind(deployed.bind(replace(config, scheduler=scheduler), options), options.max_body_bytes)
+    return ingress.bind(deployed.bind(replace(config, scheduler=scheduler), options), options.max_body_bytes)
 
 
 SERVER_FIELDS = ("model_name", "api_keys", "cors_origins", "max_body_bytes", "ping_seconds")
 """Fields of `ServerConfig` that are not Serve's."""
 
 
-def routed(routing: str, spill: int) -> dict[str, Any]:
+def routed(routing: str, imbalance: int) -> dict[str, Any]:
     """The option of a deployment that chooses its router."""
     if routing == "load":
         return {}
-    kwargs = {"spill": checks.integer("spill", spill, 1)}
+    kwargs = {"imbalance": checks.integer("imbalance", imbalance, 1)}
     return {
         "request_router_config": RequestRouterConfig(
             request_router_class=PrefixRouter, request_router_kwargs=kwargs

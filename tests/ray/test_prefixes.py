@@ -52,7 +52,7 @@ def test_token_ids_have_keys() -> None:
 
 
 def test_a_known_beginning_is_preferred() -> None:
-    prefixes, keys = PrefixMap(spill=4), keys_of("x" * PAGE * 5)
+    prefixes, keys = PrefixMap(imbalance=4), keys_of("x" * PAGE * 5)
     prefixes.note(keys[:2], "b")
     prefixes.note(keys[:4], "c")
     assert prefixes.ranked(keys, {"a": 0, "b": 0, "c": 3})[:2] == ["c", "b"]
@@ -60,7 +60,7 @@ def test_a_known_beginning_is_preferred() -> None:
 
 
 def test_a_replica_with_much_to_do_is_not_preferred() -> None:
-    prefixes, keys = PrefixMap(spill=4), keys_of("x" * PAGE)
+    prefixes, keys = PrefixMap(imbalance=4), keys_of("x" * PAGE)
     prefixes.note(keys, "c")
     assert prefixes.ranked(keys, {"a": 2, "b": 1, "c": 4})[0] == "c"
     assert prefixes.ranked(keys, {"a": 2, "b": 1, "c": 5}) == ["b", "a", "c"]

@@ -25,7 +25,7 @@ serve = pytest.importorskip("ray.serve", reason="Ray's packages for serving are 
 from ray.serve.exceptions import BackPressureError  # noqa: E402
 
 from oxillama.ray import app  # noqa: E402
-from oxillama.ray.serving import Door, Sending  # noqa: E402
+from oxillama.ray.serving import Ingress, Sending  # noqa: E402
 from oxillama.server.errors import ApiError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
@@ -206,8 +206,8 @@ class Replicas:
         self.n_cancelled += 1
 
 
-def through_a_door(*answers: list[Any], path: str = "/v1/completions") -> tuple[list[Any], int]:
-    """What a door sends if replicas answer so, and the status of the error that it raises, or 0."""
+def through_an_ingress(*answers: list[Any], path: str = "/v1/completions") -> tuple[list[Any], int]:
+    """What an ingress sends if replicas answer so, and the status of the error that it raises, or 0."""
     replicas, sent = Replicas(*answers), []
 
     async def send(message: Any) -> None:
@@ -216,7 +216,7 @@ def through_a_door(*answers: list[Any], path: str = "/v1/completions") -> tuple[
     async def run() -> int:
         sending = Sending(send)
         try:
-            await Door(replicas, 1000).pass_on({"method": "POST", "path": path}, b"{}", sending)
+            await Ingress(replicas, 1000).pass_on({"method": "POST", "path": path}, b"{}", sending)
         except ApiError as error:
             await sending.fail(error, {"type": "http", "path": path}, send)  # type: ignore[arg-type]
             return error.status
@@ -229,27 +229,27 @@ def through_a_door(*answers: list[Any], path: str = "/v1/completions") -> tuple[
 
 def test_a_replica_that_ends_before_it_answers_is_replaced() -> None:
     gone = ray.exceptions.RayActorError()
-    assert through_a_door([gone], [gone], [START, END]) == ([START, END], 0)
-    sent, status = through_a_door([gone], [gone], [gone], [START, END])
+    assert through_an_ingress([gone], [gone], [START, END]) == ([START, END], 0)
+    sent, status = through_an_ingress([gone], [gone], [gone], [START, END])
     assert status == sent[0]["status"] == 503
 
 
 def test_a_stream_that_cannot_go_on_ends_with_an_error() -> None:
-    sent, status = through_a_door([START, END, ray.exceptions.RayActorError()], [START, END])
+    sent, status = through_an_ingress([START, END, ray.exceptions.RayActorError()], [START, END])
     assert status == 503 and sent[:2] == [START, END] and len(sent) == 3
     assert b'"code":"replica_ended"' in sent[2]["body"] and not sent[2]["more_body"]
-    sent, _ = through_a_door([START, ray.exceptions.RayActorError()], path="/v1/messages")
+    sent, _ = through_an_ingress([START, ray.exceptions.RayActorError()], path="/v1/messages")
     assert sent[1]["body"].startswith(b"event: error\ndata: ")
 
 
 def test_another_answer_that_cannot_go_on_is_not_ended() -> None:
     plain = {**START, "headers": [(b"content-type", b"application/json")]}
     with pytest.raises(ApiError, match="the replica has ended"):
-        through_a_door([plain, ray.exceptions.RayActorError()])
+        through_an_ingress([plain, ray.exceptions.RayActorError()])
 
 
 def test_a_full_queue_is_said() -> None:
-    sent, status = through_a_door([BackPressureError(num_queued_requests=3, max_queued_requests=2)])
+    sent, status = through_an_ingress([BackPressureError(num_queued_requests=3, max_queued_requests=2)])
     assert status == sent[0]["status"] == 429
 
 
@@ -288,7 +288,7 @@ def test_prompts_go_where_their_beginning_is(model: Path, port: int) -> None:
         ({"routing": "random"}, "routing: "),
         ({"replicas": 0}, "replicas: "),
         ({"replicas": (3, 2)}, "replicas: "),
-        ({"spill": 0}, "spill: "),
+        ({"imbalance": 0}, "imbalance: "),
         ({"api_keys": ("",)}, "api_keys: "),
         ({"per_machine": 0}, "per_machine: "),
     ],
@@ -300,7 +300,7 @@ def test_options_that_cannot_be(model: Path, options: Any, said: str) -> None:
 
 def test_what_is_asked_of_the_cluster(model: Path) -> None:
     found = app(model, replicas=(1, 3), target_ongoing_requests=5, drain_seconds=7, num_cpus=2)
-    deployment = found._bound_deployment.init_args[0]._bound_deployment  # behind the door
+    deployment = found._bound_deployment.init_args[0]._bound_deployment  # behind the ingress
     scaling = deployment._deployment_config.autoscaling_config
     assert (scaling.min_replicas, scaling.max_replicas, scaling.target_ongoing_requests) == (1, 3, 5)
     assert deployment._deployment_config.graceful_shutdown_timeout_s == 7
