@@ -25,6 +25,7 @@ class ServerConfig:
     models_memory : most bytes of weights of the models that are loaded at a time; None for no limit.
     models_idle_seconds : after which a model that nobody uses is unloaded; None for never.
     load_all : whether all models are loaded at the start, and not the default one alone.
+    allow_pull : whether Ollama's clients may download models of the hub.
     slot_save_path : folder in which clients save their slots; None to refuse that.
     api_keys : keys of which a client must send one; () for no check.
     cors_origins : origins whose pages may use the server ("https://example.org", or "*"); () for none.
@@ -47,6 +48,7 @@ class ServerConfig:
     models_memory: int | None = None
     models_idle_seconds: float | None = None
     load_all: bool = False
+    allow_pull: bool = False
     slot_save_path: str | os.PathLike[str] | None = None
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
@@ -69,7 +71,8 @@ class ServerConfig:
         if self.models_idle_seconds is not None:
             seconds = checks.number("models_idle_seconds", self.models_idle_seconds, 0, 1e8)
             self._set("models_idle_seconds", seconds)
-        checks.boolean("load_all", self.load_all)
+        for name in ("load_all", "allow_pull"):
+            checks.boolean(name, getattr(self, name))
         for name in ("cors_origins", "allowed_hosts"):
             self._set(name, checks.texts(name, getattr(self, name), empty=False))
         if not isinstance(self.api_keys, (list, tuple)) or not all(map(is_key, self.api_keys)):

@@ -95,6 +95,7 @@ class EventStream:
                 while line is not None:
                     self._is_quiet = False
                     await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
+                    await asyncio.sleep(0)  # others have their turn, and a client's leaving is noticed
                     line = await anext_or_none(self.lines)
             except Exception as error:
                 found = api_error(error)
