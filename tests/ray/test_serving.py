@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 import openai
 import pytest
 
-from oxillama import ConfigError, EngineConfig, InferenceEngine
+from oxillama import ConfigError, EngineClosed, EngineConfig, InferenceEngine
 from tests.support.clusters import cluster
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
@@ -25,7 +26,7 @@ serve = pytest.importorskip("ray.serve", reason="Ray's packages for serving are 
 from ray.serve.exceptions import BackPressureError  # noqa: E402
 
 from oxillama.ray import app  # noqa: E402
-from oxillama.ray.serving import Ingress, Sending  # noqa: E402
+from oxillama.ray.serving import Ingress, Replica, Sending  # noqa: E402
 from oxillama.server.errors import ApiError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
@@ -173,6 +174,28 @@ def test_a_replica_that_ends_in_mid_stream(client: openai.OpenAI, engine: Infere
     again = client.completions.create(**wanted, stream=True)
     assert "".join(chunk.choices[0].text for chunk in again) == expected
     until(lambda: replicas_that_run() == 2, 60)
+
+
+def test_a_server_that_is_removed_ends_what_it_has_begun(
+    model: Path, port: int, engine: InferenceEngine
+) -> None:
+    wanted: dict[str, Any] = {"model": "tiny", "prompt": "there was", "seed": 7, "max_tokens": LONG}
+    with served(model, port) as client:
+        stream = client.completions.create(**wanted, stream=True)
+        pieces = [next(iter(stream)).choices[0].text]
+        removing = threading.Thread(target=serve.delete, args=("default",))
+        removing.start()
+        pieces += [chunk.choices[0].text for chunk in stream]
+        removing.join(60)
+    assert "".join(pieces) == engine.generate("there was", seed=7, max_tokens=LONG)
+
+
+def test_a_replica_whose_engine_has_ended_is_not_healthy(model: Path) -> None:
+    replica = object.__new__(Replica)
+    with InferenceEngine.from_gguf(model, num_threads=1) as replica.engine:
+        asyncio.run(replica.check_health())
+    with pytest.raises(EngineClosed):
+        asyncio.run(replica.check_health())
 
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
