@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import ray
+import ray.exceptions
 from ray.data import ActorPoolStrategy, DataContext
+from ray.data.exceptions import SystemException, UserCodeException
 
 from oxillama import EngineConfig
 from oxillama.batch.engines import window_of
 from oxillama.batch.plain import Settings
 from oxillama.batch.rows import Rows
-from oxillama.errors import ConfigError
+from oxillama.errors import ConfigError, RequestFailed
 from oxillama.ray.loading import load
 from oxillama.ray.sizing import as_assigned, check_room, fitted, resources
 
@@ -43,6 +46,16 @@ class LinePredictor:
         yield pa.table({"answer": pa.array(answers, pa.large_binary())})
 
 
+FAILURES = (ray.exceptions.RayError, UserCodeException, SystemException)
+"""What Ray Data raises for an actor that fails, and not for one that ends."""
+
+
+def last_line(error: Exception) -> str:
+    """What an actor has raised, without the tracebacks of all processes between."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].removeprefix("oxillama.errors.") if lines else type(error).__name__
+
+
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
     """A cluster inside the block. Raises ConfigError if there is none at the address.
@@ -51,11 +64,12 @@ def connected(address: str | None) -> Iterator[None]:
     """
     try:
         ray.init(address, log_to_driver=False, logging_level="ERROR")
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(f"ray: expected a cluster at {address}, got {error}"[:500]) from error
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # Ray says on stdout which workers have ended
+            yield
     finally:
         ray.shutdown()
 
@@ -90,6 +104,8 @@ def on_cluster(
     ------
     ConfigError : no machine has what an actor asks for.
     ModelFileError, GGUFError, LoadError : the model cannot be loaded, and why.
+
+    Reading the answers raises RequestFailed if an actor fails, as it does if its machine has no such model.
     """
     asked = resources(config, per_machine=per_machine)
     check_room(asked)
@@ -118,8 +134,11 @@ def on_cluster(
             udf_modifying_row_count=False,
             **asked,
         )
-        for batch in rows.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0):
-            for answer in batch["answer"].to_pylist():
-                yield answer
+        try:
+            for batch in rows.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0):
+                for answer in batch["answer"].to_pylist():
+                    yield answer
+        except FAILURES as error:
+            raise RequestFailed(f"ray: {last_line(error)}") from error
 
     return answers

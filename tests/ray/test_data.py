@@ -152,6 +152,16 @@ def test_threads_are_the_cpus_that_ray_gives(model: Path) -> None:
     assert ray.get(threads.remote(1)) == [3, 1]
 
 
+def test_an_actor_that_fails_ends_the_run_in_one_line(model: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", 4)
+    address = ray.get_runtime_context().gcs_address
+    flags = ("--packed", tmp_path / "none.packed", "--ray", address)
+    done = run("batch", source, tmp_path / "out.jsonl", "-m", model, "-t", "1", *flags, **OPEN)
+    last = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == 2 and last.startswith("oxillama: error: ray: ModelFileError: "), done
+    assert "none.packed" in last and done.stdout == b"", done
+
+
 def test_a_packed_file_is_made_once(model: Path, tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(model.read_bytes())
