@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import pyarrow as pa
@@ -24,12 +24,15 @@ from oxillama.errors import ConfigError, RequestFailed
 from oxillama.ray.loading import load
 from oxillama.ray.sizing import as_assigned, check_room, fitted, resources
 
-BLOCK = 256
-"""Lines that an actor gets at a time, and that run again if it dies."""
+CALLS = 4
+"""Blocks that an actor works on at a time. Each is one batch: the queue behind the batches of a block, which
+holds up all blocks of the actor when it is full, has at most one."""
 
-CALLS = 2
-CONCURRENT_BATCHES = 4
-"""Batches of a block that Ray Data has an actor work on at a time."""
+BLOCKS = 1000
+"""So many blocks have the same number of lines, the next ones twice as many."""
+
+MOST_LINES = 1024
+"""Lines of a block, which run again if its actor dies."""
 
 Lines = Iterator[tuple[int, bytes]]
 
@@ -87,6 +90,24 @@ def actors_of(text: str | None, per_machine: int = 1) -> tuple[int, int]:
     return int(least), int(most or least)
 
 
+def tables(lines: Lines, least: int) -> Iterator[Any]:
+    """Lines as tables of "number" and "line": small ones first, so that all actors have work, and larger ones
+    later, so that a long file has not too many.
+
+    Parameters
+    ----------
+    least : lines of the first ones.
+    """
+    for n in count():
+        size = min(max(1, least) << min(n // BLOCKS, 20), max(least, MOST_LINES))
+        taken = list(islice(lines, size))
+        if not taken:
+            return
+        numbers, texts = zip(*taken)
+        columns = [pa.array(numbers, pa.int64()), pa.array(texts, pa.large_binary())]
+        yield pa.table(columns, ["number", "line"])
+
+
 def on_cluster(
     config: EngineConfig, settings: Settings, actors: tuple[int, int], per_machine: int = 1
 ) -> Callable[[Lines], AsyncIterator[bytes]]:
@@ -111,22 +132,17 @@ def on_cluster(
     check_room(asked)
     config = fitted(config, asked)
 
-    def dataset(lines: Lines) -> Any:
-        blocks = []
-        while taken := list(islice(lines, BLOCK)):
-            numbers, texts = zip(*taken)
-            columns = [pa.array(numbers, pa.int64()), pa.array(texts, pa.large_binary())]
-            blocks.append(ray.put(pa.table(columns, ["number", "line"])))
-        return ray.data.from_arrow_refs(blocks)
-
     async def answers(lines: Lines) -> AsyncIterator[bytes]:
         context = DataContext.get_current()
         context.execution_options.preserve_order = True
         context.enable_progress_bars = False
-        rows = dataset(lines).map_batches(
+        blocks = [ray.put(table) for table in tables(lines, window_of(config) // CALLS)]
+        if not blocks:
+            return
+        rows = ray.data.from_arrow_refs(blocks).map_batches(
             LinePredictor,
             fn_constructor_args=[config, settings],
-            batch_size=max(1, min(BLOCK, window_of(config)) // (CALLS * CONCURRENT_BATCHES)),
+            batch_size=None,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(
                 min_size=actors[0], max_size=actors[1], max_concurrent_calls_per_actor=CALLS

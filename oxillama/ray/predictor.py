@@ -18,11 +18,9 @@ from oxillama.ray.columns import Columns
 from oxillama.ray.loading import load
 from oxillama.ray.sizing import as_assigned, fitted, resources
 
-BATCH = 32
-"""Rows of a batch. An actor works on four batches of each of two blocks at a time."""
-
-CALLS = 2
-"""Blocks that an actor works on at a time, so that its engine is not idle at the end of one."""
+BATCH = 64
+"""Rows of a batch. Ray Data has an actor work on four batches of a block at a time, and on one block: a
+second one whose answers nobody takes yet would hold up the first."""
 
 
 class Predictor:
@@ -114,7 +112,7 @@ def predict(
         fn_constructor_kwargs=columns,
         batch_size=batch_size,
         batch_format="pyarrow",
-        compute=ActorPoolStrategy(min_size=least, max_size=most, max_concurrent_calls_per_actor=CALLS),
+        compute=ActorPoolStrategy(min_size=least, max_size=most),
         udf_modifying_row_count=False,
         **asked,
         **(remote_args or {}),

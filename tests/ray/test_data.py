@@ -23,7 +23,7 @@ from tests.support.waiting import until
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pytest.importorskip("ray.data", reason="Ray's data packages are not installed")
 from oxillama.ray import Predictor, predict, resources  # noqa: E402
-from oxillama.ray.cluster import actors_of, on_cluster  # noqa: E402
+from oxillama.ray.cluster import actors_of, on_cluster, tables  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
 
@@ -213,6 +213,21 @@ def test_ten_thousand_prompts_through_two_actors(model: Path, tmp_path: Path) ->
     tally = on_ray(model, source, tmp_path / "out.jsonl", seen)
     assert (tally.n_done, tally.n_failed, len(pids)) == (10_000, 1, 2)
     assert (tmp_path / "out.jsonl").read_bytes() == undisturbed(model, source, tmp_path / "whole.jsonl")
+
+
+def test_nothing_to_do(model: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("")
+    assert on_ray(model, source, tmp_path / "out.jsonl", lambda tally: None).n_done == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == b""
+
+
+def test_long_files_have_larger_blocks() -> None:
+    lines = ((n, b"%d" % n) for n in range(100_001))
+    found = list(tables(lines, 32))
+    sizes = [table.num_rows for table in found]
+    assert sizes[0] == 32 and sizes[1000] == 64 and max(sizes) == 128 and sum(sizes) == 100_001
+    assert found[-1]["line"].to_pylist()[-1] == b"100000"
 
 
 def test_the_command_on_a_cluster(model: Path, tmp_path: Path) -> None:
