@@ -33,6 +33,7 @@ class ServerConfig:
         own; "*" for any.
     max_body_bytes : most bytes in a request.
     ping_seconds : seconds without text after which a stream sends a comment, as a sign of life.
+    page : whether / is a page to talk to the model.
     shutdown_seconds : how long requests may go on when the server is stopped.
     ssl_certfile, ssl_keyfile : PEM files for HTTPS; None for HTTP.
 
@@ -55,6 +56,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 16 << 20
     ping_seconds: float = 10.0
+    page: bool = True
     shutdown_seconds: float = 10.0
     ssl_certfile: str | os.PathLike[str] | None = None
     ssl_keyfile: str | os.PathLike[str] | None = None
@@ -79,6 +81,7 @@ class ServerConfig:
             raise ConfigError("api_keys: expected texts of printable ASCII without spaces, got others")
         self._set("api_keys", tuple(self.api_keys))
         self._set("max_body_bytes", checks.integer("max_body_bytes", self.max_body_bytes, 1))
+        self._set("page", checks.boolean("page", self.page))
         for name in ("ping_seconds", "shutdown_seconds"):
             self._set(name, checks.number(name, getattr(self, name), checks.ABOVE_ZERO, 86400))
         for name in ("slot_save_path", "ssl_certfile", "ssl_keyfile"):

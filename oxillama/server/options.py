@@ -242,7 +242,8 @@ def options_of(
 
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
-    """The error for a field that nobody knows."""
-    near = difflib.get_close_matches(name, [*known, *OPTIONS, *OF_THE_MODEL, *HARMLESS], 1)
+    """The error for a field that nobody knows, or that a path does not have."""
+    names = {*known, *OPTIONS, *OF_THE_MODEL, *HARMLESS} - {name}
+    near = difflib.get_close_matches(name, sorted(names), 1)
     hint = f"; {near[0]} is" if near else ""
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

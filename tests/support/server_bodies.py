@@ -84,7 +84,7 @@ SEEDS: dict[str, list[Any]] = {
         ANTHROPIC,
         {**ANTHROPIC, "stream": True, "tools": [{"name": "look", "input_schema": {"type": "object"}}]},
     ],
-    "/v1/messages/count_tokens": [ANTHROPIC],
+    "/v1/messages/count_tokens": [{name: value for name, value in ANTHROPIC.items() if name != "max_tokens"}],
     "/api/chat": [{**OLLAMA, "messages": [{"role": "user", "content": "hello"}]}],
     "/api/generate": [
         {**OLLAMA, "prompt": "hello"},
