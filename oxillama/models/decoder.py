@@ -57,7 +57,7 @@ class Decoder:
     Raises
     ------
     LoadError : a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
-        above 0; or the context is longer than the model supports.
+        above 0; or the context is longer than its table of positions.
     """
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
@@ -65,12 +65,6 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
         self.context = context or spec.context_length
-        if spec.most_context and self.context > spec.most_context:
-            key = f"{spec.family.name}.attention.indexer.top_k"
-            wanted = (
-                f"a context (context_size) of at most {spec.most_context} tokens, all of which it chooses"
-            )
-            raise LoadError(f"{key}: expected {wanted}, got {self.context}")
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context)
