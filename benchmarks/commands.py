@@ -20,6 +20,7 @@ from benchmarks import (
     make_model,
     observing,
     offload,
+    pipeline,
     quantizers,
     receipts,
     runs,
@@ -107,6 +108,10 @@ def parser() -> argparse.ArgumentParser:
     larger = commands.add_parser("offload", help="decoding under a memory budget, beside the storage's speed")
     offload.add_arguments(larger)
     larger.set_defaults(run=offload.run)
+
+    stages = commands.add_parser("pipeline", help="a model in two stages beside one process (needs Ray)")
+    pipeline.add_arguments(stages)
+    stages.set_defaults(run=pipeline.run)
 
     proofs = commands.add_parser("receipts", help="what receipts cost, and verifying them")
     receipts.add_arguments(proofs)

@@ -138,9 +138,10 @@ def time_to_end(engine: InferenceEngine) -> dict[str, float]:
     """Milliseconds from a client's leaving, in the middle of its prompt, to the end of its request."""
     from oxillama.server.hosting import Hosted
     from oxillama.server.listening import Listening
+    from oxillama.server.models import Models
 
-    hosted = Hosted("model", engine)
-    server = Listening(hosted, ServerConfig(port=0))
+    hosted, config = Hosted("model", engine), ServerConfig(port=0)
+    server = Listening(Models([hosted], config), config)
     with server.bound():
         thread = threading.Thread(target=server.run)
         thread.start()

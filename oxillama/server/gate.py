@@ -8,7 +8,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oxillama.config.server import LOOPBACK, ServerConfig
 from oxillama.server.errors import ApiError, ClientGone, api_error
+from oxillama.server.interface import ErrorBody
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +57,14 @@ class Gate:
 
     A server that only this machine reaches answers to its own names alone. Otherwise a page of a foreign site
     whose name resolves to 127.0.0.1 could read what it answers.
+
+    Parameters
+    ----------
+    error_body : the shape of errors on a path.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
+    def __init__(self, app: ASGIApp, config: ServerConfig, error_body: Callable[[str], ErrorBody]) -> None:
+        self.app, self.config, self.error_body = app, config, error_body
         self.keys = Keys(config.api_keys)
         names = (*LOOPBACK, *config.allowed_hosts)
         self.hosts = None if "*" in names or not config.is_local else frozenset(names)
@@ -76,7 +81,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                sent = MutableHeaders(scope=message)
+                sent["x-request-id"] = sent["request-id"] = request_id  # OpenAI's name and Anthropic's
             await send(message)
 
         try:
@@ -89,7 +95,8 @@ class Gate:
             if found.status == 500:
                 log.exception("%s failed", request_id)
             if status == 0:
-                await JSONResponse(found.body(), found.status, found.headers)(scope, receive, sending)
+                body = self.error_body(scope["path"])(found)
+                await JSONResponse(body, found.status, found.headers)(scope, receive, sending)
         finally:
             client = (scope.get("client") or ("-",))[0]
             seconds = time.perf_counter() - began

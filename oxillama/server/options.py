@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama.config import GenerationOptions, SamplerConfig
+from oxillama.config import GenerationOptions
 from oxillama.config.generation import OPTION_NAMES
+from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.loras import loras
 
 Convert = Callable[[str, Any], Any]
 
@@ -23,8 +25,8 @@ def same(name: str, value: Any) -> Any:
 
 
 def most_tokens(name: str, value: Any) -> Any:
-    """A number of tokens; -1 for as many as the context holds."""
-    return None if value == -1 and not isinstance(value, bool) else value
+    """A number of tokens; -1 or -2 for as many as the context holds."""
+    return None if value in (-1, -2) and not isinstance(value, bool) else value
 
 
 def seed(name: str, value: Any) -> Any:
@@ -108,12 +110,13 @@ NOT_OFFERED = (
     *("sampler", "window", "keep_logits", "request_id"),  # the server's own
     *("logprobs", "top_logprobs"),  # each interface has its form
     *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
-    "adapters",  # paths
+    "adapters",  # paths; `lora` names them by number
 )
 """Fields that no body may set under their own names."""
 
 OTHER_NAMES = {
     "max_completion_tokens": "max_tokens",  # OpenAI
+    "num_predict": "max_tokens",  # Ollama
     "n_predict": "max_tokens",  # llama-server from here on
     "repeat_penalty": "repetition_penalty",
     "repeat_last_n": "repetition_window",
@@ -128,6 +131,11 @@ OPTIONS: dict[str, Option] = {
     **{name: Option(field, CONVERTED.get(field, same)) for name, field in OTHER_NAMES.items()},
 }
 """Every name of an option."""
+
+OF_THE_MODEL: dict[str, tuple[str, Callable[[InferenceEngine, str, Any], Any]]] = {
+    "lora": ("adapters", loras),
+}
+"""Names whose values depend on what the model has: the field, and what makes its value."""
 
 HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "user": None,
@@ -149,6 +157,8 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": None,
+    **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep")),  # Ollama
+    **dict.fromkeys(("low_vram", "numa", "use_mmap", "use_mlock")),
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
@@ -166,7 +176,7 @@ def check_harmless(name: str, value: Any) -> None:
 
 def options_of(
     rest: Mapping[str, Any],
-    sampler: SamplerConfig,
+    engine: InferenceEngine,
     known: Iterable[str] = (),
     defaults: Mapping[str, Any] = {},
     **fixed: Any,
@@ -176,7 +186,7 @@ def options_of(
     Parameters
     ----------
     rest : fields that the interface has not read itself.
-    sampler : in use for what they do not say.
+    engine : whose sampler is in use for what they do not say, and whose adapters they name.
     known : names of those that it has, for the message about a name that is unknown.
     defaults : fields of `GenerationOptions` where the body says nothing.
     fixed : fields of `GenerationOptions` and `SamplerConfig` that the interface sets, where they are not
@@ -202,15 +212,18 @@ def options_of(
                 message = f"{name}: cannot be combined with what sets {option.field} already"
                 raise ApiError(400, message, param=name, code="invalid_value")
             chosen[option.field], said[option.field] = made, name
+        elif name in OF_THE_MODEL:
+            field, make = OF_THE_MODEL[name]
+            chosen[field] = make(engine, name, value)
         elif name in HARMLESS:
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, sampler)
+    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
 
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
     """The error for a field that nobody knows."""
-    near = difflib.get_close_matches(name, [*known, *OPTIONS, *HARMLESS], 1)
+    near = difflib.get_close_matches(name, [*known, *OPTIONS, *OF_THE_MODEL, *HARMLESS], 1)
     hint = f"; {near[0]} is" if near else ""
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

@@ -58,6 +58,24 @@ def test_rewind_keeps_the_first_tokens(engine: InferenceEngine) -> None:
         assert same_bits(session.logits(tokens), whole)
 
 
+def test_what_is_appended_is_run_by_what_comes_next(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(TEXT)
+    whole, expected = engine.logits(tokens), engine.generate(TEXT, sampler=GREEDY, max_tokens=9)
+    with engine.session() as session:
+        n_run = engine.metrics.prefill_tokens
+        session.append(tokens[:6])
+        assert (session.tokens, engine.metrics.prefill_tokens) == (tokens[:6], n_run)
+        assert same_bits(session.logits(tokens[6:]), whole[6:])
+        session.rewind(4)
+        session.append(tokens[4:])
+        done = session.stream(sampler=GREEDY, max_tokens=9).result()
+        assert (done.text, done.usage.cached_tokens) == (expected, 4)
+        with pytest.raises(PromptError, match="prompt: expected at most"):
+            session.append([5] * engine.context_size)
+        assert session.tokens == [*tokens, *done.tokens]
+    engine.check_integrity()
+
+
 def test_forks_go_their_own_ways(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXT)
     whole = engine.logits(tokens)

@@ -80,7 +80,7 @@ def test_why_a_text_has_ended(client: Client, alone: InferenceEngine) -> None:
         ({"n_prob": 3}, "n_prob: is no option; n_probs is"),
         ({"n_probs": 3, "top_logprobs": 2}, "top_logprobs: is no option"),
         ({"prompt": [5] * 512}, "prompt: expected at most 511 tokens for the context of 512, got 512"),
-        ({"id_slot": 2}, "id_slot: expected -1, which is all that is supported, got 2"),
+        ({"id_slot": 64}, "id_slot: expected -1, or a number below 64, got 64"),
         ({"n": 2}, "n: is no option"),
         ({"post_sampling_probs": True}, "post_sampling_probs: expected False"),
     ],

@@ -20,7 +20,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_paths() -> None:
     listed = set()
-    for method, paths in re.findall(r"^\| `(GET|POST) (\S+`(?:, `\S+`)*)", TEXT, re.MULTILINE):
+    for method, paths in re.findall(r"^\| `(GET|POST|HEAD|DELETE) (\S+`(?:, `\S+`)*)", TEXT, re.MULTILINE):
         listed |= {(method, path) for path in re.findall(r"[^`, ]+", paths)}
     assert listed == {(method, path.replace(":path", "")) for method, path, _ in ROUTES}
 

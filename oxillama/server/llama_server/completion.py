@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,13 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import InfillBody, NativeBody, read_body
+from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
-from oxillama.server.logprobs import chat_entry
+from oxillama.server.llama_server.status import settings
+from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.running import (
+    Delta,
     checked_prompt,
     connected,
     deltas,
@@ -27,8 +31,8 @@ from oxillama.server.running import (
     results,
     start,
 )
-from oxillama.server.state import Served, served
-from oxillama.server.status import settings
+from oxillama.server.slots import to_its_end
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, data_line
 
 
@@ -45,7 +49,7 @@ def options_for(engine: InferenceEngine, body: NativeBody, request_id: str) -> G
     """The options of a body. Raises ApiError, ConfigError."""
     return options_of(
         body.rest,
-        engine.config.sampler,
+        engine,
         type(body).model_fields,
         {"max_tokens": None},
         top_logprobs=body.n_probs or None,
@@ -79,19 +83,31 @@ async def infill(request: Request) -> Response | EventStream:
 
 async def answer(request: Request, body: NativeBody, plan_of: Any) -> Response | EventStream:
     """Runs what a plan says."""
-    here = served(request)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
     return await connected(request, whole(here, engine, plan))
 
 
+@asynccontextmanager
+async def started(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[list[Generation]]:
+    """The generations of a plan; its slot, if it names one, is its own until the block ends."""
+    id = plan.body.id_slot
+    if id < 0:
+        yield await in_thread(start, engine, plan.prompts, plan.options, 1)
+        return
+    if len(plan.prompts) > 1:
+        message = f"id_slot: expected one prompt for a slot, got {len(plan.prompts)}"
+        raise ApiError(400, message, param="id_slot", code="invalid_value")
+    async with here.hosted.slots.used(engine, id) as slot:
+        yield [await to_its_end(slot.start, engine, plan.prompts[0], plan.options)]
+
+
 async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
     """The answer of a body that asks for no stream: an object, or a list for several prompts."""
-    generations = await in_thread(start, engine, plan.prompts, plan.options, 1)
-    await results(generations)
+    async with started(here, engine, plan) as generations:
+        await results(generations)
     found = [
         last_part(here, engine, plan, i, each) | {"content": each.text} for i, each in enumerate(generations)
     ]
@@ -105,23 +121,29 @@ async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
 
 async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
     """The answer of a body that asks for a stream; the last event has the settings and the times."""
-    generations = await in_thread(start, engine, plan.prompts, plan.options, 1)
-    async for delta in deltas(generations):
-        generation = generations[delta.index]
-        part: dict[str, Any] = {
-            "index": delta.index,
-            "content": delta.text,
-            "tokens": delta.tokens,
-            "stop": False,
-            "id_slot": -1,
-            "tokens_predicted": len(generation.tokens),
-            "tokens_evaluated": len(generation.prompt_tokens),
-        }
-        if plan.body.n_probs:
-            part["completion_probabilities"] = probabilities(engine, delta.logprobs)
-        if delta.finish_reason is not None:
-            part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
-        yield data_line(part)
+    async with started(here, engine, plan) as generations:
+        async for delta in deltas(generations):
+            yield data_line(part_of(here, engine, plan, delta, generations[delta.index]))
+
+
+def part_of(
+    here: Served, engine: InferenceEngine, plan: Plan, delta: Delta, generation: Generation
+) -> dict[str, Any]:
+    """An event of a stream."""
+    part: dict[str, Any] = {
+        "index": delta.index,
+        "content": delta.text,
+        "tokens": delta.tokens,
+        "stop": False,
+        "id_slot": plan.body.id_slot,
+        "tokens_predicted": len(generation.tokens),
+        "tokens_evaluated": len(generation.prompt_tokens),
+    }
+    if plan.body.n_probs:
+        part["completion_probabilities"] = probabilities(engine, delta.logprobs)
+    if delta.finish_reason is not None:
+        part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
+    return part
 
 
 def last_part(
@@ -129,12 +151,12 @@ def last_part(
 ) -> dict[str, Any]:
     """What is known when a text has ended."""
     prompt = engine.tokenizer.decode(generation.prompt_tokens, skip_special=False)
-    kind, word = stop_type(engine, generation, plan.options)
+    kind, word = stop_type(generation)
     found = {
         "index": index,
         "content": "",
         "tokens": [],
-        "id_slot": -1,
+        "id_slot": plan.body.id_slot,
         "stop": True,
         "model": here.hosted.name,
         "tokens_predicted": len(generation.tokens),
@@ -153,14 +175,11 @@ def last_part(
     return found
 
 
-def stop_type(engine: InferenceEngine, generation: Generation, options: GenerationOptions) -> tuple[str, str]:
+def stop_type(generation: Generation) -> tuple[str, str]:
     """Why a text has ended, in llama-server's words, and the stop string, if it was one."""
     if generation.finish_reason != "stop":
         return {"length": "limit"}.get(generation.finish_reason or "", generation.finish_reason or ""), ""
-    if generation.tokens and engine.tokenizer.is_eos(generation.tokens[-1]):
-        return "eos", ""
-    behind = engine.tokenizer.decode(generation.tokens, continuing=True)[len(generation.text) :]
-    return "word", next((word for word in options.stop or () if behind.startswith(word)), "")
+    return ("eos", "") if generation.stop_string is None else ("word", generation.stop_string)
 
 
 def timings(generation: Generation) -> dict[str, float]:

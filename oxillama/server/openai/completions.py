@@ -21,7 +21,7 @@ from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import CompletionBody, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
-from oxillama.server.logprobs import CompletionLogprobs, joined
+from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
@@ -34,7 +34,7 @@ from oxillama.server.running import (
     start,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 MAX_TOKENS = 16
@@ -76,7 +76,7 @@ def plan_of(engine: InferenceEngine, body: CompletionBody, request_id: str) -> P
         raise ApiError(400, f"best_of: expected n, {n}, for a stream, got {most}", param="best_of")
     options = options_of(
         body.rest,
-        engine.config.sampler,
+        engine,
         CompletionBody.model_fields,
         {"max_tokens": MAX_TOKENS},
         logprobs=True if most > n or body.logprobs is not None else None,
@@ -100,10 +100,8 @@ def with_suffix(engine: InferenceEngine, prompt: str | list[int], suffix: str) -
 
 
 async def completions(request: Request) -> Response | EventStream:
-    here = served(request)
     body = await read_body(request, CompletionBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
@@ -117,7 +115,8 @@ async def begin(engine: InferenceEngine, plan: Plan) -> tuple[list[Generation], 
     gone = threading.Event()
 
     def run() -> tuple[list[Generation], list[Scored]]:
-        scored = [score(engine, prompt, plan.top or 0, gone) for prompt in plan.prompts]
+        adapters = plan.options.adapters
+        scored = [score(engine, prompt, plan.top or 0, gone, adapters) for prompt in plan.prompts]
         seed = engine.config.seed
         return [each for one in scored for each in go_on(one, plan.options, plan.most, seed)], scored
 

@@ -17,16 +17,14 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.running import connected, in_thread, prompt_lists
-from oxillama.server.state import served
+from oxillama.server.state import chosen
 
 
 async def embeddings(request: Request) -> Response:
     """Vectors of length 1 for texts or token ids."""
     body = await read_body(request, EmbeddingBody)
     body.refuse_rest()
-    hosted = served(request).hosted
-    hosted.check_name(body.model)
-    engine = hosted.ready()
+    here, engine = await chosen(request, body.model)
     if body.dimensions is not None and body.dimensions > engine.spec.n_embd:
         most = engine.spec.n_embd
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
@@ -44,7 +42,7 @@ async def embeddings(request: Request) -> Response:
         ]
         n_tokens = sum(map(len, texts))
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return JSONResponse({"object": "list", "data": data, "model": hosted.name, "usage": usage})
+        return JSONResponse({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
 
     return await connected(request, run())
 
@@ -78,9 +76,7 @@ async def rerank(request: Request) -> Response:
     """Documents with their scores, the best first."""
     body = await read_body(request, RerankBody)
     body.refuse_rest()
-    hosted = served(request).hosted
-    hosted.check_name(body.model)
-    engine = hosted.ready()
+    here, engine = await chosen(request, body.model)
     texts = [text_of(i, document) for i, document in enumerate(body.documents)]
 
     async def run() -> Response:
@@ -92,7 +88,7 @@ async def rerank(request: Request) -> Response:
             found = [{**entry, "document": {"text": texts[entry["index"]]}} for entry in found]
         n_tokens = sum(n_run(engine, handle) for handle in handles)
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": hosted.name}
+        head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": here.hosted.name}
         return JSONResponse({**head, "results": found, "usage": usage})
 
     return await connected(request, run())
