@@ -24,7 +24,7 @@ def layer_costs(spec: Spec, file: ModelFile) -> list[int]:
 
 
 def borders_allowed(spec: Spec) -> list[int]:
-    """The layers before which a stage may begin: none behind it attends to keys of a layer before it, or to the
+    """The layers before which a stage may begin: none behind it attends to keys of a layer before it, or to
     positions that one before it has chosen."""
     needed = [
         min(i if other is None else other for other in (layer.kv_from, layer.selected_by))
