@@ -26,6 +26,7 @@ from benchmarks import (
     runs,
     sampling,
     server,
+    server_load,
     serving,
     speculation,
     starting,
@@ -70,6 +71,10 @@ def parser() -> argparse.ArgumentParser:
     over_http = commands.add_parser("server", help="what HTTP costs a text, and a client that goes away")
     server.add_arguments(over_http)
     over_http.set_defaults(run=server.run)
+
+    pressed = commands.add_parser("server-load", help="many clients, some of whom go away: what must hold")
+    server_load.add_arguments(pressed)
+    pressed.set_defaults(run=server_load.run)
 
     told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
     observing.add_arguments(told)

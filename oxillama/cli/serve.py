@@ -75,7 +75,8 @@ def run_serve(args: argparse.Namespace) -> int:
         if not args.quiet:
             print(greeting(server, models), file=sys.stderr, flush=True)
 
-    server = Listening(Models(models, config), config, greet)
+    make = partial(hosted_model, args, config, for_others(engine_options(args)))
+    server = Listening(Models(models, config, make), config, greet)
     with server.bound(), log_on_stderr(args.quiet):
         server.run()
     if server.failure is not None:
@@ -86,24 +87,38 @@ def run_serve(args: argparse.Namespace) -> int:
 def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted]:
     """The models of the command line, the default one first. What is missing of them is downloaded."""
     from oxillama.demo import STORY
-    from oxillama.server.hosting import Hosted, name_of_file
+    from oxillama.server.hosting import name_of_file
 
-    scheduler = SchedulerConfig(**options.given(args, SchedulerConfig))
-    own = replace(options.engine_config(args), scheduler=scheduler)
     wanted = [] if args.model is None else [(config.model_name, args.model)]
     wanted += args.more_models
     if not wanted:
         wanted = [(config.model_name, str(STORY))]
     elif args.model is None and config.model_name is not None:
         raise ConfigError('alias: expected a MODEL without --model, whose names stand before the "="')
+    own = engine_options(args)
     found: list[Hosted] = []
     for name, model in wanted:
         path = model_path(model, args)
-        engine_config = replace(own if not found else for_others(own), model_path=path)
-        load = partial(load_engine, engine_config, args)
-        n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)
-        found.append(Hosted(name or name_of_file(path), load=load, path=path, n_bytes=n_bytes))
+        engine_config = own if not found else for_others(own)
+        found.append(hosted_model(args, config, engine_config, name or name_of_file(path), path))
     return found
+
+
+def engine_options(args: argparse.Namespace) -> EngineConfig:
+    """The options of the engines. Raises ConfigError."""
+    scheduler = SchedulerConfig(**options.given(args, SchedulerConfig))
+    return replace(options.engine_config(args), scheduler=scheduler)
+
+
+def hosted_model(
+    args: argparse.Namespace, config: ServerConfig, engine_config: EngineConfig, name: str, path: str
+) -> Hosted:
+    """A model, not loaded yet."""
+    from oxillama.server.hosting import Hosted
+
+    engine_config = replace(engine_config, model_path=path)
+    n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)
+    return Hosted(name, load=partial(load_engine, engine_config, args), path=path, n_bytes=n_bytes)
 
 
 def for_others(config: EngineConfig) -> EngineConfig:

@@ -137,7 +137,6 @@ def snapshot_of(
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
     model.metrics.snapshot_taken()
-    model.metrics.snapshot_taken()
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(
         kind=kind,

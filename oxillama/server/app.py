@@ -18,18 +18,22 @@ from oxillama.config.server import ServerConfig
 from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
-from oxillama.server.interface import Endpoint, ErrorBody, error_body_of
+from oxillama.server.interface import ErrorBody, error_body_of
+from oxillama.server.interface import Route as Path
 from oxillama.server.llama_server.routes import LLAMA_SERVER
 from oxillama.server.models import Models
 from oxillama.server.ollama.routes import OLLAMA
 from oxillama.server.openai.routes import OPENAI
+from oxillama.server.page.files import the_page
+from oxillama.server.page.routes import PAGE
 from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA)
+INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA, PAGE)
 
-ROUTES: tuple[tuple[str, str, Endpoint], ...] = tuple(
-    route for interface in INTERFACES for route in interface.routes
-)
+OPEN_PATHS = ("/health", "/v1/health")
+"""Paths that need no key, for those who watch over the process; those of the page need none, either."""
+
+ROUTES: tuple[Path, ...] = tuple(route for interface in INTERFACES for route in interface.routes)
 """Method, path and endpoint of all interfaces."""
 
 
@@ -57,7 +61,11 @@ def create_app(
         loading.cancel()
         await models.end()
 
-    middleware = [Middleware(Gate, config=config, error_body=error_body), Middleware(Leases, models=models)]
+    open_paths = (*OPEN_PATHS, *(the_page().paths if config.page else ()))
+    middleware = [
+        Middleware(Gate, config=config, open_paths=open_paths, error_body=error_body),
+        Middleware(Leases, models=models),
+    ]
     if config.cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -68,7 +76,12 @@ def create_app(
         )
         middleware.insert(0, cors)
     app = Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for method, path, endpoint in ROUTES],
+        routes=[
+            Route(path, endpoint, methods=[method])
+            for interface in INTERFACES
+            for method, path, endpoint in interface.routes
+            if config.page or interface is not PAGE
+        ],
         middleware=middleware,
         exception_handlers={HTTPException: refused},
         lifespan=lifespan,

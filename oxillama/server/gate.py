@@ -21,9 +21,6 @@ from oxillama.server.interface import ErrorBody
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS = ("/health", "/v1/health")
-"""Paths that need no key, for those who watch over the process."""
-
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before the answer."""
 
@@ -60,11 +57,19 @@ class Gate:
 
     Parameters
     ----------
+    open_paths : that need no key.
     error_body : the shape of errors on a path.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, error_body: Callable[[str], ErrorBody]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        open_paths: Iterable[str],
+        error_body: Callable[[str], ErrorBody],
+    ) -> None:
         self.app, self.config, self.error_body = app, config, error_body
+        self.open_paths = frozenset(open_paths)
         self.keys = Keys(config.api_keys)
         names = (*LOOPBACK, *config.allowed_hosts)
         self.hosts = None if "*" in names or not config.is_local else frozenset(names)
@@ -109,7 +114,7 @@ class Gate:
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if self.hosts is not None and host not in self.hosts:
             raise ApiError(403, f"host: expected one of {', '.join(sorted(self.hosts))}, got {host[:100]}")
-        if self.keys and scope["path"] not in OPEN_PATHS:
+        if self.keys and scope["path"] not in self.open_paths:
             key = sent_key(headers)
             if not self.keys.admit(key):
                 raise ApiError(

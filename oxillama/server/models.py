@@ -9,6 +9,7 @@ loaded again, so that whoever waits for the memory gets it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
 import time
@@ -35,26 +36,24 @@ class Models:
     ----------
     hosted : at least one; the first is for requests that name none.
     config : how many may be loaded, and for how long.
+    make : makes a model of a name and the path of its file; None if none can be added.
 
     Raises
     ------
     ConfigError : two have the same name, or one is larger than the memory for all.
     """
 
-    def __init__(self, hosted: Sequence[Hosted], config: ServerConfig) -> None:
-        self.config = config
-        self.by_name = {each.name: each for each in hosted}
-        self.default = hosted[0]
-        names = [each.name for each in hosted]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"model: expected another name for each, got {name} twice")
-        most = math.inf if config.models_memory is None else config.models_memory
+    def __init__(
+        self,
+        hosted: Sequence[Hosted],
+        config: ServerConfig,
+        make: Callable[[str, str], Hosted] | None = None,
+    ) -> None:
+        self.config, self.make = config, make
+        self.by_name: dict[str, Hosted] = {}
         for each in hosted:
-            if each.n_bytes > most:
-                raise ConfigError(
-                    f"models_memory: expected at least the {each.n_bytes} bytes of {each.name}, got {most}"
-                )
+            self.add(each)
+        self.default = hosted[0]
         at_start = hosted if config.load_all else hosted[:1]
         if not self._fits(at_start):
             raise ConfigError("load_all: expected room for all models, models_memory or models_max is less")
@@ -64,10 +63,21 @@ class Models:
         self._has_ended = False
 
     def __iter__(self) -> Iterator[Hosted]:
-        return iter(self.by_name.values())
+        return iter(list(self.by_name.values()))  # one may be added meanwhile
 
     def __len__(self) -> int:
         return len(self.by_name)
+
+    def add(self, hosted: Hosted) -> None:
+        """Adds a model. Raises ConfigError if there is one of this name, or it exceeds the memory for all."""
+        if hosted.name in self.by_name:
+            raise ConfigError(f"model: expected another name for each, got {hosted.name} twice")
+        most = self.config.models_memory
+        if most is not None and hosted.n_bytes > most:
+            raise ConfigError(
+                f"models_memory: expected at least the {hosted.n_bytes} bytes of {hosted.name}, got {most}"
+            )
+        self.by_name[hosted.name] = hosted
 
     def find(self, name: str | None) -> Hosted:
         """The model of a name; the default for None. Raises ApiError."""
@@ -214,6 +224,8 @@ class Models:
             closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
             del engine
             await asyncio.shield(closing)
+            del closing
+            gc.collect()  # what an error or a callback of a request still refers to in a circle
 
     # --- the beginning and the end ------------------------------------------------------------------
 
@@ -292,5 +304,5 @@ async def in_daemon(job: Callable[[], T]) -> T:
         with suppress(Exception):
             getattr(made, "close", lambda: None)()
 
-    threading.Thread(target=run, name="load model", daemon=True).start()
+    threading.Thread(target=run, name="server job", daemon=True).start()
     return await future

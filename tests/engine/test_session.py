@@ -161,6 +161,15 @@ def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         engine.check_integrity()
 
 
+def test_each_snapshot_counts_once(engine: InferenceEngine) -> None:
+    n = engine.metrics.snapshot().snapshots
+    with engine.session() as session:
+        session.prefill(TEXT)
+        for _ in range(3):
+            session.snapshot()
+    assert engine.metrics.snapshot().snapshots == n + 3
+
+
 def test_snapshots_say_what_they_are_of(engine: InferenceEngine, tmp_path: Path) -> None:
     tokens = engine.tokenize(TEXT)
     with engine.session() as session:

@@ -542,7 +542,7 @@ def test_a_schema(client: Client) -> None:
         jsonschema.validate(json.loads(message["content"][0]["text"]), schema)
 
 
-def test_errors_of_the_frame_have_the_shape(client: Client) -> None:
+def test_errors_of_the_frame_have_the_shape(client: Client, model: Path) -> None:
     error_of(client.ask(PATH), 405)
     error_of(client.ask("/v1/messages/batches", {}), 404, "not_found_error")
     error_of(client.ask(PATH, {**BASE, "model": "claude"}), 404, "not_found_error")
@@ -556,8 +556,10 @@ def test_errors_of_the_frame_have_the_shape(client: Client) -> None:
     fault = error_of(client.ask(PATH, {**BASE, "messages": [{"role": "user", "content": "zq" * 500}]}), 400)
     assert fault["message"].startswith("prompt is too long: messages: expected at most 255 tokens")
     assert fault["n_prompt_tokens"] > fault["n_ctx"] == 256
-    with serving(None, api_keys=("k",)) as other:
+    engine = InferenceEngine.from_gguf(model, num_threads=1)
+    with serving(engine, api_keys=("k",)) as other:
         error_of(other.ask(PATH, BASE), 401, "authentication_error")
+        engine.close()
         error_of(other.ask(PATH, BASE, headers={"x-api-key": "k"}), 503, "overloaded_error")
 
 

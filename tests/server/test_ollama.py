@@ -166,6 +166,22 @@ def test_thinking(tmp_path: Path) -> None:
         assert refusal(client, "/api/chat", **body, think="much")[0] == 400
 
 
+def test_thinking_by_the_template_alone(tmp_path: Path) -> None:
+    body: dict[str, Any] = {"messages": MESSAGES, "options": SEEDED}
+    always = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
+    for template, right, wrong in (
+        (always, (None, True), (False, "low")),
+        ("{{ reasoning_effort }}" + always, ("low", "high", True), (False,)),
+    ):
+        path = write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)
+        with serving(InferenceEngine.from_gguf(path, num_threads=1)) as client:
+            counts = {think: ask(client, "/api/chat", **body, think=think) for think in right}
+            assert all(found["message"]["thinking"] for found in counts.values())
+            for think in wrong:
+                assert refusal(client, "/api/chat", **body, think=think)[0] == 400
+            assert "thinking" in ask_show(client, "story")["capabilities"]
+
+
 def test_a_model_that_does_not_think(client: Client) -> None:
     ask(client, "/api/chat", messages=MESSAGES, options=SEEDED, think=False)
     status, error = refusal(client, "/api/chat", messages=MESSAGES, think=True)

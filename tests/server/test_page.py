@@ -31,7 +31,12 @@ def test_fields() -> None:
 
 
 def test_options_of_the_server() -> None:
-    special = {"api_keys": "--api-key", "cors_origins": "--cors-origin", "allowed_hosts": "--allowed-host"}
+    special = {
+        "api_keys": "--api-key",
+        "cors_origins": "--cors-origin",
+        "allowed_hosts": "--allowed-host",
+        "page": "--no-page",
+    }
     unsaid = {"port", "model_name"}
     for field in fields(ServerConfig):
         flag = special.get(field.name, "--" + field.name.replace("_", "-"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +113,12 @@ def serving(engine: InferenceEngine, name: str = "story", **options: Any) -> Ite
 
 
 @contextmanager
-def serving_models(*hosted: Hosted, **options: Any) -> Iterator[Client]:
-    """Serves models; the first is the default."""
+def serving_models(
+    *hosted: Hosted, make: Callable[[str, str], Hosted] | None = None, **options: Any
+) -> Iterator[Client]:
+    """Serves models; the first is the default, and ``make`` makes those that clients pull."""
     config = ServerConfig(port=0, **options)
-    models = Models(hosted, config)
+    models = Models(hosted, config, make)
     server = Listening(models, config)
     with server.bound():
         thread = threading.Thread(target=server.run, name="serve")

@@ -21,7 +21,7 @@ from oxillama.server.chats import Chat, ChatPlan, chat_plan
 from oxillama.server.errors import invalid
 from oxillama.server.messages import Conversation, checked_variables, prompt_tokens
 from oxillama.server.running import connected, deltas, in_thread, start
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, named_event
 from oxillama.server.thinking import EFFORT, thinking_variables
 
@@ -108,11 +108,9 @@ def plan_of(engine: InferenceEngine, body: MessagesBody, request_id: str) -> Pla
 async def count_tokens(request: Request) -> Response:
     """How many tokens a prompt has, be it too long or not."""
     check_version(request)
-    here = served(request)
     body = await read_body(request, CountBody)
     body.refuse_rest()
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    _, engine = await chosen(request, body.model)
 
     def count() -> int:
         return len(prompt_tokens(engine, conversation_of(engine, body)))
@@ -122,13 +120,11 @@ async def count_tokens(request: Request) -> Response:
 
 async def messages(request: Request) -> Response | EventStream:
     check_version(request)
-    here = served(request)
     body = await read_body(request, MessagesBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
-        return EventStream(lines(here, engine, plan), here.config.ping_seconds, error_event, PING)
+        return EventStream(lines(here, engine, plan), here.config.ping_seconds, error_event, ping=PING)
     return await connected(request, whole(here, engine, plan))
 
 

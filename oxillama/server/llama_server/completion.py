@@ -34,6 +34,9 @@ from oxillama.server.running import (
 from oxillama.server.slots import to_its_end
 from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, data_line
+from oxillama.server.timings import timings
+
+ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class Plan:
 
 def options_for(engine: InferenceEngine, body: NativeBody, request_id: str) -> GenerationOptions:
     """The options of a body. Raises ApiError, ConfigError."""
+    if body.post_sampling_probs and not body.n_probs:
+        message = "post_sampling_probs: expected n_probs beside it, got none"
+        raise ApiError(400, message, param="post_sampling_probs", code="invalid_value")
     return options_of(
         body.rest,
         engine,
@@ -63,7 +69,7 @@ async def completion(request: Request) -> Response | EventStream:
 
     def plan(engine: InferenceEngine) -> Plan:
         options = options_for(engine, body, request.state.request_id)
-        return Plan(body, prompt_lists(engine, body.prompt), options)
+        return Plan(body, prompt_lists(engine, body.prompt.each), options)
 
     return await answer(request, body, plan)
 
@@ -73,8 +79,9 @@ async def infill(request: Request) -> Response | EventStream:
     body = await read_body(request, InfillBody)
 
     def plan(engine: InferenceEngine) -> Plan:
-        prefix = body.input_prefix + body.prompt
-        tokens = infill_tokens(engine, prefix, body.input_suffix, "input_suffix")
+        others = [(each.filename, each.text) for each in body.input_extra]
+        tokens = infill_tokens(engine, body.input_prefix, body.input_suffix, "input_suffix", others)
+        tokens += engine.tokenizer.encode(body.prompt, add_special=False) if body.prompt else []
         checked = checked_prompt(engine, tokens, name="input_prefix, input_suffix")
         return Plan(body, [checked], options_for(engine, body, request.state.request_id))
 
@@ -115,8 +122,9 @@ async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
         if plan.body.return_tokens:
             part["tokens"] = generation.tokens
         if plan.body.n_probs:
-            part["completion_probabilities"] = probabilities(engine, generation.logprobs or [])
-    return JSONResponse(found if isinstance(plan.body.prompt, list) and len(found) > 1 else found[0])
+            part["completion_probabilities"] = probabilities(engine, plan.body, generation.logprobs or [])
+    found = [wanted(part, plan.body.response_fields) for part in found]
+    return JSONResponse(found if len(found) > 1 else found[0])
 
 
 async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
@@ -140,9 +148,12 @@ def part_of(
         "tokens_evaluated": len(generation.prompt_tokens),
     }
     if plan.body.n_probs:
-        part["completion_probabilities"] = probabilities(engine, delta.logprobs)
+        part["completion_probabilities"] = probabilities(engine, plan.body, delta.logprobs)
+    if plan.body.timings_per_token:
+        part["timings"] = timings(generation)
     if delta.finish_reason is not None:
         part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
+        return wanted(part, plan.body.response_fields)
     return part
 
 
@@ -182,25 +193,28 @@ def stop_type(generation: Generation) -> tuple[str, str]:
     return ("eos", "") if generation.stop_string is None else ("word", generation.stop_string)
 
 
-def timings(generation: Generation) -> dict[str, float]:
-    """Tokens and milliseconds of the prompt and of the text."""
-    usage, seconds = generation.usage, generation.timings
-    found: dict[str, float] = {"cache_n": usage.cached_tokens}
-    parts = (
-        ("prompt", usage.prompt_tokens - usage.cached_tokens, seconds.prefill),
-        ("predicted", usage.generated_tokens, seconds.decode),
-    )
-    for name, n, spent in parts:
-        spent = 0.0 if math.isnan(spent) else spent
-        found[f"{name}_n"] = n
-        found[f"{name}_ms"] = 1000 * spent
-        found[f"{name}_per_token_ms"] = 1000 * spent / n if n else 0.0
-        found[f"{name}_per_second"] = n / spent if spent else 0.0
+def wanted(part: dict[str, Any], paths: list[str]) -> dict[str, Any]:
+    """The fields of an answer that are wanted, all for none. "a/b" is the field b of a; what is not there is
+    left out."""
+    if not paths:
+        return part
+    found = {}
+    for path in paths:
+        value: Any = part
+        for name in path.split("/"):
+            value = value.get(name, ABSENT) if isinstance(value, dict) else ABSENT
+        if value is not ABSENT:
+            found[path] = value
     return found
 
 
-def probabilities(engine: InferenceEngine, sampled: list[SampledToken]) -> list[dict[str, Any]]:
-    """Log-probabilities of tokens and of the likeliest others, in the model's own distribution."""
+def probabilities(
+    engine: InferenceEngine, body: NativeBody, sampled: list[SampledToken]
+) -> list[dict[str, Any]]:
+    """Of tokens and of the likeliest others: log-probabilities in the model's own distribution, or
+    probabilities in the one that they were drawn from."""
+    if body.post_sampling_probs:
+        return [drawn(engine, each) for each in sampled]
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         return {"id": token, **chat_entry(engine.tokenizer, token, logprob)}
@@ -212,3 +226,15 @@ def probabilities(engine: InferenceEngine, sampled: list[SampledToken]) -> list[
         }
         for each in sampled
     ]
+
+
+def drawn(engine: InferenceEngine, sampled: SampledToken) -> dict[str, Any]:
+    """The probability of a token in the distribution that it was drawn from; others with 0 are left out."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        found = {"id": token, **chat_entry(engine.tokenizer, token, logprob)}
+        del found["logprob"]
+        return found | {"prob": math.exp(logprob)}
+
+    top = [entry(token, logprob) for token, logprob in sampled.processed.top if math.exp(logprob) > 0]
+    return {**entry(sampled.token, sampled.processed.logprob), "top_probs": top}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -23,6 +25,15 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 Value = Callable[[MetricsSnapshot], float]
 
+STARTED = int(time.time())
+"""Seconds since 1970 at which the server was started."""
+
+
+def finite(value: float) -> float:
+    """0 for a mean of nothing."""
+    return 0.0 if math.isnan(value) else value
+
+
 LLAMA_SERVER: tuple[tuple[str, str, str, Value], ...] = (
     ("prompt_tokens_total", "counter", "Tokens of prompts that were run", lambda m: m.prefill_tokens),
     ("prompt_seconds_total", "counter", "Time spent on prompts", lambda m: m.prefill_seconds),
@@ -33,6 +44,11 @@ LLAMA_SERVER: tuple[tuple[str, str, str, Value], ...] = (
     ("predicted_tokens_seconds", "gauge", "Sampled tokens a second", lambda m: m.decode_tokens_per_second),
     ("requests_processing", "gauge", "Requests that run", lambda m: m.running),
     ("requests_deferred", "gauge", "Requests that wait", lambda m: m.waiting),
+    ("prompt_tokens_cached_total", "counter", "Tokens of prompts not run", lambda m: m.cached_prompt_tokens),
+    ("spec_decode_num_drafts_total", "counter", "Drafts", lambda m: m.drafts),
+    ("spec_decode_num_draft_tokens_total", "counter", "Tokens drafted", lambda m: m.drafted_tokens),
+    ("spec_decode_num_accepted_tokens_total", "counter", "Of these, accepted", lambda m: m.accepted_tokens),
+    ("n_busy_slots_per_decode", "gauge", "Rows of a forward pass", lambda m: finite(m.step_rows.mean)),
     ("kv_cache_usage_ratio", "gauge", "Share of the pages in use, 0 to 1", lambda m: m.kv_usage),
 )
 """Metrics under the names of llama-server, kind, meaning, value."""
@@ -51,7 +67,8 @@ async def metrics(request: Request) -> Response:
     models = served(request).models
     found = {each.name: each.engine.metrics for each in models if each.engine is not None}
     text = models_text(models) + (metrics_text(found) if found else "")
-    return PlainTextResponse(text + llama_server_text(found, len(models) > 1), media_type=PROMETHEUS)
+    text += llama_server_text(found, len(models) > 1)
+    return PlainTextResponse(text, media_type=PROMETHEUS, headers={"Process-Start-Time-Unix": str(STARTED)})
 
 
 def models_text(models: Models) -> str:

@@ -18,9 +18,8 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.server.bodies import Body, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.hosting import Hosted
-from oxillama.server.ollama.answering import LINES, line
 from oxillama.server.ollama.asking import LATEST, find
-from oxillama.server.ollama.bodies import PullBody, ShowBody
+from oxillama.server.ollama.bodies import ShowBody
 from oxillama.server.running import in_thread
 from oxillama.server.state import served
 from oxillama.toolcalls import grammar_of_template
@@ -71,15 +70,6 @@ async def show(request: Request) -> Response:
     body.refuse_rest()
     hosted = find(served(request).models, body.model or body.name)
     return JSONResponse(await in_thread(described, hosted, body.verbose))
-
-
-async def pull(request: Request) -> Response:
-    """Says that a model is there; nothing is downloaded for a client."""
-    body = await read_body(request, PullBody)
-    body.refuse_rest()
-    find(served(request).models, body.model or body.name)
-    found = {"status": "success"}
-    return Response(line(found), media_type=LINES) if body.stream else JSONResponse(found)
 
 
 async def refused(request: Request) -> Response:

@@ -18,6 +18,7 @@ from oxillama.server.messages import template_of
 from oxillama.server.models import Models
 from oxillama.server.ollama.bodies import Message
 from oxillama.server.state import leased, served
+from oxillama.server.thinking import EFFORT, effort_variables, thinking_variables
 from oxillama.toolcalls import grammar_of_template
 from oxillama.toolcalls.conversation import call_id
 
@@ -27,9 +28,6 @@ LATEST = ":latest"
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 MOST_SECONDS = 1e9
-
-SWITCH = re.compile(r"(?<![.\w'\"])(enable_thinking|thinking)\b")
-"""Variables by which templates turn thinking on and off."""
 
 
 @dataclass(frozen=True)
@@ -123,21 +121,16 @@ def thinking(engine: InferenceEngine, think: bool | str | None, has_tools: bool)
     """Variables of the template for what is asked of thinking. Raises ApiError if the model cannot do it."""
     if think is None:
         return {}
-    source = template_of(engine, has_tools).source
-    switches = sorted(set(SWITCH.findall(source)))
+    template = template_of(engine, has_tools)
     if isinstance(think, str):
         if think not in ("low", "medium", "high"):
             raise invalid("think", 'true, false, "low", "medium" or "high"', think)
-        if "reasoning_effort" not in source:
+        if EFFORT not in template.variables:
             raise refused("think", "true or false, for the template of the model has no efforts", think)
-        return {"reasoning_effort": think, **dict.fromkeys(switches, True)}
-    if not grammar_of_template(source).reasoning:
-        if think:
-            raise refused("think", "a model that thinks, the template of this one has no reasoning", think)
-        return {}
-    if not think and not switches:
-        raise refused("think", "true, for the template of the model has no switch for it", think)
-    return dict.fromkeys(switches, think)
+        return effort_variables(engine, has_tools, think, "think")
+    if think and grammar_of_template(template.source).reasoning is None:
+        raise refused("think", "a model that thinks, the template of this one has no reasoning", think)
+    return thinking_variables(engine, has_tools, think, "think")
 
 
 def refused(name: str, expected: str, value: object) -> ApiError:

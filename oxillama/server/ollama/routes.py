@@ -1,7 +1,7 @@
 """Ollama's paths."""
 
 from oxillama.server.interface import Interface
-from oxillama.server.ollama import about, texts, vectors
+from oxillama.server.ollama import about, pulling, texts, vectors
 from oxillama.server.ollama.answering import error_body
 
 OLLAMA = Interface(
@@ -15,7 +15,7 @@ OLLAMA = Interface(
         ("POST", "/api/show", about.show),
         ("GET", "/api/ps", about.ps),
         ("GET", "/api/version", about.version),
-        ("POST", "/api/pull", about.pull),
+        ("POST", "/api/pull", pulling.pull),
         ("POST", "/api/push", about.refused),
         ("POST", "/api/create", about.refused),
         ("POST", "/api/copy", about.refused),

@@ -58,11 +58,10 @@ async def vectors(
         if name not in HARMLESS:
             raise unknown(name, ("num_ctx",))
         check_harmless(name, value)
-    if texts == []:
-        return [], 0
+    wanted = [texts] if isinstance(texts, str) else texts
 
     def start() -> tuple[list[list[int]], list[Any]]:
-        found = prompt_lists(asked.engine, texts, name="input", free=0)
+        found = prompt_lists(asked.engine, wanted, name="input", free=0)
         for tokens in found:
             if len(tokens) > context:
                 raise prompt_too_long("input", len(tokens), context, 0)

@@ -17,12 +17,13 @@ from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, ResponseFormat, read_body
 from oxillama.server.chats import Chat, ChatPlan, chat_plan
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import Deltas, conversation_of, whole_message
+from oxillama.server.messages import Deltas, conversation_of, prompt_tokens, whole_message
 from oxillama.server.openai.completions import FINGERPRINT, usage_of
 from oxillama.server.openai.logprobs import chat_logprobs
 from oxillama.server.running import Delta, connected, deltas, in_thread, start
 from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
+from oxillama.server.timings import timings
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,14 @@ async def chat_completions(request: Request) -> Response | EventStream:
     return await connected(request, whole(here, engine, plan))
 
 
+async def input_tokens(request: Request) -> Response:
+    """The number of tokens that the messages of a chat come to."""
+    body = await read_body(request, ChatBody)
+    _, engine = await chosen(request, body.model)
+    tokens = await in_thread(lambda: prompt_tokens(engine, conversation_of(body)))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+
 def head_of(here: Served, kind: str) -> dict[str, Any]:
     """What every part of an answer has."""
     return {
@@ -109,8 +118,13 @@ async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
         }
         for index, generation in enumerate(generations)
     ]
-    usage = usage_of([plan.prompt], generations, plan.body.n)
-    return JSONResponse({**head_of(here, "chat.completion"), "choices": choices, "usage": usage})
+    last = {"choices": choices, "usage": usage_of([plan.prompt], generations, plan.body.n)}
+    return JSONResponse({**head_of(here, "chat.completion"), **last, **times_of(generations)})
+
+
+def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """llama-server's times, of an answer with one text."""
+    return {"timings": timings(generations[0])} if len(generations) == 1 else {}
 
 
 def logprobs_of(engine: InferenceEngine, plan: Plan, sampled: Sequence[SampledToken]) -> Any:
@@ -135,7 +149,7 @@ async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIter
             yield line
     if plan.body.wants_usage:
         usage = usage_of([plan.prompt], generations, plan.body.n)
-        yield data_line({**chunks.head, "choices": [], "usage": usage})
+        yield data_line({**chunks.head, "choices": [], "usage": usage, **times_of(generations)})
     yield DONE
 
 
@@ -156,8 +170,13 @@ class Chunks:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         if finish_reason is not None:
             choice |= receipt_of(self.generations[index])
-        usage = {"usage": None} if self.plan.body.wants_usage else {}
-        return data_line({**self.head, "choices": [choice], **usage})
+        body = self.plan.body
+        more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+        if finish_reason is not None and not body.wants_usage:
+            more |= times_of(self.generations)
+        if body.timings_per_token and "role" not in delta:
+            more["timings"] = timings(self.generations[index])
+        return data_line({**self.head, "choices": [choice], **more})
 
     def of(self, delta: Delta) -> str:
         """The chunk that comes of a delta; "" for none. Its log-probabilities then go with the next one."""

@@ -18,7 +18,7 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.engine.samples import best_samples
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.server.bodies import CompletionBody, read_body
+from oxillama.server.bodies import CompletionBody, Prompt, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
 from oxillama.server.openai.logprobs import CompletionLogprobs, joined
@@ -28,6 +28,7 @@ from oxillama.server.running import (
     checked_prompt,
     connected,
     deltas,
+    encoded,
     in_thread,
     prompt_lists,
     results,
@@ -83,18 +84,13 @@ def plan_of(engine: InferenceEngine, body: CompletionBody, request_id: str) -> P
         top_logprobs=body.logprobs or None,
         request_id=request_id,
     )
-    prompts = prompt_lists(engine, body.prompt)
+    prompts = prompt_lists(engine, body.prompt.each)
     if body.suffix:
-        prompts = [with_suffix(engine, prompt, body.suffix) for prompt in listed(body.prompt)]
+        prompts = [with_suffix(engine, prompt, body.suffix) for prompt in body.prompt.each]
     return Plan(body, prompts, options, n, most, body.logprobs)
 
 
-def listed(prompt: Any) -> list[str | list[int]]:
-    """The prompts of a body."""
-    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
-
-
-def with_suffix(engine: InferenceEngine, prompt: str | list[int], suffix: str) -> list[int]:
+def with_suffix(engine: InferenceEngine, prompt: Prompt, suffix: str) -> list[int]:
     """A prompt for what stands between it and a suffix."""
     return checked_prompt(engine, infill_tokens(engine, prompt, suffix, "suffix"))
 
@@ -142,8 +138,10 @@ class Answer:
     def prompt_text(self, index: int) -> str:
         """The prompt of a choice, as text."""
         number = index // self.plan.n
-        chosen = listed(self.plan.body.prompt)[number]
-        return chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(chosen)
+        chosen: Prompt = self.plan.body.prompt.each[number]
+        return (
+            chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(encoded(self.engine, chosen))
+        )
 
     def logprobs(self) -> CompletionLogprobs:
         return CompletionLogprobs(self.engine.tokenizer, bool(self.plan.top))
