@@ -1,4 +1,4 @@
-"""Calls in Python, as LFM2 writes them: a list of calls with keyword arguments, ``[f(a="x", n=[1]), g()]``."""
+"""Calls in Python, as LFM2 writes them: calls with keyword arguments, ``[f(a="x", n=[1]), g()]``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def python_list(source: Source, calls: Calls, close: str) -> Reading[None]:
 
 
 def escape(found: re.Match[str]) -> str:
-    """A backslash and what follows as Python has it: before a slash, as in JSON, or before nothing to escape."""
+    """What begins with a backslash as Python has it: also JSON's slash, and what escapes nothing."""
     char = found[1]
     return char if char == "/" else found[0] if char in ESCAPED else f"\\{found[0]}"
 

@@ -67,7 +67,7 @@ def mark_of(opened: str) -> str:
 
 
 def invokes(source: Source, calls: Calls, opened: str) -> Reading[None]:
-    """``invoke`` and ``parameter``; in DeepSeek's an attribute says which values are strings, in MiniMax's none."""
+    """``invoke`` and ``parameter``; an attribute of DeepSeek's says which values are strings."""
     mark = mark_of(opened)
     invoke, end_invoke = f"<{mark}invoke name=", f"</{mark}invoke>"
     parameter, end_parameter = f"<{mark}parameter name=", f"</{mark}parameter>"
