@@ -12,8 +12,8 @@ from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.support import vocabularies
 from tests.tokenizer.test_tokenizer import MODES, metadata_for
 
-WORDS = ("'s", "'T", "'re", "'VE", "'ll", "'d", "'mA", "\u2019s", "test", " test", "0159", "\u0660\u0663", "\u00bd",
-         "  \n\n", "\r\n", "\t ", "\u00a0", "\u2003\u3000", "e\u0301\u0327", "\u0928\u093f",
+WORDS = ("'s", "'T", "'re", "'VE", "'ll", "'d", "'mA", "\u2019s", "test", " test", "0159", "\u0660\u0663",
+         "\u00bd", "  \n\n", "\r\n", "\t ", "\u00a0", "\u2003\u3000", "e\u0301\u0327", "\u0928\u093f",
          "\uac00\u1100\u1161", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f44d\U0001f3fd",
          "\U0001f1e9\U0001f1ea", "\ufe0f", "\ufeff")  # fmt: skip
 PLANES = ((0, 0x250), (0x250, 0x2000), (0x2000, 0x3400), (0x3400, 0xD800), (0xE000, 0x10000),
