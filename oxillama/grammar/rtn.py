@@ -221,10 +221,12 @@ class _Builder:
         counter = self.states[loop]
         counter.count = least, most
         counter.epsilon.append((ENOUGH | RESET, end))
-        characters, others = self.split(node.item)
-        tails: dict[Tree, int] = {}
+        characters, spellings, others = self.split(node.item)
+        tails: dict[tuple[int, Tree], int] = {}
         for chars in characters:
-            self.counted_character(byte_tree(chars.ranges), loop, loop, tails)
+            self.counted_character(byte_tree(chars.ranges), loop, loop, tails, loop)
+        for dfa in spellings:
+            self.counted_spelling(dfa, loop)
         if others:
             single = others[0] if len(others) == 1 else Alt(tuple(others))
             called = (
@@ -233,9 +235,10 @@ class _Builder:
             counter.calls.append((called, MORE | NEXT, loop))
         return end
 
-    def split(self, node: Node) -> tuple[list[Chars], list[Node]]:
-        """The alternatives of a node that are single characters, and the others."""
+    def split(self, node: Node) -> tuple[list[Chars], list[Dfa], list[Node]]:
+        """The alternatives of a node that are single characters, automata that pass no state twice, the others."""
         characters: list[Chars] = []
+        spellings: list[Dfa] = []
         others: list[Node] = []
         todo, budget = [node], INLINE_SIZE
         while todo:
@@ -249,21 +252,52 @@ class _Builder:
                 characters.append(node)
             elif isinstance(node, Text) and len(node.text) == 1:
                 characters.append(Chars(((ord(node.text), ord(node.text)),)))
+            elif isinstance(node, Dfa) and _is_spelling(node):
+                spellings.append(node)
             else:
                 others.append(node)
-        return characters, others
+        return characters, spellings, others
 
-    def counted_character(self, tree: Tree, start: int, loop: int, tails: dict[Tree, int]) -> None:
+    def counted_spelling(self, dfa: Dfa, loop: int) -> None:
+        """An automaton that is left where it accepts: its states carry the count along."""
+        states = {0: loop}
+        tails: dict[tuple[int, Tree], int] = {}
+        for state, edges in enumerate(dfa.edges):
+            targets: dict[int, list[tuple[int, int]]] = {}
+            for first, last, target in edges:
+                targets.setdefault(loop if target in dfa.accepting else -1 - target, []).append((first, last))
+            for target, ranges in targets.items():
+                end = loop
+                if target < 0:
+                    end = states[-1 - target] = states.get(-1 - target) or self.carrying(loop)
+                source = states[state] = states.get(state) or self.carrying(loop)
+                self.counted_character(byte_tree(tuple(ranges)), source, loop, tails, end)
+
+    def carrying(self, loop: int) -> int:
+        """A new state with the count of another."""
+        state = self.new()
+        self.states[state].count = self.states[loop].count
+        return state
+
+    def counted_character(
+        self, tree: Tree, start: int, loop: int, tails: dict[tuple[int, Tree], int], end: int
+    ) -> None:
+        """A character from ``start`` to ``end``; it counts if that is ``loop``."""
         for bits, below in tree:
             op = MORE if start == loop else 0
             if below is None:
-                self.states[start].bytes.append((bits, op | NEXT, loop))
+                self.states[start].bytes.append((bits, op | (NEXT if end == loop else KEEP), end))
                 continue
-            if below not in tails:
-                tails[below] = tail = self.new()
-                self.states[tail].count = self.states[loop].count
-                self.counted_character(below, tail, loop, tails)
-            self.states[start].bytes.append((bits, op | KEEP, tails[below]))
+            if (end, below) not in tails:
+                tails[end, below] = self.carrying(loop)
+                self.counted_character(below, tails[end, below], loop, tails, end)
+            self.states[start].bytes.append((bits, op | KEEP, tails[end, below]))
+
+
+def _is_spelling(dfa: Dfa) -> bool:
+    """Whether no state leads back to the first, and those that accept lead nowhere."""
+    back = any(target == 0 for edges in dfa.edges for _, _, target in edges)
+    return not back and 0 not in dfa.accepting and not any(dfa.edges[q] for q in dfa.accepting)
 
 
 def _at_zero(op: int) -> int:
