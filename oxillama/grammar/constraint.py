@@ -23,7 +23,7 @@ MASK_BYTES = 32 << 20
 MASK_WORK = 5_000_000  # units of work of one mask or token; see ParserStates
 REQUEST_WORK = 50_000_000  # ... of one sequence, and for each token that it accepts
 TOKEN_WORK = 250_000  # ... so much more
-PREPARE_WORK = 2_000_000  # spent on each new grammar and vocabulary, so that no first mask is slow
+PREPARE_WORK = 0  # spent on each new grammar and vocabulary, so that no first mask is slow
 
 DEAD = 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,19 +12,16 @@ from oxillama.grammar.rtn import Rtn, build_rtn
 from oxillama.grammar.rtn_state import ENOUGH, State
 from oxillama.grammar.rules import Rules, Tokens
 
+if TYPE_CHECKING:
+    from oxillama.grammar.units import Units
+
+UNIT = 1 << 29
 FINAL, CONSUMES, PURE_FINAL = 1, 2, 4
 ENDS_ALWAYS, ENDS_IF_ENOUGH = 8, 16
 
-DIGESTED = (
-    *("byte_edges", "byte_first", "calls", "calls_first", "class_of", "flags", "epsilon", "epsilon_first"),
-    *("labels", "least", "most", "token_edges", "token_first"),
-)
-"""The order of the arrays in a digest. Saved states name digests, so the order stays as it is."""
-
-
 @dataclass(frozen=True)
 class Program:
-    """A compiled grammar, without a vocabulary.
+    """A compiled grammar, without a vocabulary; or a piece of one, see `Units`.
 
     Attributes
     ----------
@@ -33,17 +30,16 @@ class Program:
         subnetwork is all that is left. ENDS_*: the subnetwork can end without reading more. ``least`` and
         ``most`` are the bounds of the state's count.
     byte_edges, token_edges, calls, epsilon : int32 (edges, 3)
-        (what, op, target): a label, a token set, the start state of a subnetwork, or nothing.
+        (what, op, target): a label, a token set, a subnetwork (its start state, or UNIT plus the number of a
+        unit), or nothing.
     *_first : int32 (states + 1,)
         Where a state's edges begin; they end where the next state's begin.
-    labels : uint8 (labels, classes)
-        Whether an edge of this label takes a byte of this class.
-    class_of : uint8 (256,)
-        Bytes that no edge tells apart share a class.
+    labels : uint8 (labels, 32)
+        The bytes that an edge of this label takes: bit b % 8 of column b // 8 is byte b.
     token_sets : token terminals, by the numbers in ``token_edges``.
     start : the root's start state.
     accepts_empty : whether the empty text matches.
-    digest : SHA-256 of all of these; equal programs are the same automaton.
+    units : builds the subnetworks that are called by number; None where there are none.
     """
 
     flags: np.ndarray
@@ -58,59 +54,54 @@ class Program:
     epsilon: np.ndarray
     epsilon_first: np.ndarray
     labels: np.ndarray
-    class_of: np.ndarray
     token_sets: tuple[Tokens, ...]
     start: int
     accepts_empty: bool
-    digest: bytes
+    units: Units | None = None
 
 
 def compile_rules(rules: Rules) -> Program:
     """Compile a grammar; GrammarError where the rules are none, match nothing, or are too large."""
     check(rules)
-    rtn = build_rtn(prune(rules))
-    return _flatten(rtn)
+    return piece(rules)
 
 
-def _flatten(rtn: Rtn) -> Program:
+def piece(rules: Rules, units: Units | None = None) -> Program:
+    """Compile rules. Names without a rule are those of ``units``, which match something, and never nothing."""
+    rtn = build_rtn(prune(rules), units.number if units is not None else None)
     states, alias = rtn.states, _aliases(rtn.states)
     order, number = _reachable(rtn, alias)
     bits: dict[int, int] = {}
-    columns: dict[str, list[tuple[int, int, int]]] = {"bytes": [], "tokens": [], "calls": [], "epsilon": []}
+    columns: dict[str, list[tuple[int, int, int]]] = {"byte": [], "token": [], "calls": [], "epsilon": []}
     first: dict[str, list[int]] = {name: [0] for name in columns}
     for q in order:
         state = states[q]
-        columns["bytes"] += [
+        columns["byte"] += [
             (bits.setdefault(b, len(bits)), op, number[alias[t]]) for b, op, t in state.bytes
         ]
-        columns["tokens"] += [(i, op, number[alias[t]]) for i, op, t in state.tokens]
-        columns["calls"] += [(number[rtn.starts[f]], op, number[alias[t]]) for f, op, t in state.calls]
+        columns["token"] += [(i, op, number[alias[t]]) for i, op, t in state.tokens]
+        for called, op, t in state.calls:
+            what = number[rtn.starts[called]] if called >= 0 else UNIT - 1 - called
+            columns["calls"].append((what, op, number[alias[t]]))
         columns["epsilon"] += [(0, op, number[alias[t]]) for op, t in state.epsilon]
         for name, edges in columns.items():
             first[name].append(len(edges))
-    class_of, labels = _classes(list(bits))
     arrays = {
-        "flags": np.array(_flags([states[q] for q in order], alias, number), np.int32),
-        "least": np.array([(states[q].count or (0, 0))[0] for q in order], np.int32),
-        "most": np.array([(states[q].count or (0, 0))[1] for q in order], np.int32),
-        "labels": labels,
-        "class_of": class_of,
+        name if name in ("calls", "epsilon") else f"{name}_edges": np.array(edges, np.int32).reshape(-1, 3)
+        for name, edges in columns.items()
     }
-    for name, edges in columns.items():
-        key = {"bytes": "byte_edges", "tokens": "token_edges"}.get(name, name)
-        arrays[key] = np.array(edges, np.int32).reshape(-1, 3)
-        key = {"bytes": "byte", "tokens": "token"}.get(name, name)
-        arrays[f"{key}_first"] = np.array(first[name], np.int32)
-    start, sets = number[rtn.starts[0]], tuple(rtn.token_sets)
-    digest = hashlib.sha256(repr((start, sets, rtn.accepts_empty)).encode())
-    for name in DIGESTED:
-        digest.update(arrays[name].tobytes())
+    labels = b"".join([label.to_bytes(32, "little") for label in bits])
     return Program(
+        np.array(_flags([states[q] for q in order], alias, number), np.int32),
+        np.array([(states[q].count or (0, 0))[0] for q in order], np.int32),
+        np.array([(states[q].count or (0, 0))[1] for q in order], np.int32),
         **arrays,
-        token_sets=sets,
-        start=start,
+        **{f"{name}_first": np.array(found, np.int32) for name, found in first.items()},
+        labels=np.frombuffer(labels, np.uint8).reshape(-1, 32),
+        token_sets=tuple(rtn.token_sets),
+        start=number[rtn.starts[0]],
         accepts_empty=rtn.accepts_empty,
-        digest=digest.digest(),
+        units=units,
     )
 
 
@@ -140,7 +131,7 @@ def _reachable(rtn: Rtn, alias: list[int]) -> tuple[list[int], dict[int, int]]:
         targets = [t for _, _, t in state.bytes] + [t for _, _, t in state.tokens]
         targets += [t for _, t in state.epsilon]
         for called, _, back in state.calls:
-            targets += (rtn.starts[called], back)
+            targets += (rtn.starts[called], back) if called >= 0 else (back,)
         for target in targets:
             target = alias[target]
             if target not in number:
@@ -180,17 +171,3 @@ def _flags(states: list[State], alias: list[int], number: dict[int, int]) -> lis
         flag |= CONSUMES if state.bytes or state.tokens else 0
         flags.append(flag | (PURE_FINAL if can_end[q] and not goes_on[q] else 0))
     return flags
-
-
-def _classes(labels: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Class of each byte, and which classes each label (a set of bytes, as bits) takes."""
-    classes = [(1 << 256) - 1]
-    for label in labels:
-        classes = [part for c in classes for part in (c & label, c & ~label) if part]
-    class_of = np.zeros(256, np.uint8)
-    for i, c in enumerate(classes):
-        for byte in range(256):
-            if c >> byte & 1:
-                class_of[byte] = i
-    takes = [[1 if c & label else 0 for c in classes] for label in labels]
-    return class_of, np.array(takes, np.uint8).reshape(len(labels), len(classes))

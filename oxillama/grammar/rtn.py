@@ -11,6 +11,7 @@ directly or not, could be called for ever without reading anything; `left_recurs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from oxillama.grammar.analysis import (
@@ -49,15 +50,15 @@ class Rtn:
     accepts_empty: bool
 
 
-def build_rtn(rules: Rules) -> Rtn:
-    """Build the RTN of pruned rules.
+def build_rtn(rules: Rules, unit: Callable[[str], int] | None = None) -> Rtn:
+    """Build the RTN of pruned rules. A name without a rule is a call of -1 less the number that ``unit`` has for it.
 
     Raises
     ------
     GrammarError
         It would need more than `MAX_STATES` states.
     """
-    builder = _Builder(rules, find_calls(rules), nullable_rules(rules))
+    builder = _Builder(rules, find_calls(rules), nullable_rules(rules), unit)
     starts = builder.build_all()
     nonempty = [_nonempty_start(builder.states, start) for start in starts]
     remove_left_recursion(builder.states, nonempty, MAX_STATES)
@@ -67,8 +68,10 @@ def build_rtn(rules: Rules) -> Rtn:
 
 
 class _Builder:
-    def __init__(self, rules: Rules, calls: Calls, nullable: set[str]) -> None:
-        self.rules, self.calls, self.nullable = rules, calls, nullable
+    def __init__(
+        self, rules: Rules, calls: Calls, nullable: set[str], unit: Callable[[str], int] | None
+    ) -> None:
+        self.rules, self.calls, self.nullable, self.unit = rules, calls, nullable, unit
         self.states: list[State] = []
         self.number_of: dict[str, int] = {}
         self.bodies: list[Node] = []  # of every subnetwork
@@ -92,6 +95,8 @@ class _Builder:
         return len(self.states) - 1
 
     def subnetwork(self, name: str) -> int:
+        if self.unit is not None and name not in self.rules.rules:
+            return -1 - self.unit(name)
         if name not in self.number_of:
             self.number_of[name] = self.anonymous_subnetwork(self.rules.rules[name])
         return self.number_of[name]
@@ -164,7 +169,8 @@ class _Builder:
         return end
 
     def ref(self, node: Ref, start: int) -> int:
-        if node.name not in self.calls.rules and self.depth <= MAX_INLINE_DEPTH:
+        called = node.name in self.calls.rules or node.name not in self.rules.rules
+        if not called and self.depth <= MAX_INLINE_DEPTH:
             return self.build(self.rules.rules[node.name], start)
         end = self.new()
         self.states[start].calls.append((self.subnetwork(node.name), RESET, end))
@@ -243,7 +249,10 @@ class _Builder:
         todo, budget = [node], INLINE_SIZE
         while todo:
             node = todo.pop()
-            if isinstance(node, Ref) and node.name not in self.calls.rules and budget > 0:
+            called = isinstance(node, Ref) and (
+                node.name in self.calls.rules or node.name not in self.rules.rules
+            )
+            if isinstance(node, Ref) and not called and budget > 0:
                 budget -= 1
                 todo.append(self.rules.rules[node.name])
             elif isinstance(node, Alt):

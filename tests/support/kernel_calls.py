@@ -24,6 +24,7 @@ from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar.matcher import Matcher
+from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.recurrent.state_batch import StateBatch
@@ -637,6 +638,10 @@ def of_trie() -> dict[str, Maker]:
     }
 
 
+def of_network() -> dict[str, Maker]:
+    return {"Network": lambda: Call(Network, program=PROGRAM)}
+
+
 def of_parser_states() -> dict[str, Maker]:
     def states() -> ParserStates:
         return ParserStates(PROGRAM, 1 << 20, 1 << 20)
@@ -682,6 +687,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.loops": of_loops,
     "grammar.mask_cache": of_mask_cache,
     "grammar.matcher": of_matcher,
+    "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
@@ -884,7 +890,7 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Slice"}
+INNER = {"Slice", "NotBuilt"}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

@@ -28,6 +28,7 @@ from oxillama._kernels.grammar.parser_states cimport (
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Trie
 
+from oxillama._kernels.grammar.parser_states import NotBuilt
 from oxillama.errors import GrammarError
 
 cnp.import_array()
@@ -132,9 +133,13 @@ cdef class Matcher:
         self.states.checked_state(state)
         if not self.trie.inside[token]:
             return DEAD
-        self.states.allow(self.states.budget)
         first = self.trie.first[token]
-        return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
+        self.states.allow(self.states.budget)
+        while True:
+            try:
+                return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
+            except NotBuilt:
+                self.states.build()
 
     def fill(self, int32_t state, cnp.ndarray mask):
         """Set the bits of all tokens of the trie that can follow.
@@ -149,7 +154,12 @@ cdef class Matcher:
         self.states.checked_state(state)
         out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
         self.states.allow(self.states.budget)
-        self.visit(state, -1, 0, &out)
+        while True:
+            try:
+                self.visit(state, -1, 0, &out)
+                break
+            except NotBuilt:
+                self.states.build()
 
     def prepare(self, Py_ssize_t work):
         """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""
@@ -160,7 +170,7 @@ cdef class Matcher:
             width = 0
             for e in range(c.byte_first[q], c.byte_first[q + 1]):
                 for k in range(c.n_classes):
-                    width += c.labels[c.byte_edges[3 * e] * c.n_classes + k]
+                    width += c.labels[c.byte_edges[3 * e] * c.stride + k]
             if width:
                 found.append((-width, q))
         c.allow(work)
@@ -398,7 +408,7 @@ cdef class Matcher:
         while i < end:
             visits += 1
             d = nodes.depth[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.n_classes + states.class_of[nodes.byte[i]]]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
                 to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
             if to == DEAD:
@@ -492,7 +502,7 @@ cdef class Matcher:
             states.spend(1)
             d = nodes.depth[i]
             self.text[d - 1] = nodes.byte[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.n_classes + states.class_of[nodes.byte[i]]]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
                 to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
             if to == DEAD:

@@ -65,6 +65,7 @@ class Writer:
         self.path = "#"
         self.rules: dict[str, Node] = {}
         self.names: dict[State, str] = {ANYTHING: VALUE}
+        self.states: dict[str, State] = {}
         self.queue: list[State] = []
         self.counts: dict[str, int] = {}
         self.made: dict[Hashable, Any] = {}
@@ -73,28 +74,42 @@ class Writer:
         """The rules of the values that meet ``root``."""
         self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
-            self.path = _path(state)
-            try:
-                self.rules[self.names[state]] = self.body(state)
-            except GrammarError as error:
-                reason = str(error)
-                raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
+            self.write_one(self.names[state])
         if ANYTHING in self.queue or VALUE in self.rules:
             self.rules |= self.any_value()
         return Rules("root", shared(self.rules))
 
+    def write_one(self, name: str) -> None:
+        """Write the rule of a state by its name."""
+        state = self.states[name]
+        self.path = _path(state)
+        try:
+            self.rules[name] = self.body(state)
+        except GrammarError as error:
+            reason = str(error)
+            raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
+
+    def followed_state(self, state: State) -> State:
+        """The state with references followed."""
+        return state_of(*map(self.followed, ordered(state)))
+
     def node(self, state: State) -> Node:
         """What a value that meets the state is written as."""
-        state = state_of(*map(self.followed, ordered(state)))
+        state = self.followed_state(state)
         if FALSE in state:
             return Alt(())
         if state == ANYTHING:
             self.rules.setdefault(VALUE, Alt(()))  # filled in at the end
             return Ref(VALUE)
+        return Ref(self.name(state))
+
+    def name(self, state: State) -> str:
+        """The name of the rule of a state whose references have been followed."""
         if state not in self.names:
-            self.names[state] = self.new_name(_path(state))
+            name = self.names[state] = self.new_name(_path(state))
+            self.states[name] = state
             self.queue.append(state)
-        return Ref(self.names[state])
+        return self.names[state]
 
     def new_name(self, path: str) -> str:
         """A name for a rule, after the last part of a path."""
