@@ -50,29 +50,6 @@ def check(rules: Rules) -> None:
                 raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
 
 
-def prune(rules: Rules) -> Rules:
-    """The same language from the rules that the root needs, without any part that can match nothing.
-
-    Names without a rule match something.
-
-    Raises
-    ------
-    GrammarError
-        Nothing at all matches the root.
-    """
-    productive = _least_fixpoint(rules, is_productive, _unknown(rules))
-    if rules.root not in productive:
-        raise GrammarError(f"grammar: no text matches the rule {rules.root}")
-    kept: dict[str, Node] = {}
-    todo = [rules.root]
-    while todo:
-        name = todo.pop()
-        if name not in kept and name in rules.rules:
-            kept[name] = _pruned(rules.rules[name], productive)
-            todo += [node.name for node in walk(kept[name]) if isinstance(node, Ref)]
-    return Rules(rules.root, kept)
-
-
 def all_productive(rules: Rules) -> bool:
     """Whether each rule matches something, if names without a rule do."""
     unknown = _unknown(rules)
@@ -164,23 +141,6 @@ def _live_states(dfa: Dfa) -> set[int]:
             live.add(state)
             todo += sources.get(state, ())
     return live
-
-
-def _pruned(node: Node, rules: set[str]) -> Node:
-    """A productive node without its unproductive parts."""
-    if isinstance(node, Seq):
-        return Seq(tuple([_pruned(item, rules) for item in node.items]))
-    if isinstance(node, Alt):
-        return Alt(tuple([_pruned(item, rules) for item in node.items if is_productive(item, rules)]))
-    if isinstance(node, Repeat):
-        if not is_productive(node.item, rules):
-            return Seq(())
-        return Repeat(_pruned(node.item, rules), node.least, node.most)
-    if isinstance(node, Dfa):
-        live = _live_states(node)
-        edges = [tuple([e for e in edges if e[2] in live]) for edges in node.edges]
-        return Dfa(tuple(edges), node.accepting)
-    return node
 
 
 # --------------------------------------------------------------------------- what is called

@@ -119,7 +119,7 @@ class Grammar:
         found = compiler.on_demand(schema, strict)
         if found is None:
             return cls(compiler.compile(schema, strict))
-        return cls(found.all_rules, lazy_program(found.root, found.rules))
+        return cls(found.all_rules, lazy_program(found.root, found.rules, found.common))
 
     @classmethod
     def json(cls) -> Grammar:

@@ -93,7 +93,7 @@ class JsonSchemaCompiler:
             The schema is malformed, cannot be enforced, or is over a limit; the JSON path is named.
         """
         try:
-            writer, _, root = self._writer(schema, strict)
+            writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.write(root)
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
@@ -107,13 +107,15 @@ class JsonSchemaCompiler:
         if self.registry is not None or self.mark:
             return None
         try:
-            options = replace(self)
-            if _is_type(schema):
-                options = replace(self, open_objects=False, plain_integers=True)
-            values = copied(_loaded(schema))
-            writer, keywords, root = options._writer(values, strict)
+            options, values, of_type = replace(self), copied(_loaded(schema), {}), _is_type(schema)
+            writer, keywords, root = options._writer(values, of_type, strict)
             self.unenforced = options.unenforced
-            found = OnDemand(writer, Certainty(keywords), lambda: options.compile(values, strict))
+
+            def all_rules() -> Rules:
+                again, _, start = options._writer(values, of_type, strict)
+                return again.write(start)
+
+            found = OnDemand(writer, Certainty(keywords), all_rules)
             return found if found.prepare(root) else None
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
@@ -124,13 +126,16 @@ class JsonSchemaCompiler:
         Parameters and errors are those of `compile`.
         """
         try:
-            writer, _, root = self._writer(schema, strict)
+            writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.strings(state_of(*map(writer.followed, ordered(root))))
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 
-    def _writer(self, schema: object, strict: bool) -> tuple[Writer, Keywords, State]:
-        """A writer for the rules of a schema, its keywords, and what their root must meet."""
+    def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, Keywords, State]:
+        """A writer for the rules of a schema, its keywords, and what their root must meet.
+
+        ``of_type``: the schema was made for a Python type.
+        """
         self.unenforced = []
 
         def unenforced(path: str, reason: str) -> None:
@@ -139,9 +144,8 @@ class JsonSchemaCompiler:
             if f"{path}: {reason}" not in self.unenforced:
                 self.unenforced.append(f"{path}: {reason}")
 
-        of_type = _is_type(schema)
         open_objects, plain_integers = self.open_objects and not of_type, self.plain_integers or of_type
-        references = References(_loaded(schema), self.registry, self.default_schema)
+        references = References(schema, self.registry, self.default_schema)
         keywords = Keywords(references, self.formats, plain_integers, unenforced)
         unevaluated = Unevaluated(keywords)
 
@@ -181,11 +185,16 @@ def _loaded(schema: object) -> object:
     return schema_of_type(schema)
 
 
-def copied(value: Any) -> Any:
-    """JSON values that nobody else can change."""
-    if isinstance(value, Mapping):
-        return {name: copied(one) for name, one in value.items()}
-    return [copied(one) for one in value] if isinstance(value, (list, tuple)) else value
+def copied(value: Any, known: dict[int, Any]) -> Any:
+    """JSON values that nobody else can change. What stands in several places is copied once, see ``known``."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if id(value) not in known:
+        if isinstance(value, Mapping):
+            known[id(value)] = {name: copied(one, known) for name, one in value.items()}
+        else:
+            known[id(value)] = [copied(one, known) for one in value]
+    return known[id(value)]
 
 
 def _parsed(text: str | bytes) -> object:

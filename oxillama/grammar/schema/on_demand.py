@@ -10,7 +10,7 @@ from oxillama.grammar.rules import Node, Ref, Rules
 from oxillama.grammar.schema.certain import Certainty, key
 from oxillama.grammar.schema.conditions import ANYTHING, State, of_schema, state_of
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
-from oxillama.grammar.schema.writer import Writer
+from oxillama.grammar.schema.writer import Writer, any_value
 
 
 class OnDemand:
@@ -20,6 +20,7 @@ class OnDemand:
     ----------
     root : the name of the root's rule, after `prepare`.
     all_rules : writes the whole grammar.
+    common : the rules that all schemas have.
     """
 
     def __init__(self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules]) -> None:
@@ -27,6 +28,7 @@ class OnDemand:
         self.certainty = certainty
         self.all_rules = all_rules
         self.root = ""
+        self.common = any_value(writer.layout)
         self.local: dict[str, list[str]] = {}  # the rules that were written with a rule
 
     def prepare(self, root: State) -> bool:
@@ -34,7 +36,7 @@ class OnDemand:
 
         False where some rule may have no text: then all are needed, to leave out what leads there.
         """
-        self.writer.rules |= self.writer.any_value()
+        self.writer.rules |= dict(self.common)
         node = self.writer.node(root)
         if not isinstance(node, Ref):
             return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
@@ -173,14 +174,19 @@ class Writer:
 
     def any_value(self) -> dict[str, Node]:
         """The rules of every JSON value."""
-        kinds = ("string", "number", "array", "object")
-        rules = {f"json-{kind}": _any_of_kind(kind, self.layout) for kind in kinds}
-        rules[VALUE] = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
-        return rules
+        return dict(any_value(self.layout))
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
         return [box for box in self.expander.of_state(state, "string") if isinstance(box, Strings)]
+
+
+@lru_cache(maxsize=8)
+def any_value(layout: Layout) -> tuple[tuple[str, Node], ...]:
+    """The rules of every JSON value, by their names."""
+    kinds = ("string", "number", "array", "object")
+    value = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
+    return (VALUE, value), *((f"json-{kind}", _any_of_kind(kind, layout)) for kind in kinds)
 
 
 def _any_of_kind(kind: str, layout: Layout) -> Node:
