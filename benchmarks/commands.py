@@ -20,11 +20,13 @@ from benchmarks import (
     make_model,
     observing,
     offload,
+    pipeline,
     quantizers,
     receipts,
     runs,
     sampling,
     server,
+    server_load,
     serving,
     speculation,
     starting,
@@ -70,6 +72,10 @@ def parser() -> argparse.ArgumentParser:
     server.add_arguments(over_http)
     over_http.set_defaults(run=server.run)
 
+    pressed = commands.add_parser("server-load", help="many clients, some of whom go away: what must hold")
+    server_load.add_arguments(pressed)
+    pressed.set_defaults(run=server_load.run)
+
     told = commands.add_parser("observing", help="what metrics, the log of requests and a trace cost")
     observing.add_arguments(told)
     told.set_defaults(run=observing.run)
@@ -107,6 +113,10 @@ def parser() -> argparse.ArgumentParser:
     larger = commands.add_parser("offload", help="decoding under a memory budget, beside the storage's speed")
     offload.add_arguments(larger)
     larger.set_defaults(run=offload.run)
+
+    stages = commands.add_parser("pipeline", help="a model in two stages beside one process (needs Ray)")
+    pipeline.add_arguments(stages)
+    stages.set_defaults(run=pipeline.run)
 
     proofs = commands.add_parser("receipts", help="what receipts cost, and verifying them")
     receipts.add_arguments(proofs)

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks import runs
+from benchmarks import runs, server_peer
 from benchmarks.timing import alternate
 from oxillama import InferenceEngine
 from oxillama.bench.report import Metric, Row, rows
@@ -31,6 +32,7 @@ PROMPT = "Once upon a time"
 ATTEMPTS = 50  # to leave before a prompt is over
 CHUNK = 64  # so that a prompt takes several steps
 GREEDY = {"temperature": 0, "ignore_eos": True}
+THREAD = (Metric("1 clients, the server's thread", "us a token", False),)
 GONE = (Metric("client gone to request ended", "ms", False),)
 
 
@@ -44,6 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new", type=runs.positive, default=100, help="tokens of a text (default: %(default)s)"
     )
+    parser.add_argument("--peer", type=Path, metavar="LLAMA_SERVER", help="a llama-server to compare with")
+    parser.add_argument(
+        "--prefix",
+        type=int,
+        default=1000,
+        help="with a peer: tokens of a prompt that clients share; 0 leaves it out (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--only-peer", action="store_true", help="leave out the library and the client that goes"
+    )
     runs.add_arguments(parser)
 
 
@@ -52,14 +64,54 @@ def run(args: argparse.Namespace) -> int:
     runs.check_models([args.model])
     conditions = {"threads": args.threads, "new": args.new, "clients": args.clients}
     whole = runs.Run("server", args, conditions)
+    found: list[Row] = []
+    if not args.only_peer:
+        found += beside_library(args)
+    if args.peer is not None:
+        found += beside_peer(args)
+    return whole.finish(found)
+
+
+def beside_library(args: argparse.Namespace) -> list[Row]:
+    """The rows of the server beside the library, and of a client that goes away."""
     engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefill_chunk_size=CHUNK)
     found: list[Row] = []
     with served(args.model, args.threads) as port:
         for n in args.clients:
             found += compare(engine, port, n, args)
+    alone = {"server": partial(processor_time, engine, args.new)}
     gone = {"server": partial(time_to_end, engine)}
-    samples = alternate(gone, rounds=args.rounds, warmup=args.warmup)
-    return whole.finish([*found, *rows(args.model.stem, samples, GONE)])
+    for turns, metrics in ((alone, THREAD), (gone, GONE)):
+        samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
+        found += rows(args.model.stem, samples, metrics)
+    return found
+
+
+def beside_peer(args: argparse.Namespace) -> list[Row]:
+    """The rows of the server beside llama-server."""
+    found: list[Row] = []
+    context = args.prefix + args.new + 128
+    for n in args.clients:
+        ours = served(args.model, args.threads, context)
+        theirs = server_peer.llama_server(args.peer, args.model, args.threads, n, context)
+        with ours as port, theirs as peer:
+            found += server_peer.measure(
+                {"oxillama": port, "llama-server": peer},
+                args.model.stem,
+                clients=n,
+                new=args.new,
+                prefix=args.prefix,
+                n_vocab=vocabulary_of(port),
+                rounds=args.rounds,
+                warmup=args.warmup,
+            )
+    return found
+
+
+def vocabulary_of(port: int) -> int:
+    """Tokens in the vocabulary of the model that a server has."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+        return int(json.load(answer)["data"][0]["meta"]["n_vocab"])
 
 
 def compare(engine: InferenceEngine, port: int, n: int, args: argparse.Namespace) -> list[Row]:
@@ -83,9 +135,10 @@ def compare(engine: InferenceEngine, port: int, n: int, args: argparse.Namespace
 
 
 @contextmanager
-def served(model: Path, threads: int) -> Iterator[int]:
+def served(model: Path, threads: int, context: int | None = None) -> Iterator[int]:
     """A server in a process of its own; its port."""
     command = [sys.executable, "-m", "oxillama", "serve", str(model), "--port", "0", "-t", str(threads)]
+    command += ["-c", str(context)] if context else []
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     drain = threading.Thread(target=process.stderr.read, daemon=True)
@@ -134,29 +187,47 @@ def ask(port: int, body: dict[str, object]) -> http.client.HTTPConnection:
     return connection
 
 
-def time_to_end(engine: InferenceEngine) -> dict[str, float]:
-    """Milliseconds from a client's leaving, in the middle of its prompt, to the end of its request."""
+@contextmanager
+def serving(engine: InferenceEngine) -> Iterator[tuple[int, threading.Thread]]:
+    """A server in a thread of this process, which leaves the engine open; its port and its thread."""
     from oxillama.server.hosting import Hosted
     from oxillama.server.listening import Listening
+    from oxillama.server.models import Models
 
-    hosted = Hosted("model", engine)
-    server = Listening(hosted, ServerConfig(port=0))
+    hosted, config = Hosted("model", engine), ServerConfig(port=0)
+    server = Listening(Models([hosted], config), config)
     with server.bound():
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            port = int(server.url.rpartition(":")[2])
-            for _ in range(ATTEMPTS):
-                seconds = leave(engine, port)
-                if seconds is not None:
-                    return {GONE[0].name: 1e3 * seconds}
-            raise ConfigError("--model: expected one whose prompts take longer, all were over at once")
-        finally:
             while not server.is_listening:  # what it is not yet, it could not stop to be
                 time.sleep(0.01)
+            yield int(server.url.rpartition(":")[2]), thread
+        finally:
             hosted.engine = None  # which the end of the server would close
             server.stop()
             thread.join()
+
+
+def time_to_end(engine: InferenceEngine) -> dict[str, float]:
+    """Milliseconds from a client's leaving, in the middle of its prompt, to the end of its request."""
+    with serving(engine) as (port, _):
+        for _ in range(ATTEMPTS):
+            seconds = leave(engine, port)
+            if seconds is not None:
+                return {GONE[0].name: 1e3 * seconds}
+        raise ConfigError("--model: expected one whose prompts take longer, all were over at once")
+
+
+def processor_time(engine: InferenceEngine, n_tokens: int) -> dict[str, float]:
+    """Microseconds of processor time that the server's thread spends on a token of one client's stream."""
+    with serving(engine) as (port, thread):
+        assert thread.ident is not None
+        read_all(port, 1, n_tokens)
+        clock = time.pthread_getcpuclockid(thread.ident)
+        start = time.clock_gettime(clock)
+        read_all(port, 1, n_tokens)
+        return {THREAD[0].name: 1e6 * (time.clock_gettime(clock) - start) / n_tokens}
 
 
 def leave(engine: InferenceEngine, port: int) -> float | None:

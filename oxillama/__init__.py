@@ -51,6 +51,7 @@ from oxillama.errors import (
     SamplingError,
     SnapshotIncompatible,
     SpecSnapshotIncompatible,
+    StageFailed,
     TensorNotFound,
     TokenizerError,
 )
@@ -175,6 +176,7 @@ __all__ = [
     "SpeculativeDeltaSync",
     "SpeculativeEngine",
     "SpeculativeEngineSnapshot",
+    "StageFailed",
     "TensorNotFound",
     "Timings",
     "TokenConstraint",

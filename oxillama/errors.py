@@ -40,6 +40,10 @@ class ModelFileError(OxiLlamaError, OSError):
     """A model file cannot be opened or read (missing, a directory, no permission)."""
 
 
+class StageFailed(OxiLlamaError, RuntimeError):
+    """A stage of a pipeline has failed, and with it the keys and values of all sequences are lost."""
+
+
 class GGUFError(OxiLlamaError, ValueError):
     """A GGUF file is malformed, truncated, or of a kind this reader does not know.
 

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import logging
 import os
 import signal
 
@@ -14,3 +15,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_unconfigure() -> None:
+    """Engines that end with the interpreter log to streams that pytest has closed by then."""
+    logging.raiseExceptions = False

@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from oxillama.adapters.lora import LoadedLora
 from oxillama.config import checks
+from oxillama.errors import ConfigError
 from oxillama.weights.low_rank import Adapter, RowGroup, Stack
 
 
@@ -32,6 +33,16 @@ class LoraStack:
         *rest, (lora, _) = self._items
         self._items = tuple(rest)
         return lora
+
+    def rescale(self, scales: Sequence[float]) -> None:
+        """Gives each adapter a scale, in order; one of scale 0 stays, and does not apply.
+
+        Raises ConfigError if there are more or fewer scales than adapters, or one is no finite number.
+        """
+        if len(scales) != len(self._items):
+            raise ConfigError(f"scales: expected {len(self._items)}, got {len(scales)}")
+        checked = [float(checks.number("scale", scale)) for scale in scales]
+        self._items = tuple((lora, scale) for (lora, _), scale in zip(self._items, checked))
 
     def clear(self) -> None:
         """Takes all adapters away."""

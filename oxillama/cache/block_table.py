@@ -63,7 +63,7 @@ class BlockTable:
         if self.is_shared(start):
             at = start // self.pool.page_size
             fresh, old = pages.pop(), self.pages[at]
-            self.pool.page(fresh)[:] = self.pool.page(old)
+            self.pool.copy_page(fresh, old)
             self.pages[at] = fresh
             self.pool.release([old])
         self.pages += pages

@@ -158,16 +158,14 @@ class PagedKvCache:
             group = table.pool
             seen = group.reach.first_seen(n_tokens) // group.page_size
             pages = table.pages[seen : group.pages_for(n_tokens)]
-            copies = np.array([group.page(page) for page in pages], np.uint8)
-            found.append(copies.reshape(-1, group.page_bytes))
+            found.append(group.read_pages(pages))
         return found
 
     def restore(self, data: Sequence[np.ndarray], n_tokens: int) -> None:
         """Replaces its pages by copies of a `snapshot`. Raises KvCacheFullError."""
         fresh = self.pool.allocate(len(pages) for pages in data)
         for group, numbers, pages in zip(self.pool.groups, fresh, data):
-            for page, source in zip(numbers, pages):
-                group.page(page)[:] = source
+            group.write_pages(numbers, pages)
         self.release()
         for table, numbers in zip(self.tables, fresh):
             passed = self.pool.pages_for(n_tokens) - len(numbers)
@@ -208,7 +206,7 @@ class PagedKvCache:
                 raise ConfigError(f"pool: expected a KvCachePool, got {type(table.pool).__name__}")
             if layer in table.pool.layers:
                 return table, table.pool.layers.index(layer)
-            known = max(known, *table.pool.layers)
+            known = max((known, *table.pool.layers))
         raise ConfigError(f"layer: expected 0 to {known}, got {layer}")
 
 

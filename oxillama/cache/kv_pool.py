@@ -82,7 +82,7 @@ class KvCachePool(PagePool):
     page_size : tokens per page.
     limit : of memory; None for none.
     layers : of the model that the pages hold, in order; by default the first.
-    reach, alone : as for `PagePool`.
+    reach, alone, page_bytes : as for `PagePool`.
     """
 
     def __init__(
@@ -95,8 +95,9 @@ class KvCachePool(PagePool):
         layers: Sequence[int] | None = None,
         reach: Reach = EVERYTHING,
         alone: bool = True,
+        page_bytes: int | None = None,
     ) -> None:
-        super().__init__(shape, page_size, limit, reach, alone=alone)
+        super().__init__(shape, page_size, limit, reach, alone=alone, page_bytes=page_bytes)
         self.layout = layout
         self.layers = tuple(range(layout.n_layers) if layers is None else layers)
 

@@ -7,7 +7,7 @@ are needed and returned by `shrink_to_fit`; pages are counted by reference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,11 @@ class PagePool:
     reach : how far back the rows of the group's layers see.
     alone : whether nobody shares a limit; otherwise memory comes page by page, so that every free page can be
         given up for what others need.
+    page_bytes : of a page in all stages of a pipeline together; None if all of it is here.
 
     Attributes
     ----------
-    stride : bytes of memory a page takes.
+    stride : bytes of memory a page takes, counted against the limit.
     table : where the pages lie, for the kernels.
     """
 
@@ -57,14 +58,17 @@ class PagePool:
         reach: Reach = EVERYTHING,
         *,
         alone: bool = True,
+        page_bytes: int | None = None,
     ) -> None:
         self.shape = shape
         self.page_size = page_size
         self.limit = MemoryLimit() if limit is None else limit
         self.reach = reach
-        self.page_bytes: int = shape.page_bytes
+        self.page_bytes: int = shape.page_bytes if page_bytes is None else page_bytes
         self.stride: int = -(-self.page_bytes // 64) * 64
-        self.table = PageTable(self.page_bytes)
+        self._own_bytes: int = shape.page_bytes
+        self._own_stride = -(-self._own_bytes // 64) * 64
+        self.table = PageTable(self._own_bytes)
         self._slab_pages = max(1, SLAB_BYTES // self.stride) if alone or not self.limit.is_limited else 1
         self._slabs: list[_Slab] = []
         self._references: list[int] = []
@@ -135,11 +139,25 @@ class PagePool:
                 self.limit.used -= self.stride
 
     def page(self, number: int) -> np.ndarray:
-        """uint8 (page_bytes,): the memory of a page in use, all layers."""
+        """uint8 (bytes,): the memory of a page in use, of all layers that are here."""
         slab = self._slab_of(number)
         assert slab.memory is not None
-        page: np.ndarray = slab.memory[number - slab.first, : self.page_bytes]
+        page: np.ndarray = slab.memory[number - slab.first, : self._own_bytes]
         return page
+
+    def copy_page(self, to: int, source: int) -> None:
+        """Copies a page onto another one."""
+        self.page(to)[:] = self.page(source)
+
+    def read_pages(self, pages: Sequence[int]) -> np.ndarray:
+        """uint8 (pages, page_bytes): copies of pages, all layers."""
+        copies = np.array([self.page(page) for page in pages], np.uint8)
+        return copies.reshape(-1, self.page_bytes)
+
+    def write_pages(self, pages: Sequence[int], data: np.ndarray) -> None:
+        """Writes what `read_pages` returned."""
+        for page, source in zip(pages, data):
+            self.page(page)[:] = source
 
     def shrink_to_fit(self, keep_bytes: int = 0) -> None:
         """Returns slabs without a used page to the system, but keeps about ``keep_bytes`` of memory."""
@@ -189,7 +207,7 @@ class PagePool:
         slab = next((s for s in self._slabs if s.memory is None), None) or self._new_slab()
         self.limit.make_room(slab.n * self.stride)
         try:
-            memory = aligned_empty(slab.n * self.stride).reshape(slab.n, self.stride)
+            memory = aligned_empty(slab.n * self._own_stride).reshape(slab.n, self._own_stride)
             self.table.put(slab.first, memory)
         except MemoryError as error:
             message = f"kv cache: expected memory for {slab.n} pages of {self.page_bytes} bytes, got none"

@@ -142,6 +142,12 @@ class RadixTree:
         self._clock += 1
         self._evict(self.memory_bytes, only_free=False)
 
+    def lose(self) -> None:
+        """Forgets everything, pinned or not: its pages and states do not hold anything any more."""
+        for node in sorted(self.nodes(), key=lambda node: -node.end):
+            assert node.parent is not None
+            self._remove(node, node.parent)
+
     def nodes(self) -> Iterator[Node]:
         """All nodes but the roots."""
         waiting = [*self._roots.values()]

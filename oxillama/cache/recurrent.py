@@ -22,7 +22,7 @@ from oxillama.cache.kv import PagedKvCache
 from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import RecurrentStatePool
 from oxillama.errors import ConfigError
-from oxillama.models.batch import StatePart
+from oxillama.models.batch import StateSlots
 
 CHECKPOINTS = 6
 """Most checkpoints of a sequence."""
@@ -157,25 +157,18 @@ class RecurrentCache(PagedKvCache):
             self._drop()
         return found
 
-    def begin(self, start: int) -> StatePart:
+    def begin(self, start: int) -> StateSlots:
         """What a pass from ``start`` on does to the state.
 
         Where it is updated in place, the sequence has no state until `end`.
         """
         assert start == self.length, "a pass begins at the end of the state"
-        before = self.states.slot(self.checkpoints[-1][1]) if self.checkpoints else None
+        before = self.checkpoints[-1][1] if self.checkpoints else None
         settled = self._next_settled - self.settled
         if self._next is None:
             assert self._in_place, "a pass needs a slot in reserve"
             self._next = self.checkpoints.pop()[1]
-        records = self.states.records
-        return StatePart(
-            before,
-            self.states.slot(self._next),
-            [records.slot(n) for n in self.records],
-            [records.slot(n) for n in self._next_records],
-            settled,
-        )
+        return StateSlots(before, self._next, tuple(self.records), tuple(self._next_records), settled)
 
     def end(self, n_tokens: int) -> None:
         """Ends a pass; the sequence has run ``n_tokens`` tokens."""
@@ -248,8 +241,8 @@ class RecurrentCache(PagedKvCache):
         """
         if n_tokens != self.settled:
             raise ConfigError(f"snapshot: expected {self.settled} tokens, as the state has, got {n_tokens}")
-        state = self.states.slot(self.checkpoints[-1][1]).view(np.uint8) if self.checkpoints else NOTHING
-        return [*super().snapshot(n_tokens), state.copy()]
+        state = self.states.read(self.checkpoints[-1][1]).view(np.uint8) if self.checkpoints else NOTHING
+        return [*super().snapshot(n_tokens), state]
 
     def restore(self, data: Sequence[np.ndarray], n_tokens: int) -> None:
         """Replaces pages and state by those of a `snapshot`. Raises KvCacheFullError."""
@@ -262,7 +255,7 @@ class RecurrentCache(PagedKvCache):
                 self.states.release(slot)
             raise
         if slot is not None:
-            self.states.slot(slot).view(np.uint8)[:] = state
+            self.states.write(slot, state.view(np.float32))
             self.checkpoints = [(n_tokens, slot)]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from oxillama._kernels.memory import aligned_empty
 from oxillama.cache.memory_limit import MemoryLimit
 from oxillama.errors import KvCacheFullError
+from oxillama.models.batch import StatePart, StateSlots
 
 
 class SlotPool:
@@ -25,11 +26,13 @@ class SlotPool:
     limit : of memory, which pages share.
     floats : size of a slot.
     what : they hold.
+    floats_elsewhere : of each slot, in the other stages of a pipeline.
     """
 
-    def __init__(self, limit: MemoryLimit, floats: int, what: str) -> None:
+    def __init__(self, limit: MemoryLimit, floats: int, what: str, floats_elsewhere: int = 0) -> None:
         self.limit = limit
         self.floats = floats
+        self.floats_elsewhere = floats_elsewhere
         self.what = what
         self._slots: list[np.ndarray | None] = []
         self._references: list[int] = []
@@ -38,8 +41,14 @@ class SlotPool:
         limit.share_with(self.shrink_to_fit)
 
     @property
+    def all_floats(self) -> int:
+        """Size of a slot in all stages of a pipeline together."""
+        return self.floats + self.floats_elsewhere
+
+    @property
     def slot_bytes(self) -> int:
-        return 4 * self.floats
+        """Bytes of a slot, counted against the limit."""
+        return 4 * self.all_floats
 
     @property
     def n_live(self) -> int:
@@ -76,7 +85,7 @@ class SlotPool:
     def _grow(self) -> None:
         self.limit.make_room(self.slot_bytes)
         try:
-            memory = aligned_empty(self.slot_bytes).view(np.float32)
+            memory = aligned_empty(4 * self.floats).view(np.float32)
         except MemoryError as error:
             raise KvCacheFullError(
                 f"kv cache: expected memory for a {self.what} of {self.slot_bytes} bytes, got none"
@@ -98,6 +107,15 @@ class SlotPool:
         slot = self._slots[number]
         assert slot is not None
         return slot
+
+    def read(self, number: int) -> np.ndarray:
+        """float32 (all_floats,): a copy of a slot."""
+        copy: np.ndarray = self.slot(number).copy()
+        return copy
+
+    def write(self, number: int, data: np.ndarray) -> None:
+        """Writes what `read` returned."""
+        self.slot(number)[:] = data
 
     def retain(self, number: int) -> None:
         """Adds a reference."""
@@ -140,15 +158,33 @@ class RecurrentStatePool(SlotPool):
     limit : of memory, which pages share.
     floats : size of a state.
     record_floats : size of a record.
+    floats_elsewhere : of a state and of a record, in the other stages of a pipeline.
 
     Attributes
     ----------
     records : slots of one record each.
     """
 
-    def __init__(self, limit: MemoryLimit, floats: int, record_floats: int = 0) -> None:
-        super().__init__(limit, floats, "recurrent state")
-        self.records = SlotPool(limit, record_floats, "record")
+    def __init__(
+        self,
+        limit: MemoryLimit,
+        floats: int,
+        record_floats: int = 0,
+        floats_elsewhere: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(limit, floats, "recurrent state", floats_elsewhere[0])
+        self.records = SlotPool(limit, record_floats, "record", floats_elsewhere[1])
+
+    def part(self, slots: StateSlots) -> StatePart:
+        """What a pass does to a state, by the memory of its slots."""
+        before, after, earlier, recorded, settled = slots
+        return StatePart(
+            None if before is None else self.slot(before),
+            self.slot(after),
+            [self.records.slot(number) for number in earlier],
+            [self.records.slot(number) for number in recorded],
+            settled,
+        )
 
     @property
     def memory_bytes(self) -> int:

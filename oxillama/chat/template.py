@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
+from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 
 from oxillama.chat.budget import ELEMENT, MAX_BITS, Budget, OverBudget, current_budget
@@ -57,13 +59,19 @@ class ChatTemplate:
                 f"chat template: expected up to {MAX_SOURCE} characters, got {len(source)}"
             )
         self.source, self.bos_token, self.eos_token = source, bos_token, eos_token
-        environment = Environment(clock)
+        self._environment = Environment(clock)
         try:
-            self._template = environment.compile_guarded(source)
+            self._template = self._environment.compile_guarded(source)
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"chat template: {error.message} (line {error.lineno})") from error
         except Exception as error:  # too deep a nesting fails in more than one way
             raise ChatTemplateError(f"chat template: cannot be compiled: {_describe(error)}") from error
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that the template reads, those that it sets itself included."""
+        names = self._environment.parse(self.source).find_all(nodes.Name)
+        return frozenset(name.name for name in names if name.ctx == "load")
 
     def render(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 from oxillama.cli import options
 from oxillama.cli.console import human_bytes, printable
+from oxillama.cli.models import add_model, model_path
 from oxillama.cli.progress import count_bar, loading_bar, shows_bars
 
 
@@ -18,7 +19,7 @@ def add_commands(commands: Any) -> None:
         description="Writes a packed file beside a model: its matrices as the kernels take them. A model "
         "with such a file starts at once, and all processes that run it share one copy of its weights.",
     )
-    pack.add_argument("model", metavar="MODEL", help="GGUF file (of a split one: the first)")
+    add_model(pack)
     pack.add_argument(
         "-o", "--output", metavar="FILE", help="file to write (default: the one that engines look for)"
     )
@@ -34,14 +35,14 @@ def run_pack(args: argparse.Namespace) -> int:
     from oxillama.config import EngineConfig
     from oxillama.engine.packing import check_packed, pack_model
 
-    config = options.given(args, EngineConfig)
+    config, model = options.given(args, EngineConfig), model_path(args.model, args)
     if args.check:
         config.pop("num_threads", None)
         with count_bar(shows_bars(args), "checking", "B") as counted:
-            path = check_packed(args.model, args.output, **config, progress=counted)
+            path = check_packed(model, args.output, **config, progress=counted)
         print(printable(f"{path}: sound, and of this model"))
         return 0
-    with loading_bar(args.model, shows_bars(args), "packing") as progress:
-        path = pack_model(args.model, args.output, **config, progress=progress)
+    with loading_bar(model, shows_bars(args), "packing") as progress:
+        path = pack_model(model, args.output, **config, progress=progress)
     print(printable(f"wrote {path}: {human_bytes(path.stat().st_size)}"))
     return 0

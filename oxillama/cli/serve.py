@@ -1,38 +1,52 @@
-"""``serve``: a model over HTTP."""
+"""``serve``: one or several models over HTTP."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oxillama.cli import options
 from oxillama.cli.console import read_text
 from oxillama.cli.generate import load_engine
 from oxillama.cli.models import MEANING, model_path
-from oxillama.config import SchedulerConfig
+from oxillama.config import EngineConfig, SchedulerConfig
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
     from oxillama.server.hosting import Hosted
 
+DRAFTERS = (None, "off", "lookup", "self", "auto")
+PACKED = ("auto", "make", "off")
+"""Values that name no file."""
+
 
 def add_commands(commands: Any) -> None:
     serve = options.add_command(
         commands,
         "serve",
-        help="serve a model over HTTP",
-        description="Serves a model over HTTP, for clients of OpenAI's interface and of llama-server's.",
+        help="serve models over HTTP",
+        description="Serves models over HTTP, for clients of OpenAI's interface and of llama-server's.",
     )
     serve.add_argument(
         "model", metavar="MODEL", nargs="?", help=f"{MEANING} (default: the model that the package ships)"
+    )
+    serve.add_argument(
+        "--model",
+        action="append",
+        type=named_model,
+        default=[],
+        dest="more_models",
+        metavar="[NAME=]MODEL",
+        help="another model, loaded when a client asks for it by its name (repeatable); "
+        "the first of all is the default",
     )
     options.add_server_options(serve)
     serve.add_argument("--api-key-file", metavar="FILE", help="more keys, one on each line")
@@ -41,38 +55,87 @@ def add_commands(commands: Any) -> None:
     serve.set_defaults(command=run_serve)
 
 
-def run_serve(args: argparse.Namespace) -> int:
-    from oxillama.demo import STORY
+def named_model(text: str) -> tuple[str | None, str]:
+    """A name and what stands behind the first "="; a name of the hub or a path may have none."""
+    name, equals, model = text.partition("=")
+    if equals and not (name.strip() and model):
+        raise argparse.ArgumentTypeError(f"expected NAME=MODEL, got {text!r}")
+    return (name, model) if equals else (None, text)
 
+
+def run_serve(args: argparse.Namespace) -> int:
     check_installed()
     config = server_config(args)
-    scheduler = SchedulerConfig(**options.given(args, SchedulerConfig))
-    engine_config = replace(options.engine_config(args), scheduler=scheduler)
-    path = str(STORY) if args.model is None else model_path(args.model, args)
+    models = hosted_models(args, config)
 
-    from oxillama.server.hosting import Hosted, name_of_file
     from oxillama.server.listening import Listening
+    from oxillama.server.models import Models
 
-    hosted = Hosted(config.model_name or name_of_file(path))
-    server = Listening(hosted, config)
-    found: list[BaseException] = []
-
-    def load() -> None:
-        try:
-            hosted.engine = load_engine(replace(engine_config, model_path=path), args)
-        except BaseException as error:
-            found.append(error)
-            server.stop()
-            return
+    def greet() -> None:
         if not args.quiet:
-            print(greeting(server, hosted), file=sys.stderr, flush=True)
+            print(greeting(server, models), file=sys.stderr, flush=True)
 
+    make = partial(hosted_model, args, config, for_others(engine_options(args)))
+    server = Listening(Models(models, config, make), config, greet)
     with server.bound(), log_on_stderr(args.quiet):
-        loading = threading.Thread(target=load, name="load model", daemon=True)
-        server.run(before=loading.start)
-    if found:
-        raise found[0]
+        server.run()
+    if server.failure is not None:
+        raise server.failure
     return 0
+
+
+def hosted_models(args: argparse.Namespace, config: ServerConfig) -> list[Hosted]:
+    """The models of the command line, the default one first. What is missing of them is downloaded."""
+    from oxillama.demo import STORY
+    from oxillama.server.hosting import name_of_file
+
+    wanted = [] if args.model is None else [(config.model_name, args.model)]
+    wanted += args.more_models
+    if not wanted:
+        wanted = [(config.model_name, str(STORY))]
+    elif args.model is None and config.model_name is not None:
+        raise ConfigError('alias: expected a MODEL without --model, whose names stand before the "="')
+    own = engine_options(args)
+    found: list[Hosted] = []
+    for name, model in wanted:
+        path = model_path(model, args)
+        engine_config = own if not found else for_others(own)
+        found.append(hosted_model(args, config, engine_config, name or name_of_file(path), path))
+    return found
+
+
+def engine_options(args: argparse.Namespace) -> EngineConfig:
+    """The options of the engines. Raises ConfigError."""
+    scheduler = SchedulerConfig(**options.given(args, SchedulerConfig))
+    return replace(options.engine_config(args), scheduler=scheduler)
+
+
+def hosted_model(
+    args: argparse.Namespace, config: ServerConfig, engine_config: EngineConfig, name: str, path: str
+) -> Hosted:
+    """A model, not loaded yet."""
+    from oxillama.server.hosting import Hosted
+
+    engine_config = replace(engine_config, model_path=path)
+    n_bytes = 0 if config.models_memory is None else weight_bytes(engine_config)
+    return Hosted(name, load=partial(load_engine, engine_config, args), path=path, n_bytes=n_bytes)
+
+
+def for_others(config: EngineConfig) -> EngineConfig:
+    """The options of the models behind the first, without the files that fit that one alone."""
+    speculate = config.speculate if config.speculate in DRAFTERS else None
+    packed = config.packed if config.packed in PACKED else "auto"
+    return replace(config, adapters=(), tokenizer_path=None, speculate=speculate, packed=packed)
+
+
+def weight_bytes(config: EngineConfig) -> int:
+    """Bytes of a model's weights in memory, from its header; 0 for one that cannot be loaded."""
+    from oxillama.gguf.model_file import ModelFile
+    from oxillama.models.preflight import preflight
+
+    assert config.model_path is not None
+    with ModelFile.open(config.model_path) as file:
+        return preflight(file, config.offload_budget, config.offload_pinned).resident_bytes
 
 
 def check_installed() -> None:
@@ -121,12 +184,15 @@ class Utc(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
 
-def greeting(server: Any, hosted: Hosted) -> str:
-    """Where the server is, and a line to try it with."""
+def greeting(server: Any, models: Sequence[Hosted]) -> str:
+    """Where the server is, its models, and a line to try it with."""
     key = ' -H "Authorization: Bearer KEY"' if server.config.api_keys else ""
     insecure = " -k" if server.config.ssl_certfile else ""
     body = '{"prompt": "Once upon a time", "max_tokens": 40}'
+    others = "".join(
+        f"\n{each.name} is loaded when it is asked for" for each in models if each.engine is None
+    )
     return (
-        f"{hosted.name} is ready at {server.url} (stop it with Ctrl-C)\n"
+        f"{models[0].name} is ready at {server.url} (stop it with Ctrl-C){others}\n"
         f"curl{insecure} {server.url}/v1/completions{key} -H 'Content-Type: application/json' -d '{body}'"
     )

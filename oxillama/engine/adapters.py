@@ -41,7 +41,10 @@ class Adapters:
         Raises
         ------
         ModelFileError, GGUFError, LoadError : as `LoadedLora.load` and `bind`.
+        ConfigError : only some layers of the model are here.
         """
+        if self._model.spec.part is not None:
+            raise ConfigError("adapters: cannot be honoured in a pipeline")
         with self._lock.lock:
             lora = self.from_file(source) if isinstance(source, str) else source
             checks.instance("adapters", lora, LoadedLora)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from oxillama.engine.faults import note
-from oxillama.engine.locks import ForkedOpen
+from oxillama.engine.locks import ForkedOpen, waited
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Background:
         if self._process == os.getpid():
             done = threading.Event()
             self._jobs.put(done.set)
-            done.wait()
+            waited(done.wait)
 
     def __del__(self) -> None:
         if self._process == os.getpid():

@@ -207,12 +207,11 @@ class DiskPrefixes:
         try:
             if state is not None and states is not None:
                 slot = states.allocate()
-                states.slot(slot)[:] = state
+                states.write(slot, state)
             fresh = pool.allocate(len(sources) for sources in data)
             for group, numbers, more, sources in zip(pool.groups, pages, fresh, data):
                 numbers += more
-                for page, source in zip(more, sources):
-                    group.page(page)[:] = source
+                group.write_pages(more, sources)
             self._prefix.insert(key, tokens, pages, slot=slot)
             self.n_tokens += end - start
         finally:
@@ -256,7 +255,7 @@ class DiskPrefixes:
         if not self._count((end - first) * pool.page_stride):
             return
         copies = [
-            np.array([group.page(page) for page in table.pages[first:end]], np.uint8)
+            group.read_pages(table.pages[first:end])
             for group, table in zip(pool.groups, request.sequence.kv.tables)
         ]
         parts = [(request.blocks[i] + KV, i * BLOCK) for i in blocks]
@@ -289,7 +288,7 @@ class DiskPrefixes:
             return
         assert states is not None and slot is not None
         if self._count(states.slot_bytes):
-            self._writer.submit(partial(self._write_state, name, states.slot(slot).astype("<f4")))
+            self._writer.submit(partial(self._write_state, name, states.read(slot).astype("<f4")))
 
     def _write_state(self, name: str, state: np.ndarray) -> None:
         try:

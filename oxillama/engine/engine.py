@@ -104,10 +104,13 @@ class InferenceEngine(ReferenceNames, Chats, Samples, Resuming, Pretrained, NotC
         self._load(path, progress)
 
     def _load(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> None:
-        model = LoadedModel(source, self.config, progress)
+        model = self._new_model(source, progress)
         model.warn(stacklevel=4)
         self._model, self._default_session = model, None
         self._last = threading.local()
+
+    def _new_model(self, source: str | os.PathLike[str] | bytes, progress: Progress | None) -> LoadedModel:
+        return LoadedModel(source, self.config, progress)
 
     @property
     def is_loaded(self) -> bool:

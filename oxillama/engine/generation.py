@@ -33,7 +33,8 @@ class Usage:
     Attributes
     ----------
     prompt_tokens : of the prompt.
-    cached_tokens : those of the prompt that were not run, because the prefix cache had their keys and values.
+    cached_tokens : those of the prompt that were not run, because the prefix cache or the session had their
+        keys and values.
     generated_tokens : sampled, an ending token included.
     """
 
@@ -146,6 +147,12 @@ class Generation(Snapshotted, Handle, Iterator[str], AsyncIterator[str]):
     def seed(self) -> int:
         """Of the random numbers, to repeat the run."""
         return self._text_request.sampler.seed
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text; None if it ended otherwise, or its end was not read."""
+        ended = self.finish_reason in ("stop", "tool_calls")
+        return self._text_request.stop_string if ended else None
 
     @property
     def usage(self) -> Usage:

@@ -23,7 +23,7 @@ from oxillama.cache.prefix import PrefixKvCache, prefix_key
 from oxillama.config import EngineConfig, GenerationOptions, SamplerConfig, available_cpus
 from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.adapters import Adapters
-from oxillama.engine.building import load_decoder, load_weights, new_pool, panel_store
+from oxillama.engine.building import load_decoder, load_weights, panel_store
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters, matrix_bytes
@@ -68,6 +68,7 @@ class LoadedModel(NotCopied):
     source : path of a GGUF file (of a split one: the first), or its bytes.
     progress : called with (tensor name, bytes) for each tensor as it comes into memory, which then all do at
         once; without it each matrix is packed when it is first used.
+    parts : makes the parts of the engine; None for those of an engine in one process.
 
     Raises
     ------
@@ -75,12 +76,16 @@ class LoadedModel(NotCopied):
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | bytes, config: EngineConfig, progress: Progress | None = None
+        self,
+        source: str | os.PathLike[str] | bytes,
+        config: EngineConfig,
+        progress: Progress | None = None,
+        parts: Untraced | None = None,
     ) -> None:
         self.config = config
         self.kernels = _kernels.best()
         self.thread = EngineThread()
-        self.parts = Untraced()
+        self.parts = Untraced() if parts is None else parts
         try:
             self.thread.call(lambda: self._load(source, progress))
         except BaseException:
@@ -101,10 +106,11 @@ class LoadedModel(NotCopied):
             self.context_size = config.context_size or min(spec.context_length, MAX_CONTEXT)
             packed, self.packed_note = open_packed(file, config)
             weights = load_weights(file, self.kernels, config, progress, panel_store(packed, config))
-            model = load_decoder(spec, weights, self.context_size, pack_now=progress is not None)
-            self.pool = pool = new_pool(model, config)
             if config.trace is not None:
                 self.parts = Traced(config.trace, self.name)
+            here = self.parts.spec(spec, file)
+            model = load_decoder(here, weights, self.context_size, pack_now=progress is not None)
+            self.pool = pool = self.parts.pool(model, config)
             self.runner = self.parts.runner(model, pool, config.num_threads or available_cpus())
             if packed is not None and packed.absent:
                 self.packed_note = f"{packed.path}: has no panels of {', '.join(packed.absent)}"
@@ -125,7 +131,7 @@ class LoadedModel(NotCopied):
             file.close()
             self.parts.close()
             raise
-        self.unused_tensors = weights.unused()
+        self.unused_tensors = self.parts.unused(weights.unused())
         grain = 1 if disk is None else BLOCK
         self.prefix_cache = PrefixKvCache(pool, config.prefix_cache_bytes, grain=grain)
         self.scheduler = Scheduler(config.scheduler, pool, self.prefix_cache, config.prefill_chunk_size)

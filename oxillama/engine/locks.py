@@ -1,10 +1,11 @@
-"""Locks that a forked child finds open, and objects that are not copied."""
+"""Locks that a forked child finds open, waits that a Ctrl-C ends, and objects that are not copied."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import NoReturn
 
 
@@ -33,6 +34,20 @@ def _open_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open_all)
+
+
+def waited(wait: Callable[[], object]) -> None:
+    """Calls what waits for another thread: `Thread.start`, `Event.wait`.
+
+    A Ctrl-C in the lock of Python's own `Condition.wait` comes out of that as a RuntimeError; here it comes
+    out as itself.
+    """
+    try:
+        wait()
+    except RuntimeError as error:
+        if error.__context__ is None:
+            raise
+        raise error.__context__ from None
 
 
 class NotCopied:

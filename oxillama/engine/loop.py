@@ -97,15 +97,24 @@ class EngineLoop:
             self._rest = self.runner.model.store.rest()
         if batch.requests:
             self._deadline = min(request.deadline for request in batch.requests)
-            rows = self._forward(batch)
-            if rows is not None:
-                self._commit(batch, rows)
-                try:
-                    self._measure(batch, time.perf_counter() - started)
-                    self.speculator.observe(batch, time.perf_counter() - began)
-                except Exception:  # no text depends on it
-                    note(log, logging.ERROR, "a step could not be measured", exc_info=True)
+            self._take_rows(batch, self._forward(batch), started, began)
         return bool(self._announce(batch.requests) or batch.requests)
+
+    def _take_rows(
+        self, batch: ScheduledBatch, rows: list[Rows] | None, started: float, began: float
+    ) -> None:
+        """Commits a batch that has run, and notes the time since its step and its pass were begun."""
+        if rows is None:
+            return
+        self._commit(batch, rows)
+        try:
+            self._measure(batch, time.perf_counter() - started)
+            self.speculator.observe(batch, time.perf_counter() - began)
+        except Exception:  # no text depends on it
+            note(log, logging.ERROR, "a step could not be measured", exc_info=True)
+
+    def land(self) -> None:
+        """Ends the passes that are under way: here, none is between two steps."""
 
     def _draft(self) -> None:
         self.speculator.draft([r for r in self.scheduler.running if isinstance(r, TextRequest)])

@@ -18,11 +18,9 @@ from oxillama.errors import ConfigError, LoadError, ModelFileError
 from oxillama.gguf.fingerprint import SETTLE_SECONDS, ModelFingerprint
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
-from oxillama.weights.packed_file import PANELS_VERSION, PackedFacts, PackedFile, write_packed
+from oxillama.weights.packed_file import PANELS_VERSION, SUFFIX, PackedFacts, PackedFile, write_packed
 from oxillama.weights.packer import Progress, Source
 from oxillama.weights.panels import PanelStore
-
-SUFFIX = ".packed"
 
 
 def packed_path(model: Path, config: EngineConfig) -> Path:

@@ -161,7 +161,7 @@ class Request:
         self.error: BaseException | None = None
         self.is_told = False
         # for the scheduler and the metrics
-        self.n_cached = 0  # tokens of the prompt that the prefix cache had
+        self.n_cached = 0  # tokens of the prompt that the prefix cache or a session had
         self.submitted_at = self.admitted_at = self.first_token_at = self.last_token_at = math.nan
         self.deadline = math.inf
         self.node: Node | None = None
@@ -291,6 +291,11 @@ class TextRequest(Request):
     @property
     def name(self) -> str:
         return self.options.request_id or super().name
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that was found."""
+        return self._stop.found
 
     @property
     def limit(self) -> str | None:

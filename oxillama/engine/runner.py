@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,8 @@ from oxillama.cache.recurrent import RecurrentCache
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, KvCacheFullError
 from oxillama.models import Decoder
-from oxillama.models.batch import Batch, StatePart
+from oxillama.models.batch import Batch, StatePart, StateSlots
+from oxillama.models.decoder import Carried
 from oxillama.models.thread_tuner import ThreadTuner
 from oxillama.weights.low_rank import AdaptedRows, RowGroup, joined
 
@@ -43,8 +46,38 @@ class Output(enum.Enum):
         return self in (Output.ALL_LOGITS, Output.ALL_HIDDEN)
 
 
+@dataclass
+class Flight:
+    """A pass that is under way.
+
+    Attributes
+    ----------
+    layout, ran : of the rows that are wanted, and of those that the pass gives, the taps' included.
+    tables : of each page group int32 (sequences, width), the pages of the sequences.
+    states : what it does to the recurrent state of each sequence; None without recurrent layers.
+    handle : of what other processes pass on.
+    """
+
+    sequences: Listed[Sequence]
+    outputs: Listed[Output]
+    taps: Listed[Tap | None]
+    layout: Layout
+    ran: Layout
+    batch: Batch
+    tables: list[np.ndarray]
+    states: list[StateSlots] | None
+    handle: Any = None
+
+
 class Runner:
-    """The model, its buffers and its threads. For one thread at a time."""
+    """The model, its buffers and its threads. For one thread at a time.
+
+    Attributes
+    ----------
+    depth : most passes that may be under way at a time.
+    """
+
+    depth = 1
 
     def __init__(self, model: Decoder, pool: CachePool, n_threads: int) -> None:
         self.model = model
@@ -121,6 +154,15 @@ class Runner:
         ConfigError : logits of a model whose positions see what comes later.
         ForwardCancelled : ``cancelled`` said so.
         """
+        return self.finish(self.start(sequences, outputs, taps), cancelled)
+
+    def start(
+        self, sequences: Listed[Sequence], outputs: Listed[Output], taps: Listed[Tap | None] = ()
+    ) -> Flight:
+        """Starts a pass, which `finish` ends; at most `depth` may be under way. Arguments as for `run`.
+
+        Raises ConfigError as `run`.
+        """
         parts = [(o, *_rows_of(s)) for o, s in zip(outputs, sequences)]
         if self._layout.parts != parts:
             self._layout = Layout(parts)
@@ -131,23 +173,37 @@ class Runner:
         if taps:
             shown = (Output.ALL_HIDDEN if tap else output for tap, output in zip(taps, outputs))
             ran = Layout([(output, n, n_drafts) for output, (_, n, n_drafts) in zip(shown, parts)])
-        batch = self._batch(sequences, ran)
-        caches, starts, paged = (
-            [s.kv for s in sequences],
-            batch.starts,
-            self.model.kernels.attention.PagedBatch,
-        )
+        caches = [s.kv for s in sequences]
+        tables = [group.of(caches) for group in self._tables]
+        states = None if self.pool.recurrent_states is None else _states(sequences)
+        batch = self._batch(sequences, ran, states)
+        return self._start(Flight(sequences, outputs, taps, layout, ran, batch, tables, states))
+
+    def _start(self, flight: Flight) -> Flight:
+        """Has other processes begin with a pass: there are none."""
+        return flight
+
+    def finish(self, flight: Flight, cancelled: Callable[[], bool] | None = None) -> list[np.ndarray | None]:
+        """Runs a pass that was started; returns and raises as `run`."""
+        batch, sequences, taps, layout = flight.batch, flight.sequences, flight.taps, flight.layout
+        paged, starts = self.model.kernels.attention.PagedBatch, batch.starts
+        given = self._given(flight)
         kv = [
-            paged(group.shape, group.table, tables.of(caches), batch.row_start, starts)
-            for group, tables in zip(self.pool.groups, self._tables)
+            paged(group.shape, group.table, table, batch.row_start, starts)
+            for group, table in zip(self.pool.groups, flight.tables)
         ]
-        hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled)
+        hidden = self.model.hidden_states(batch, kv, self._work, self.tuner, cancelled, given)
         for sequence in sequences:
             if isinstance(sequence.kv, RecurrentCache):
                 sequence.kv.end(sequence.scheduled_len)
         if taps:
-            hidden = _show(hidden, [s.cached_len for s in sequences], taps, ran.counts, layout.counts)
-        return self._outputs(hidden, outputs, layout, batch.adapted)
+            positions = [s.cached_len for s in sequences]
+            hidden = _show(hidden, positions, taps, flight.ran.counts, layout.counts)
+        return self._outputs(hidden, flight.outputs, layout, batch.adapted)
+
+    def _given(self, flight: Flight) -> Carried | None:
+        """What other processes passed on: nothing."""
+        return None
 
     def _outputs(
         self, hidden: np.ndarray, outputs: Listed[Output], layout: Layout, adapted: AdaptedRows | None
@@ -186,7 +242,7 @@ class Runner:
         if self.model.output is None or not spec.causal:
             raise ConfigError(f"model: {spec.family.name} is an encoder, it has no logits; it can embed")
 
-    def _batch(self, sequences: Listed[Sequence], layout: Layout) -> Batch:
+    def _batch(self, sequences: Listed[Sequence], layout: Layout, states: list[StateSlots] | None) -> Batch:
         tokens: list[int] = []
         positions: list[int] = []
         for s in sequences:
@@ -197,9 +253,14 @@ class Runner:
             positions=np.array(positions, np.int32),
             row_start=layout.row_start,
             wanted=layout.wanted,
-            recurrent_states=_states(sequences) if self.model.state_floats else None,
+            recurrent_states=self._memory_of(states) if states and self.model.state_floats else None,
             adapted=self._adapted_rows(sequences, layout.row_start),
         )
+
+    def _memory_of(self, states: list[StateSlots]) -> list[StatePart]:
+        pool = self.pool.recurrent_states
+        assert pool is not None
+        return [pool.part(slots) for slots in states]
 
     def _adapted_rows(self, sequences: Listed[Sequence], row_start: np.ndarray) -> AdaptedRows | None:
         """The adapters of the rows; those of the last pass again where they are the same."""
@@ -266,9 +327,10 @@ def _show(
     return np.concatenate(kept)
 
 
-def _states(sequences: Listed[Sequence]) -> list[StatePart]:
+def _states(sequences: Listed[Sequence]) -> list[StateSlots]:
     """What the pass does to the recurrent state of each sequence."""
-    return [s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache)]
+    begun = (s.kv.begin(s.cached_len) for s in sequences if isinstance(s.kv, RecurrentCache))
+    return list(begun)
 
 
 def schedule(parts: Listed[tuple[Sequence, int]]) -> None:

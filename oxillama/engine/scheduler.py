@@ -95,6 +95,9 @@ class Scheduler:
     ----------
     disk : keeps prompts in a folder, too; None for nowhere.
     waiting : Waiting or Preempted. running : Prefilling or Decoding.
+    flying : those of `running` in passes that are under way while the next one is scheduled, and which are
+        then left alone; only a pipeline has such passes.
+    depth : passes that may be under way together; each takes its share of the streams.
     preemptions : so far.
     """
 
@@ -114,6 +117,8 @@ class Scheduler:
         self.disk: DiskPrefixes | None = None
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.flying: list[Request] = []
+        self.depth = 1
         self.preemptions = 0
         self._finished: list[Request] = []
         self._arrivals = 0
@@ -183,6 +188,7 @@ class Scheduler:
         sequence = request.sequence
         if sequence.state is SeqState.FINISHED:
             return
+        assert request not in self.flying, "its pages are being written"
         if sequence.is_scheduled:
             sequence.rollback()
         sequence.drop_drafts()
@@ -209,7 +215,7 @@ class Scheduler:
     def reap(self, now: float | None = None) -> None:
         """Ends what was cancelled or is past its deadline."""
         now = self.clock() if now is None else now
-        for request in [*self.waiting, *self.running]:
+        for request in [*self.waiting, *self._landed()]:
             reason = request.finish_reason or request.ends_at(now)
             if reason is not None:
                 self.finish(request, reason)
@@ -235,9 +241,13 @@ class Scheduler:
 
     # --- what comes next ------------------------------------------------------------------------
 
+    def _landed(self) -> list[Request]:
+        """Those that run and are in no pass that is under way."""
+        return [r for r in self.running if r not in self.flying] if self.flying else self.running
+
     def recover(self) -> None:
         """Rolls back the sequences of a pass that was cancelled."""
-        for request in self.running:
+        for request in self._landed():
             if request.sequence.is_scheduled:
                 request.sequence.rollback()
                 if request.sequence.pending > 1:
@@ -250,8 +260,9 @@ class Scheduler:
             self._admit(claim, batch, now)
 
     def _add_streams(self, batch: ScheduledBatch) -> None:
-        decoding = (r for r in self.running if r.sequence.state is SeqState.DECODING and r.wanted)
-        streams = sorted(decoding, key=_rank)
+        decoding = [r for r in self.running if r.sequence.state is SeqState.DECODING and r.wanted]
+        streams = sorted((r for r in decoding if r not in self.flying), key=_rank)
+        del streams[-(-len(decoding) // self.depth) :]
         if any(r.sequence.n_drafts or r.sequence.kv.all_records for r in streams):
             self._make_way([request.sequence for request in reversed(streams)])
         for request in streams:
@@ -310,7 +321,7 @@ class Scheduler:
             waited = (now - request.submitted_at) // patience
             return -(request.priority + waited), request.sequence.pending, request.id
 
-        started = [r for r in self.running if r.sequence.state is SeqState.PREFILLING]
+        started = [r for r in self._landed() if r.sequence.state is SeqState.PREFILLING]
         return sorted((r for r in (*started, *self.waiting) if r.wanted and not r.is_held), key=urgency)
 
     def _is_run_by_another(self, request: Request, batch: ScheduledBatch) -> bool:
@@ -324,7 +335,7 @@ class Scheduler:
         if self.prefix is None or request.key is None:
             return False
         n_tokens = request.sequence.total_len
-        for other in batch.requests:
+        for other in (*self.flying, *batch.requests):
             first, end = other.sequence, other.sequence.next_shared
             if other.key == request.key and first.state is SeqState.PREFILLING and end < n_tokens:
                 n = int(end)
@@ -347,7 +358,7 @@ class Scheduler:
         while not self.pool.can_allocate(sequence.demand(self.chunk) + promised):
             if self._drop_prompts(but=request.shared):
                 continue
-            lesser = [r for r in self.running if not r.wanted or r.priority < request.priority]
+            lesser = [r for r in self._landed() if not r.wanted or r.priority < request.priority]
             victim = self._victim([r for r in lesser if r not in batch.requests])
             if victim is None:
                 sequence.forget()
@@ -429,8 +440,10 @@ class Scheduler:
                 continue
             if self._drop_prompts():
                 continue
-            victim = self._victim([r for r in self.running if r not in batch.requests])
-            assert victim is not None
+            victim = self._victim([r for r in self._landed() if r not in batch.requests])
+            if victim is None:
+                assert self.flying
+                return 0  # those give pages back when they have landed
             if victim is request and len(self.running) == 1:
                 self._fail(request)
             else:
@@ -461,6 +474,11 @@ class Scheduler:
 
     def _preempt(self, request: Request, batch: ScheduledBatch) -> None:
         self._remember(request)
+        self._wait_again(request)
+        batch.preempted.append(request)
+
+    def _wait_again(self, request: Request) -> None:
+        """Takes the pages of a running request."""
         request.sequence.forget()
         request.sequence.state = SeqState.PREEMPTED
         self.running.remove(request)
@@ -468,7 +486,17 @@ class Scheduler:
         if request.shared is not None:
             request.shared.join(request)
         self.preemptions += 1
-        batch.preempted.append(request)
+
+    def begin_again(self) -> None:
+        """Has every request that runs wait again: the keys, values and states of all sequences are lost."""
+        for request in list(self.running):
+            self._wait_again(request)
+        self._drop_prompts()
+        for request in self.waiting:
+            request.node = None
+            request.sequence.forget()
+        if self.prefix is not None:
+            self.prefix.lose()
 
     def _fail(self, request: Request) -> None:
         pool, states = self.pool, self.pool.recurrent_states

@@ -125,18 +125,30 @@ class Session(Snapshotted, NotCopied):
         """Appends tokens; float32 (n, vocab), the logits after each of them."""
         return self._append(prompt, all_logits=True)
 
+    def append(self, prompt: Prompt) -> None:
+        """Appends tokens that are run with the next ones, or by the next generation.
+
+        Raises PromptError, TokenizerError, as `prefill`. The sequence is then as it was.
+        """
+        fresh = self._model.prompt_tokens(prompt)
+        with self._lock.lock:
+            sequence = self._idle_sequence()
+            self._check_room(sequence, len(fresh))
+            sequence.tokens += fresh
+
+    def _check_room(self, sequence: Sequence, n: int) -> None:
+        most, found = self._model.context_size, len(sequence.tokens) + n
+        if found > most:
+            raise PromptError(f"prompt: expected at most {most} tokens in all, got {found}")
+
     def _append(self, prompt: Prompt, all_logits: bool) -> np.ndarray:
         fresh = self._model.prompt_tokens(prompt)
         with self._lock.lock:
             sequence = self._idle_sequence()
             n_before = len(sequence.tokens)
-            n_after = n_before + len(fresh)
-            if n_after > self._model.context_size:
-                raise PromptError(
-                    f"prompt: expected at most {self._model.context_size} tokens in all, got {n_after}"
-                )
+            self._check_room(sequence, len(fresh))
             try:
-                if sequence.pending:  # what a cut has left to be run again
+                if sequence.pending:  # what was appended, or what a cut has left to be run again
                     self._run_pending(sequence, all_logits=False)
                 sequence.tokens += fresh
                 return self._run_pending(sequence, all_logits)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from oxillama.engine.request import PER_TOKEN, Progress, TextRequest
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError
 from oxillama.grammar import GrammarState
+from oxillama.models.page_groups import page_groups
 from oxillama.session.container import Buffer
 from oxillama.session.snapshot import AdapterFacts, EngineSnapshot, ModelFacts, RequestFacts
 
@@ -55,7 +56,7 @@ class Taken:
         n, state = min(sequence.cached_len, len(tokens)), None
         if isinstance(kv, RecurrentCache):
             slot = kv.state_after(n)
-            state = None if slot is None else kv.states.slot(slot).copy()
+            state = None if slot is None else kv.states.read(slot)
             n = 0 if state is None else n
         return cls(tokens, n, PagedKvCache.snapshot(kv, n), state)
 
@@ -102,7 +103,7 @@ class Snapshotted:
 
 def model_facts(model: LoadedModel) -> ModelFacts:
     """What a snapshot says of its model."""
-    spec, metadata = model.spec, model.file.metadata
+    spec, metadata, states = model.spec, model.file.metadata, model.pool.recurrent_states
     return ModelFacts(
         architecture=spec.family.name,
         name=str(metadata.get("general.name") or ""),
@@ -111,8 +112,8 @@ def model_facts(model: LoadedModel) -> ModelFacts:
         tokenizer=model.tokenizer_digest,
         n_vocab=spec.n_vocab,
         kv_type=model.config.kv_type,
-        page_groups=model.runner.model.page_groups if spec.attending else (),
-        state_floats=model.runner.model.state_floats,
+        page_groups=page_groups(replace(spec, part=None)) if spec.attending else (),
+        state_floats=0 if states is None else states.all_floats,
     )
 
 
@@ -135,7 +136,6 @@ def snapshot_of(
     request: RequestFacts | None = None,
 ) -> EngineSnapshot:
     """A snapshot of what was taken."""
-    model.metrics.snapshot_taken()
     model.metrics.snapshot_taken()
     applied = () if adapters is None else adapters.applied
     return EngineSnapshot(

@@ -6,18 +6,26 @@ from collections.abc import Sequence as Listed
 
 
 class StopStrings:
-    """Holds text back while it may be the beginning of a stop string."""
+    """Holds text back while it may be the beginning of a stop string.
+
+    Attributes
+    ----------
+    found : the stop string that came first; None until then. Of several at one place, the first of ``stops``.
+    """
 
     def __init__(self, stops: Listed[str]) -> None:
         self.stops = tuple(stops)
         self.held = ""
+        self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """The text that may be shown, and whether a stop string was found (dropped with what follows it)."""
         self.held += text
-        found = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
-        if found:
-            shown, self.held = self.held[: min(found)], ""
+        places = {stop: self.held.find(stop) for stop in self.stops}
+        met = [stop for stop in self.stops if places[stop] >= 0]
+        if met:
+            self.found = min(met, key=places.__getitem__)
+            shown, self.held = self.held[: places[self.found]], ""
             return shown, True
         keep = max((self._overlap(stop) for stop in self.stops), default=0)
         cut = len(self.held) - keep

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from oxillama._kernels.openmp_thread import may_enter_openmp
 from oxillama.engine.faults import fault
-from oxillama.engine.locks import ForkedOpen
+from oxillama.engine.locks import ForkedOpen, waited
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.request import Request
 from oxillama.errors import ConfigError, EngineClosed
@@ -107,10 +107,16 @@ class EngineThread:
         """
         self.check_outside()
         self._check_open()
-        call = _Call(job)
+        call = _Call(lambda: self._landed(job))
         self._inbox.put(call)
         self._start()
         return call.result(self)
+
+    def _landed(self, job: Callable[[], T]) -> T:
+        """Runs a job when no pass is under way."""
+        if self.loop is not None:
+            self.loop.land()
+        return job()
 
     def check_outside(self) -> None:
         """Raises ConfigError in the engine thread, which would wait for itself for ever."""
@@ -132,6 +138,8 @@ class EngineThread:
         with self._starting.lock:
             if self._closed is None:
                 self._closed = EngineClosed("engine: is closed")
+        if self.has_ended:
+            return  # a command that nobody takes out would keep this thread, and with it the model
         if finish:
             self._inbox.put(self._finish_all)
         else:
@@ -139,7 +147,7 @@ class EngineThread:
             self._inbox.put(self._cancel_all)
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
-            self._ended.wait()  # after a Ctrl-C in `Thread.join` Python may take the thread for ended
+            waited(self._ended.wait)  # after a Ctrl-C in `Thread.join` Python may take the thread for ended
             thread.join()
 
     def _need_loop(self) -> EngineLoop:
@@ -163,8 +171,8 @@ class EngineThread:
             with self._starting.lock:
                 if self._thread is None:
                     # a daemon, for nobody joins those before the exit handlers run, of which one closes it
-                    threading.Thread(target=self._run, name="oxillama", daemon=True).start()
-                    self._started.wait()
+                    waited(threading.Thread(target=self._run, name="oxillama", daemon=True).start)
+                    waited(self._started.wait)
 
     # --- the thread ---------------------------------------------------------------------------------
 
@@ -229,6 +237,7 @@ class EngineThread:
     def _cancel_all(self) -> None:
         self._is_ending = True
         if self.loop is not None:
+            self.loop.land()
             self.loop.end_all("cancelled", self._refusal)
 
     def _give_up_pass(self) -> None:

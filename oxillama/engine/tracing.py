@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from oxillama.cache.pool import CachePool
+from oxillama.config import EngineConfig
+from oxillama.engine.building import new_pool
 from oxillama.engine.loop import EngineLoop, Rows, Streams
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.observers import Observer
@@ -21,8 +23,9 @@ from oxillama.engine.request import Request
 from oxillama.engine.runner import Layout, Output, Runner
 from oxillama.engine.scheduler import ScheduledBatch, Scheduler
 from oxillama.engine.trace import Trace, open_trace
+from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar.mask_timer import MaskTimer
-from oxillama.models import Decoder
+from oxillama.models import Decoder, Spec
 from oxillama.models.layers.layer import Block
 from oxillama.models.workspace import Step
 from oxillama.sampling.logprobs import SampledToken
@@ -32,6 +35,18 @@ from oxillama.weights.low_rank import AdaptedRows
 
 class Untraced:
     """Makes the parts of an engine that is not traced."""
+
+    def spec(self, spec: Spec, file: ModelFile) -> Spec:
+        """Of the layers that are run here: all."""
+        return spec
+
+    def pool(self, model: Decoder, config: EngineConfig) -> CachePool:
+        """The memory of the sequences."""
+        return new_pool(model, config)
+
+    def unused(self, tensors: list[str]) -> list[str]:
+        """Those of the tensors not used here that are not used at all."""
+        return tensors
 
     def mask_timer(self) -> MaskTimer:
         """What times the masks of grammars."""

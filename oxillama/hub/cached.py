@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from oxillama.errors import ConfigError
 from oxillama.hub.library import library
 from oxillama.hub.names import HubName, fits, models_of, n_missing
+from oxillama.weights.packed_file import SUFFIX
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def cached_models(cache_dir: str | os.PathLike[str] | None = None) -> list[Cache
 def remove(name: HubName, cache_dir: str | os.PathLike[str] | None = None) -> int:
     """Deletes a model's files from the cache, of every revision if the name says none; the bytes freed.
 
+    Packed files that were made of them go, too.
+
     Raises ConfigError if none in the cache fits the name, or several do.
     """
     every = [revision for repo, revision in revisions(cache_dir) if repo.repo_id == name.repo]
@@ -101,9 +105,10 @@ def remove(name: HubName, cache_dir: str | os.PathLike[str] | None = None) -> in
     files_of = [file for revision in every for file in revision.files]
     kept = {file.blob_path for file in files_of if file.file_path not in gone}
     blobs = {file.blob_path for file in files_of if file.file_path in gone} - kept
+    packed = {other for path in gone for other in path.parent.glob(f"{escape(path.name)}*{SUFFIX}")}
     for path in gone - blobs:
         path.unlink()
-    freed: int = sum(blob.stat().st_size for blob in blobs)
-    for blob in blobs:
-        blob.unlink()
+    freed: int = sum(file.stat().st_size for file in blobs | packed)
+    for file in blobs | packed:
+        file.unlink()
     return freed

@@ -11,6 +11,16 @@ import numpy as np
 from oxillama.weights.low_rank import AdaptedRows
 
 
+class StateSlots(NamedTuple):
+    """As `StatePart`, by numbers: of slots of states, and of records."""
+
+    before: int | None
+    after: int
+    earlier: Sequence[int]
+    recorded: Sequence[int]
+    settled: int
+
+
 class StatePart(NamedTuple):
     """What a pass does to the recurrent state of one sequence; arguments of the kernels' `StateBatch`.
 

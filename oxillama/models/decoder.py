@@ -22,7 +22,7 @@ from oxillama.models.layers.layer import Layer, load_layer, matrix_groups
 from oxillama.models.layers.layer_input import LayerEmbeddings
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
-from oxillama.models.layers.streams import StreamedLayer, Streams
+from oxillama.models.layers.streams import STREAMS, StreamedLayer, Streams
 from oxillama.models.page_groups import PageGroup, page_groups
 from oxillama.models.projection import load_projection
 from oxillama.models.rope import MAX_ANGLE, log_of
@@ -36,6 +36,9 @@ from oxillama.weights.loader import Weights
 from oxillama.weights.low_rank import AdaptedRows
 from oxillama.weights.panels import PanelStore, panels_in_use
 
+Carried = dict[str, np.ndarray]
+"""float32 (rows, width) of each buffer of `Decoder.carried`."""
+
 
 class ForwardCancelled(Exception):
     """A forward pass was cancelled between two layers.
@@ -48,6 +51,9 @@ class ForwardCancelled(Exception):
 class Decoder:
     """A loaded model of any architecture: a decoder, or an encoder (no output matrix, attention both ways).
 
+    With `Spec.part` it is one stage of a pipeline: it has the embeddings if the first layer is its own, and
+    what is behind the layers if the last one is.
+
     Parameters
     ----------
     spec : sizes and facts.
@@ -58,6 +64,10 @@ class Decoder:
     ------
     LoadError : a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
         above 0; or the context is longer than the model supports.
+
+    Attributes
+    ----------
+    carried : names and widths of the buffers that go from one stage to the next.
     """
 
     def __init__(self, spec: Spec, weights: Weights, context: int | None = None) -> None:
@@ -73,23 +83,25 @@ class Decoder:
             raise LoadError(f"{key}: expected {wanted}, got {self.context}")
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
-        self.inputs = InputEmbedding(spec, weights, self.context)
+        self.inputs = InputEmbedding(spec, weights, self.context) if spec.is_first else None
         self.streams = Streams(spec, weights) if spec.family.streams else None
-        self.layers: list[Layer | StreamedLayer] = [
-            load_layer(spec, i, weights) for i in range(spec.n_layers)
-        ]
+        self.layers: list[Layer | StreamedLayer] = [load_layer(spec, i, weights) for i in spec.here]
         blocks = (block for layer in self.layers for block in layer.blocks())
         self.state_floats, self.record_floats = assign_state_offsets(blocks)
-        name = spec.family.output_norm
+        name = spec.family.output_norm if spec.is_last else ""
         self.output_norm: Norm | None = load_norm(spec, weights, name) if name else None
-        self.output = load_output(spec, weights)
-        self.classifier = load_classifier(spec, weights)
-        self.projection = load_projection(spec, weights)
+        self.output = load_output(spec, weights) if spec.is_last else None
+        self.classifier = load_classifier(spec, weights) if spec.is_last else None
+        self.projection = load_projection(spec, weights) if spec.is_last else None
         self.frequencies = [load_frequencies(spec, i, weights, self.context) for i in range(len(spec.ropes))]
+
+    def tables(self) -> list[Embedding]:
+        """The tables of embeddings."""
+        return self.inputs.tables() if self.inputs else []
 
     def linears(self) -> list[Linear]:
         """All linear layers, in the order of a forward pass."""
-        found = self.inputs.linears()
+        found = self.inputs.linears() if self.inputs else []
         found += self.streams.linears() if self.streams else []
         found += [linear for layer in self.layers for linear in layer.linears()]
         found += [self.output] if self.output else []
@@ -99,8 +111,8 @@ class Decoder:
     def groups(self) -> list[MatrixGroup]:
         """All linear layers, by layer of the model and in the order of a forward pass."""
         begin, end = (self.streams.begin_with, self.streams.end_with) if self.streams else ([], [])
-        found = [MatrixGroup("inputs", [*self.inputs.linears(), *begin])]
-        for i, layer in enumerate(self.layers):
+        found = [MatrixGroup("inputs", [*(self.inputs.linears() if self.inputs else []), *begin])]
+        for i, layer in zip(self.spec.here, self.layers):
             found += matrix_groups(f"layer {i}", layer)
         found.append(MatrixGroup("streams", end))
         found.append(MatrixGroup("output", [self.output] if self.output else []))
@@ -110,9 +122,23 @@ class Decoder:
     def workspace(self) -> Workspace:
         """Buffers for `forward`, without memory yet."""
         d = self.spec.n_embd
-        own = {"x": d, "h": d, "h2": d, "y": d, **self.inputs.widths()}
+        own = {"x": d, "h": d, "h2": d, "y": d, **self.carried}
+        own |= self.inputs.widths() if self.inputs else {}
         own |= self.streams.widths() if self.streams else {}
         return Workspace(merge_widths(own, *(layer.widths() for layer in self.layers)), self.linears())
+
+    @functools.cached_property
+    def carried(self) -> dict[str, int]:
+        """Buffers that hold what later layers read, with their floats per row."""
+        spec = self.spec
+        found = {"x": spec.n_embd}
+        if spec.family.streams:
+            found["streams"] = (STREAMS - 1) * spec.n_embd
+        if spec.layer_width:
+            found["layer_inputs"] = spec.n_layers * spec.layer_width
+        if any(layer.mixer == "rwkv7" for layer in spec.layers):
+            found["first_value"] = spec.n_embd
+        return found
 
     @functools.cached_property
     def page_groups(self) -> tuple[PageGroup, ...]:
@@ -131,6 +157,7 @@ class Decoder:
         work: Workspace,
         tuner: ThreadTuner,
         cancelled: Callable[[], bool] | None = None,
+        given: Carried | None = None,
     ) -> np.ndarray:
         """Runs a batch.
 
@@ -142,6 +169,7 @@ class Decoder:
         work : buffers, overwritten.
         tuner : chooses the number of threads of each layer.
         cancelled : called before every layer; True stops the pass.
+        given : what the stage before passed on; None in the first one.
 
         Returns
         -------
@@ -152,6 +180,35 @@ class Decoder:
         ForwardCancelled : ``cancelled`` returned True.
         ModelFileError : a file cannot be read or has changed since it was opened.
         """
+        x, n_threads = self._run_layers(batch, kv, work, tuner, cancelled, given)
+        rows: np.ndarray = x.copy() if len(batch.wanted) == len(batch) else x[batch.wanted]
+        if self.output_norm is not None and len(rows):
+            self.output_norm.apply(rows, rows, n_threads)
+        return rows
+
+    def passed_on(
+        self,
+        batch: Batch,
+        kv: Sequence[Any],
+        work: Workspace,
+        tuner: ThreadTuner,
+        given: Carried | None = None,
+    ) -> Carried:
+        """Runs a batch as `hidden_states`, in a stage that is not the last: what the next one is given."""
+        self._run_layers(batch, kv, work, tuner, None, given)
+        return {name: work.rows(name, len(batch), width).copy() for name, width in self.carried.items()}
+
+    def _run_layers(
+        self,
+        batch: Batch,
+        kv: Sequence[Any],
+        work: Workspace,
+        tuner: ThreadTuner,
+        cancelled: Callable[[], bool] | None,
+        given: Carried | None,
+    ) -> tuple[np.ndarray, int]:
+        """Runs the layers; the hidden states x (n, d) behind them, in a buffer, and the threads for what
+        follows."""
         spec, n = self.spec, len(batch)
         scratch = max(part.scratch_bytes(tuner.max_threads) for part in kv)
         work.reserve(n, scratch, batch.adapted)
@@ -173,20 +230,21 @@ class Decoder:
             )  # fmt: skip
         x = work.rows("x", n, spec.n_embd)
         with panels_in_use(self.store):
-            self.inputs.look_up(batch, x, step)
-            if self.streams is not None:
-                self.streams.begin(x, step)
+            if given is None:
+                assert self.inputs is not None, "only the first stage has embeddings"
+                self.inputs.look_up(batch, x, step)
+                if self.streams is not None:
+                    self.streams.begin(x, step)
+            for name, rows in (given or {}).items():
+                work.rows(name, n, self.carried[name])[:] = rows
             for layer in self.layers:
                 if cancelled is not None and cancelled():
                     raise ForwardCancelled
                 with tuner.layer(n) as step.n_threads:
                     layer.run(x, step)
-            if self.streams is not None:
+            if self.streams is not None and spec.is_last:
                 self.streams.end(x, step)
-        rows: np.ndarray = x.copy() if len(batch.wanted) == n else x[batch.wanted]
-        if self.output_norm is not None and len(rows):
-            self.output_norm.apply(rows, rows, tuner.n_threads)
-        return rows
+        return x, tuner.n_threads
 
     def forward(
         self,

@@ -85,7 +85,9 @@ class NextTokenHead(Decoder):
         block = f"blk.{i}.nextn"
         attends = spec.layers[max(spec.attending)]
         others = tuple(replace(layer, n_kv_heads=0) for layer in spec.layers)
-        self.spec = replace(spec, layers=(*others, replace(attends, window=0, kv_from=None)), recurrent=None)
+        self.spec = replace(
+            spec, layers=(*others, replace(attends, window=0, kv_from=None)), recurrent=None, part=None
+        )
         self.kernels, self.context = weights.kernels, target.context
         self.store = target.store  # of the output matrix
         self.inputs = NextTokenInput(self.spec, weights, block)

@@ -6,7 +6,7 @@ has pages of its own. So no page is padded to the widest layer, and pages that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from oxillama.models.spec import Spec
@@ -49,7 +49,7 @@ class PageGroup:
 
     Attributes
     ----------
-    layers : their indices.
+    layers : their indices, of those that are run here; without any, pages only count tokens.
     n_heads : key heads of each.
     key_dim, value_dim : widths of a key and a value of one head.
     reach : how far back their rows see.
@@ -64,14 +64,26 @@ class PageGroup:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Layers, key heads, and widths of a key and a value."""
+        if not self.layers:
+            return 1, 1, 1, 1
         return len(self.layers), self.n_heads, self.key_dim, self.value_dim
 
 
 def page_groups(spec: Spec) -> tuple[PageGroup, ...]:
     """The groups of a model: those that see everything first, then in order of their first layers.
 
-    A model without keys has one group, whose pages only count tokens.
+    A model without keys has one group, whose pages only count tokens. Every stage of a pipeline has the same
+    groups, each with its own layers.
     """
+    if not spec.attending:
+        return (PageGroup((0,), 1, 1, 1),)
+    return tuple(
+        replace(group, layers=tuple(i for i in group.layers if i in spec.here)) for group in _groups(spec)
+    )
+
+
+def _groups(spec: Spec) -> tuple[PageGroup, ...]:
+    """The groups with all their layers, of a model with keys."""
     if spec.latent is not None:
         rank = spec.latent.kv_rank
         return (PageGroup(spec.attending, 1, rank + spec.latent.rotated, rank),)
@@ -79,8 +91,6 @@ def page_groups(spec: Spec) -> tuple[PageGroup, ...]:
     for i in spec.attending:
         layer = spec.layers[i]
         found.setdefault((layer.n_kv_heads, layer.key_dim, layer.value_dim, _reach(spec, i)), []).append(i)
-    if not found:
-        return (PageGroup((0,), 1, 1, 1),)
     groups = [PageGroup(tuple(layers), *kind) for kind, layers in found.items()]
     return tuple(sorted(groups, key=lambda group: (group.reach.is_limited, group.layers)))
 

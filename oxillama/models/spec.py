@@ -159,6 +159,8 @@ class Spec:
     labels : of a classifier, () where the file names none.
     unread : options that the file states and that are ignored for its architecture.
     ignored : tensors that the file has and the model knowingly does not use (`Family.ignores`, draft blocks).
+    part : the layers that are run here, the first and the one behind the last; None for all. The others are
+        those of other stages of a pipeline.
     """
 
     family: Family
@@ -191,6 +193,22 @@ class Spec:
     labels: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    part: tuple[int, int] | None = None
+
+    @property
+    def here(self) -> range:
+        """The layers that are run here."""
+        return range(self.n_layers) if self.part is None else range(*self.part)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the embeddings are looked up here."""
+        return self.here.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the last layer is run here, and what is behind it."""
+        return self.here.stop == self.n_layers
 
     @property
     def depends_on_context(self) -> bool:

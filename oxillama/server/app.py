@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,68 +15,78 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from oxillama.config.server import ServerConfig
-from oxillama.server import chat, completions, native, status, tokens, vectors
+from oxillama.server.anthropic.routes import ANTHROPIC
 from oxillama.server.errors import ApiError
 from oxillama.server.gate import Gate
-from oxillama.server.hosting import Hosted
-from oxillama.server.state import Served
+from oxillama.server.interface import ErrorBody, error_body_of
+from oxillama.server.interface import Route as Path
+from oxillama.server.llama_server.routes import LLAMA_SERVER
+from oxillama.server.models import Models
+from oxillama.server.ollama.routes import OLLAMA
+from oxillama.server.openai.routes import OPENAI
+from oxillama.server.page.files import the_page
+from oxillama.server.page.routes import PAGE
+from oxillama.server.state import Leases, Served
 
-Endpoint = Callable[[Request], Awaitable[Any]]
+INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA, PAGE)
 
-ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
-    ("GET", "/health", status.health),
-    ("GET", "/v1/health", status.health),
-    ("GET", "/metrics", status.metrics),
-    ("GET", "/v1/models", status.models),
-    ("GET", "/v1/models/{model:path}", status.model),
-    ("GET", "/models", status.models),
-    ("GET", "/props", status.props),
-    ("POST", "/completion", native.completion),
-    ("POST", "/completions", native.completion),
-    ("POST", "/infill", native.infill),
-    ("POST", "/tokenize", tokens.tokenize),
-    ("POST", "/detokenize", tokens.detokenize),
-    ("POST", "/apply-template", tokens.apply_template),
-    ("POST", "/v1/completions", completions.completions),
-    ("POST", "/v1/chat/completions", chat.chat_completions),
-    ("POST", "/chat/completions", chat.chat_completions),
-    ("POST", "/v1/embeddings", vectors.embeddings),
-    ("POST", "/v1/rerank", vectors.rerank),
-    ("POST", "/rerank", vectors.rerank),
-)
-"""Method, path and endpoint; the second name of a path is llama-server's."""
+OPEN_PATHS = ("/health", "/v1/health")
+"""Paths that need no key, for those who watch over the process; those of the page need none, either."""
+
+ROUTES: tuple[Path, ...] = tuple(route for interface in INTERFACES for route in interface.routes)
+"""Method, path and endpoint of all interfaces."""
 
 
-def create_app(hosted: Hosted, config: ServerConfig | None = None) -> Starlette:
-    """An ASGI application for a model.
+def create_app(
+    models: Models,
+    config: ServerConfig | None = None,
+    failed: Callable[[BaseException], object] = lambda error: None,
+    ready: Callable[[], object] = lambda: None,
+) -> Starlette:
+    """An ASGI application for models.
 
-    Its engine is closed when the application is shut down, after the requests that still run.
+    Their engines are closed when the application is shut down, after the requests that still run.
+
+    Parameters
+    ----------
+    failed : called with the error if a model that is loaded at the start cannot be loaded.
+    ready : called when the default model is loaded.
     """
     config = ServerConfig() if config is None else config
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.ensure_future(models.begin(failed, ready))
         yield
-        if hosted.engine is not None:
-            hosted.engine.close()
+        loading.cancel()
+        await models.end()
 
-    middleware = [Middleware(Gate, config=config)]
+    open_paths = (*OPEN_PATHS, *(the_page().paths if config.page else ()))
+    middleware = [
+        Middleware(Gate, config=config, open_paths=open_paths, error_body=error_body),
+        Middleware(Leases, models=models),
+    ]
     if config.cors_origins:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=config.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", "request-id"],
         )
         middleware.insert(0, cors)
     app = Starlette(
-        routes=[Route(path, endpoint, methods=[method]) for method, path, endpoint in ROUTES],
+        routes=[
+            Route(path, endpoint, methods=[method])
+            for interface in INTERFACES
+            for method, path, endpoint in interface.routes
+            if config.page or interface is not PAGE
+        ],
         middleware=middleware,
         exception_handlers={HTTPException: refused},
         lifespan=lifespan,
     )
-    app.state.served = Served(config, hosted)
+    app.state.served = Served(config, models, models.default)
     return app
 
 
@@ -84,4 +94,9 @@ async def refused(request: Request, error: Exception) -> Response:
     """What the router answers: no such path, or another method."""
     assert isinstance(error, HTTPException)
     found = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-    return JSONResponse(found.body(), found.status, error.headers)
+    return JSONResponse(error_body(request.url.path)(found), found.status, error.headers)
+
+
+def error_body(path: str) -> ErrorBody:
+    """The shape of errors on a path."""
+    return error_body_of(INTERFACES, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -17,25 +18,60 @@ MOST_CHOICES = 1024
 """Texts that a request may ask for: prompts times samples."""
 
 
-def prompts(value: Any) -> Any:
-    """A text, token ids, or a list of either kind. Raises ValueError for anything else."""
-    if isinstance(value, str) or is_tokens(value):
+Prompt = str | list[int | str]
+"""A text, or token ids with texts among them."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What stands in a body where one prompt can be given, or several.
+
+    Attributes
+    ----------
+    each : the prompts. is_list : whether they were given as a list of prompts.
+    """
+
+    each: list[Prompt]
+    is_list: bool
+
+
+def prompts(value: Any) -> Prompts:
+    """The prompts of a body. Raises ValueError for what is none.
+
+    A list with an integer in it is one prompt, as llama-server has it; any other is a list of prompts.
+    """
+    one = prompt(value)
+    if one is not None:
+        return Prompts([one], False)
+    each = [prompt(item) for item in value] if isinstance(value, list) else []
+    if not each or None in each:
+        raise ValueError("a text, token ids, or a list of these")
+    return Prompts([item for item in each if item is not None], True)
+
+
+def prompt(value: Any) -> Prompt | None:
+    """One prompt: a text, token ids with texts among them, or llama-server's objects with a text; or None."""
+    if isinstance(value, str):
         return value
-    if isinstance(value, list) and value and (all(map(is_text, value)) or all(map(is_tokens, value))):
-        return value
-    raise ValueError("a text, token ids, or a list of one of the two")
+    if isinstance(value, list):
+        is_one = all(type(item) in (int, str) for item in value) and any(type(item) is int for item in value)
+        return value if is_one else None
+    if not isinstance(value, dict) or len(value) != 1:
+        return None
+    text, parts = value.get("prompt_string"), value.get("content")
+    if isinstance(text, str):
+        return text
+    if isinstance(parts, list) and parts and all(map(is_text_part, parts)):
+        return "".join(part["text"] for part in parts)
+    return None
 
 
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def is_text_part(value: Any) -> bool:
+    """Whether it is a content part that is a text."""
+    return isinstance(value, dict) and value.get("type") == "text" and isinstance(value.get("text"), str)
 
 
-def is_tokens(value: Any) -> bool:
-    """Whether it is a list of at least one integer."""
-    return isinstance(value, list) and value != [] and all(type(token) is int for token in value)
-
-
-Prompts = Annotated[Any, AfterValidator(prompts)]
+PromptField = Annotated[Any, AfterValidator(prompts)]
 
 
 class Body(BaseModel):
@@ -76,7 +112,7 @@ class Generating(Body):
 
 
 class CompletionBody(Generating):
-    prompt: Prompts
+    prompt: PromptField
     best_of: int | None = Field(None, ge=1, le=MOST_CHOICES)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=100)
@@ -86,19 +122,31 @@ class CompletionBody(Generating):
 class NativeBody(Body):
     """llama-server's."""
 
-    prompt: Prompts
+    prompt: PromptField
     model: str | None = None
     stream: bool = False
     n_probs: int = Field(0, ge=0, le=100)
     return_tokens: bool = False
-    post_sampling_probs: Literal[False] = False
+    post_sampling_probs: bool = False
+    response_fields: list[str] = Field(default_factory=list, max_length=100)
+    timings_per_token: bool = False
+    id_slot: int = Field(-1, ge=-1)
+
+
+class ExtraFile(BaseModel):
+    """A part of another file that the model sees before the text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str
+    filename: str = "tmp"
 
 
 class InfillBody(NativeBody):
     prompt: str = ""
     input_prefix: str
     input_suffix: str
-    input_extra: list[Any] = Field(default_factory=list, max_length=0)
+    input_extra: list[ExtraFile] = Field(default_factory=list)
 
 
 class JsonSchemaFormat(BaseModel):
@@ -130,6 +178,7 @@ class ChatBody(Generating):
     tools: list[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
+    timings_per_token: bool = False
 
 
 class TemplateBody(Body):
@@ -142,7 +191,7 @@ class TemplateBody(Body):
 
 
 class EmbeddingBody(Body):
-    input: Prompts
+    input: PromptField
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
@@ -152,14 +201,17 @@ class EmbeddingBody(Body):
 
 class RerankBody(Body):
     query: str
-    documents: list[str | dict[str, Any]] = Field(min_length=1)
+    documents: list[str | dict[str, Any]] | None = Field(None, min_length=1)
+    texts: list[str] | None = Field(None, min_length=1)
     model: str | None = None
     top_n: int | None = Field(None, ge=1)
     return_documents: bool = False
+    return_text: bool = False
 
 
 class TokenizeBody(Body):
     content: str
+    model: str | None = None
     add_special: bool = False
     parse_special: bool = True
     with_pieces: bool = False
@@ -167,27 +219,42 @@ class TokenizeBody(Body):
 
 class DetokenizeBody(Body):
     tokens: list[int]
+    model: str | None = None
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """The checked body of a request. Raises ApiError.
-
-    Other types than JSON are refused: a page of a foreign site can send those without asking first.
-    """
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        found = content_type[:100] or "none"
-        raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
-    try:
-        value = json.loads((await request.body()).decode(), parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
+    """The checked body of a request. Raises ApiError."""
+    value = await read_json(request)
     if not isinstance(value, dict):
         raise ApiError(400, f"body: expected an object, got {type(value).__name__}", code="invalid_json")
     try:
         return kind.model_validate({name: item for name, item in value.items() if item is not None})
     except ValidationError as error:
         raise first_fault(error) from error
+
+
+async def read_json(request: Request) -> Any:
+    """What the body of a request holds as JSON. Raises ApiError."""
+    require_json(request)
+    try:
+        return json.loads((await request.body()).decode(), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"body: expected JSON, got {error}"[:300], code="invalid_json") from error
+
+
+def require_json(request: Request, *, if_from_page: bool = False) -> None:
+    """Raises ApiError for other types of bodies: pages of foreign sites can send those without asking first.
+
+    Parameters
+    ----------
+    if_from_page : whether that holds for pages alone: other clients may send no body at all.
+    """
+    if if_from_page and "origin" not in request.headers:
+        return
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        found = content_type[:100] or "none"
+        raise ApiError(415, f"content-type: expected application/json, got {found}", code="content_type")
 
 
 def refuse_constant(name: str) -> NoReturn:

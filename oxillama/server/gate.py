@@ -8,7 +8,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,11 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oxillama.config.server import LOOPBACK, ServerConfig
 from oxillama.server.errors import ApiError, ClientGone, api_error
+from oxillama.server.interface import ErrorBody
 
 log = logging.getLogger(__name__)
-
-OPEN_PATHS = ("/health", "/v1/health")
-"""Paths that need no key, for those who watch over the process."""
 
 CLIENT_GONE = 499
 """The status in the log of a request whose client went away before the answer."""
@@ -56,10 +54,22 @@ class Gate:
 
     A server that only this machine reaches answers to its own names alone. Otherwise a page of a foreign site
     whose name resolves to 127.0.0.1 could read what it answers.
+
+    Parameters
+    ----------
+    open_paths : that need no key.
+    error_body : the shape of errors on a path.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
+    def __init__(
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        open_paths: Iterable[str],
+        error_body: Callable[[str], ErrorBody],
+    ) -> None:
+        self.app, self.config, self.error_body = app, config, error_body
+        self.open_paths = frozenset(open_paths)
         self.keys = Keys(config.api_keys)
         names = (*LOOPBACK, *config.allowed_hosts)
         self.hosts = None if "*" in names or not config.is_local else frozenset(names)
@@ -76,7 +86,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                sent = MutableHeaders(scope=message)
+                sent["x-request-id"] = sent["request-id"] = request_id  # OpenAI's name and Anthropic's
             await send(message)
 
         try:
@@ -89,7 +100,8 @@ class Gate:
             if found.status == 500:
                 log.exception("%s failed", request_id)
             if status == 0:
-                await JSONResponse(found.body(), found.status, found.headers)(scope, receive, sending)
+                body = self.error_body(scope["path"])(found)
+                await JSONResponse(body, found.status, found.headers)(scope, receive, sending)
         finally:
             client = (scope.get("client") or ("-",))[0]
             seconds = time.perf_counter() - began
@@ -102,7 +114,7 @@ class Gate:
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         if self.hosts is not None and host not in self.hosts:
             raise ApiError(403, f"host: expected one of {', '.join(sorted(self.hosts))}, got {host[:100]}")
-        if self.keys and scope["path"] not in OPEN_PATHS:
+        if self.keys and scope["path"] not in self.open_paths:
             key = sent_key(headers)
             if not self.keys.admit(key):
                 raise ApiError(

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oxillama.engine.engine import InferenceEngine
+from oxillama.server.bodies import Prompt
 from oxillama.server.errors import ApiError
+from oxillama.server.running import encoded
 
 NAMES = ("fim_pre", "fim_suf", "fim_mid")
 
 
-def infill_tokens(engine: InferenceEngine, prefix: str | list[int], suffix: str, name: str) -> list[int]:
+PROJECT, HERE, SNIPPET = "myproject\n", "filename\n", "\n\n--- snippet ---\n\n"
+"""What stands for the names of the project and of the file, and before each other file where the model has no
+token for that: as llama-server has them, so that its clients' prompts are the same here."""
+
+
+def infill_tokens(
+    engine: InferenceEngine,
+    prefix: Prompt,
+    suffix: str,
+    name: str,
+    others: Sequence[tuple[str, str]] = (),
+) -> list[int]:
     """Token ids after which the model writes what stands between two texts: prefix, suffix, middle.
 
-    Raises ApiError naming the field ``name`` if the model's file has no tokens for that.
+    Parameters
+    ----------
+    name : of the field that an error names.
+    others : names and texts of parts of other files, which come first (Hui et al., Qwen2.5-Coder, 2024).
+
+    Raises ApiError if the model's file has no tokens for that.
     """
     tokenizer = engine.tokenizer
     marks = [tokenizer.special_ids.get(mark) for mark in NAMES]
@@ -22,6 +42,21 @@ def infill_tokens(engine: InferenceEngine, prefix: str | list[int], suffix: str,
             400, f"{name}: expected a model with tokens for infill, this one has no {missing}", param=name
         )
     opening = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    first = tokenizer.encode(prefix, add_special=False) if isinstance(prefix, str) else prefix
+    first = encoded(engine, prefix, add_special=False)
     last = tokenizer.encode(suffix, add_special=False)
-    return [*opening, before, *first, behind, *last, between]
+    return [*opening, *context(engine, others), before, *first, behind, *last, between]
+
+
+def context(engine: InferenceEngine, others: Sequence[tuple[str, str]]) -> list[int]:
+    """The token ids of parts of other files."""
+    special = engine.tokenizer.special_ids
+    project, file = special.get("fim_rep"), special.get("fim_sep")
+
+    def plain(text: str) -> list[int]:
+        return engine.tokenizer.encode(text, add_special=False, parse_special=False)
+
+    found = [] if project is None else [project, *plain(PROJECT)]
+    for name, text in others:
+        found += plain(SNIPPET) if file is None else [file, *plain(f"{name}\n")]
+        found += plain(text)
+    return found if file is None else [*found, file, *plain(HERE)]

@@ -13,7 +13,7 @@ import uvicorn
 from oxillama.config.server import ServerConfig
 from oxillama.errors import ConfigError
 from oxillama.server.app import create_app
-from oxillama.server.hosting import Hosted
+from oxillama.server.models import Models
 
 
 class Listening:
@@ -21,20 +21,25 @@ class Listening:
 
     Parameters
     ----------
-    hosted : its model, which may still be loading.
+    models : that it has.
+    ready : called when the default model is loaded.
 
     Attributes
     ----------
     url : of the server, once it is `bound`.
+    failure : what a model that is loaded at the start raised; it ends `run`.
     """
 
-    def __init__(self, hosted: Hosted, config: ServerConfig) -> None:
+    def __init__(
+        self, models: Models, config: ServerConfig, ready: Callable[[], object] = lambda: None
+    ) -> None:
         self.config = config
         self.url = ""
+        self.failure: BaseException | None = None
         self._socket: socket.socket | None = None
         self._server = uvicorn.Server(
             uvicorn.Config(
-                create_app(hosted, config),
+                create_app(models, config, self._fail, ready),
                 access_log=False,  # the gate has its own
                 log_config=None,
                 server_header=False,
@@ -67,14 +72,17 @@ class Listening:
             self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
             yield
 
-    def run(self, before: Callable[[], object] = lambda: None) -> None:
+    def run(self) -> None:
         """Serves until a signal or `stop`; the requests that run then have ``shutdown_seconds``.
 
         In the main thread of a process SIGINT and SIGTERM stop it, and are raised again at the end.
         """
         assert self._socket is not None
-        before()
         self._server.run(sockets=[self._socket])
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.stop()
 
     def stop(self) -> None:
         """Ends `run`, from any thread."""

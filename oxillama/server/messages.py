@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from oxillama.chat.template import ChatTemplate
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.reading import WITH_TOOLS, template_values
 from oxillama.server.bodies import ChatBody, TemplateBody
@@ -12,6 +14,7 @@ from oxillama.server.errors import ApiError, invalid
 from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
 from oxillama.toolcalls.conversation import call_id, for_template
 from oxillama.toolcalls.definitions import definitions
+from oxillama.toolcalls.formats import grammar_of_template
 
 ROLES = {"developer": "system"}
 """Roles of OpenAI's that templates do not know, and what stands for them."""
@@ -45,43 +48,91 @@ def joined_text(where: str, parts: Sequence[Any]) -> str:
     return "\n".join(texts)
 
 
-def template_arguments(engine: InferenceEngine, body: ChatBody | TemplateBody) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Conversation:
+    """What the prompt of a chat is made of.
+
+    Attributes
+    ----------
+    messages : as OpenAI has them.
+    tools : definitions as OpenAI has them.
+    variables : of the template.
+    opens_answer : whether the prompt ends with the beginning of an answer.
+    answer : what the answer has already; the model goes on from there.
+    name : the field of the body that the messages stand in.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    variables: dict[str, Any] = field(default_factory=dict)
+    opens_answer: bool = True
+    answer: str = ""
+    name: str = "messages"
+
+
+def conversation_of(body: ChatBody | TemplateBody) -> Conversation:
+    """The conversation of a body in OpenAI's form. Raises ApiError if a variable has a field of its own."""
+    variables = checked_variables(body.chat_template_kwargs)
+    if body.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", body.reasoning_effort)
+    return Conversation(body.messages, body.tools, variables, body.add_generation_prompt)
+
+
+def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables that a body gives the template. Raises ApiError if one has a field of its own."""
+    for name in RESERVED:
+        if name in variables:
+            raise invalid("chat_template_kwargs", "variables without fields of their own", name)
+    return dict(variables)
+
+
+def template_of(engine: InferenceEngine, has_tools: bool) -> ChatTemplate:
+    """The template of the file for a conversation. Raises ChatTemplateError if there is none."""
+    tokenizer = engine.tokenizer
+    return tokenizer.chat_template(
+        WITH_TOOLS if has_tools and WITH_TOOLS in tokenizer.chat_template_names else "default"
+    )
+
+
+def template_arguments(engine: InferenceEngine, talk: Conversation) -> dict[str, Any]:
     """The arguments with which the chat template is rendered.
 
     Raises
     ------
-    ApiError : a message is none; a variable has a field of its own.
+    ApiError : a message is none; the template cannot tell the model of tools.
     ChatTemplateError : there is no template, or a call in a message is none.
-    ConfigError : a tool is none, or the template cannot tell the model of it.
+    ConfigError : a tool is none.
     """
-    for name in RESERVED:
-        if name in body.chat_template_kwargs:
-            raise invalid("chat_template_kwargs", "variables without fields of their own", name)
-    found = dict(body.chat_template_kwargs)
-    if body.reasoning_effort is not None:
-        found.setdefault("reasoning_effort", body.reasoning_effort)
-    tools = definitions(body.tools) if body.tools else None
-    found = template_values(found, tools)
-    tokenizer = engine.tokenizer
-    if tools is not None and WITH_TOOLS in tokenizer.chat_template_names:
+    tools = definitions(talk.tools) if talk.tools else None
+    found = template_values(talk.variables, tools)
+    if tools is not None and WITH_TOOLS in engine.tokenizer.chat_template_names:
         found["template"] = WITH_TOOLS
-    template = tokenizer.chat_template(found.get("template", "default"))
+    template = template_of(engine, tools is not None)
     if tools is not None and "tools" not in template.source:
         raise ApiError(
             400, "tools: expected a chat template that tells the model of them, got another", param="tools"
         )
-    messages = for_template(plain_messages(body.messages), template)
-    return {**found, "messages": messages, "add_generation_prompt": body.add_generation_prompt}
+    messages = for_template(plain_messages(talk.messages), template)
+    return {**found, "messages": messages, "add_generation_prompt": talk.opens_answer}
 
 
-def prompt_text(engine: InferenceEngine, body: ChatBody | TemplateBody) -> str:
-    """The prompt of a chat, as text. Raises as `template_arguments`."""
-    return engine.tokenizer.apply_chat_template(**template_arguments(engine, body))
+def prompt_text(engine: InferenceEngine, talk: Conversation) -> str:
+    """The prompt of a chat, as text.
+
+    Raises as `template_arguments`, and ApiError where an answer has begun and the template opens reasoning.
+    """
+    text = engine.tokenizer.apply_chat_template(**template_arguments(engine, talk))
+    if talk.answer:
+        source = template_of(engine, bool(talk.tools)).source
+        if grammar_of_template(source).begins_in_reasoning(text):
+            wanted = "a last message that is the user's, for the template opens reasoning before an answer"
+            raise invalid(talk.name, wanted, "one of the assistant's")
+    return text + talk.answer
 
 
-def prompt_tokens(engine: InferenceEngine, body: ChatBody) -> list[int]:
-    """The prompt of a chat, as token ids. Raises as `template_arguments`."""
-    return engine.tokenizer.encode_chat(**template_arguments(engine, body))
+def prompt_tokens(engine: InferenceEngine, talk: Conversation) -> list[int]:
+    """The prompt of a chat, as token ids. Raises as `prompt_text`."""
+    return engine.tokenizer.encode_rendered(prompt_text(engine, talk))
 
 
 class Deltas:

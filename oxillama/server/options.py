@@ -7,15 +7,22 @@ as good as absent, as OpenAI's clients have it.
 from __future__ import annotations
 
 import difflib
+import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama.config import GenerationOptions, SamplerConfig
+from oxillama.config import GenerationOptions
 from oxillama.config.generation import OPTION_NAMES
+from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, invalid
+from oxillama.server.loras import loras
 
 Convert = Callable[[str, Any], Any]
+
+ABSENT = object()
+"""What a field comes to that changes nothing."""
 
 
 def same(name: str, value: Any) -> Any:
@@ -23,8 +30,8 @@ def same(name: str, value: Any) -> Any:
 
 
 def most_tokens(name: str, value: Any) -> Any:
-    """A number of tokens; -1 for as many as the context holds."""
-    return None if value == -1 and not isinstance(value, bool) else value
+    """A number of tokens; -1 or -2 for as many as the context holds."""
+    return None if value in (-1, -2) and not isinstance(value, bool) else value
 
 
 def seed(name: str, value: Any) -> Any:
@@ -34,20 +41,33 @@ def seed(name: str, value: Any) -> Any:
     return None if value == -1 else value % 2**64
 
 
-def biases(name: str, value: Any) -> dict[int, float]:
-    """Biases by token id: OpenAI's object, or llama-server's pairs, in which false bans a token."""
+def biases(engine: InferenceEngine, name: str, value: Any) -> dict[int, float]:
+    """Biases by token id: OpenAI's object, or llama-server's pairs, in which false bans a token.
+
+    A text in the place of an id stands for each of its tokens; in an object a number in quotes is an id.
+    """
     pairs = value.items() if isinstance(value, Mapping) else value
     found: dict[int, float] = {}
     try:
         for token, bias in pairs:
-            if isinstance(token, str) and isinstance(value, Mapping):
+            if isinstance(value, Mapping) and re.fullmatch(r"-?[0-9]{1,19}", token):
                 token = int(token)
-            if isinstance(token, bool) or not isinstance(token, int):
+            if isinstance(token, bool) or not isinstance(token, (int, str)) or token == "":
                 raise TypeError
-            found[token] = float("-inf") if bias is False else bias
+            tokens = engine.tokenizer.encode(token, add_special=False) if isinstance(token, str) else [token]
+            found |= dict.fromkeys(tokens, float("-inf") if bias is False else bias)
     except (TypeError, ValueError):
-        raise invalid(name, "an object or pairs of token ids and biases", value) from None
+        raise invalid(name, "an object or pairs of token ids or texts and biases", value) from None
     return found
+
+
+def own_salt(name: str, value: Any) -> Any:
+    """A salt that no other request has, for one that may use nothing that others have run."""
+    if value is True:
+        return ABSENT
+    if value is not False:
+        raise invalid(name, "true or false", value)
+    return uuid.uuid4().hex
 
 
 def breakers(name: str, value: Any) -> Any:
@@ -94,7 +114,6 @@ class Option:
 CONVERTED: dict[str, Convert] = {
     "max_tokens": most_tokens,
     "seed": seed,
-    "logit_bias": biases,
     "dry_sequence_breakers": breakers,
     "banned_tokens": texts,
     "allowed_tokens": texts,
@@ -108,12 +127,13 @@ NOT_OFFERED = (
     *("sampler", "window", "keep_logits", "request_id"),  # the server's own
     *("logprobs", "top_logprobs"),  # each interface has its form
     *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
-    "adapters",  # paths
+    *("adapters", "logit_bias"),  # of the model: see OF_THE_MODEL
 )
 """Fields that no body may set under their own names."""
 
 OTHER_NAMES = {
     "max_completion_tokens": "max_tokens",  # OpenAI
+    "num_predict": "max_tokens",  # Ollama
     "n_predict": "max_tokens",  # llama-server from here on
     "repeat_penalty": "repetition_penalty",
     "repeat_last_n": "repetition_window",
@@ -126,8 +146,15 @@ OTHER_NAMES = {
 OPTIONS: dict[str, Option] = {
     **{name: Option(name, CONVERTED.get(name, same)) for name in OPTION_NAMES if name not in NOT_OFFERED},
     **{name: Option(field, CONVERTED.get(field, same)) for name, field in OTHER_NAMES.items()},
+    "cache_prompt": Option("salt", own_salt),
 }
 """Every name of an option."""
+
+OF_THE_MODEL: dict[str, tuple[str, Callable[[InferenceEngine, str, Any], Any]]] = {
+    "logit_bias": ("logit_bias", biases),
+    "lora": ("adapters", loras),
+}
+"""Names whose values depend on what the model has: the field, and what makes its value."""
 
 HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "user": None,
@@ -138,17 +165,17 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
     "modalities": (["text"],),
-    "cache_prompt": (True,),
     "id_slot": (-1,),
     "n_keep": (0, -1),
     "n_discard": (0,),
-    "timings_per_token": (False,),
     "return_progress": (False,),
     "use_beam_search": (False,),
     "best_of": (1,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": None,
+    **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep")),  # Ollama
+    **dict.fromkeys(("low_vram", "numa", "use_mmap", "use_mlock")),
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
@@ -166,7 +193,7 @@ def check_harmless(name: str, value: Any) -> None:
 
 def options_of(
     rest: Mapping[str, Any],
-    sampler: SamplerConfig,
+    engine: InferenceEngine,
     known: Iterable[str] = (),
     defaults: Mapping[str, Any] = {},
     **fixed: Any,
@@ -176,7 +203,7 @@ def options_of(
     Parameters
     ----------
     rest : fields that the interface has not read itself.
-    sampler : in use for what they do not say.
+    engine : whose sampler is in use for what they do not say, and whose adapters they name.
     known : names of those that it has, for the message about a name that is unknown.
     defaults : fields of `GenerationOptions` where the body says nothing.
     fixed : fields of `GenerationOptions` and `SamplerConfig` that the interface sets, where they are not
@@ -196,21 +223,27 @@ def options_of(
         if name in OPTIONS:
             option = OPTIONS[name]
             made = option.convert(name, value)
+            if made is ABSENT:
+                continue
             if option.field in chosen and chosen[option.field] != made:
                 raise invalid(name, f"the value of {said[option.field]}", value)
             if option.field in fixed:
                 message = f"{name}: cannot be combined with what sets {option.field} already"
                 raise ApiError(400, message, param=name, code="invalid_value")
             chosen[option.field], said[option.field] = made, name
+        elif name in OF_THE_MODEL:
+            field, make = OF_THE_MODEL[name]
+            chosen[field] = make(engine, name, value)
         elif name in HARMLESS:
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, sampler)
+    return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
 
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
-    """The error for a field that nobody knows."""
-    near = difflib.get_close_matches(name, [*known, *OPTIONS, *HARMLESS], 1)
+    """The error for a field that nobody knows, or that a path does not have."""
+    names = {*known, *OPTIONS, *OF_THE_MODEL, *HARMLESS} - {name}
+    near = difflib.get_close_matches(name, sorted(names), 1)
     hint = f"; {near[0]} is" if near else ""
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

@@ -14,7 +14,7 @@ from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.server.bodies import MOST_CHOICES
+from oxillama.server.bodies import MOST_CHOICES, Prompt
 from oxillama.server.errors import ApiError, ClientGone, invalid, prompt_too_long
 from oxillama.toolcalls import Event, TextPart
 
@@ -58,9 +58,9 @@ def checked_prompt(
 
 
 def prompt_lists(
-    engine: InferenceEngine, prompt: Any, *, name: str = "prompt", free: int = 1
+    engine: InferenceEngine, prompts: list[Prompt] | list[str], *, name: str = "prompt", free: int = 1
 ) -> list[list[int]]:
-    """The token ids of each prompt of a body: a text, token ids, or a list of one of the two.
+    """The token ids of each prompt of a body.
 
     Parameters
     ----------
@@ -73,15 +73,26 @@ def prompt_lists(
     PromptError : a text is empty.
     TokenizerError : a text is not valid unicode.
     """
-    if isinstance(prompt, str) or isinstance(prompt[0], int):
-        prompt = [prompt]
-    if len(prompt) > MOST_CHOICES:
-        raise invalid(name, f"at most {MOST_CHOICES}", len(prompt))
-    if "" in prompt:
+    if len(prompts) > MOST_CHOICES:
+        raise invalid(name, f"at most {MOST_CHOICES}", len(prompts))
+    if "" in prompts:
         raise ApiError(400, f"{name}: is empty", param=name, code="invalid_prompt")
-    encode = engine.tokenizer.encode
-    lists = [encode(one) if isinstance(one, str) else one for one in prompt]
+    lists = [encoded(engine, one) for one in prompts]
     return [checked_prompt(engine, tokens, name=name, free=free) for tokens in lists]
+
+
+def encoded(engine: InferenceEngine, prompt: Prompt, add_special: bool = True) -> list[int]:
+    """The token ids of a prompt.
+
+    A text among token ids brings no special tokens of its own, unless it is the first item.
+    """
+    encode = engine.tokenizer.encode
+    if isinstance(prompt, str):
+        return encode(prompt, add_special)
+    found: list[int] = []
+    for i, item in enumerate(prompt):
+        found += encode(item, add_special and i == 0) if isinstance(item, str) else [item]
+    return found
 
 
 def start(

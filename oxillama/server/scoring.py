@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 
 from oxillama.config import GenerationOptions
+from oxillama.config.adapters import Adapters
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.engine.samples import seeded
@@ -31,15 +32,18 @@ class Scored:
     session: Session
 
 
-def score(engine: InferenceEngine, tokens: list[int], top: int, gone: threading.Event) -> Scored:
+def score(
+    engine: InferenceEngine, tokens: list[int], top: int, gone: threading.Event, adapters: Adapters = None
+) -> Scored:
     """Runs a prompt.
 
     Parameters
     ----------
     top : how many of the likeliest tokens are noted at each position.
     gone : set when nobody wants it any more; ClientGone is raised then.
+    adapters : as in `GenerationOptions`.
     """
-    session, n_vocab = engine.session(), engine.tokenizer.n_vocab
+    session, n_vocab = engine.session(adapters=adapters), engine.tokenizer.n_vocab
     rows = max(1, LOGIT_BYTES // (4 * engine.spec.n_vocab))
     found: list[TokenLogprobs | None] = [None]
     try:

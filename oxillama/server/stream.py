@@ -20,14 +20,27 @@ PING = b": ping\n\n"
 DONE = "data: [DONE]\n\n"
 
 
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+"""Made once: a stream needs it for each token."""
+
+TURN = 4
+"""Events that a stream writes before others have their turn. asyncio warns at the fifth that is written to a
+connection that has gone."""
+
+
 def as_json(value: Any) -> str:
     """A value as JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return ENCODER.encode(value)
 
 
 def data_line(value: Any) -> str:
     """An event without a name."""
     return f"data: {as_json(value)}\n\n"
+
+
+def named_event(name: str, value: Any) -> str:
+    """An event with a name."""
+    return f"event: {name}\ndata: {as_json(value)}\n\n"
 
 
 def error_lines(error: ApiError) -> str:
@@ -36,7 +49,7 @@ def error_lines(error: ApiError) -> str:
 
 
 class EventStream:
-    """An answer of server-sent events, as an ASGI application.
+    """An answer that comes in pieces, of server-sent events or other lines, as an ASGI application.
 
     The status is sent with the first event, or after ``ping_seconds``: what goes wrong before is an answer of
     its own status, later it is an event. Comments are sent while nothing else is.
@@ -44,16 +57,22 @@ class EventStream:
     Parameters
     ----------
     lines : texts of events. It is closed when the client goes away.
+    ping_seconds : seconds without an event after which a comment is sent; None for no comments.
     failed : the last text of a stream that ends with an error.
+    content_type : of the answer.
+    ping : what is sent while nothing else is.
     """
 
     def __init__(
         self,
         lines: AsyncIterator[str],
-        ping_seconds: float,
+        ping_seconds: float | None,
         failed: Callable[[ApiError], str] = error_lines,
+        content_type: str = "text/event-stream; charset=utf-8",
+        ping: bytes = PING,
     ) -> None:
         self.lines, self.ping_seconds, self.failed = lines, ping_seconds, failed
+        self.content_type, self.ping = content_type, ping
         self._is_quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,19 +89,24 @@ class EventStream:
                     "type": "http.response.start",
                     "status": 200,
                     "headers": [
-                        (b"content-type", b"text/event-stream; charset=utf-8"),
+                        (b"content-type", self.content_type.encode()),
                         (b"cache-control", b"no-cache"),
                         (b"x-accel-buffering", b"no"),
                     ],
                 }
             )
-            pinging = asyncio.ensure_future(self._ping(send, at_once=line is None))
+            if self.ping_seconds is not None:
+                pinging = asyncio.ensure_future(self._ping(send, self.ping_seconds, at_once=line is None))
             try:
                 if line is None:
                     line = await first
+                n_sent = 0
                 while line is not None:
                     self._is_quiet = False
                     await send({"type": "http.response.body", "body": line.encode(), "more_body": True})
+                    n_sent += 1
+                    if n_sent % TURN == 0:
+                        await asyncio.sleep(0)  # others have their turn, and a client's leaving is noticed
                     line = await anext_or_none(self.lines)
             except Exception as error:
                 found = api_error(error)
@@ -90,7 +114,8 @@ class EventStream:
                     log.exception("a stream failed")
                 text = self.failed(found)
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            pinging.cancel()
+            if pinging is not None:
+                pinging.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             for task in (first, pinging):
@@ -100,13 +125,13 @@ class EventStream:
                         await task
             await self.lines.aclose()  # type: ignore[attr-defined]
 
-    async def _ping(self, send: Send, at_once: bool) -> None:
+    async def _ping(self, send: Send, seconds: float, at_once: bool) -> None:
         self._is_quiet = at_once
         while True:
             if self._is_quiet:
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
+                await send({"type": "http.response.body", "body": self.ping, "more_body": True})
             self._is_quiet = True
-            await asyncio.sleep(self.ping_seconds)
+            await asyncio.sleep(seconds)
 
 
 async def anext_or_none(lines: AsyncIterator[str]) -> str | None:

@@ -312,7 +312,10 @@ class TokenizerBridge:
         No EOS is added: the turn is the model's to finish. Control tokens named in the messages' own
         text are parsed like the template's, as every chat format in this form has it.
         """
-        text = self.apply_chat_template(messages, add_generation_prompt, **kwargs)
+        return self.encode_rendered(self.apply_chat_template(messages, add_generation_prompt, **kwargs))
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Encode what a chat template has rendered, as `encode_chat` does."""
         ids = self.encode(text, add_special=False, parse_special=True)
         opening = self._encoder.opening()
         return ids if ids[: len(opening)] == opening else opening + ids

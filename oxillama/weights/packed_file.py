@@ -42,6 +42,9 @@ MAGIC, VERSION = b"OXIPACK1", 1
 START = struct.Struct("<8sII")
 DIGEST = 32
 
+SUFFIX = ".packed"
+"""Of the names of packed files."""
+
 PANELS_VERSION = 1
 """Of the panels and of the matrices that models are made of. A change of either raises it."""
 

@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from oxillama import demo
+from oxillama.engine.locks import waited
 
 BEGIN = """
 import asyncio, atexit, os, sys, threading, time
@@ -136,9 +138,32 @@ engine = None
 assert InferenceEngine.from_gguf(demo.DRAFT).generate("Once", max_tokens=2)
 gc.collect()
 deadline = time.monotonic() + 20
-while any(t.name == "oxillama" for t in threading.enumerate()):
+while any(t.name == "oxillama" and t.is_alive() for t in threading.enumerate()):  # not: whose start failed
     assert time.monotonic() < deadline, threading.enumerate()
     time.sleep(0.01)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupted_wait_raises_the_interrupt() -> None:
+    """Also where Python's own lock makes another error of the interrupt."""
+
+    def interrupted() -> None:
+        lock = threading.Lock()
+        with lock:  # as in `threading.Condition.wait`, which opens it and closes it again
+            lock.release()
+            raise KeyboardInterrupt
+
+    with pytest.raises(RuntimeError, match="release unlocked lock"):
+        interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        waited(interrupted)
+
+
+def test_a_wait_that_fails_raises_its_own_error() -> None:
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        waited(fail)

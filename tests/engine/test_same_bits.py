@@ -15,7 +15,8 @@ from oxillama.engine.beams import BeamHypothesis, BeamSearchConfig
 from oxillama.engine.request import Request
 from oxillama.errors import KvCacheFullError
 from oxillama.grammar import Grammar
-from tests.support.serving import NAMES, STACKS, Serving, check_as_alone, n_vocab_of
+from oxillama.pipeline.partition import borders_allowed
+from tests.support.serving import NAMES, STACKS, Serving, check_as_alone, decoder, n_vocab_of
 from tests.support.tiny_models import tokens_of
 from tests.support.zoo import RECURRENT
 
@@ -89,6 +90,7 @@ EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "200"))
     beams=st.sampled_from([0, 0, 1, 2, 4]),
     beams_at=st.integers(0, 12),
     beams_adapted=st.sampled_from(["", "", "a"]),
+    stages=st.sampled_from([1, 1, 2, 3]),
 )
 def test_each_request_gets_the_bits_it_gets_alone(
     name: str,
@@ -107,9 +109,12 @@ def test_each_request_gets_the_bits_it_gets_alone(
     beams: int,
     beams_at: int,
     beams_adapted: str,
+    stages: int,
 ) -> None:
+    borders = borders_allowed(decoder(name).spec)[: stages - 1]
     serving = Serving(
         name,
+        borders=borders,
         page_size=page_size,
         threads=threads,
         chunk=chunk,
@@ -142,7 +147,7 @@ def test_each_request_gets_the_bits_it_gets_alone(
                 window=1 if arrival.pauses else float("inf"),
                 drafts=arrival.drafts,
                 right=arrival.right,
-                adapters=arrival.adapters,
+                adapters="" if borders else arrival.adapters,  # a pipeline has none
                 start=arrival.start,
             )
             live += [(arrival, request, now + 2 * i) for i, request in enumerate(samples)]
@@ -152,7 +157,7 @@ def test_each_request_gets_the_bits_it_gets_alone(
             if arrival.pauses and now % 3 == 0:  # asks for a piece more now and then, until it has it
                 request.window = len(request.pieces) + 1
         if beams and now == beams_at:
-            check_beams(serving, beam_prompt, beams, beams_adapted)
+            check_beams(serving, beam_prompt, beams, "" if borders else beams_adapted)
         serving.step()
         ended += [(arrival, request) for arrival, request, _ in live if request.finish_reason]
         live = [entry for entry in live if not entry[1].finish_reason]

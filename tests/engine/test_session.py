@@ -58,6 +58,24 @@ def test_rewind_keeps_the_first_tokens(engine: InferenceEngine) -> None:
         assert same_bits(session.logits(tokens), whole)
 
 
+def test_what_is_appended_is_run_by_what_comes_next(engine: InferenceEngine) -> None:
+    tokens = engine.tokenize(TEXT)
+    whole, expected = engine.logits(tokens), engine.generate(TEXT, sampler=GREEDY, max_tokens=9)
+    with engine.session() as session:
+        n_run = engine.metrics.prefill_tokens
+        session.append(tokens[:6])
+        assert (session.tokens, engine.metrics.prefill_tokens) == (tokens[:6], n_run)
+        assert same_bits(session.logits(tokens[6:]), whole[6:])
+        session.rewind(4)
+        session.append(tokens[4:])
+        done = session.stream(sampler=GREEDY, max_tokens=9).result()
+        assert (done.text, done.usage.cached_tokens) == (expected, 4)
+        with pytest.raises(PromptError, match="prompt: expected at most"):
+            session.append([5] * engine.context_size)
+        assert session.tokens == [*tokens, *done.tokens]
+    engine.check_integrity()
+
+
 def test_forks_go_their_own_ways(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXT)
     whole = engine.logits(tokens)
@@ -141,6 +159,15 @@ def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         other.kv_restore(snapshot)
         assert same_bits(other.forward(3), session.forward(3))
         engine.check_integrity()
+
+
+def test_each_snapshot_counts_once(engine: InferenceEngine) -> None:
+    n = engine.metrics.snapshot().snapshots
+    with engine.session() as session:
+        session.prefill(TEXT)
+        for _ in range(3):
+            session.snapshot()
+    assert engine.metrics.snapshot().snapshots == n + 3
 
 
 def test_snapshots_say_what_they_are_of(engine: InferenceEngine, tmp_path: Path) -> None:

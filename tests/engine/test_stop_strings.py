@@ -30,6 +30,10 @@ def test_pieces_add_up_to_the_text_before_the_first_stop(pieces: list[str], stop
     ends = [whole.find(s) for s in stops if s in whole]
     assert found == bool(ends)
     assert shown == (whole[: min(ends)] if ends else whole)
+    if ends:
+        assert stopper.found in stops and whole.startswith(stopper.found, min(ends))
+    else:
+        assert stopper.found is None
 
 
 def test_a_stop_string_is_found_wherever_its_text_is_cut() -> None:

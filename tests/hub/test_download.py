@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -11,11 +12,13 @@ import huggingface_hub.constants
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, ModelFileError, cli, demo
+from oxillama.cli.serve import engine_options, hosted_model, hosted_models, server_config
 from oxillama.hub import library
 from oxillama.hub.cached import cached_models, remove
 from oxillama.hub.download import fetch
 from oxillama.hub.names import HubName
 from tests.support.hub import COMMIT, Hub, serving
+from tests.support.server import serving_models
 
 DRAFT = demo.DRAFT.read_bytes()
 OTHER = bytes(range(256)) * 400
@@ -222,6 +225,63 @@ def test_commands(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["rm", model["name"]]) == 0
         assert not any(path.exists() for path in [*files, *blobs])
     assert cached_models() == []
+
+
+def test_a_packed_file_beside_a_model_of_the_hub(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pack", "ann/tiny:Q8_0", "-q"]) == 0
+    path = Path(capsys.readouterr().out.removeprefix("wrote ").partition(": ")[0])
+    assert path.name == "tiny-Q8_0.gguf.packed" and path.is_file()
+    assert cli.main(["pack", "ann/tiny:Q8_0", "-q", "--check"]) == 0
+    assert [str(model.name) for model in cached_models()] == ["hf://ann/tiny/tiny-Q8_0.gguf"]
+    assert remove(NAME) > len(DRAFT)
+    assert not path.exists()
+
+
+def test_models_of_the_hub_are_served(hub: Hub) -> None:
+    arguments = ["serve", "--model", "tiny=ann/tiny:Q8_0", "--model", "hf://ann/tiny/tiny-Q8_0.gguf", "-q"]
+    args = cli.build_parser().parse_args(arguments)
+    models = hosted_models(args, server_config(args))
+    assert [model.name for model in models] == ["tiny", "tiny-Q8_0"]
+    assert hub.downloads() == ["tiny-Q8_0.gguf"]  # at the start, not for a client
+    for model in models:
+        assert model.load is not None and model.path is not None
+        assert Path(model.path).read_bytes() == DRAFT
+        with model.load() as engine:
+            assert engine.config.model_path == model.path
+
+
+def test_clients_pull_models_if_they_may(hub: Hub) -> None:
+    args = cli.build_parser().parse_args(["serve", "-q", str(demo.STORY)])
+    make = partial(hosted_model, args, server_config(args), engine_options(args))
+    name = "hf.co/ann/tiny:Q8_0"
+    with serving_models(*hosted_models(args, server_config(args))) as client:
+        answer = client.ask("/api/pull", {"model": name})
+        assert (answer.status, answer.json) == (404, {"error": f"model: expected story, got {name}"})
+    assert hub.asked == []
+    with serving_models(*hosted_models(args, server_config(args)), make=make, allow_pull=True) as client:
+        first, file, last = client.ask("/api/pull", {"model": name}).lines
+        assert (first, last) == ({"status": "pulling manifest"}, {"status": "success"})
+        assert (file["status"], file["total"]) == ("pulling tiny-Q8_0.gguf", len(DRAFT))
+        again = {"model": name, "stream": False}
+        assert client.ask("/api/pull", again).json == {"status": "success"}
+        body = {"model": name, "prompt": "Once", "stream": False, "options": {"num_predict": 4, "seed": 1}}
+        with InferenceEngine.from_gguf(demo.DRAFT) as alone:
+            expected = alone.generate("Once", max_tokens=4, seed=1)
+        assert client.ask("/api/generate", body).json["response"] == expected
+        assert [each["name"] for each in client.ask("/api/tags").json["models"]] == ["story:latest", name]
+        for wrong, message in (
+            ("ann/tiny:Q5_0", "it has big-F16"),
+            ("../..:Q8_0", "../..:Q8_0: "),
+            ("bob/none:Q8_0", "no such repository"),
+        ):
+            answer = client.ask("/api/pull", {"model": wrong, "stream": False})
+            assert answer.status == 400 and message in answer.json["error"]
+            *_, last = client.ask("/api/pull", {"model": wrong}).lines
+            assert message in last["error"]
+        for other in ("../../etc/passwd", "/etc/passwd", "story2"):
+            assert client.ask("/api/pull", {"model": other}).status == 404
+        assert client.ask("/api/pull", {"model": name, "insecure": True}).status == 400
+    assert hub.downloads() == ["tiny-Q8_0.gguf"]
 
 
 def test_a_path_that_exists_wins(

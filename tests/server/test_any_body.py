@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oxillama import InferenceEngine
+from oxillama.server.anthropic.bodies import MessagesBody
 from oxillama.server.bodies import (
     ChatBody,
     CompletionBody,
@@ -29,6 +30,7 @@ BODIES: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "/completion": (NativeBody, {"prompt": "hello"}),
     "/infill": (InfillBody, {"input_prefix": "a", "input_suffix": "b"}),
     "/v1/embeddings": (EmbeddingBody, {"input": "hello"}),
+    "/v1/messages": (MessagesBody, {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}),
     "/tokenize": (TokenizeBody, {"content": "hello"}),
 }
 """Paths with their classes, and a body that is right."""

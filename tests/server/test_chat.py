@@ -422,3 +422,29 @@ def test_a_message_of_its_deltas() -> None:
             {"id": "own", "type": "function", "function": {"name": "g", "arguments": ""}},
         ],
     }
+
+
+def test_times_and_numbers_of_tokens(client: Client) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 5, "ignore_eos": True}
+    whole = client.ask(PATH, body).json
+    n_prompt = whole["usage"]["prompt_tokens"]
+    times = whole["timings"]
+    assert (times["prompt_n"] + times["cache_n"], times["predicted_n"]) == (n_prompt, 5)
+    for path in (PATH, "/chat/completions"):
+        assert client.ask(f"{path}/input_tokens", {"messages": MESSAGES}).json["input_tokens"] == n_prompt
+    assert "timings" not in client.ask(PATH, {**body, "n": 2}).json
+    for asked, expected in (
+        ({}, [False, True]),
+        ({"timings_per_token": True}, [True, True]),
+        ({"stream_options": {"include_usage": True}}, [False, False, True]),
+    ):
+        first, *events, done = client.ask(PATH, {**body, "stream": True, **asked}).events
+        assert done == "[DONE]" and "timings" not in first
+        assert ["timings" in event for event in (events[0], *events[-len(expected) + 1 :])] == expected
+        assert [event["timings"]["predicted_n"] for event in events if "timings" in event][-1] == 5
+
+
+def test_numbers_of_tokens_that_do_not_fit(client: Client) -> None:
+    messages = [{"role": "user", "content": "hello " * 500}]
+    assert client.ask(f"{PATH}/input_tokens", {"messages": messages}).json["input_tokens"] > 256
+    assert client.ask(f"{PATH}/input_tokens", {"messages": []}).status == 400

@@ -74,6 +74,39 @@ def test_signals_end_it(number: int, code: int) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+def test_models_of_the_command_line(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.gguf"
+    plain.symlink_to(demo.DRAFT)
+    arguments = ["--model", f"tale={demo.STORY}", "--model", str(plain), "--lora", str(demo.PIRATE)]
+    with running(*arguments) as (_, url, lines):
+        assert lines[0].startswith("tale is ready at ")
+        assert lines[1] == "plain is loaded when it is asked for\n"
+        body = {"prompt": "Once upon a time", "max_tokens": 8, "seed": 3}
+        for name, engine in (
+            ("tale", InferenceEngine.from_gguf(demo.STORY, adapters=str(demo.PIRATE))),
+            ("plain", InferenceEngine.from_gguf(demo.DRAFT)),
+        ):
+            answer = post(f"{url}/v1/completions", {**body, "model": name})
+            assert answer["choices"][0]["text"] == engine.generate(body["prompt"], seed=3, max_tokens=8)
+
+
+def test_options_of_the_models_behind_the_first() -> None:
+    flags = ["--tokenizer", "t.json", "--speculate", "draft.gguf", "--packed", "x.packed", "-c", "99"]
+    config = options.engine_config(build_parser().parse_args(["serve", *flags, "--lora", "l.gguf"]))
+    other = serve.for_others(config)
+    assert (other.tokenizer_path, other.speculate, other.packed, other.adapters) == (None, None, "auto", ())
+    assert other.context_size == 99
+    config = options.engine_config(build_parser().parse_args(["serve", "--speculate", "lookup"]))
+    assert serve.for_others(config).speculate == "lookup"
+
+
+def test_the_memory_that_models_take() -> None:
+    args = build_parser().parse_args(["serve", str(demo.STORY), "--models-memory", "1G"])
+    (found,) = serve.hosted_models(args, serve.server_config(args))
+    with InferenceEngine.from_gguf(demo.STORY) as engine:
+        assert found.n_bytes == engine.metrics.snapshot().matrix_bytes > 0
+
+
 def test_options_reach_the_engine_and_the_server() -> None:
     flags = "--max-waiting 5 --max-sequences 2 --temp 0.5 --api-key k --ping-seconds 3 -c 99 --alias x"
     args = build_parser().parse_args(["serve", *flags.split()])
@@ -107,6 +140,10 @@ def test_what_cannot_be_served(tmp_path: Path, capsys: pytest.CaptureFixture[str
             (["--port", "70000"], "port: expected an integer >= 0 and <= 65535, got 70000"),
             ([str(tmp_path / "none.gguf"), "--port", "0"], "none.gguf: "),
             ([str(garbage), "--port", "0"], "garbage.gguf"),
+            (["--model", "=x"], "--model: expected NAME=MODEL, got '=x'"),
+            (["--model", "a=x.gguf", "--alias", "b"], "alias: expected a MODEL without --model"),
+            ([str(demo.STORY), "--model", f"story={demo.DRAFT}"], "model: expected another name for each"),
+            ([str(demo.STORY), "--models-memory", "9"], "models_memory: expected at least the "),
         ):
             assert main(["serve", *arguments]) == 2
             told = capsys.readouterr()

@@ -128,7 +128,15 @@ def test_stop_strings_biases_and_grammars(client: Client, alone: InferenceEngine
     first = alone.stream(PROMPT, temperature=0, max_tokens=1).result().tokens[0]
     ask = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1, "logprobs": 0}
     name = client.ask(PATH, ask).json["choices"][0]["logprobs"]["tokens"]
-    for bias in ({str(first): -100}, [[first, False]], [[first, -100.0]]):
+    spelled = alone.tokenizer.token_text(first)
+    assert alone.tokenizer.encode(spelled, add_special=False) == [first]
+    for bias in (
+        {str(first): -100},
+        [[first, False]],
+        [[first, -100.0]],
+        {spelled: -100},
+        [[spelled, False]],
+    ):
         other = client.ask(PATH, {**ask, "logit_bias": bias}).json["choices"][0]["logprobs"]["tokens"]
         assert other != name
     for field, value, text in (
@@ -244,7 +252,9 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
         ({"best_of": 2, "stream": True}, "best_of", "best_of: expected n, 1, for a stream, got 2"),
         ({"n": 1000, "prompt": ["a", "b"]}, "n", "n: expected at most 1024 texts in all, got 2 times 1000"),
         ({"logprobs": 101}, "logprobs", "logprobs: expected less than or equal to 100, got 101"),
-        ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias: expected an object or pairs of token ids"),
+        ({"logit_bias": {"": 1}}, "logit_bias", "logit_bias: expected an object or pairs of token ids"),
+        ({"logit_bias": [[True, 1]]}, "logit_bias", "logit_bias: expected an object or pairs of token ids"),
+        ({"logit_bias": ["x"]}, "logit_bias", "logit_bias: expected an object or pairs of token ids"),
         ({"logit_bias": {"99999": 1}}, None, "banned_tokens, allowed_tokens and logit_bias: "),
         ({"seed": 1.5}, "seed", "seed: expected an integer"),
         ({"stop": [""]}, "stop", "stop: expected strings that are not empty"),
@@ -255,7 +265,8 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
         ({"adapters": "/etc/passwd"}, "adapters", "adapters: is no option"),
         ({"window": 1}, "window", "window: is no option"),
         ({"store": True}, "store", "store: expected False, which is all that is supported, got True"),
-        ({"cache_prompt": False}, "cache_prompt", "cache_prompt: expected True"),
+        ({"cache_prompt": 0}, "cache_prompt", "cache_prompt: expected true or false, got 0"),
+        ({"cache_prompt": False, "salt": "a"}, "salt", "salt: expected the value of cache_prompt"),
         ({"grammar": "root ::= ("}, None, "line 1"),
         ({"grammar": "root ::= x"}, None, ""),
         ({"json_schema": {"type": "nonsense"}}, None, ""),
@@ -265,7 +276,7 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
         ({"prompt": [[]]}, "prompt", "prompt: expected a text, token ids, or a list of"),
         ({"prompt": [5000]}, "prompt", "prompt: expected token ids below 1024, got 5000"),
         ({"prompt": [-1]}, "prompt", "prompt: expected token ids below 1024, got -1"),
-        ({"prompt": ["a", 5]}, "prompt", "prompt: expected a text, token ids, or a list of"),
+        ({"prompt": ["a", {"b": 5}]}, "prompt", "prompt: expected a text, token ids, or a list of"),
         ({"prompt": {"a": 1}}, "prompt", "prompt: expected a text, token ids, or a list of"),
         ({"prompt": [True]}, "prompt", "prompt: expected a text"),
         ({"prompt": 5}, "prompt", "prompt: expected a text"),

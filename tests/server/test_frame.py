@@ -11,7 +11,8 @@ import pytest
 
 from oxillama import ConfigError, InferenceEngine, demo
 from oxillama.config.server import ServerConfig
-from tests.support.server import Client, serving
+from oxillama.server.hosting import Hosted
+from tests.support.server import Client, serving, serving_models
 from tests.support.waiting import until
 
 HELLO = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
@@ -21,6 +22,10 @@ HELLO = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
 def client() -> Iterator[Client]:
     with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1), max_body_bytes=10000) as found:
         yield found
+
+
+def draft() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
 
 
 def test_health_models_and_props(client: Client) -> None:
@@ -48,18 +53,30 @@ def test_metrics_have_both_names(client: Client) -> None:
 
 
 def test_a_model_that_is_loading() -> None:
-    with serving(None) as client:
-        for path, body in (("/health", None), ("/v1/completions", HELLO), ("/metrics", None)):
-            answer = client.ask(path, body)
+    may_load = threading.Event()
+
+    def load() -> InferenceEngine:
+        assert may_load.wait(60)
+        return draft()
+
+    with serving_models(Hosted("story", load=load)) as client:
+        for path in ("/health", "/v1/health"):
+            answer = client.ask(path)
             assert (answer.status, answer.error["code"], answer.error["message"]) == (
                 503,
                 "loading",
                 "Loading model",
             )
-        assert client.ask("/v1/models").json["data"][0]["id"] == "story"
-        client.hosted.engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+        (card,) = client.ask("/v1/models").json["data"]
+        assert (card["id"], card["status"], "meta" in card) == ("story", {"value": "loading"}, False)
+        waiting = client.connect()
+        client.send(waiting, "/v1/completions", HELLO)
+        until(lambda: len(client.hosted.waiting) == 2)  # and that of the start
+        may_load.set()
+        assert waiting.getresponse().status == 200
+        waiting.close()
         assert client.ask("/health").status == 200
-        assert client.ask("/v1/completions", HELLO).status == 200
+        assert client.ask("/v1/models").json["data"][0]["status"] == {"value": "loaded"}
 
 
 def test_request_ids(client: Client) -> None:
@@ -149,8 +166,8 @@ def test_names_of_the_host(client: Client) -> None:
     for host in ("evil.example", f"evil.example:{port}", "", "localhost.evil.example"):
         answer = client.ask("/health", headers={"Host": host})
         assert (answer.status, answer.error["type"]) == (403, "permission_error")
-    with serving(None, allowed_hosts=("box.local",)) as other:
-        assert other.ask("/health", headers={"Host": "box.local"}).status == 503
+    with serving(draft(), allowed_hosts=("box.local",)) as other:
+        assert other.ask("/health", headers={"Host": "box.local"}).status == 200
         assert other.ask("/health", headers={"Host": "evil.example"}).status == 403
 
 
@@ -182,7 +199,7 @@ def test_keys() -> None:
 def test_cors_is_off_unless_asked_for(client: Client) -> None:
     origin = {"Origin": "https://page.example"}
     assert "access-control-allow-origin" not in client.ask("/health", headers=origin).headers
-    with serving(None, cors_origins=("https://page.example",), api_keys=("k",)) as other:
+    with serving(draft(), cors_origins=("https://page.example",), api_keys=("k",)) as other:
         asked = {**origin, "Access-Control-Request-Method": "POST"}
         preflight = other.ask("/v1/completions", method="OPTIONS", headers=asked)
         assert preflight.headers["access-control-allow-origin"] == "https://page.example"

@@ -20,7 +20,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_paths() -> None:
     listed = set()
-    for method, paths in re.findall(r"^\| `(GET|POST) (\S+`(?:, `\S+`)*)", TEXT, re.MULTILINE):
+    for method, paths in re.findall(r"^\| `(GET|POST|HEAD|DELETE) (\S+`(?:, `\S+`)*)", TEXT, re.MULTILINE):
         listed |= {(method, path) for path in re.findall(r"[^`, ]+", paths)}
     assert listed == {(method, path.replace(":path", "")) for method, path, _ in ROUTES}
 
@@ -31,7 +31,12 @@ def test_fields() -> None:
 
 
 def test_options_of_the_server() -> None:
-    special = {"api_keys": "--api-key", "cors_origins": "--cors-origin", "allowed_hosts": "--allowed-host"}
+    special = {
+        "api_keys": "--api-key",
+        "cors_origins": "--cors-origin",
+        "allowed_hosts": "--allowed-host",
+        "page": "--no-page",
+    }
     unsaid = {"port", "model_name"}
     for field in fields(ServerConfig):
         flag = special.get(field.name, "--" + field.name.replace("_", "-"))

@@ -66,7 +66,8 @@ def test_fewer_dimensions_are_scaled_again(client: Client) -> None:
         ({}, "input: expected a value, got none"),
         ({"input": ""}, "input: is empty"),
         ({"input": []}, "input: expected a text, token ids, or a list"),
-        ({"input": [[1], "a"]}, "input: expected a text, token ids, or a list"),
+        ({"input": [[1], {"content": "a"}]}, "input: expected a text, token ids, or a list"),
+        ({"input": {"content": [{"type": "image_url"}]}}, "input: expected a text, token ids, or a list"),
         ({"input": "x", "dimensions": 257}, "dimensions: expected at most 256, got 257"),
         ({"input": "x", "dimensions": 0}, "dimensions: expected greater than or equal to 1"),
         (
@@ -109,5 +110,18 @@ def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
         assert answer["usage"]["total_tokens"] == sum(map(len, pairs))
         best = client.ask("/v1/rerank", {**body, "top_n": 1, "return_documents": True}).json["results"]
         assert [entry["document"]["text"] for entry in best] == [DOCUMENTS[order[0]]]
-        for wrong in ({"documents": []}, {"documents": [{"txt": "a"}]}, {"top_n": 0}, {"oops": 1}):
+        texts = {"query": QUERY, "texts": DOCUMENTS, "top_n": 2}
+        plain = [{"index": i, "score": float(scores[i])} for i in order[:2]]
+        assert client.ask("/rerank", texts).json == plain
+        named = [{**entry, "text": DOCUMENTS[entry["index"]]} for entry in plain]
+        assert client.ask("/rerank", {**texts, "return_text": True}).json == named
+        assert client.ask("/rerank", {**body, "texts": ["a"]}).error["param"] == "documents"
+        assert client.ask("/rerank", {"query": QUERY}).error["param"] == "documents"
+        for wrong in (
+            {"return_text": True},
+            {"documents": []},
+            {"documents": [{"txt": "a"}]},
+            {"top_n": 0},
+            {"oops": 1},
+        ):
             assert client.ask("/v1/rerank", {**body, **wrong}).status == 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from oxillama import InferenceEngine
 from oxillama.config.server import ServerConfig
 from oxillama.server.hosting import Hosted
 from oxillama.server.listening import Listening
+from oxillama.server.models import Models
 from tests.support.waiting import until
 
 
@@ -35,11 +36,27 @@ class Answer:
         return found
 
     @property
+    def lines(self) -> list[Any]:
+        """The objects of an answer with one in each line."""
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    @property
     def events(self) -> list[Any]:
         """The data of the events of a stream, without comments."""
         blocks = [block for block in self.text.split("\n\n") if block and not block.startswith(":")]
         data = [block.removeprefix("data: ") for block in blocks]
         return [text if text == "[DONE]" else json.loads(text) for text in data]
+
+    @property
+    def named_events(self) -> list[Any]:
+        """The data of the events of a stream, each of which has the name that its data has as its type."""
+        found = []
+        for block in self.text.split("\n\n"):
+            if block and not block.startswith(":"):
+                name, data = block.split("\n")
+                found.append(json.loads(data.removeprefix("data: ")))
+                assert name == f"event: {found[-1]['type']}"
+        return found
 
 
 @dataclass
@@ -48,6 +65,7 @@ class Client:
 
     server: Listening
     hosted: Hosted
+    models: Models
 
     @property
     def port(self) -> int:
@@ -88,16 +106,26 @@ class Client:
 
 
 @contextmanager
-def serving(engine: InferenceEngine | None, name: str = "story", **options: Any) -> Iterator[Client]:
-    """Serves an engine, which is closed at the end; None for a model that is still loading."""
-    hosted = Hosted(name, engine)
-    server = Listening(hosted, ServerConfig(port=0, **options))
+def serving(engine: InferenceEngine, name: str = "story", **options: Any) -> Iterator[Client]:
+    """Serves an engine, which is closed at the end."""
+    with serving_models(Hosted(name, engine), **options) as client:
+        yield client
+
+
+@contextmanager
+def serving_models(
+    *hosted: Hosted, make: Callable[[str, str], Hosted] | None = None, **options: Any
+) -> Iterator[Client]:
+    """Serves models; the first is the default, and ``make`` makes those that clients pull."""
+    config = ServerConfig(port=0, **options)
+    models = Models(hosted, config, make)
+    server = Listening(models, config)
     with server.bound():
         thread = threading.Thread(target=server.run, name="serve")
         thread.start()
         try:
             until(lambda: server.is_listening)
-            yield Client(server, hosted)
+            yield Client(server, hosted[0], models)
         finally:
             server.stop()
             thread.join(60)

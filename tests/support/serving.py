@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from oxillama.adapters.bind import bind
 from oxillama.adapters.lora import LoadedLora
 from oxillama.adapters.stack import Adaptation, Applied
 from oxillama.cache.prefix import PrefixKvCache
-from oxillama.config import GenerationOptions, SchedulerConfig
+from oxillama.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
 from oxillama.engine.building import cache_pool
@@ -34,6 +35,12 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.grammar import GrammarState
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.models import Decoder, read_spec
+from oxillama.models.page_groups import page_groups
+from oxillama.pipeline.links import LocalLink, StageLink
+from oxillama.pipeline.loop import PipelinedLoop
+from oxillama.pipeline.pool import Journal, spread_pool
+from oxillama.pipeline.runner import PipelinedRunner
+from oxillama.pipeline.stage import Stage
 from oxillama.sampling.drafts import DraftSampler
 from oxillama.sampling.sampler import Sampler
 from oxillama.weights.loader import Weights
@@ -93,6 +100,13 @@ def model_file(name: str) -> ModelFile:
 def decoder(name: str) -> Decoder:
     file = model_file(name)
     return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1))
+
+
+@functools.cache
+def part_of(name: str, part: tuple[int, int]) -> Decoder:
+    """Some layers of a model."""
+    file = model_file(name)
+    return Decoder(replace(read_spec(file), part=part), Weights(file, load(PRESENT[0]), 1))
 
 
 @functools.cache
@@ -241,6 +255,8 @@ class Serving:
         cached_pages: int = 1000,
         cached_states: int = 1000,
         spacing: int = 16,
+        borders: Listed[int] = (),
+        link: Callable[[Stage], StageLink] = LocalLink,
         **config: Any,
     ) -> None:
         model = decoder(name)
@@ -250,11 +266,30 @@ class Serving:
         self.name, self.kv_type, self.kernels = name, kv_type, model.kernels
         self.clock = Clock()
         self.pool = cache_pool(model, kv_type, page_size, limit)
+        if borders:
+            parts = list(zip([0, *borders], [*borders, model.spec.n_layers]))
+            models = [part_of(name, part) for part in parts]
+            self.stages = [Stage(each, kv_type, page_size, threads) for each in models[:-1]]
+            journal = Journal([link(stage) for stage in self.stages])
+            self.pool = spread_pool(
+                models[-1],
+                page_groups(model.spec),
+                [each.page_groups for each in models],
+                EngineConfig(kv_type=kv_type, page_size=page_size, kv_memory_limit=limit),
+                journal,
+                [stage.facts() for stage in self.stages],
+            )
         self.prefix = PrefixKvCache(self.pool, (cached_pages + cached_states * slot) * stride, spacing)
         self.slot_pages = slot
-        self.runner = Runner(model, self.pool, threads)
         self.scheduler = Scheduler(SchedulerConfig(**config), self.pool, self.prefix, chunk, self.clock)
-        self.loop = EngineLoop(self.runner, self.scheduler, EngineMetrics(dict))
+        self.runner: Runner
+        if borders:
+            self.runner = PipelinedRunner(models[-1], self.pool, threads, journal)
+            parts_of_loop = (self.runner, self.scheduler, EngineMetrics(dict))
+            self.loop: EngineLoop = PipelinedLoop(lambda: None, True, *parts_of_loop)
+        else:
+            self.runner = Runner(model, self.pool, threads)
+            self.loop = EngineLoop(self.runner, self.scheduler, EngineMetrics(dict))
         self.loop.speculator = AsManyAsMayBe()
 
     def request(
@@ -319,7 +354,7 @@ class Serving:
         """A beam search, with a step for the requests between any two of its own."""
         model: Any = SimpleNamespace(
             tokenizer=Letters(),
-            call=lambda job: job(),
+            call=self.landed,
             config=SimpleNamespace(prefill_chunk_size=self.scheduler.chunk),
             runner=self.runner,
             loop=self.loop,
@@ -332,6 +367,11 @@ class Serving:
             return search(beams, config, sampler, config.max_new_tokens, self.step)
         finally:
             beams.release()
+
+    def landed(self, job: Callable[[], Any]) -> Any:
+        """What a job returns that runs while no pass is under way."""
+        self.loop.land()
+        return job()
 
     def run(self, *requests: Recorded, most: int = 2000) -> int:
         """Steps until the requests have ended; how many it took."""

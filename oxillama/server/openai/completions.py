@@ -18,23 +18,24 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Completion, Generation
 from oxillama.engine.samples import best_samples
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.server.bodies import CompletionBody, read_body
+from oxillama.server.bodies import CompletionBody, Prompt, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
-from oxillama.server.logprobs import CompletionLogprobs, joined
+from oxillama.server.openai.logprobs import CompletionLogprobs, joined
 from oxillama.server.options import options_of
 from oxillama.server.running import (
     Delta,
     checked_prompt,
     connected,
     deltas,
+    encoded,
     in_thread,
     prompt_lists,
     results,
     start,
 )
 from oxillama.server.scoring import Scored, go_on, score
-from oxillama.server.state import Served, served
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
 
 MAX_TOKENS = 16
@@ -76,34 +77,27 @@ def plan_of(engine: InferenceEngine, body: CompletionBody, request_id: str) -> P
         raise ApiError(400, f"best_of: expected n, {n}, for a stream, got {most}", param="best_of")
     options = options_of(
         body.rest,
-        engine.config.sampler,
+        engine,
         CompletionBody.model_fields,
         {"max_tokens": MAX_TOKENS},
         logprobs=True if most > n or body.logprobs is not None else None,
         top_logprobs=body.logprobs or None,
         request_id=request_id,
     )
-    prompts = prompt_lists(engine, body.prompt)
+    prompts = prompt_lists(engine, body.prompt.each)
     if body.suffix:
-        prompts = [with_suffix(engine, prompt, body.suffix) for prompt in listed(body.prompt)]
+        prompts = [with_suffix(engine, prompt, body.suffix) for prompt in body.prompt.each]
     return Plan(body, prompts, options, n, most, body.logprobs)
 
 
-def listed(prompt: Any) -> list[str | list[int]]:
-    """The prompts of a body."""
-    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
-
-
-def with_suffix(engine: InferenceEngine, prompt: str | list[int], suffix: str) -> list[int]:
+def with_suffix(engine: InferenceEngine, prompt: Prompt, suffix: str) -> list[int]:
     """A prompt for what stands between it and a suffix."""
     return checked_prompt(engine, infill_tokens(engine, prompt, suffix, "suffix"))
 
 
 async def completions(request: Request) -> Response | EventStream:
-    here = served(request)
     body = await read_body(request, CompletionBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
@@ -117,7 +111,8 @@ async def begin(engine: InferenceEngine, plan: Plan) -> tuple[list[Generation], 
     gone = threading.Event()
 
     def run() -> tuple[list[Generation], list[Scored]]:
-        scored = [score(engine, prompt, plan.top or 0, gone) for prompt in plan.prompts]
+        adapters = plan.options.adapters
+        scored = [score(engine, prompt, plan.top or 0, gone, adapters) for prompt in plan.prompts]
         seed = engine.config.seed
         return [each for one in scored for each in go_on(one, plan.options, plan.most, seed)], scored
 
@@ -143,8 +138,10 @@ class Answer:
     def prompt_text(self, index: int) -> str:
         """The prompt of a choice, as text."""
         number = index // self.plan.n
-        chosen = listed(self.plan.body.prompt)[number]
-        return chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(chosen)
+        chosen: Prompt = self.plan.body.prompt.each[number]
+        return (
+            chosen if isinstance(chosen, str) else self.engine.tokenizer.decode(encoded(self.engine, chosen))
+        )
 
     def logprobs(self) -> CompletionLogprobs:
         return CompletionLogprobs(self.engine.tokenizer, bool(self.plan.top))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -12,13 +14,25 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from oxillama._version import __version__
 from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.metrics import EngineMetrics, metrics_text
 from oxillama.engine.metrics_snapshot import MetricsSnapshot
+from oxillama.server.hosting import Hosted
+from oxillama.server.models import Models
 from oxillama.server.options import OPTIONS
-from oxillama.server.state import served
+from oxillama.server.state import chosen, served
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 Value = Callable[[MetricsSnapshot], float]
+
+STARTED = int(time.time())
+"""Seconds since 1970 at which the server was started."""
+
+
+def finite(value: float) -> float:
+    """0 for a mean of nothing."""
+    return 0.0 if math.isnan(value) else value
+
 
 LLAMA_SERVER: tuple[tuple[str, str, str, Value], ...] = (
     ("prompt_tokens_total", "counter", "Tokens of prompts that were run", lambda m: m.prefill_tokens),
@@ -30,52 +44,81 @@ LLAMA_SERVER: tuple[tuple[str, str, str, Value], ...] = (
     ("predicted_tokens_seconds", "gauge", "Sampled tokens a second", lambda m: m.decode_tokens_per_second),
     ("requests_processing", "gauge", "Requests that run", lambda m: m.running),
     ("requests_deferred", "gauge", "Requests that wait", lambda m: m.waiting),
+    ("prompt_tokens_cached_total", "counter", "Tokens of prompts not run", lambda m: m.cached_prompt_tokens),
+    ("spec_decode_num_drafts_total", "counter", "Drafts", lambda m: m.drafts),
+    ("spec_decode_num_draft_tokens_total", "counter", "Tokens drafted", lambda m: m.drafted_tokens),
+    ("spec_decode_num_accepted_tokens_total", "counter", "Of these, accepted", lambda m: m.accepted_tokens),
+    ("n_busy_slots_per_decode", "gauge", "Rows of a forward pass", lambda m: finite(m.step_rows.mean)),
     ("kv_cache_usage_ratio", "gauge", "Share of the pages in use, 0 to 1", lambda m: m.kv_usage),
 )
 """Metrics under the names of llama-server, kind, meaning, value."""
 
 
 async def health(request: Request) -> Response:
-    """200 when the model is ready, 503 while it is loading."""
-    served(request).hosted.ready()
+    """200 when the default model was loaded, 503 while it is being loaded for the first time."""
+    hosted = served(request).hosted
+    if not hosted.has_been_ready:
+        hosted.ready()
     return JSONResponse({"status": "ok"})
 
 
 async def metrics(request: Request) -> Response:
-    """Metrics for Prometheus, under our names and under llama-server's."""
-    hosted = served(request).hosted
-    found = hosted.ready().metrics
-    text = found.prometheus({"model_name": hosted.name}) + llama_server_text(found.snapshot())
-    return PlainTextResponse(text, media_type=PROMETHEUS)
+    """Metrics for Prometheus, under our names and under llama-server's, of the models that are loaded."""
+    models = served(request).models
+    found = {each.name: each.engine.metrics for each in models if each.engine is not None}
+    text = models_text(models) + (metrics_text(found) if found else "")
+    text += llama_server_text(found, len(models) > 1)
+    return PlainTextResponse(text, media_type=PROMETHEUS, headers={"Process-Start-Time-Unix": str(STARTED)})
 
 
-def llama_server_text(now: MetricsSnapshot) -> str:
-    """Metrics as llama-server names them, in the text format of Prometheus."""
+def models_text(models: Models) -> str:
+    """Which models are loaded, in the text format of Prometheus."""
+    name = "oxillama:model_loaded"
+    lines = [f"# HELP {name} Whether the model is loaded", f"# TYPE {name} gauge"]
+    lines += [f"{name}{label(each.name)} {int(each.engine is not None)}" for each in models]
+    return "\n".join(lines) + "\n"
+
+
+def label(name: str) -> str:
+    """The name of a model as a label."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{model_name="{escaped}"}}'
+
+
+def llama_server_text(found: Mapping[str, EngineMetrics], labelled: bool) -> str:
+    """Metrics as llama-server names them, in the text format of Prometheus.
+
+    Parameters
+    ----------
+    labelled : whether each line names its model.
+    """
     lines = []
+    now = {name: metrics.snapshot() for name, metrics in found.items()}
     for name, kind, meaning, value in LLAMA_SERVER:
         name = f"llamacpp:{name}"
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", f"{name} {value(now)}"]
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{label(model) if labelled else ''} {value(each)}" for model, each in now.items()]
     return "\n".join(lines) + "\n"
 
 
 async def models(request: Request) -> Response:
     """The models that requests may name."""
-    return JSONResponse({"object": "list", "data": [model_card(request)]})
+    return JSONResponse({"object": "list", "data": [model_card(each) for each in served(request).models]})
 
 
 async def model(request: Request) -> Response:
     """One of them."""
-    served(request).hosted.check_name(request.path_params["model"])
-    return JSONResponse(model_card(request))
+    return JSONResponse(model_card(served(request).models.find(request.path_params["model"])))
 
 
-def model_card(request: Request) -> dict[str, Any]:
-    hosted = served(request).hosted
+def model_card(hosted: Hosted) -> dict[str, Any]:
+    """What clients are told of a model; its sizes while it is loaded."""
     card: dict[str, Any] = {
         "id": hosted.name,
         "object": "model",
         "created": hosted.created,
         "owned_by": "oxillama",
+        "status": {"value": hosted.state},
     }
     if hosted.engine is not None:
         engine = hosted.engine
@@ -92,8 +135,7 @@ def model_card(request: Request) -> dict[str, Any]:
 
 async def props(request: Request) -> Response:
     """What llama-server's clients ask of it."""
-    here = served(request)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, request.query_params.get("model"))
     usual = GenerationOptions.of(None, {"max_tokens": None}, engine.config.sampler)
     tokenizer = engine.tokenizer
     template = "default" in tokenizer.chat_template_names

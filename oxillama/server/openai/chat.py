@@ -11,71 +11,50 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from oxillama.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import ChatBody, ResponseFormat, read_body
-from oxillama.server.completions import FINGERPRINT, usage_of
+from oxillama.server.chats import Chat, ChatPlan, chat_plan
 from oxillama.server.errors import ApiError
-from oxillama.server.logprobs import chat_logprobs
-from oxillama.server.messages import Deltas, number_of_calls, prompt_tokens, whole_message
-from oxillama.server.options import options_of
-from oxillama.server.running import Delta, checked_prompt, connected, deltas, in_thread, start
-from oxillama.server.state import Served, served
+from oxillama.server.messages import Deltas, conversation_of, prompt_tokens, whole_message
+from oxillama.server.openai.completions import FINGERPRINT, usage_of
+from oxillama.server.openai.logprobs import chat_logprobs
+from oxillama.server.running import Delta, connected, deltas, in_thread, start
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import DONE, EventStream, data_line
+from oxillama.server.timings import timings
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ChatPlan):
     """A body, made ready to run."""
 
     body: ChatBody
-    prompt: list[int]
-    options: GenerationOptions
 
     @property
     def parts(self) -> Deltas:
         """Makes the deltas of a message."""
-        return Deltas(number_of_calls(self.body.messages))
+        return Deltas(self.n_calls)
 
 
 def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
     """What a body asks for. Raises ApiError, and errors of the library."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
-    if body.tools and body.reasoning_format == "none":
-        message = 'reasoning_format: "none" cannot be combined with tools'
-        raise ApiError(400, message, param="reasoning_format", code="invalid_value")
-    fields: dict[str, Any] = {}
+    fixed: dict[str, Any] = {"logprobs": body.logprobs or None, "top_logprobs": body.top_logprobs or None}
     if body.response_format is not None:
-        fields |= constraint_of(body.response_format)
-    if body.tools or body.tool_choice not in ("auto", "none"):
-        fields |= {"tools": body.tools or None, "tool_choice": body.tool_choice}
-        fields["parallel_tool_calls"] = body.parallel_tool_calls
-    options = options_of(
+        fixed |= constraint_of(body.response_format)
+    chat = Chat(
+        conversation_of(body),
         body.rest,
-        engine.config.sampler,
         ChatBody.model_fields,
-        {"max_tokens": None},
-        logprobs=body.logprobs or None,
-        top_logprobs=body.top_logprobs or None,
-        request_id=request_id,
-        message_format=format_of(body, fields),
-        **fields,
+        fixed,
+        body.tool_choice,
+        body.parallel_tool_calls,
+        body.reasoning_format == "none",
     )
-    return Plan(body, checked_prompt(engine, prompt_tokens(engine, body), name="messages"), options)
-
-
-def format_of(body: ChatBody, fields: dict[str, Any]) -> str | None:
-    """How the text is taken apart; None to leave it as it is.
-
-    A text that a grammar rules from its first token has no reasoning, even if the prompt opens one.
-    """
-    ruled = any(body.rest.get(name) is not None for name in ("grammar", "json_schema", "regex", "choices"))
-    if body.reasoning_format == "none" or ((ruled or "json_schema" in fields) and not body.tools):
-        return None
-    return "auto"
+    return Plan(**vars(chat_plan(engine, chat, request_id)), body=body)
 
 
 def constraint_of(wanted: ResponseFormat) -> dict[str, Any]:
@@ -94,14 +73,20 @@ def constraint_of(wanted: ResponseFormat) -> dict[str, Any]:
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
-    here = served(request)
     body = await read_body(request, ChatBody)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine, body, request.state.request_id)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
     return await connected(request, whole(here, engine, plan))
+
+
+async def input_tokens(request: Request) -> Response:
+    """The number of tokens that the messages of a chat come to."""
+    body = await read_body(request, ChatBody)
+    _, engine = await chosen(request, body.model)
+    tokens = await in_thread(lambda: prompt_tokens(engine, conversation_of(body)))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
 def head_of(here: Served, kind: str) -> dict[str, Any]:
@@ -133,8 +118,13 @@ async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
         }
         for index, generation in enumerate(generations)
     ]
-    usage = usage_of([plan.prompt], generations, plan.body.n)
-    return JSONResponse({**head_of(here, "chat.completion"), "choices": choices, "usage": usage})
+    last = {"choices": choices, "usage": usage_of([plan.prompt], generations, plan.body.n)}
+    return JSONResponse({**head_of(here, "chat.completion"), **last, **times_of(generations)})
+
+
+def times_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """llama-server's times, of an answer with one text."""
+    return {"timings": timings(generations[0])} if len(generations) == 1 else {}
 
 
 def logprobs_of(engine: InferenceEngine, plan: Plan, sampled: Sequence[SampledToken]) -> Any:
@@ -159,7 +149,7 @@ async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIter
             yield line
     if plan.body.wants_usage:
         usage = usage_of([plan.prompt], generations, plan.body.n)
-        yield data_line({**chunks.head, "choices": [], "usage": usage})
+        yield data_line({**chunks.head, "choices": [], "usage": usage, **times_of(generations)})
     yield DONE
 
 
@@ -180,8 +170,13 @@ class Chunks:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         if finish_reason is not None:
             choice |= receipt_of(self.generations[index])
-        usage = {"usage": None} if self.plan.body.wants_usage else {}
-        return data_line({**self.head, "choices": [choice], **usage})
+        body = self.plan.body
+        more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+        if finish_reason is not None and not body.wants_usage:
+            more |= times_of(self.generations)
+        if body.timings_per_token and "role" not in delta:
+            more["timings"] = timings(self.generations[index])
+        return data_line({**self.head, "choices": [choice], **more})
 
     def of(self, delta: Delta) -> str:
         """The chunk that comes of a delta; "" for none. Its log-probabilities then go with the next one."""

@@ -10,16 +10,16 @@ from starlette.responses import JSONResponse, Response
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, read_body
 from oxillama.server.errors import ApiError
-from oxillama.server.messages import prompt_text
+from oxillama.server.messages import conversation_of, prompt_text
 from oxillama.server.running import in_thread
-from oxillama.server.state import served
+from oxillama.server.state import chosen
 
 
 async def tokenize(request: Request) -> Response:
     """Token ids of a text, with their pieces if they are wanted."""
     body = await read_body(request, TokenizeBody)
     body.refuse_rest()
-    engine = served(request).hosted.ready()
+    _, engine = await chosen(request, body.model)
     encode = engine.tokenizer.encode
     tokens = await in_thread(encode, body.content, body.add_special, body.parse_special)
     if not body.with_pieces:
@@ -40,7 +40,7 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids, control tokens included."""
     body = await read_body(request, DetokenizeBody)
     body.refuse_rest()
-    engine = served(request).hosted.ready()
+    _, engine = await chosen(request, body.model)
     n_vocab = engine.tokenizer.n_vocab
     for token in body.tokens:
         if not 0 <= token < n_vocab:
@@ -52,6 +52,5 @@ async def apply_template(request: Request) -> Response:
     """The prompt that the chat template makes of messages."""
     body = await read_body(request, TemplateBody)
     body.refuse_rest()
-    here = served(request)
-    here.hosted.check_name(body.model)
-    return JSONResponse({"prompt": await in_thread(prompt_text, here.hosted.ready(), body)})
+    _, engine = await chosen(request, body.model)
+    return JSONResponse({"prompt": await in_thread(prompt_text, engine, conversation_of(body))})

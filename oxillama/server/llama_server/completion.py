@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,13 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
 from oxillama.server.bodies import InfillBody, NativeBody, read_body
+from oxillama.server.errors import ApiError
 from oxillama.server.infill import infill_tokens
-from oxillama.server.logprobs import chat_entry
+from oxillama.server.llama_server.status import settings
+from oxillama.server.openai.logprobs import chat_entry
 from oxillama.server.options import options_of
 from oxillama.server.running import (
+    Delta,
     checked_prompt,
     connected,
     deltas,
@@ -27,9 +31,12 @@ from oxillama.server.running import (
     results,
     start,
 )
-from oxillama.server.state import Served, served
-from oxillama.server.status import settings
+from oxillama.server.slots import to_its_end
+from oxillama.server.state import Served, chosen
 from oxillama.server.stream import EventStream, data_line
+from oxillama.server.timings import timings
+
+ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,12 @@ class Plan:
 
 def options_for(engine: InferenceEngine, body: NativeBody, request_id: str) -> GenerationOptions:
     """The options of a body. Raises ApiError, ConfigError."""
+    if body.post_sampling_probs and not body.n_probs:
+        message = "post_sampling_probs: expected n_probs beside it, got none"
+        raise ApiError(400, message, param="post_sampling_probs", code="invalid_value")
     return options_of(
         body.rest,
-        engine.config.sampler,
+        engine,
         type(body).model_fields,
         {"max_tokens": None},
         top_logprobs=body.n_probs or None,
@@ -59,7 +69,7 @@ async def completion(request: Request) -> Response | EventStream:
 
     def plan(engine: InferenceEngine) -> Plan:
         options = options_for(engine, body, request.state.request_id)
-        return Plan(body, prompt_lists(engine, body.prompt), options)
+        return Plan(body, prompt_lists(engine, body.prompt.each), options)
 
     return await answer(request, body, plan)
 
@@ -69,8 +79,9 @@ async def infill(request: Request) -> Response | EventStream:
     body = await read_body(request, InfillBody)
 
     def plan(engine: InferenceEngine) -> Plan:
-        prefix = body.input_prefix + body.prompt
-        tokens = infill_tokens(engine, prefix, body.input_suffix, "input_suffix")
+        others = [(each.filename, each.text) for each in body.input_extra]
+        tokens = infill_tokens(engine, body.input_prefix, body.input_suffix, "input_suffix", others)
+        tokens += engine.tokenizer.encode(body.prompt, add_special=False) if body.prompt else []
         checked = checked_prompt(engine, tokens, name="input_prefix, input_suffix")
         return Plan(body, [checked], options_for(engine, body, request.state.request_id))
 
@@ -79,19 +90,31 @@ async def infill(request: Request) -> Response | EventStream:
 
 async def answer(request: Request, body: NativeBody, plan_of: Any) -> Response | EventStream:
     """Runs what a plan says."""
-    here = served(request)
-    here.hosted.check_name(body.model)
-    engine = here.hosted.ready()
+    here, engine = await chosen(request, body.model)
     plan = await in_thread(plan_of, engine)
     if body.stream:
         return EventStream(events(here, engine, plan), here.config.ping_seconds)
     return await connected(request, whole(here, engine, plan))
 
 
+@asynccontextmanager
+async def started(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[list[Generation]]:
+    """The generations of a plan; its slot, if it names one, is its own until the block ends."""
+    id = plan.body.id_slot
+    if id < 0:
+        yield await in_thread(start, engine, plan.prompts, plan.options, 1)
+        return
+    if len(plan.prompts) > 1:
+        message = f"id_slot: expected one prompt for a slot, got {len(plan.prompts)}"
+        raise ApiError(400, message, param="id_slot", code="invalid_value")
+    async with here.hosted.slots.used(engine, id) as slot:
+        yield [await to_its_end(slot.start, engine, plan.prompts[0], plan.options)]
+
+
 async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
     """The answer of a body that asks for no stream: an object, or a list for several prompts."""
-    generations = await in_thread(start, engine, plan.prompts, plan.options, 1)
-    await results(generations)
+    async with started(here, engine, plan) as generations:
+        await results(generations)
     found = [
         last_part(here, engine, plan, i, each) | {"content": each.text} for i, each in enumerate(generations)
     ]
@@ -99,29 +122,39 @@ async def whole(here: Served, engine: InferenceEngine, plan: Plan) -> Response:
         if plan.body.return_tokens:
             part["tokens"] = generation.tokens
         if plan.body.n_probs:
-            part["completion_probabilities"] = probabilities(engine, generation.logprobs or [])
-    return JSONResponse(found if isinstance(plan.body.prompt, list) and len(found) > 1 else found[0])
+            part["completion_probabilities"] = probabilities(engine, plan.body, generation.logprobs or [])
+    found = [wanted(part, plan.body.response_fields) for part in found]
+    return JSONResponse(found if len(found) > 1 else found[0])
 
 
 async def events(here: Served, engine: InferenceEngine, plan: Plan) -> AsyncIterator[str]:
     """The answer of a body that asks for a stream; the last event has the settings and the times."""
-    generations = await in_thread(start, engine, plan.prompts, plan.options, 1)
-    async for delta in deltas(generations):
-        generation = generations[delta.index]
-        part: dict[str, Any] = {
-            "index": delta.index,
-            "content": delta.text,
-            "tokens": delta.tokens,
-            "stop": False,
-            "id_slot": -1,
-            "tokens_predicted": len(generation.tokens),
-            "tokens_evaluated": len(generation.prompt_tokens),
-        }
-        if plan.body.n_probs:
-            part["completion_probabilities"] = probabilities(engine, delta.logprobs)
-        if delta.finish_reason is not None:
-            part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
-        yield data_line(part)
+    async with started(here, engine, plan) as generations:
+        async for delta in deltas(generations):
+            yield data_line(part_of(here, engine, plan, delta, generations[delta.index]))
+
+
+def part_of(
+    here: Served, engine: InferenceEngine, plan: Plan, delta: Delta, generation: Generation
+) -> dict[str, Any]:
+    """An event of a stream."""
+    part: dict[str, Any] = {
+        "index": delta.index,
+        "content": delta.text,
+        "tokens": delta.tokens,
+        "stop": False,
+        "id_slot": plan.body.id_slot,
+        "tokens_predicted": len(generation.tokens),
+        "tokens_evaluated": len(generation.prompt_tokens),
+    }
+    if plan.body.n_probs:
+        part["completion_probabilities"] = probabilities(engine, plan.body, delta.logprobs)
+    if plan.body.timings_per_token:
+        part["timings"] = timings(generation)
+    if delta.finish_reason is not None:
+        part |= last_part(here, engine, plan, delta.index, generation) | {"tokens": delta.tokens}
+        return wanted(part, plan.body.response_fields)
+    return part
 
 
 def last_part(
@@ -129,12 +162,12 @@ def last_part(
 ) -> dict[str, Any]:
     """What is known when a text has ended."""
     prompt = engine.tokenizer.decode(generation.prompt_tokens, skip_special=False)
-    kind, word = stop_type(engine, generation, plan.options)
+    kind, word = stop_type(generation)
     found = {
         "index": index,
         "content": "",
         "tokens": [],
-        "id_slot": -1,
+        "id_slot": plan.body.id_slot,
         "stop": True,
         "model": here.hosted.name,
         "tokens_predicted": len(generation.tokens),
@@ -153,35 +186,35 @@ def last_part(
     return found
 
 
-def stop_type(engine: InferenceEngine, generation: Generation, options: GenerationOptions) -> tuple[str, str]:
+def stop_type(generation: Generation) -> tuple[str, str]:
     """Why a text has ended, in llama-server's words, and the stop string, if it was one."""
     if generation.finish_reason != "stop":
         return {"length": "limit"}.get(generation.finish_reason or "", generation.finish_reason or ""), ""
-    if generation.tokens and engine.tokenizer.is_eos(generation.tokens[-1]):
-        return "eos", ""
-    behind = engine.tokenizer.decode(generation.tokens, continuing=True)[len(generation.text) :]
-    return "word", next((word for word in options.stop or () if behind.startswith(word)), "")
+    return ("eos", "") if generation.stop_string is None else ("word", generation.stop_string)
 
 
-def timings(generation: Generation) -> dict[str, float]:
-    """Tokens and milliseconds of the prompt and of the text."""
-    usage, seconds = generation.usage, generation.timings
-    found: dict[str, float] = {"cache_n": usage.cached_tokens}
-    parts = (
-        ("prompt", usage.prompt_tokens - usage.cached_tokens, seconds.prefill),
-        ("predicted", usage.generated_tokens, seconds.decode),
-    )
-    for name, n, spent in parts:
-        spent = 0.0 if math.isnan(spent) else spent
-        found[f"{name}_n"] = n
-        found[f"{name}_ms"] = 1000 * spent
-        found[f"{name}_per_token_ms"] = 1000 * spent / n if n else 0.0
-        found[f"{name}_per_second"] = n / spent if spent else 0.0
+def wanted(part: dict[str, Any], paths: list[str]) -> dict[str, Any]:
+    """The fields of an answer that are wanted, all for none. "a/b" is the field b of a; what is not there is
+    left out."""
+    if not paths:
+        return part
+    found = {}
+    for path in paths:
+        value: Any = part
+        for name in path.split("/"):
+            value = value.get(name, ABSENT) if isinstance(value, dict) else ABSENT
+        if value is not ABSENT:
+            found[path] = value
     return found
 
 
-def probabilities(engine: InferenceEngine, sampled: list[SampledToken]) -> list[dict[str, Any]]:
-    """Log-probabilities of tokens and of the likeliest others, in the model's own distribution."""
+def probabilities(
+    engine: InferenceEngine, body: NativeBody, sampled: list[SampledToken]
+) -> list[dict[str, Any]]:
+    """Of tokens and of the likeliest others: log-probabilities in the model's own distribution, or
+    probabilities in the one that they were drawn from."""
+    if body.post_sampling_probs:
+        return [drawn(engine, each) for each in sampled]
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         return {"id": token, **chat_entry(engine.tokenizer, token, logprob)}
@@ -193,3 +226,15 @@ def probabilities(engine: InferenceEngine, sampled: list[SampledToken]) -> list[
         }
         for each in sampled
     ]
+
+
+def drawn(engine: InferenceEngine, sampled: SampledToken) -> dict[str, Any]:
+    """The probability of a token in the distribution that it was drawn from; others with 0 are left out."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        found = {"id": token, **chat_entry(engine.tokenizer, token, logprob)}
+        del found["logprob"]
+        return found | {"prob": math.exp(logprob)}
+
+    top = [entry(token, logprob) for token, logprob in sampled.processed.top if math.exp(logprob) > 0]
+    return {**entry(sampled.token, sampled.processed.logprob), "top_probs": top}

@@ -17,22 +17,20 @@ from oxillama.engine.engine import InferenceEngine
 from oxillama.server.bodies import EmbeddingBody, RerankBody, read_body
 from oxillama.server.errors import ApiError
 from oxillama.server.running import connected, in_thread, prompt_lists
-from oxillama.server.state import served
+from oxillama.server.state import chosen
 
 
 async def embeddings(request: Request) -> Response:
     """Vectors of length 1 for texts or token ids."""
     body = await read_body(request, EmbeddingBody)
     body.refuse_rest()
-    hosted = served(request).hosted
-    hosted.check_name(body.model)
-    engine = hosted.ready()
+    here, engine = await chosen(request, body.model)
     if body.dimensions is not None and body.dimensions > engine.spec.n_embd:
         most = engine.spec.n_embd
         raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
 
     def start() -> tuple[list[list[int]], list[Embedding]]:
-        texts = prompt_lists(engine, body.input, name="input", free=0)
+        texts = prompt_lists(engine, body.input.each, name="input", free=0)
         return texts, start_embeddings(engine.model, texts, body.pooling, True)
 
     async def run() -> Response:
@@ -44,7 +42,7 @@ async def embeddings(request: Request) -> Response:
         ]
         n_tokens = sum(map(len, texts))
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return JSONResponse({"object": "list", "data": data, "model": hosted.name, "usage": usage})
+        return JSONResponse({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
 
     return await connected(request, run())
 
@@ -75,27 +73,45 @@ def encoded(vector: np.ndarray, format: str) -> Any:
 
 
 async def rerank(request: Request) -> Response:
-    """Documents with their scores, the best first."""
+    """Documents with their scores, the best first; ``texts`` in the form of text-embeddings-inference."""
     body = await read_body(request, RerankBody)
     body.refuse_rest()
-    hosted = served(request).hosted
-    hosted.check_name(body.model)
-    engine = hosted.ready()
-    texts = [text_of(i, document) for i, document in enumerate(body.documents)]
+    documents = documents_of(body)
+    here, engine = await chosen(request, body.model)
+    texts = [text_of(i, document) for i, document in enumerate(documents)]
 
     async def run() -> Response:
         handles = await in_thread(rankings, engine.model, body.query, texts)
         scores = [float(score[0]) for score in await all_of(handles)]
         order = sorted(range(len(texts)), key=lambda i: (-scores[i], i))[: body.top_n]
+        if body.texts is not None:
+            plain: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
+            return JSONResponse(
+                [{**e, "text": texts[e["index"]]} for e in plain] if body.return_text else plain
+            )
         found: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
         if body.return_documents:
             found = [{**entry, "document": {"text": texts[entry["index"]]}} for entry in found]
         n_tokens = sum(n_run(engine, handle) for handle in handles)
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": hosted.name}
+        head = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": here.hosted.name}
         return JSONResponse({**head, "results": found, "usage": usage})
 
     return await connected(request, run())
+
+
+def documents_of(body: RerankBody) -> Sequence[str | dict[str, Any]]:
+    """The documents of a body. Raises ApiError unless they are given under one of their names."""
+    if (body.documents is None) == (body.texts is None):
+        message = "documents: expected them, or texts, " + ("got none" if body.texts is None else "got both")
+        raise ApiError(400, message, param="documents", code="missing")
+    name = "return_documents" if body.documents is None else "return_text"
+    if getattr(body, name):
+        beside = "documents" if body.documents is None else "texts"
+        raise ApiError(
+            400, f"{name}: expected {beside} beside it, got none", param=name, code="invalid_value"
+        )
+    return body.texts if body.documents is None else body.documents  # type: ignore[return-value]
 
 
 def text_of(index: int, document: str | dict[str, Any]) -> str:

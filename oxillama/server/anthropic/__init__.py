@@ -1,0 +1,1 @@
+"""Anthropic's interface: messages, streamed or whole, and the number of their tokens."""

@@ -1,0 +1,159 @@
+"""From what a model writes to the blocks of Anthropic's messages, and the events that stream them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import from_json
+
+from oxillama.engine.generation import Generation
+from oxillama.server.running import Delta
+from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
+from oxillama.toolcalls.conversation import call_id
+
+Sent = dict[str, Any]
+"""The data of an event; its type is the event's name."""
+
+SIGNATURE = "oxillama"
+"""Stands where Anthropic proves that reasoning is a model's own. Nothing checks it."""
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+REASONS = {"stop": "end_turn", "tool_calls": "tool_use"}
+"""Anthropic's words for the ends of a text."""
+
+
+def usage_of(generation: Generation, n_thinking: int) -> dict[str, Any]:
+    """Numbers of tokens so far; those that the prefix cache had are not among ``input_tokens``."""
+    usage = generation.usage
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.generated_tokens,
+        "output_tokens_details": {"thinking_tokens": n_thinking},
+    }
+
+
+def stop_reason(generation: Generation) -> str:
+    """Why a text has ended, in Anthropic's words where it has one."""
+    reason, most = generation.finish_reason or "", generation.options.max_tokens
+    if reason == "stop" and generation.stop_string is not None:
+        return "stop_sequence"
+    if reason == "length":
+        is_asked_for = most is not None and len(generation.tokens) >= most
+        return "max_tokens" if is_asked_for else "model_context_window_exceeded"
+    return REASONS.get(reason, reason)
+
+
+class Blocks:
+    """Builds a message, block by block. What its methods yield are the events of a stream.
+
+    Parameters
+    ----------
+    head : id and model of the message.
+    generation : that writes it.
+    first : number of the first call that the model gives no id.
+    shows_thinking : whether reasoning is sent.
+
+    Attributes
+    ----------
+    message : as far as it has come; whole after `end`.
+    """
+
+    def __init__(
+        self, head: dict[str, Any], generation: Generation, first: int, shows_thinking: bool
+    ) -> None:
+        self.generation, self.first, self.shows_thinking = generation, first, shows_thinking
+        self.message: dict[str, Any] = {
+            **head,
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+        self._written: list[str] = []  # of the last block, which is open
+        self._n_thinking = 0
+
+    @property
+    def _content(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.message["content"]
+        return found
+
+    def begin(self) -> Iterator[Sent]:
+        """The first event, when the first piece is there: by then it is known what was cached."""
+        usage = usage_of(self.generation, 0) | {"output_tokens": 0}
+        yield {"type": "message_start", "message": {**self.message, "content": [], "usage": usage}}
+
+    def add(self, delta: Delta) -> Iterator[Sent]:
+        """The next piece."""
+        if isinstance(delta.event, ReasoningPart):
+            self._n_thinking += len(delta.tokens)
+        if delta.event is not None:
+            yield from self._add(delta.event)
+
+    def _add(self, event: Event) -> Iterator[Sent]:
+        if isinstance(event, TextPart) or (isinstance(event, CallFailed) and event.index is None):
+            yield from self._open({"type": "text", "text": ""})
+            yield self._piece("text_delta", "text", event.text)
+        elif isinstance(event, ReasoningPart):
+            yield from self._open({"type": "thinking", "thinking": "", "signature": ""})
+            if self.shows_thinking:
+                yield self._piece("thinking_delta", "thinking", event.text)
+        elif isinstance(event, CallStart):
+            id = event.id or call_id(self.first + event.index)
+            block = {"type": "tool_use", "id": id, "name": event.name, "input": {}}
+            yield from self._open(block, anew=True)
+        elif isinstance(event, ArgumentsPart):
+            yield self._piece("input_json_delta", "partial_json", event.text)
+
+    def _piece(self, kind: str, name: str, text: str) -> Sent:
+        self._written.append(text)
+        index = len(self._content) - 1
+        return {"type": "content_block_delta", "index": index, "delta": {"type": kind, name: text}}
+
+    def _open(self, block: dict[str, Any], anew: bool = False) -> Iterator[Sent]:
+        """Begins a block, unless one of its kind is under way and may go on."""
+        if not anew and self._content and self._content[-1]["type"] == block["type"]:
+            return
+        yield from self._close()
+        self._content.append(block)
+        yield {"type": "content_block_start", "index": len(self._content) - 1, "content_block": dict(block)}
+
+    def _close(self) -> Iterator[Sent]:
+        """Ends the last block, if there is one."""
+        if not self._content:
+            return
+        text, index = "".join(self._written), len(self._content) - 1
+        self._written = []
+        block = self._content[index]
+        if block["type"] == "tool_use":
+            block["input"] = input_of(text)
+        elif block["type"] == "text":
+            block["text"] = text
+        else:
+            block |= {"thinking": text, "signature": SIGNATURE}
+            signature = {"type": "signature_delta", "signature": SIGNATURE}
+            yield {"type": "content_block_delta", "index": index, "delta": signature}
+        yield {"type": "content_block_stop", "index": index}
+
+    def end(self) -> Iterator[Sent]:
+        """The last events."""
+        if not self._content:  # clients read the text of the first block
+            yield from self._open({"type": "text", "text": ""})
+        yield from self._close()
+        generation = self.generation
+        ended = {"stop_reason": stop_reason(generation), "stop_sequence": generation.stop_string}
+        more: dict[str, Any] = {"usage": usage_of(generation, self._n_thinking)}
+        if generation.receipt is not None:
+            more["receipt"] = generation.receipt.to_json()
+        self.message |= {**ended, **more}
+        yield {"type": "message_delta", "delta": ended, **more}
+        yield {"type": "message_stop"}
+
+
+def input_of(text: str) -> Any:
+    """The arguments of a call. Of one that was cut off, what there is of them."""
+    return from_json(text or "{}", allow_partial="trailing-strings")

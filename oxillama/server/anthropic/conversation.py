@@ -1,0 +1,199 @@
+"""From Anthropic's messages, blocks and tools to a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from oxillama.server.errors import ApiError, invalid
+
+Block = tuple[str, Mapping[str, Any]]
+"""A block of a message, after the place it stands at."""
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "text": ("text", "citations"),
+    "thinking": ("thinking", "signature"),
+    "tool_use": ("id", "name", "input", "caller"),
+    "tool_result": ("tool_use_id", "content", "is_error"),
+}
+"""Kinds of blocks, and their fields beside those that all have."""
+
+ALL_HAVE = ("type", "cache_control")
+
+KINDS = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use"), "system": ("text",)}
+"""Blocks that a message of a role may have."""
+
+TOOL_FIELDS = (
+    *("type", "name", "description", "input_schema", "cache_control"),
+    *("strict", "defer_loading", "eager_input_streaming", "allowed_callers"),  # change nothing here
+)
+
+
+def conversation_messages(
+    system: Any, messages: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], str]:
+    """Messages in OpenAI's form, and the answer that the last one has begun; "" for none.
+
+    Neighbouring messages of one role are one message. Results of tools are messages of their own, in their
+    order.
+
+    Raises
+    ------
+    ApiError : a message or a block is none, or is of a kind that is not supported.
+    """
+    found = []
+    about = text_of(blocks_of("system", system, KINDS["system"]))
+    if about:
+        found.append({"role": "system", "content": about})
+    turns: list[tuple[str, list[Block]]] = []
+    for i, message in enumerate(messages):
+        where = f"messages[{i}]"
+        role = message.get("role")
+        if not isinstance(role, str) or role not in KINDS:
+            raise invalid(f"{where}.role", f"one of {', '.join(KINDS)}", role)
+        refuse_others(where, message, ("role", "content"))
+        blocks = blocks_of(f"{where}.content", message.get("content"), KINDS[role])
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((role, blocks))
+    answer = begun_answer(turns.pop()[1]) if turns[-1][0] == "assistant" else ""
+    names: dict[str, str] = {}
+    for role, blocks in turns:
+        if role == "assistant":
+            found.append(assistant_message(blocks))
+            names |= {block["id"]: block["name"] for _, block in blocks if block["type"] == "tool_use"}
+        elif role == "user":
+            found += user_messages(blocks, names)
+        else:
+            found.append({"role": role, "content": text_of(blocks)})
+    return found, answer
+
+
+def blocks_of(where: str, content: Any, kinds: Collection[str]) -> list[Block]:
+    """The blocks of a content. Raises ApiError for one that is none of ``kinds``, or has other fields."""
+    if isinstance(content, str):
+        return [(where, {"type": "text", "text": content})]
+    if not isinstance(content, list):
+        raise invalid(where, "a text or a list of blocks", content)
+    found = []
+    for i, block in enumerate(content):
+        place = f"{where}[{i}]"
+        kind = block.get("type") if isinstance(block, dict) else None
+        if not isinstance(kind, str) or kind not in kinds:
+            got = "a block of type image: image input is not supported" if kind == "image" else repr(kind)
+            message = f"{place}: expected a block of type {' or '.join(kinds)}, got {got:.200}"
+            raise ApiError(400, message, param=place, code="unsupported_value")
+        refuse_others(place, block, (*ALL_HAVE, *FIELDS[kind]))
+        check_block(place, kind, block)
+        found.append((place, block))
+    return found
+
+
+def check_block(where: str, kind: str, block: Mapping[str, Any]) -> None:
+    """Raises ApiError for a wrong field."""
+    texts = {"text": ("text",), "thinking": ("thinking",), "tool_use": ("id", "name")}
+    for name in texts.get(kind, ("tool_use_id",)):
+        if not isinstance(block.get(name), str):
+            raise invalid(f"{where}.{name}", "a text", block.get(name))
+    if kind == "text" and block.get("citations"):
+        raise invalid(f"{where}.citations", "none, which is all that is supported", block["citations"])
+    if kind == "tool_use" and not isinstance(block.get("input"), dict):
+        raise invalid(f"{where}.input", "an object", block.get("input"))
+
+
+def refuse_others(where: str, value: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises ApiError for a field that is not known."""
+    for name, item in value.items():
+        if name not in known and item is not None:
+            place = f"{where}.{name[:200]}"
+            message = f"{place}: expected one of {', '.join(known)}, got another field"
+            raise ApiError(400, message, param=place, code="unknown_parameter")
+
+
+def text_of(blocks: Sequence[Block]) -> str:
+    """The text of blocks; between two of them stands a line break."""
+    return "\n".join(block["text"] for _, block in blocks if block["type"] == "text")
+
+
+def begun_answer(blocks: Sequence[Block]) -> str:
+    """The beginning of an answer. Raises ApiError for one that holds more than text."""
+    for where, block in blocks:
+        if block["type"] != "text":
+            raise invalid(where, "text alone in a last message that the answer goes on from", block["type"])
+    return text_of(blocks)
+
+
+def assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
+    """What the assistant has said."""
+    message: dict[str, Any] = {"role": "assistant", "content": text_of(blocks)}
+    reasoning = "\n".join(block["thinking"] for _, block in blocks if block["type"] == "thinking")
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    calls = [
+        {
+            "id": block["id"],
+            "type": "function",
+            "function": {"name": block["name"], "arguments": json.dumps(block["input"], ensure_ascii=False)},
+        }
+        for _, block in blocks
+        if block["type"] == "tool_use"
+    ]
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def user_messages(blocks: Sequence[Block], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the user has said, and what came of calls.
+
+    Parameters
+    ----------
+    names : of the tools that were called, by the ids of the calls.
+    """
+    found: list[dict[str, Any]] = []
+    said: list[Block] = []
+    for where, block in blocks:
+        if block["type"] == "text":
+            said.append((where, block))
+            continue
+        if said:
+            found.append({"role": "user", "content": text_of(said)})
+            said = []
+        found.append(result_message(where, block, names))
+    return [*found, {"role": "user", "content": text_of(said)}] if said or not found else found
+
+
+def result_message(where: str, block: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """What came of one call."""
+    content = block.get("content")
+    text = "" if content is None else text_of(blocks_of(f"{where}.content", content, ("text",)))
+    is_error = block.get("is_error", False)
+    if not isinstance(is_error, (bool, type(None))):
+        raise invalid(f"{where}.is_error", "true or false", is_error)
+    id = block["tool_use_id"]
+    message = {"role": "tool", "tool_call_id": id, "content": f"Error: {text}" if is_error else text}
+    return {**message, "name": names[id]} if id in names else message
+
+
+def functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Definitions in OpenAI's form. Tools of Anthropic's own kinds are left out: no model can call them here.
+
+    Raises
+    ------
+    ApiError : a tool has other fields.
+    """
+    found = []
+    for i, tool in enumerate(tools):
+        where = f"tools[{i}]"
+        if tool.get("type") not in (None, "custom"):
+            continue
+        refuse_others(where, tool, TOOL_FIELDS)
+        function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
+        if not isinstance(function["name"], str):
+            raise invalid(f"{where}.name", "a text", function["name"])
+        if not isinstance(function["parameters"], dict):
+            raise invalid(f"{where}.input_schema", "an object", function["parameters"])
+        if tool.get("description") is not None:
+            function["description"] = tool["description"]
+        found.append({"type": "function", "function": function})
+    return found

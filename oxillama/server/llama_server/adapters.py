@@ -1,0 +1,24 @@
+"""``/lora-adapters``: the adapters of a model, and how strong they are where a request does not say."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from oxillama.server.bodies import read_json
+from oxillama.server.loras import listed, lora_scales
+from oxillama.server.state import chosen
+
+
+async def adapters(request: Request) -> Response:
+    """The adapters, with their scales."""
+    _, engine = await chosen(request, request.query_params.get("model"))
+    return JSONResponse(listed(engine))
+
+
+async def set_adapters(request: Request) -> Response:
+    """Sets the scales for later requests; an adapter that is not listed gets 0."""
+    value = await read_json(request)
+    _, engine = await chosen(request, request.query_params.get("model"))
+    engine.lora_stack.rescale(lora_scales(engine, "body", value))
+    return JSONResponse({"success": True})

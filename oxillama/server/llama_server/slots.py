@@ -1,0 +1,71 @@
+"""``/slots``: sequences that clients keep, save and restore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from oxillama.server.bodies import Body, read_body, require_json
+from oxillama.server.errors import ApiError
+from oxillama.server.running import connected
+from oxillama.server.slots import file_in, to_its_end
+from oxillama.server.state import chosen
+
+ACTIONS = ("save", "restore", "erase")
+
+
+class SlotBody(Body):
+    filename: str
+    model: str | None = None
+
+
+async def slots(request: Request) -> Response:
+    """The slots, and how many requests run."""
+    here, engine = await chosen(request, request.query_params.get("model"))
+    found = here.hosted.slots.listed(engine)
+    if request.query_params.get("fail_on_no_slot") == "1" and all(slot["is_processing"] for slot in found):
+        raise ApiError(503, "slots: expected a free one, all are processing", type="unavailable_error")
+    return JSONResponse(found)
+
+
+async def change_slot(request: Request) -> Response:
+    """Saves a slot to a file, restores it, or erases it."""
+    action, text = request.query_params.get("action", ""), request.path_params["id_slot"]
+    if action not in ACTIONS:
+        raise ApiError(
+            400, f"action: expected one of {', '.join(ACTIONS)}, got {action[:200]}", param="action"
+        )
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ApiError(400, f"id_slot: expected a number, got {text[:200]}", param="id_slot")
+    if action == "erase":
+        require_json(request, if_from_page=True)
+        body = None
+    else:
+        body = await read_body(request, SlotBody)
+        body.refuse_rest()
+    model = request.query_params.get("model")
+    here, engine = await chosen(request, model if body is None else body.model or model)
+    path = None if body is None else file_in(folder_of(here.config.slot_save_path), body.filename)
+    answer = {"id_slot": int(text)}
+
+    async def change() -> Response:
+        async with here.hosted.slots.used(engine, int(text)) as slot:
+            if path is None:
+                return JSONResponse({**answer, "n_erased": await to_its_end(slot.erase)})
+            if action == "save":
+                done = await to_its_end(slot.save, path)
+            else:
+                done = await to_its_end(slot.restore, engine, path)
+            return JSONResponse({**answer, "filename": path.name, **done})
+
+    return await connected(request, change())
+
+
+def folder_of(path: object) -> Path:
+    """The folder for slots. Raises ApiError if the server has none."""
+    if path is None:
+        message = "slots: expected a server with --slot-save-path, this one has none"
+        raise ApiError(501, message, type="not_supported_error", code="not_supported")
+    return Path(str(path))

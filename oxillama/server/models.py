@@ -1,0 +1,308 @@
+"""The models of a server: loaded when a request asks for one, unloaded when others need the memory.
+
+All methods are for the event loop; loading and closing an engine is done in threads. Models are loaded and
+unloaded one at a time. A request has its model from `acquire` to `release`, and no model is unloaded while a
+request has it. One that must go, and is in use, is given to no further request: these wait until it is
+loaded again, so that whoever waits for the memory gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from oxillama.config.server import ServerConfig
+from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
+from oxillama.server.errors import ApiError
+from oxillama.server.hosting import Hosted
+from oxillama.server.slots import Slots
+
+T = TypeVar("T")
+
+MOST_WAITING = 1024
+"""Requests that wait for one model to be loaded."""
+
+
+class Models:
+    """The models of a server, by name.
+
+    Parameters
+    ----------
+    hosted : at least one; the first is for requests that name none.
+    config : how many may be loaded, and for how long.
+    make : makes a model of a name and the path of its file; None if none can be added.
+
+    Raises
+    ------
+    ConfigError : two have the same name, or one is larger than the memory for all.
+    """
+
+    def __init__(
+        self,
+        hosted: Sequence[Hosted],
+        config: ServerConfig,
+        make: Callable[[str, str], Hosted] | None = None,
+    ) -> None:
+        self.config, self.make = config, make
+        self.by_name: dict[str, Hosted] = {}
+        for each in hosted:
+            self.add(each)
+        self.default = hosted[0]
+        at_start = hosted if config.load_all else hosted[:1]
+        if not self._fits(at_start):
+            raise ConfigError("load_all: expected room for all models, models_memory or models_max is less")
+        self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._has_ended = False
+
+    def __iter__(self) -> Iterator[Hosted]:
+        return iter(list(self.by_name.values()))  # one may be added meanwhile
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def add(self, hosted: Hosted) -> None:
+        """Adds a model. Raises ConfigError if there is one of this name, or it exceeds the memory for all."""
+        if hosted.name in self.by_name:
+            raise ConfigError(f"model: expected another name for each, got {hosted.name} twice")
+        most = self.config.models_memory
+        if most is not None and hosted.n_bytes > most:
+            raise ConfigError(
+                f"models_memory: expected at least the {hosted.n_bytes} bytes of {hosted.name}, got {most}"
+            )
+        self.by_name[hosted.name] = hosted
+
+    def find(self, name: str | None) -> Hosted:
+        """The model of a name; the default for None. Raises ApiError."""
+        if name is None:
+            return self.default
+        if name not in self.by_name:
+            listed = ", ".join(self.by_name)
+            wanted = listed if len(self) == 1 else f"one of {listed}"
+            raise ApiError(
+                404, f"model: expected {wanted}, got {name[:200]}", param="model", code="model_not_found"
+            )
+        return self.by_name[name]
+
+    # --- what requests have -------------------------------------------------------------------------
+
+    async def acquire(self, hosted: Hosted) -> None:
+        """Has a model loaded, for one request, until `release`.
+
+        Raises ApiError if it cannot be loaded, QueueFull if too many wait for it already.
+        """
+        if hosted.is_ready:
+            self._take(hosted)
+            return
+        if len(hosted.waiting) >= MOST_WAITING:
+            raise QueueFull(f"{hosted.name}: {MOST_WAITING} requests wait until it is loaded")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        hosted.waiting.append(future)
+        if hosted.loading is None:
+            hosted.loading = asyncio.ensure_future(self._bring(hosted))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future in hosted.waiting:
+                hosted.waiting.remove(future)
+            elif not future.cancelled() and future.exception() is None:
+                self.release(hosted)  # it was given in the same moment
+            if not hosted.waiting and hosted.loading is not None and not hosted.has_begun:
+                hosted.loading.cancel()
+            raise
+
+    def _take(self, hosted: Hosted) -> None:
+        hosted.n_running += 1
+        hosted.expires_at = math.inf
+        if hosted.timer is not None:
+            hosted.timer.cancel()
+            hosted.timer = None
+
+    def release(self, hosted: Hosted, idle_seconds: float | None = None) -> None:
+        """Ends what `acquire` began.
+
+        Parameters
+        ----------
+        idle_seconds : after which the model is unloaded if nobody uses it, below 0 for never; None for the
+            option of the server.
+        """
+        hosted.n_running -= 1
+        hosted.last_used = time.monotonic()
+        if hosted.n_running:
+            return
+        self._freed.set()
+        seconds = self.config.models_idle_seconds if idle_seconds is None else idle_seconds
+        if seconds is not None and seconds >= 0 and hosted.load is not None:
+            hosted.expires_at = time.time() + seconds
+            loop = asyncio.get_running_loop()
+            hosted.timer = loop.call_later(min(seconds, 1e8), self._spawn, self._retire, hosted)
+
+    def _spawn(self, job: Callable[[Hosted], Coroutine[Any, Any, None]], hosted: Hosted) -> None:
+        task = asyncio.ensure_future(job(hosted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- loading ------------------------------------------------------------------------------------
+
+    async def _bring(self, hosted: Hosted) -> None:
+        """Loads a model and gives it to all who wait for it; or tells them why not."""
+        try:
+            async with self._turn:
+                await self._make_room(hosted)
+                if hosted.engine is None:
+                    hosted.has_begun = True
+                    assert hosted.load is not None, "the model has no loader"
+                    hosted.engine = await in_daemon(hosted.load)
+                    hosted.n_bytes = hosted.engine.metrics.snapshot().matrix_bytes
+                hosted.has_been_ready, hosted.failure = True, None
+        except asyncio.CancelledError:
+            hosted.loading = None
+            if hosted.waiting and not self._has_ended:  # somebody has come since
+                hosted.loading = asyncio.ensure_future(self._bring(hosted))
+            raise
+        except Exception as error:
+            hosted.failure = str(error)
+            waiting, hosted.waiting = hosted.waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(not_loaded(hosted, error))
+        else:
+            waiting, hosted.waiting = hosted.waiting, []
+            for future in waiting:
+                if not future.done():
+                    self._take(hosted)
+                    future.set_result(None)
+        finally:
+            hosted.has_begun = False
+        hosted.loading = None
+
+    def _fits(self, models: Sequence[Hosted]) -> bool:
+        """Whether these may be loaded together."""
+        most, memory = self.config.models_max, self.config.models_memory
+        too_many = most is not None and len(models) > most
+        too_large = memory is not None and sum(each.n_bytes for each in models) > memory
+        return not (too_many or too_large)
+
+    async def _make_room(self, hosted: Hosted) -> None:
+        """Unloads what must go before a model is loaded: what nobody uses first, of these the oldest."""
+        while True:
+            loaded = [each for each in self if each.engine is not None and each is not hosted]
+            movable = [each for each in loaded if each.load is not None]
+            if not movable or self._fits([*loaded, hosted]):
+                return
+            victim = min(movable, key=lambda each: (each.n_running > 0, each.last_used))
+            victim.is_leaving = True
+            try:
+                while victim.n_running:
+                    self._freed.clear()
+                    await self._freed.wait()
+            except asyncio.CancelledError:
+                victim.is_leaving = False
+                raise
+            await self._unload(victim)
+
+    async def _retire(self, hosted: Hosted) -> None:
+        """Unloads a model that nobody has used for its time."""
+        async with self._turn:
+            if hosted.engine is not None and not hosted.n_running and time.time() >= hosted.expires_at:
+                await self._unload(hosted)
+
+    async def _unload(self, hosted: Hosted) -> None:
+        engine, hosted.engine = hosted.engine, None
+        hosted.is_leaving, hosted.expires_at, hosted.slots = False, math.inf, Slots()
+        if hosted.timer is not None:
+            hosted.timer.cancel()
+            hosted.timer = None
+        if engine is not None:
+            closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
+            del engine
+            await asyncio.shield(closing)
+            del closing
+            gc.collect()  # what an error or a callback of a request still refers to in a circle
+
+    # --- the beginning and the end ------------------------------------------------------------------
+
+    async def begin(self, failed: Callable[[BaseException], object], done: Callable[[], object]) -> None:
+        """Loads what is to be loaded at the start. ``done`` is called when the default model is there.
+
+        Parameters
+        ----------
+        failed : called with the error of the first that cannot be loaded.
+        """
+        for hosted in self if self.config.load_all else (self.default,):
+            try:
+                await self.acquire(hosted)
+            except Exception as error:
+                failed(error.__cause__ or error)
+                return
+            self.release(hosted)
+            if hosted is self.default:
+                done()
+
+    async def end(self) -> None:
+        """Closes all engines; what is still being loaded is closed when it is there."""
+        self._has_ended = True
+        tasks = [*self._tasks, *(each.loading for each in self if each.loading is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for hosted in self:
+            if hosted.timer is not None:
+                hosted.timer.cancel()
+            if hosted.engine is not None:
+                hosted.engine.close()
+
+
+def not_loaded(hosted: Hosted, error: Exception) -> ApiError:
+    """The answer to a request whose model cannot be loaded; it is the cause of it."""
+    reason = str(error) if isinstance(error, OxiLlamaError) else "its log says why"
+    found = ApiError(
+        500,
+        f"model: expected {hosted.name} to load, got an error: {reason}",
+        param="model",
+        code="load_failed",
+    )
+    found.__cause__ = error
+    return found
+
+
+async def in_daemon(job: Callable[[], T]) -> T:
+    """The result of a job in a thread that the end of the process does not wait for.
+
+    A task that is cancelled meanwhile leaves the job to its end; an engine that it makes is then closed.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(made: T | None, error: BaseException | None) -> None:
+        if future.done():
+            close(made)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(made)  # type: ignore[arg-type]
+
+    def run() -> None:
+        made, error = None, None
+        try:
+            made = job()
+        except BaseException as found:
+            error = found
+        try:
+            loop.call_soon_threadsafe(tell, made, error)
+        except RuntimeError:  # the loop has ended
+            close(made)
+
+    def close(made: object) -> None:
+        with suppress(Exception):
+            getattr(made, "close", lambda: None)()
+
+    threading.Thread(target=run, name="server job", daemon=True).start()
+    return await future

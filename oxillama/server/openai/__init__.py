@@ -1,0 +1,1 @@
+"""OpenAI's interface: completions, chats, embeddings, and the ranking that others added to it."""

@@ -1,0 +1,91 @@
+/** From the events of a stream to a message. */
+
+/** Takes the events of one answer, and counts its tokens and seconds. */
+export class Answer {
+  /** @param {import("./tree.js").Message} message that is written. */
+  constructor(message) {
+    this.message = message;
+    this.began = performance.now();
+    this.first = 0;
+    this.last = 0;
+    this.pieces = 0;
+  }
+
+  /**
+   * Adds what an event tells.
+   * @param {any} event of `/v1/chat/completions` or `/v1/completions`.
+   */
+  take(event) {
+    if (event.usage) this.#count(event.usage);
+    const choice = event.choices?.[0];
+    if (!choice) return;
+    const { message } = this;
+    const delta = choice.delta ?? { content: choice.text };
+    if (delta.content || delta.reasoning_content || delta.tool_calls) this.#came();
+    if (delta.content) {
+      if (message.reasoning && message.stats && message.stats.thought === undefined)
+        message.stats.thought = (this.last - this.began) / 1000;
+      message.content += delta.content;
+    }
+    if (delta.reasoning_content) message.reasoning = (message.reasoning ?? "") + delta.reasoning_content;
+    for (const part of delta.tool_calls ?? []) this.#call(part);
+    const tokens = tokensOf(choice.logprobs);
+    if (tokens.length) (message.tokens ??= []).push(...tokens);
+    if (choice.finish_reason) message.finish = choice.finish_reason;
+    this.#rate();
+  }
+
+  /** @param {any} part of a call. */
+  #call(part) {
+    const calls = (this.message.calls ??= []);
+    const call = (calls[part.index] ??= { id: "", name: "", arguments: "" });
+    if (part.id) call.id = part.id;
+    if (part.function?.name) call.name = part.function.name;
+    call.arguments += part.function?.arguments ?? "";
+  }
+
+  #came() {
+    this.last = performance.now();
+    this.first ||= this.last;
+    this.pieces += 1;
+  }
+
+  #rate() {
+    if (!this.first) return;
+    const stats = (this.message.stats ??= { tokens: 0 });
+    stats.tokens = Math.max(this.message.tokens?.length ?? 0, this.pieces);
+    stats.first = (this.first - this.began) / 1000;
+    const seconds = (this.last - this.first) / 1000;
+    if (stats.tokens > 1 && seconds > 0) stats.rate = (stats.tokens - 1) / seconds;
+  }
+
+  /** @param {any} usage */
+  #count(usage) {
+    const stats = (this.message.stats ??= { tokens: 0 });
+    stats.tokens = usage.completion_tokens;
+    stats.prompt = usage.prompt_tokens;
+    stats.cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+    const seconds = (this.last - this.first) / 1000;
+    if (stats.tokens > 1 && seconds > 0) stats.rate = (stats.tokens - 1) / seconds;
+  }
+}
+
+/**
+ * Tokens and probabilities, in either form of OpenAI's interface.
+ * @param {any} logprobs
+ * @returns {import("./tree.js").Token[]}
+ */
+export function tokensOf(logprobs) {
+  if (!logprobs) return [];
+  if (logprobs.content)
+    return logprobs.content.map((/** @type {any} */ entry) => ({
+      text: entry.token,
+      logprob: entry.logprob,
+      top: entry.top_logprobs.map((/** @type {any} */ other) => [other.token, other.logprob]),
+    }));
+  return (logprobs.tokens ?? []).map((/** @type {string} */ text, /** @type {number} */ i) => ({
+    text,
+    logprob: logprobs.token_logprobs[i] ?? 0,
+    top: Object.entries(logprobs.top_logprobs?.[i] ?? {}).sort((a, b) => b[1] - a[1]),
+  }));
+}

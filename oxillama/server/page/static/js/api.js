@@ -1,0 +1,140 @@
+/** The server: its answers, its streams, and what went wrong, in words. */
+
+/** The server has refused a request, or a stream has ended with an error. */
+export class ServerError extends Error {
+  /**
+   * @param {number} status
+   * @param {string} message
+   * @param {string} [code]
+   */
+  constructor(status, message, code = "") {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** Nothing listens at the address, or the connection broke. */
+export class ConnectionLost extends Error {}
+
+/** Requests to the server that the page came from. */
+export class Api {
+  constructor() {
+    this.base = new URL(".", document.baseURI);
+    this.key = "";
+  }
+
+  /**
+   * The JSON of a path.
+   * @param {string} path
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<any>}
+   */
+  async get(path, signal) {
+    const response = await this.#fetch(path, { signal });
+    return response.json();
+  }
+
+  /**
+   * The data of a stream's events, as they come.
+   * @param {string} path
+   * @param {object} body
+   * @param {AbortSignal} signal
+   * @returns {AsyncGenerator<any>}
+   */
+  async *stream(path, body, signal) {
+    const response = await this.#fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+      signal,
+    });
+    if (!response.body) throw new ConnectionLost("The server sent an empty answer.");
+    let ended = false;
+    try {
+      for await (const data of events(response.body)) {
+        if (data === "[DONE]") {
+          ended = true;
+          return;
+        }
+        const event = JSON.parse(data);
+        if (event.error) throw new ServerError(200, event.error.message, event.error.code);
+        yield event;
+      }
+    } catch (error) {
+      throw error instanceof TypeError ? new ConnectionLost(this.#gone()) : error;
+    }
+    if (!ended) throw new ConnectionLost("The connection broke before the answer was complete.");
+  }
+
+  /**
+   * @param {string} path
+   * @param {RequestInit} options
+   * @returns {Promise<Response>}
+   */
+  async #fetch(path, options) {
+    const headers = { ...options.headers, ...(this.key ? { Authorization: `Bearer ${this.key}` } : {}) };
+    let response;
+    try {
+      response = await fetch(new URL(path, this.base), { ...options, headers, cache: "no-store" });
+    } catch (error) {
+      throw error instanceof TypeError ? new ConnectionLost(this.#gone()) : error;
+    }
+    if (response.ok) return response;
+    const text = await response.text().catch(() => "");
+    let found;
+    try {
+      found = JSON.parse(text).error;
+    } catch {
+      found = { message: text.slice(0, 300) };
+    }
+    throw new ServerError(response.status, found?.message || `status ${response.status}`, found?.code ?? "");
+  }
+
+  #gone() {
+    return `The server at ${this.base.host} does not answer. Has it been stopped?`;
+  }
+}
+
+/**
+ * The data of server-sent events. Comments, which are signs of life, are left out.
+ * @param {ReadableStream<Uint8Array>} body
+ * @returns {AsyncGenerator<string>}
+ */
+export async function* events(body) {
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      rest += decoder.decode(value, { stream: !done });
+      const blocks = rest.split(/\r?\n\r?\n/);
+      rest = blocks.pop() ?? "";
+      for (const block of blocks) {
+        const lines = block.split(/\r?\n/).filter((line) => line.startsWith("data:"));
+        if (lines.length) yield lines.map((line) => line.slice(line[5] === " " ? 6 : 5)).join("\n");
+      }
+      if (done) return;
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/**
+ * What went wrong, in words for the user.
+ * @param {unknown} error
+ * @returns {string}
+ */
+export function inWords(error) {
+  if (error instanceof ServerError) {
+    if (error.status === 401) return "The server asks for an API key.";
+    if (error.status === 429) return `The server is busy: ${error.message}`;
+    if (error.code === "loading") return "The model is still being loaded.";
+    if (error.code === "shutting_down") return "The server is stopping.";
+    if (error.code === "context_length_exceeded") return `The conversation is too long for the model. ${error.message}`;
+    return `The server refused: ${error.message}`;
+  }
+  return error instanceof Error ? error.message : String(error);
+}

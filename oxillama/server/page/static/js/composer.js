@@ -1,0 +1,91 @@
+/** The box in which messages are written. */
+
+import { byId, el } from "./dom.js";
+import { icon } from "./icons.js";
+
+/** The box, and its buttons. */
+export class Composer {
+  /**
+   * @param {{send: (text: string) => boolean, stop: () => void, editLast: () => void, settings: () => void}} actions
+   *   `send` tells whether the text was taken.
+   */
+  constructor(actions) {
+    this.actions = actions;
+    this.area = byId("prompt");
+    this.send = byId("send");
+    this.stop = byId("stop");
+    this.form = byId("composer");
+    this.mayBeEmpty = false;
+    this.form.addEventListener("submit", (/** @type {Event} */ event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    this.stop.addEventListener("click", () => {
+      actions.stop();
+      this.area.focus();
+    });
+    this.area.addEventListener("input", () => this.#fit());
+    window.addEventListener("resize", () => this.#fit());
+    this.area.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        this.#submit();
+      } else if (event.key === "ArrowUp" && !this.area.value) {
+        event.preventDefault();
+        actions.editLast();
+      }
+    });
+  }
+
+  #submit() {
+    if (!this.stop.hidden) return;
+    const text = this.area.value;
+    if (!text.trim() && !this.mayBeEmpty) return;
+    if (!this.actions.send(text)) return;
+    this.area.value = "";
+    this.#fit();
+  }
+
+  #fit() {
+    const most = 0.4 * window.innerHeight;
+    this.area.style.height = "auto";
+    this.area.style.overflowY = this.area.scrollHeight > most ? "auto" : "hidden";
+    this.area.style.height = `${Math.min(this.area.scrollHeight, most)}px`;
+    this.#enable();
+  }
+
+  #enable() {
+    this.send.disabled = !this.area.value.trim() && !this.mayBeEmpty;
+  }
+
+  /** @param {string} text that stands in the box. */
+  put(text) {
+    this.area.value = text;
+    this.#fit();
+    this.area.focus();
+    this.area.setSelectionRange(text.length, text.length);
+  }
+
+  /**
+   * @param {object} how
+   * @param {boolean} how.running whether an answer is being written.
+   * @param {boolean} how.chats whether the model has a chat template.
+   * @param {boolean} how.goesOn whether an empty text is sent, too: the model goes on.
+   * @param {string[]} how.chips settings in use.
+   */
+  show({ running, chats, goesOn, chips }) {
+    const focused = document.activeElement === this.send || document.activeElement === this.stop;
+    this.send.hidden = running;
+    this.stop.hidden = !running;
+    if (focused) (running ? this.stop : this.send).focus();
+    this.mayBeEmpty = goesOn;
+    this.area.placeholder = chats ? "Write a message" : goesOn ? "Go on, or add text first" : "Write a beginning";
+    const label = goesOn && !chats ? "Go on" : "Send";
+    this.send.setAttribute("aria-label", label);
+    this.send.title = label;
+    this.#enable();
+    byId("chips").replaceChildren(
+      ...chips.map((text) => el("button", { type: "button", class: "chip", onclick: this.actions.settings }, icon("sliders"), text)),
+    );
+  }
+}

@@ -1,0 +1,108 @@
+/** From a conversation to the body of a request. */
+
+/** A setting that no request can be made of. */
+export class SettingError extends Error {
+  /**
+   * @param {string} field of the settings.
+   * @param {string} message
+   */
+  constructor(field, message) {
+    super(message);
+    this.field = field;
+  }
+}
+
+const TOP = 5;
+
+/**
+ * Path and body of the request for the message behind a line of messages.
+ * @param {import("./tree.js").Message[]} line
+ * @param {import("./settings.js").Settings} settings
+ * @param {{model: string, chats: boolean}} facts whether the model has a chat template.
+ * @returns {{path: string, body: Record<string, any>}}
+ */
+export function requestOf(line, settings, { model, chats }) {
+  const body = { model, ...options(settings) };
+  if (!chats) {
+    const logprobs = settings.probabilities ? { logprobs: TOP } : {};
+    const longest = "max_tokens" in body ? {} : { max_tokens: -1 };
+    const prompt = settings.system + line.map((message) => message.content).join("");
+    return { path: "v1/completions", body: { prompt, ...longest, ...logprobs, ...body } };
+  }
+  const logprobs = settings.probabilities ? { logprobs: true, top_logprobs: TOP } : {};
+  const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
+  return { path: "v1/chat/completions", body: { messages: [...system, ...line.map(asMessage)], ...logprobs, ...body } };
+}
+
+/**
+ * A message as OpenAI's interface has it. Reasoning goes back only beside the calls that it led to.
+ * @param {import("./tree.js").Message} message
+ */
+function asMessage(message) {
+  if (message.role === "tool") return { role: "tool", tool_call_id: message.call, content: message.content };
+  if (message.role === "user" || !message.calls?.length) return { role: message.role, content: message.content };
+  return {
+    role: "assistant",
+    content: message.content || null,
+    ...(message.reasoning ? { reasoning_content: message.reasoning } : {}),
+    tool_calls: message.calls.map((call) => ({
+      id: call.id,
+      type: "function",
+      function: { name: call.name, arguments: call.arguments },
+    })),
+  };
+}
+
+/**
+ * The fields that the settings set. What they do not say is as the server has it.
+ * @param {import("./settings.js").Settings} settings
+ * @returns {Record<string, any>}
+ */
+export function options(settings) {
+  /** @type {Record<string, any>} */
+  const found = { ...settings.sampling };
+  const stop = settings.stop.split("\n").filter((line) => line !== "");
+  if (stop.length) found.stop = stop;
+  const schema = parsed("schema", settings.schema, "a JSON schema");
+  if (schema !== undefined) {
+    if (typeof schema !== "object" || schema === null || Array.isArray(schema))
+      throw new SettingError("schema", "JSON schema: expected an object.");
+    found.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+  }
+  const tools = parsed("tools", settings.tools, "a list of tools");
+  if (tools !== undefined) {
+    const list = Array.isArray(tools) ? tools : [tools];
+    if (list.length) found.tools = list.map(asTool);
+    if (list.length && settings.toolChoice !== "auto") found.tool_choice = settings.toolChoice;
+  }
+  if (found.tools && found.response_format)
+    throw new SettingError("tools", "Tools and a JSON schema cannot be combined. Empty one of the two.");
+  const more = parsed("more", settings.more, "an object of fields");
+  if (more !== undefined) {
+    if (typeof more !== "object" || more === null || Array.isArray(more))
+      throw new SettingError("more", "Further fields: expected an object.");
+    Object.assign(found, more);
+  }
+  return found;
+}
+
+/** A tool as OpenAI's interface has it; the function alone is enough. @param {any} tool */
+function asTool(tool) {
+  if (typeof tool !== "object" || tool === null) throw new SettingError("tools", "Tools: expected objects.");
+  return "function" in tool || "type" in tool ? tool : { type: "function", function: tool };
+}
+
+/**
+ * The value of a box with JSON; undefined if it is empty.
+ * @param {string} field
+ * @param {string} text
+ * @param {string} expected
+ */
+function parsed(field, text, expected) {
+  if (!text.trim()) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new SettingError(field, `Expected ${expected} as JSON: ${error instanceof Error ? error.message : error}`);
+  }
+}

@@ -1,0 +1,100 @@
+/** What is known of the server: its models, whether it is there, and what it asks for. */
+
+import { ConnectionLost, ServerError, inWords } from "./api.js";
+
+const AGAIN = { loading: 1000, gone: 3000 };
+
+/** @typedef {"connecting" | "ready" | "loading" | "locked" | "gone" | "failed"} State */
+
+/**
+ * Tells "change" when a fact changes.
+ */
+export class Server extends EventTarget {
+  /** @param {import("./api.js").Api} api */
+  constructor(api) {
+    super();
+    this.api = api;
+    /** @type {State} */
+    this.state = "connecting";
+    /** @type {any[]} */
+    this.models = [];
+    this.model = "";
+    this.chats = true;
+    /** @type {Record<string, any>} */
+    this.defaults = {};
+    this.timer = 0;
+    this.turn = 0;
+    this.reason = "";
+    this.known = "";
+  }
+
+  /** The card of the model in use. */
+  get card() {
+    return this.models.find((each) => each.id === this.model);
+  }
+
+  /**
+   * Asks the server for its models, and for the facts of the one in use, which is loaded for that. What an earlier
+   * call learns meanwhile counts no more.
+   */
+  async refresh() {
+    clearTimeout(this.timer);
+    this.turn += 1;
+    const { turn } = this;
+    try {
+      await this.#askForModels();
+      if (turn !== this.turn) return;
+      if (!this.card?.meta) this.#be("loading");
+      clearTimeout(this.timer);
+      const which = this.models.length > 1 ? `?model=${encodeURIComponent(this.model)}` : "";
+      const props = await this.api.get(`props${which}`);
+      if (!this.card?.meta) await this.#askForModels();
+      if (turn !== this.turn) return;
+      this.chats = Boolean(props.chat_template);
+      this.defaults = props.default_generation_settings.params;
+      this.#be("ready");
+    } catch (error) {
+      if (turn === this.turn) this.failed(error);
+    }
+  }
+
+  async #askForModels() {
+    this.models = (await this.api.get("v1/models")).data;
+    if (!this.card) this.model = this.models[0]?.id ?? "";
+  }
+
+  /**
+   * Uses another model.
+   * @param {string} model
+   */
+  async use(model) {
+    this.model = model;
+    this.#be("connecting");
+    await this.refresh();
+  }
+
+  /**
+   * Draws the consequences of an error of a request.
+   * @param {unknown} error
+   */
+  failed(error) {
+    if (error instanceof ServerError && error.status === 401) this.#be("locked");
+    else if (error instanceof ServerError && error.code === "loading") this.#be("loading");
+    else if (error instanceof ConnectionLost || (error instanceof ServerError && error.code === "shutting_down")) this.#be("gone");
+    else if (this.state !== "ready") {
+      this.reason = inWords(error);
+      this.#be("failed");
+    }
+  }
+
+  /** @param {State} state */
+  #be(state) {
+    clearTimeout(this.timer);
+    if (state === "loading" || state === "gone") this.timer = setTimeout(() => this.refresh(), AGAIN[state]);
+    const facts = JSON.stringify([state, this.reason, this.model, this.chats, this.defaults, this.models]);
+    this.state = state;
+    if (facts === this.known) return;
+    this.known = facts;
+    this.dispatchEvent(new Event("change"));
+  }
+}

@@ -1,0 +1,132 @@
+/** The messages that are shown, drawn once a frame at most, and the place in them that is seen. */
+
+import { byId, el } from "./dom.js";
+import { MessageView } from "./message_view.js";
+import { shown, versions } from "./tree.js";
+
+const NEAR = 60;
+
+/** The line of a conversation. */
+export class Thread {
+  /** @param {import("./message_view.js").Actions} actions */
+  constructor(actions) {
+    this.actions = actions;
+    this.element = byId("thread");
+    this.scroller = byId("scroller");
+    this.toEnd = byId("to-end");
+    /** @type {Map<string, MessageView>} */
+    this.views = new Map();
+    this.frame = 0;
+    this.follows = true;
+    /** @type {Set<import("./tree.js").Message>} */
+    this.stale = new Set();
+    this.scroller.addEventListener("scroll", () => {
+      this.follows = this.scroller.scrollHeight - this.scroller.scrollTop - this.scroller.clientHeight < NEAR;
+      this.toEnd.hidden = this.follows;
+    });
+    this.toEnd.addEventListener("click", () => this.end());
+    new ResizeObserver(() => this.follows && this.end()).observe(this.element);
+  }
+
+  /**
+   * Shows a conversation.
+   * @param {import("./tree.js").Conversation} conversation
+   * @param {string} running id of the message that is being written; "" for none.
+   * @param {boolean} plain whether texts are no Markdown.
+   * @param {HTMLElement} empty what stands there without messages.
+   */
+  show(conversation, running, plain, empty) {
+    const line = shown(conversation);
+    /** @type {Map<string, MessageView>} */
+    const views = new Map();
+    line.forEach((message, i) => {
+      const place = {
+        versions: versions(conversation, message),
+        running: message.id === running,
+        last: i === line.length - 1,
+        plain,
+      };
+      const known = this.views.get(message.id);
+      if (known && known.message === message && known.place.plain === plain) {
+        known.show(place);
+        views.set(message.id, known);
+      } else views.set(message.id, new MessageView(message, place, this.actions));
+    });
+    this.views = views;
+    const wanted = line.length ? [...views.values()].map((view) => view.element) : [empty];
+    const kept = new Set(wanted);
+    for (const each of [...this.element.children]) if (!kept.has(each)) each.remove();
+    wanted.forEach((each, i) => {
+      if (this.element.children[i] !== each) this.element.insertBefore(each, this.element.children[i] ?? null);
+    });
+  }
+
+  /**
+   * Draws a message again, with the next frame.
+   * @param {import("./tree.js").Message} message
+   */
+  update(message) {
+    this.stale.add(message);
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      for (const each of this.stale) this.views.get(each.id)?.draw();
+      this.stale.clear();
+    });
+  }
+
+  /** Goes to the end, and follows it. */
+  end() {
+    this.follows = true;
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.toEnd.hidden = true;
+  }
+
+  /** Edits the last message of the user. */
+  editLast() {
+    const last = [...this.views.values()].filter((view) => view.message.role === "user").at(-1);
+    last?.edit();
+  }
+}
+
+const CHATS = [
+  "Explain how a rainbow forms, in three sentences.",
+  "Write a Python function that finds the primes below n.",
+  "Compare tea and coffee in a table.",
+  "Plan a rainy Sunday for a family of four.",
+];
+const BEGINNINGS = [
+  "Once upon a time, there was a little fox named",
+  "On the island, there lived a brave",
+  "This is the story of Tom, a tiny dragon who lived in the lighthouse.",
+  "Mia and the Golden Drum\n\n",
+];
+
+/**
+ * What stands where no message is.
+ * @param {import("./server.js").Server} server
+ * @param {(text: string) => void} use
+ * @returns {HTMLElement}
+ */
+export function welcome(server, use) {
+  const texts = server.chats ? CHATS : BEGINNINGS;
+  const mark = el("img", { src: new URL("../icon.svg", import.meta.url).href, alt: "", width: 56, height: 56 });
+  const what = {
+    connecting: ["Connecting…", ""],
+    loading: ["The model is being loaded", "The page is ready as soon as the model is."],
+    gone: ["The server does not answer", "The page looks for it every few seconds. Conversations are kept in this browser."],
+    failed: ["The model cannot be used", server.reason],
+    locked: ["The server asks for an API key", ""],
+    ready: server.chats
+      ? ["What shall we talk about?", "The model runs on this server alone. Conversations stay in this browser."]
+      : ["How does it begin?", "This model has no chat template: it goes on from your text."],
+  }[server.state];
+  return el(
+    "div",
+    { class: "welcome" },
+    mark,
+    el("h2", {}, what[0]),
+    el("p", {}, what[1]),
+    server.state === "ready" &&
+      el("div", { class: "suggestions" }, ...texts.map((text) => el("button", { type: "button", class: "suggestion", onclick: () => use(text) }, text.trim()))),
+  );
+}

@@ -1,0 +1,185 @@
+/**
+ * A conversation is a tree of messages. What is shown is one line through it: below each message the child
+ * that was chosen last. An edit or another answer is a sibling; nothing is overwritten.
+ */
+
+import { newId } from "./dom.js";
+
+export const VERSION = 1;
+
+/**
+ * @typedef {object} Token
+ * @property {string} text of the token, or "bytes:\x.." for bytes that are no text by themselves.
+ * @property {number} logprob
+ * @property {[string, number][]} top the likeliest tokens and their log-probabilities.
+ */
+
+/**
+ * @typedef {object} Call
+ * @property {string} id
+ * @property {string} name
+ * @property {string} arguments as JSON, as far as it has come.
+ */
+
+/**
+ * @typedef {object} Stats
+ * @property {number} tokens that were written.
+ * @property {number} [prompt] tokens of the prompt.
+ * @property {number} [cached] tokens of the prompt that were known already.
+ * @property {number} [first] seconds to the first token.
+ * @property {number} [thought] seconds until the reasoning ended.
+ * @property {number} [rate] tokens a second after the first.
+ */
+
+/**
+ * @typedef {object} Message
+ * @property {string} id
+ * @property {string | null} parent
+ * @property {string | null} chosen the child that is shown.
+ * @property {"user" | "assistant" | "tool"} role
+ * @property {string} content
+ * @property {number} created milliseconds since 1970.
+ * @property {string} [reasoning]
+ * @property {Call[]} [calls]
+ * @property {string} [call] id of the call that a tool's message answers.
+ * @property {string} [name] of the tool.
+ * @property {string} [model]
+ * @property {Token[]} [tokens]
+ * @property {Stats} [stats]
+ * @property {string | null} [finish] why it ended; null while it is being written.
+ * @property {string} [error] what went wrong, in words.
+ */
+
+/**
+ * @typedef {object} Conversation
+ * @property {string} id
+ * @property {number} version
+ * @property {string} title
+ * @property {boolean} named whether the user gave the title.
+ * @property {number} created
+ * @property {number} updated
+ * @property {string | null} chosen the first message that is shown.
+ * @property {Message[]} messages in the order in which they were made.
+ * @property {import("./settings.js").Settings} settings
+ */
+
+/**
+ * @param {import("./settings.js").Settings} settings
+ * @returns {Conversation}
+ */
+export function newConversation(settings) {
+  const now = Date.now();
+  return {
+    id: newId(),
+    version: VERSION,
+    title: "New conversation",
+    named: false,
+    created: now,
+    updated: now,
+    chosen: null,
+    messages: [],
+    settings: structuredClone(settings),
+  };
+}
+
+/**
+ * @param {Conversation} conversation
+ * @param {string | null} id
+ * @returns {Message | undefined}
+ */
+export function find(conversation, id) {
+  return conversation.messages.find((message) => message.id === id);
+}
+
+/**
+ * Adds a message below another one, and shows it.
+ * @param {Conversation} conversation
+ * @param {string | null} parent
+ * @param {Partial<Message> & {role: Message["role"]}} facts
+ * @returns {Message}
+ */
+export function add(conversation, parent, facts) {
+  const message = { content: "", ...facts, id: newId(), parent, chosen: null, created: Date.now() };
+  conversation.messages.push(message);
+  choose(conversation, message);
+  conversation.updated = message.created;
+  return message;
+}
+
+/**
+ * Takes away a message without children.
+ * @param {Conversation} conversation
+ * @param {Message} message
+ */
+export function remove(conversation, message) {
+  conversation.messages = conversation.messages.filter((each) => each !== message);
+  const rest = children(conversation, message.parent);
+  const owner = find(conversation, message.parent) ?? conversation;
+  if (owner.chosen === message.id) owner.chosen = rest.at(-1)?.id ?? null;
+}
+
+/**
+ * @param {Conversation} conversation
+ * @param {string | null} parent
+ * @returns {Message[]}
+ */
+export function children(conversation, parent) {
+  return conversation.messages.filter((message) => message.parent === parent);
+}
+
+/**
+ * The versions of a message: itself and its siblings.
+ * @param {Conversation} conversation
+ * @param {Message} message
+ * @returns {Message[]}
+ */
+export function versions(conversation, message) {
+  return children(conversation, message.parent);
+}
+
+/**
+ * Shows this version of a message.
+ * @param {Conversation} conversation
+ * @param {Message} message
+ */
+export function choose(conversation, message) {
+  const owner = find(conversation, message.parent) ?? conversation;
+  owner.chosen = message.id;
+}
+
+/**
+ * The messages that are shown, from the first to the last.
+ * @param {Conversation} conversation
+ * @returns {Message[]}
+ */
+export function shown(conversation) {
+  const line = [];
+  let next = find(conversation, conversation.chosen);
+  while (next) {
+    line.push(next);
+    next = find(conversation, next.chosen);
+  }
+  return line;
+}
+
+/**
+ * The messages that lead to one, which is the last of them.
+ * @param {Conversation} conversation
+ * @param {Message | undefined} message
+ * @returns {Message[]}
+ */
+export function lineTo(conversation, message) {
+  const line = [];
+  for (let each = message; each; each = find(conversation, each.parent)) line.unshift(each);
+  return line;
+}
+
+/**
+ * A title made of the first line of a text.
+ * @param {string} text
+ * @returns {string}
+ */
+export function titleOf(text) {
+  const line = text.trim().split("\n")[0].replace(/\s+/g, " ");
+  return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line || "New conversation";
+}

@@ -1,0 +1,175 @@
+"""Slots: sequences that clients name by a number, and that stay when a request has ended.
+
+Requests need no slot here: they share one batch and one prefix cache. A slot is for clients of llama-server
+that keep a conversation in one, save it, and go on with it later. It is a session of the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from oxillama.config import GenerationOptions
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.generation import Generation
+from oxillama.engine.restoring import read
+from oxillama.engine.session import Session
+from oxillama.engine.snapshots import write
+from oxillama.errors import ModelFileError, SnapshotIncompatible
+from oxillama.server.errors import ApiError, invalid
+
+T = TypeVar("T")
+
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+"""Names of files that clients may choose: no separators, no hidden files."""
+
+
+@dataclass
+class Slot:
+    """A sequence with a number.
+
+    Attributes
+    ----------
+    session : None for an empty slot.
+    lock : held by the request that uses it; others wait.
+    """
+
+    id: int
+    session: Session | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def start(self, engine: InferenceEngine, tokens: list[int], options: GenerationOptions) -> Generation:
+        """Goes on with a whole prompt: what it begins with as the slot does is not run again."""
+        adapters = engine.model.adapters.adaptation(options.adapters, None)
+        if self.session is None or self.session.adapters != adapters:
+            self.erase()
+            self.session = engine.session(adapters=options.adapters)
+        session = self.session
+        n = common(session.tokens, tokens[:-1])
+        if n < len(session):
+            session.rewind(n)
+        session.append(tokens[n:])
+        return session.stream(options)
+
+    def erase(self) -> int:
+        """Frees its memory; the number of tokens it had."""
+        n = 0 if self.session is None else len(self.session)
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+        return n
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """Writes it to a file; the numbers of tokens and bytes, and the time."""
+        began = time.perf_counter()
+        if self.session is None or not len(self.session):
+            raise ApiError(400, f"id_slot: expected a slot with tokens, {self.id} has none", param="id_slot")
+        taken = self.session._taken({"command": "slot"})
+        write(path, taken.pieces(False))
+        return {
+            "n_saved": taken.n_cached,
+            "n_written": path.stat().st_size,
+            "timings": {"save_ms": 1000 * (time.perf_counter() - began)},
+        }
+
+    def restore(self, engine: InferenceEngine, path: Path) -> dict[str, Any]:
+        """Takes the place of a file; the numbers of tokens and bytes, and the time. Raises ApiError."""
+        began = time.perf_counter()
+        try:
+            taken = read(path)
+            restored = engine.restore_session(taken, loras=[lora for lora, _ in engine.lora_stack])
+        except (ModelFileError, SnapshotIncompatible) as error:
+            reason = "no such file" if isinstance(error, ModelFileError) else str(error)
+            raise ApiError(
+                400,
+                f"filename: expected a saved slot of this model, got {path.name}: {reason}",
+                param="filename",
+            ) from error
+        self.erase()
+        self.session = restored
+        return {
+            "n_restored": taken.n_cached,
+            "n_read": path.stat().st_size,
+            "timings": {"restore_ms": 1000 * (time.perf_counter() - began)},
+        }
+
+
+class Slots:
+    """The slots of a loaded model, as many as sequences may run at a time."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, Slot] = {}
+
+    def find(self, engine: InferenceEngine, id: int) -> Slot:
+        """A slot by its number. Raises ApiError if there is none."""
+        n = engine.config.scheduler.max_sequences
+        if not 0 <= id < n:
+            raise invalid("id_slot", f"-1, or a number below {n}", id)
+        return self._slots.setdefault(id, Slot(id))
+
+    @asynccontextmanager
+    async def used(self, engine: InferenceEngine, id: int) -> AsyncIterator[Slot]:
+        """A slot, for one request alone; it waits until the one before has ended."""
+        slot = self.find(engine, id)
+        async with slot.lock:
+            yield slot
+
+    def listed(self, engine: InferenceEngine) -> list[dict[str, Any]]:
+        """What llama-server tells of its slots.
+
+        As many are processing as requests run. Those that name no slot stand in the places of free ones.
+        """
+        n = engine.config.scheduler.max_sequences
+        named = {id for id, slot in self._slots.items() if slot.lock.locked()}
+        others = engine.metrics.snapshot().running - len(named)
+        speculative = engine.config.speculate not in (None, "off")
+        found = []
+        for id in range(n):
+            session = self._slots[id].session if id in self._slots else None
+            is_busy = id in named
+            if not is_busy and others > 0 and session is None:
+                others -= 1
+                is_busy = True
+            found.append(
+                {
+                    "id": id,
+                    "n_ctx": engine.context_size,
+                    "speculative": speculative,
+                    "is_processing": is_busy,
+                    "n_tokens": 0 if session is None else len(session),
+                }
+            )
+        return found
+
+
+async def to_its_end(job: Callable[..., T], *arguments: Any) -> T:
+    """The result of a job in a thread; a task that is cancelled waits for it, too, since it has the slot."""
+    running = asyncio.ensure_future(asyncio.to_thread(job, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        found = (await asyncio.gather(running, return_exceptions=True))[0]
+        if isinstance(found, Generation):
+            found.cancel()
+        raise
+
+
+def common(ours: list[int], theirs: list[int]) -> int:
+    """How many tokens two sequences have in common at their beginnings."""
+    for n, (one, other) in enumerate(zip(ours, theirs)):
+        if one != other:
+            return n
+    return min(len(ours), len(theirs))
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """The path of a file in a folder. Raises ApiError for a name that may lead elsewhere."""
+    if not FILE_NAME.fullmatch(name):
+        raise invalid("filename", "letters, digits, _, - and dots", name)
+    return folder / name

@@ -1,0 +1,267 @@
+"""Several models in one server: loaded when they are asked for, unloaded when others need the memory."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from oxillama import ConfigError, InferenceEngine, LoadError, demo
+from oxillama.config.server import ServerConfig
+from oxillama.server.hosting import Hosted
+from oxillama.server.models import Models
+from tests.support.server import Answer, Client, serving_models
+from tests.support.waiting import stopped, until
+
+BODY = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+PATH = "/v1/completions"
+
+
+class Loader:
+    """Loads a model as often as it is asked to."""
+
+    def __init__(self, path: Any = demo.DRAFT) -> None:
+        self.path = path
+        self.engine: weakref.ref[InferenceEngine] | None = None
+        self.models: list[weakref.ref[Any]] = []
+        self.may_load = threading.Event()
+        self.may_load.set()
+        self.failure: Exception | None = None
+
+    def __call__(self) -> InferenceEngine:
+        assert self.may_load.wait(60)
+        if self.failure is not None:
+            raise self.failure
+        engine = InferenceEngine.from_gguf(self.path, num_threads=1)
+        self.engine = weakref.ref(engine)
+        self.models.append(weakref.ref(engine.model.runner.model))
+        return engine
+
+    @property
+    def n_loads(self) -> int:
+        return len(self.models)
+
+
+def hosted(loaders: dict[str, Loader], n_bytes: int = 0) -> list[Hosted]:
+    return [Hosted(name, load=load, n_bytes=n_bytes) for name, load in loaders.items()]
+
+
+def states(client: Client) -> dict[str, str]:
+    """The state of each model, as clients are told."""
+    return {card["id"]: card["status"]["value"] for card in client.ask("/v1/models").json["data"]}
+
+
+def send(client: Client, name: str) -> http.client.HTTPConnection:
+    """A connection on which a text was asked for."""
+    connection = client.connect()
+    client.send(connection, PATH, {**BODY, "model": name})
+    return connection
+
+
+def answer_of(connection: http.client.HTTPConnection) -> Answer:
+    response = connection.getresponse()
+    found = Answer(response.status, {}, response.read().decode())
+    connection.close()
+    return found
+
+
+def text_of(answer: Answer) -> str:
+    assert answer.status == 200, answer.text
+    found: str = answer.json["choices"][0]["text"]
+    return found
+
+
+def test_each_is_loaded_when_it_is_asked_for() -> None:
+    loaders = {"story": Loader(demo.STORY), "draft": Loader()}
+    with serving_models(*hosted(loaders)) as client:
+        until(lambda: client.ask("/health").status == 200)
+        assert states(client) == {"story": "loaded", "draft": "unloaded"}
+        for name, path in (("story", demo.STORY), ("draft", demo.DRAFT), ("story", demo.STORY)):
+            with InferenceEngine.from_gguf(path, num_threads=1) as alone:
+                expected = alone.generate(BODY["prompt"], temperature=0, max_tokens=8)
+                tokens = alone.tokenizer.encode("Once", add_special=False)
+            answer = client.ask(PATH, {**BODY, "model": name})
+            assert (answer.json["model"], text_of(answer)) == (name, expected)
+            assert client.ask("/tokenize", {"content": "Once", "model": name}).json["tokens"] == tokens
+            assert client.ask(f"/props?model={name}").json["model_alias"] == name
+        assert text_of(client.ask(PATH, BODY)) == expected  # the default
+        assert states(client) == {"story": "loaded", "draft": "loaded"}
+        assert [loader.n_loads for loader in loaders.values()] == [1, 1]
+        other = client.ask(PATH, {**BODY, "model": "nobody"})
+        assert (other.status, other.error["code"]) == (404, "model_not_found")
+        assert other.error["message"] == "model: expected one of story, draft, got nobody"
+        assert client.ask("/v1/models/draft").json["status"] == {"value": "loaded"}
+        assert client.ask("/v1/models/nobody").status == 404
+
+
+def test_metrics_of_several() -> None:
+    with serving_models(*hosted({"a": Loader(), 'b"': Loader()})) as client:
+        until(lambda: client.ask("/health").status == 200)
+        client.ask(PATH, {**BODY, "model": "a"})
+        lines = client.ask("/metrics").text.splitlines()
+        assert 'oxillama:model_loaded{model_name="a"} 1' in lines
+        assert 'oxillama:model_loaded{model_name="b\\""} 0' in lines
+        assert 'llamacpp:tokens_predicted_total{model_name="a"} 8' in lines
+        client.ask(PATH, {**BODY, "model": 'b"'})
+        text = client.ask("/metrics").text
+        for name in ("a", 'b\\"'):
+            assert f'oxillama:generation_tokens_total{{model_name="{name}"}} 8.0' in text
+        assert text.count("# TYPE llamacpp:requests_processing gauge") == 1
+
+
+def test_the_one_used_longest_ago_goes_first() -> None:
+    loaders = {name: Loader() for name in ("a", "b", "c")}
+    with serving_models(*hosted(loaders), models_max=2) as client:
+        for name in ("a", "b", "a", "c"):
+            assert text_of(client.ask(PATH, {**BODY, "model": name}))
+        assert states(client) == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+        client.ask(PATH, {**BODY, "model": "b"})
+        assert states(client) == {"a": "unloaded", "b": "loaded", "c": "loaded"}
+        assert client.ask("/health").status == 200  # it is loaded again when somebody asks
+        assert text_of(client.ask(PATH, BODY))
+        assert [loader.n_loads for loader in loaders.values()] == [2, 2, 1]
+        assert loaders["a"].models[0]() is None is loaders["b"].models[0]()  # with their memory
+
+
+def test_a_limit_of_bytes() -> None:
+    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
+        size = engine.metrics.snapshot().matrix_bytes
+    loaders = {name: Loader() for name in ("a", "b", "c")}
+    with serving_models(*hosted(loaders, size), models_memory=2 * size) as client:
+        for name in ("a", "b", "c"):
+            assert text_of(client.ask(PATH, {**BODY, "model": name}))
+        assert states(client) == {"a": "unloaded", "b": "loaded", "c": "loaded"}
+
+
+def test_none_is_unloaded_under_a_request() -> None:
+    loaders = {"a": Loader(), "b": Loader()}
+    with serving_models(*hosted(loaders), models_max=1) as client:
+        expected = text_of(client.ask(PATH, {**BODY, "model": "a"}))
+        a = client.hosted
+        with stopped(a.ready()):
+            running = send(client, "a")
+            until(lambda: a.n_running == 1)
+            other = send(client, "b")
+            until(lambda: a.is_leaving)
+            behind = send(client, "a")  # that must not keep the other one waiting for ever
+            until(lambda: len(a.waiting) == 1)
+            assert states(client) == {"a": "loaded", "b": "loading"}
+            assert loaders["b"].n_loads == 0
+        assert [text_of(answer_of(each)) for each in (running, other, behind)] == [expected] * 3
+        assert [loader.n_loads for loader in loaders.values()] == [2, 1]
+        assert states(client) == {"a": "loaded", "b": "unloaded"}
+
+
+def test_a_client_that_leaves_while_it_waits_is_let_go() -> None:
+    loaders = {"a": Loader(), "b": Loader(), "c": Loader()}
+    with serving_models(*hosted(loaders), models_max=2) as client:
+        client.ask(PATH, BODY)
+        _, b, c = client.models
+        loaders["b"].may_load.clear()
+        first = send(client, "b")
+        until(lambda: b.has_begun)
+        second = send(client, "c")
+        until(lambda: len(c.waiting) == 1)
+        second.close()
+        until(lambda: c.loading is None and not c.waiting)  # its turn had not come
+        first.close()
+        until(lambda: not b.waiting)
+        loaders["b"].may_load.set()
+        until(lambda: b.state == "loaded")  # what had begun goes to its end
+        assert b.n_running == 0
+        assert states(client) == {"a": "loaded", "b": "loaded", "c": "unloaded"}
+        assert loaders["c"].n_loads == 0
+
+
+def test_a_load_that_fails_can_be_tried_again() -> None:
+    loaders = {"a": Loader(), "b": Loader()}
+    loaders["b"].failure = LoadError("blk.0: is not there")
+    with serving_models(*hosted(loaders)) as client:
+        for _ in range(2):
+            answer = client.ask(PATH, {**BODY, "model": "b"})
+            assert (answer.status, answer.error["code"]) == (500, "load_failed")
+            message = "model: expected b to load, got an error: blk.0: is not there"
+            assert answer.error["message"] == message
+            assert states(client)["b"] == "failed"
+            assert text_of(client.ask(PATH, BODY))
+        loaders["b"].failure = OSError("a secret path")
+        assert "secret" not in client.ask(PATH, {**BODY, "model": "b"}).text
+        loaders["b"].failure = None
+        assert text_of(client.ask(PATH, {**BODY, "model": "b"}))
+        assert states(client)["b"] == "loaded"
+
+
+def test_one_that_nobody_uses_is_unloaded() -> None:
+    loaders = {"a": Loader()}
+    with serving_models(*hosted(loaders), models_idle_seconds=0) as client:
+        for n in (1, 2, 3):  # the first is that of the start
+            until(lambda n=n: client.hosted.engine is None and loaders["a"].n_loads == n)  # type: ignore[misc]
+            assert client.ask("/health").status == 200
+            if n < 3:
+                assert text_of(client.ask(PATH, BODY))
+        assert states(client) == {"a": "unloaded"}
+
+
+def test_all_at_the_start() -> None:
+    loaders = {"a": Loader(), "b": Loader()}
+    with serving_models(*hosted(loaders), load_all=True) as client:
+        until(lambda: states(client) == {"a": "loaded", "b": "loaded"})
+        assert [loader.n_loads for loader in loaders.values()] == [1, 1]
+
+
+def test_the_end_comes_while_one_is_loading() -> None:
+    loader = Loader()
+    loader.may_load.clear()
+    with serving_models(Hosted("a", load=loader)) as client:
+        until(lambda: client.hosted.has_begun)
+    loader.may_load.set()
+    until(lambda: loader.n_loads == 1 and loader.engine is not None and loader.engine() is None)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        ("aa", {}, "model: expected another name for each, got a twice"),
+        ("ab", {"models_memory": 9}, "models_memory: expected at least the 10 bytes of a, got 9"),
+        ("ab", {"models_memory": 19, "load_all": True}, "load_all: expected room for all models"),
+        ("ab", {"models_max": 1, "load_all": True}, "load_all: expected room for all models"),
+    ],
+)
+def test_models_that_cannot_be_served_together(names: str, options: dict[str, Any], message: str) -> None:
+    found = [Hosted(name, load=Loader(), n_bytes=10) for name in names]
+    with pytest.raises(ConfigError, match=message):
+        Models(found, ServerConfig(**options))
+
+
+def test_many_clients_of_models_that_do_not_fit_together() -> None:
+    loaders = {"a": Loader(), "b": Loader(demo.STORY), "c": Loader()}
+    with serving_models(*hosted(loaders), models_max=1) as client:
+        expected = {}
+        for name, loader in loaders.items():
+            with InferenceEngine.from_gguf(loader.path, num_threads=1) as alone:
+                expected[name] = alone.generate(BODY["prompt"], temperature=0, max_tokens=8)
+        found: list[tuple[str, str]] = []
+
+        def run(seed: int) -> None:
+            draw = random.Random(seed)
+            for _ in range(6):
+                name = draw.choice("abc")
+                connection = send(client, name)
+                if draw.random() < 0.3:
+                    connection.close()  # gone
+                else:
+                    found.append((name, text_of(answer_of(connection))))
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        assert len(found) > 20 and all(text == expected[name] for name, text in found)
+        until(lambda: not any(each.n_running or each.waiting or each.loading for each in client.models))
+        assert sum(each.engine is not None for each in client.models) <= 1

@@ -1,0 +1,160 @@
+"""The files of the page: what is sent, with which headers, to whom; and that they lead nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import oxillama.server.page.files as page_files
+from oxillama import InferenceEngine, demo
+from oxillama.config.server import ServerConfig
+from oxillama.server.page.files import FOLDER, INDEX, PLACEHOLDER, TYPES, the_page
+from tests.support.server import Client, serving
+
+FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file())
+NAMES = [path.relative_to(FOLDER).as_posix() for path in FILES]
+ASSETS = [path for path in the_page().paths if path != "/"]
+
+
+def draft() -> InferenceEngine:
+    return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with serving(draft()) as found:
+        yield found
+
+
+def references(path: Path) -> list[str]:
+    """Other files that one names: links, scripts, imports, in names below the folder."""
+    text = path.read_text(encoding="utf-8")
+    if path.name == INDEX:
+        return re.findall(r'(?:href|src)="page/@VERSION@/([^"]+)"', text)
+    found = re.findall(r'^(?:import|export) .*?"(\.[^"]+)"', text, re.MULTILINE | re.DOTALL)
+    found += re.findall(r'new URL\("(\.[^"]+)", import\.meta\.url\)', text)
+    return [(path.parent / name).resolve().relative_to(FOLDER).as_posix() for name in found]
+
+
+def test_every_file_is_served_with_its_type_and_headers(client: Client) -> None:
+    assert len(ASSETS) == len(FILES) - 1
+    for path in the_page().paths:
+        answer = client.ask(path)
+        suffix = path.rpartition(".")[2] if "." in path else "html"
+        assert (answer.status, answer.headers["content-type"]) == (200, TYPES[suffix]), path
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"] == page_files.POLICY
+        assert int(answer.headers["content-length"]) == len(answer.text.encode())
+
+
+def test_the_policy_allows_the_servers_own_files_alone(client: Client) -> None:
+    policy = dict(
+        part.split(" ", 1) for part in client.ask("/").headers["content-security-policy"].split("; ")
+    )
+    assert policy["default-src"] == "'none'"
+    for kind in ("script-src", "style-src", "img-src", "connect-src"):
+        assert policy[kind] == "'self'"
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in str(policy) and "http" not in str(policy)
+
+
+def test_browsers_keep_the_files_for_good_but_ask_for_the_page(client: Client) -> None:
+    assert client.ask("/").headers["cache-control"] == "no-cache"
+    for path in ASSETS:
+        assert client.ask(path).headers["cache-control"] == "public, max-age=31536000, immutable"
+    for path in ("/", ASSETS[0]):
+        tag = client.ask(path).headers["etag"]
+        for known in (tag, f'"other", W/{tag}'):
+            again = client.ask(path, headers={"If-None-Match": known})
+            assert (again.status, again.text, again.headers["etag"]) == (304, "", tag)
+        assert client.ask(path, headers={"If-None-Match": '"other"'}).status == 200
+    assert client.ask("/", method="HEAD").status == 200
+
+
+def test_the_version_changes_with_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_files, "FOLDER", tmp_path)
+    (tmp_path / INDEX).write_bytes(b"<p>" + PLACEHOLDER)
+    script = tmp_path / "js" / "a.js"
+    script.parent.mkdir()
+
+    def paths(text: str) -> frozenset[str]:
+        script.write_text(text)
+        the_page.cache_clear()
+        return the_page().paths
+
+    try:
+        first, second, again = paths("1"), paths("2"), paths("1")
+        index = the_page().files["/"].data.decode()
+    finally:
+        the_page.cache_clear()
+    assert first == again and not (first & second) - {"/"}
+    (path,) = first - {"/"}
+    assert path == f"/page/{index.removeprefix('<p>')}/js/a.js"
+
+
+def test_no_path_leads_out_of_the_folder(client: Client) -> None:
+    version = ASSETS[0].split("/")[2]
+    for path in (
+        f"/page/{version}/../files.py",
+        f"/page/{version}/js/../../files.py",
+        f"/page/{version}/%2e%2e/files.py",
+        f"/page/{version}/..%2f..%2f__init__.py",
+        f"/page/{version}//etc/passwd",
+        f"/page/{version}/",
+        f"/page/{version}/{INDEX}",
+        "/page/0000000000000000/js/main.js",
+        "/index.html",
+        "//",
+    ):
+        answer = client.ask(path)
+        assert (answer.status, answer.error["type"]) == (404, "not_found_error"), path
+    assert client.ask("/", method="POST").status == 405
+
+
+def test_no_file_names_another_host() -> None:
+    names = {"http://www.w3.org/2000/svg"}  # a namespace, which nobody fetches
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        found = set(re.findall(r"(?:https?:)?//[a-z0-9][\w.-]*\.[a-z]{2,}[^\s\"'`)]*", text, re.IGNORECASE))
+        assert found <= names, (path.name, found - names)
+        assert "@import" not in text and not re.search(r"url\(", text), path.name
+
+
+def test_no_script_makes_markup_or_code_of_text() -> None:
+    risky = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser"
+    risky += r"|setHTML|srcdoc|\beval\(|new Function|javascript:|setAttribute\(\"on|\.style\.cssText"
+    for path in FILES:
+        if path.suffix == ".js":
+            assert not re.search(risky, path.read_text(encoding="utf-8")), path.name
+    markup = (FOLDER / INDEX).read_text(encoding="utf-8")
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]+src=)", markup)
+
+
+def test_files_name_files_that_there_are_and_none_is_left_over() -> None:
+    named = {INDEX}
+    for path in FILES:
+        for name in references(path):
+            assert name in NAMES, (path.name, name)
+            named.add(name)
+    assert named == set(NAMES)
+
+
+def test_a_key_is_not_needed_for_the_files_alone() -> None:
+    with serving(draft(), api_keys=("secret",)) as client:
+        for path in the_page().paths:
+            assert client.ask(path).status == 200
+        for path in ("/v1/models", "/props", "/page/x/y", "/page", "//", "/index.html"):
+            assert client.ask(path).status == 401
+
+
+def test_the_page_can_be_left_out() -> None:
+    with serving(draft(), page=False) as client:
+        for path in the_page().paths:
+            assert client.ask(path).status in (404, 405)  # HEAD / is Ollama's
+        assert client.ask("/v1/models").status == 200
+    with serving(draft(), page=False, api_keys=("secret",)) as client:
+        assert client.ask("/").status == 401
+    assert ServerConfig().page

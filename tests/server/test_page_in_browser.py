@@ -1,0 +1,838 @@
+"""The page in a real browser, against real engines: what a user does, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from oxillama import InferenceEngine, LoadError, demo
+from oxillama.server.hosting import Hosted
+from tests.support.browser import Page, chromium
+from tests.support.command_line import ENVIRONMENT, command
+from tests.support.server import Client, serving, serving_models
+from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.waiting import idle, stopped
+
+THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+ROOM = {
+    "name": "room",
+    "description": "Opens a room.",
+    "parameters": {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["n"],
+        "additionalProperties": False,
+    },
+}
+RECORD = """const plain = window.fetch;
+    window.sent = [];
+    window.fetch = (url, how) => {
+        if (how?.body) window.sent.push(JSON.parse(how.body));
+        return plain(url, how);
+    };"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def browser(folder: Path) -> Iterator[Page]:
+    with chromium(folder / "downloads") as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Page) -> Iterator[Page]:
+    """The browser; the test fails if a script does, or if one breaks the page's policy."""
+    browser.faults()
+    yield browser
+    refused = "Failed to load resource"  # the answers of a server that refuses or is gone
+    assert [fault for fault in browser.faults() if refused not in fault] == []
+
+
+@pytest.fixture(scope="module")
+def chat(folder: Path, browser: Page) -> Iterator[Client]:
+    """A model with a chat template, which goes on until it is stopped."""
+    model = write_tiny_model(folder / "chat.gguf", ends=False, context_length=200_000)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1), "tiny") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def story(browser: Page) -> Iterator[Client]:
+    """The demo model, which has no chat template."""
+    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+        yield client
+
+
+def test_a_conversation_is_written_and_kept(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    assert page.one("#model-name").text == "tiny"
+    page.set(more={"choices": ["The **fox** said:\n\n- hello\n- world"]}, temperature=0)
+    assert page.ask("hello there") == "The fox said:helloworld"
+    assert [e.text for e in page.all(".message.assistant strong, .message.assistant li")] == [
+        "fox",
+        "hello",
+        "world",
+    ]
+    assert page.texts(".message.user .text") == ["hello there"]
+    numbers = page.one(".numbers").text
+    assert "tokens/s" in numbers and "prompt tokens cached" in numbers
+    page.ask("again")
+    before = [page.texts(".text"), page.texts(".numbers")]
+    assert not page.texts(".numbers")[1].startswith("0 of")
+    page.reload()
+    assert [page.texts(".text"), page.texts(".numbers")] == before
+    assert page.driver.title == "hello there – oxillama"
+    assert page.one("#conversations li.current").text == "hello there"
+
+
+def test_conversations_are_found_renamed_and_deleted(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["zebra"]})
+    page.ask("the first")
+    page.press("New conversation")
+    assert page.answers == []
+    page.set(more={"choices": ["giraffe"]})
+    page.ask("the second")
+    assert page.texts("#conversations .open") == ["the second", "the first"]
+    page.one("#search").send_keys("zebr")
+    page.until(lambda: page.texts("#conversations .open") == ["the first"])
+    page.press("the first", "#conversations")
+    page.until(lambda: page.answers == ["zebra"])
+    page.one("#search").clear()
+    page.press("Rename: the first")
+    page.one("#new-title").clear()
+    page.one("#new-title").send_keys("Stripes")
+    page.press("Rename", "dialog")
+    page.until(lambda: sorted(page.texts("#conversations .open")) == ["Stripes", "the second"])
+    page.driver.back()
+    page.until(lambda: page.answers == ["giraffe"])
+    page.press("Delete: the second")
+    page.press("Delete", "dialog")
+    page.until(lambda: page.texts("#conversations .open") == ["Stripes"] and not page.answers)
+    page.reload()
+    assert page.texts("#conversations .open") == ["Stripes"]
+
+
+def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.send("go on")
+    page.until(lambda: page.answers and len(page.answers[0]) > 100)
+    assert page.is_writing
+    page.keys("Escape")
+    text = page.ended()
+    idle(chat.hosted.ready())
+    assert len(text) > 100 and page.one(".numbers").text.endswith("stopped")
+    page.reload()
+    assert page.answers == [text]
+    page.press("Another answer")
+    page.until(lambda: len(page.answers[0]) > 10)
+    page.one("#stop").click()
+    page.ended()
+    assert page.one(".branch-count").text == "2/2"
+
+
+def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"regex": "(zq)?", "logit_bias": {"122": -100}})
+    assert page.ask("hello") == "The model wrote nothing."
+    assert not page.all(".message.assistant [aria-label=Copy]")
+
+
+def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    with stopped(chat.hosted.ready()):
+        page.send("hello")
+        page.until(lambda: "The model reads: 1 s" in page.texts(".waiting"))
+        page.one("#stop").click()
+        assert page.ended() == ""
+    idle(chat.hosted.ready())
+    assert page.texts(".message.user .text") == ["hello"] and not page.all(".waiting")
+
+
+def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.send("go on")
+    stored = "const [c] = await (await m.openStore()).all(); return c ? c.messages.map((m) => m.content) : []"
+    kept = page.until(lambda: [t for t in page.call("./store.js", stored)[1:] if len(t) > 100])
+    page.reload()
+    idle(chat.hosted.ready())
+    page.until(lambda: page.texts(".message.user .text") == ["go on"] and not page.is_writing)
+    answer = page.call("./store.js", stored)[1]
+    assert answer.startswith(kept[0]) and page.one(".numbers").text.endswith("stopped")
+
+
+def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one"]})
+    page.ask("hello")
+    page.press("New conversation")
+    page.call(
+        "./store.js", "const s = await m.openStore(), [c] = await s.all(); c.version = 9; await s.save(c)"
+    )
+    page.press("hello", "#conversations")
+    page.until(lambda: "conversation.version: expected 1, got 9" in "".join(page.texts(".toast")))
+    assert page.answers == [] and page.texts("#conversations .open") == ["hello"]
+
+
+def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.run(RECORD)
+    page.set(more={"choices": ["one"]})
+    page.ask("first")
+    page.ask("next")
+    page.set(more={"choices": ["two"]})
+    page.press("Another answer", ".message:last-child")
+    page.until(lambda: page.answers == ["one", "two"] and not page.is_writing)
+    assert [m["content"] for m in page.run("return window.sent.at(-1)")["messages"]] == [
+        "first",
+        "one",
+        "next",
+    ]
+    page.hover(page.one(".message.user"))
+    page.press("Edit", ".message.user")
+    box = page.one("form.edit textarea")
+    box.clear()
+    box.send_keys("changed", "\ue007")
+    page.until(lambda: page.answers == ["two"] and not page.is_writing)
+    assert page.texts(".message.user .text") == ["changed"]
+    page.press("Earlier version", ".message.user")
+    page.until(lambda: page.answers == ["one", "two"])
+    assert page.texts(".branch-count") == ["1/2", "2/2"]
+    page.press("Earlier version", ".message:last-child")
+    page.until(lambda: page.answers == ["one", "one"])
+    page.reload()
+    assert page.answers == ["one", "one"] and page.texts(".branch-count") == ["1/2", "1/2"]
+    page.press("Edit the answer", ".message:last-child")
+    box = page.one("form.edit textarea")
+    box.clear()
+    box.send_keys("mine")
+    page.press("Keep")
+    page.until(lambda: page.answers == ["one", "mine"])
+    assert page.texts(".branch-count") == ["1/2", "3/3"]
+
+
+def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.run(RECORD)
+    page.press("Settings")
+    assert float(page.one("#set-temperature").get_property("value")) == pytest.approx(0.8, abs=0.21)
+    page.set(system="Be brief.", temperature="0.35", seed="7", max_tokens="3", stop="qq\nzz", top_k="1")
+    page.one("#set-probabilities").click()
+    page.ask("hello")
+    body = page.run("return window.sent[0]")
+    assert body.pop("messages") == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello"},
+    ]
+    assert body == {
+        "model": "tiny",
+        "temperature": 0.35,
+        "seed": 7,
+        "max_tokens": 3,
+        "top_k": 1,
+        "stop": ["qq", "zz"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert (
+        page.one(".numbers").text.startswith("3 tokens") and "as long as allowed" in page.one(".numbers").text
+    )
+    chips = page.texts(".chip")
+    assert "System prompt" in chips and "Temperature 0.35" in chips
+    page.press("Back to the server's settings")
+    assert page.texts(".chip") == []
+
+
+def test_a_schema(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(schema=SCHEMA)
+    jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
+    page.set(schema='{"type": ')
+    page.send("who else?")
+    fault = page.one("[data-fault=schema]")
+    assert fault.text.startswith("Expected a JSON schema as JSON")
+    assert page.run("return document.activeElement.name") == "schema"
+    assert len(page.answers) == 1 and page.one("#prompt").get_property("value") == "who else?"
+
+
+def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
+    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
+    template = AS_IT_IS[:thought] + AS_IT_IS[rest:]  # without reasoning, which a random model would not end
+    engine = InferenceEngine(tool_model(folder / "tools.gguf", template))
+    with serving(engine, "caller") as client:
+        page.ready(client.server.url)
+        page.run(RECORD)
+        more = {"tool_choice": "required", "parallel_tool_calls": False}
+        page.set(tools=[ROOM], more=more, seed="1", max_tokens="300")
+        page.send("open a room")
+        call = page.one(".call")
+        assert "room" in call.text and '"n":' in call.text
+        page.set(more={"tool_choice": "none"}, max_tokens="5")
+        page.one(".call textarea").send_keys("it is <open>")
+        page.press("Send the result")
+        page.ended(2)
+        first, second = page.run("return window.sent")
+        assert first["tools"] == [{"type": "function", "function": ROOM}]
+        asked, answered = second["messages"][-2:]
+        assert asked["tool_calls"][0]["function"]["name"] == "room"
+        assert answered == {
+            "role": "tool",
+            "tool_call_id": asked["tool_calls"][0]["id"],
+            "content": "it is <open>",
+        }
+        assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
+        assert not page.all(".call textarea")
+        page.reload()
+        assert page.one(".call").text.count("room") and not page.all(".call textarea")
+
+
+def test_reasoning_is_folded(page: Page, folder: Path) -> None:
+    model = write_tiny_model(folder / "thinking.gguf", chat_template=THINKING, ends=False)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
+        page.ready(client.server.url)
+        page.set(max_tokens="12", seed="5")
+        assert page.ask("why?") == ""
+        assert page.one(".reasoning summary").text == "Thought"
+        assert not page.all(".reasoning-text")
+        page.one(".reasoning summary").click()
+        assert page.one(".reasoning-text").text
+
+
+def test_the_probabilities_of_a_token(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(seed="3", max_tokens="6")
+    page.ask("hello")
+    body = {"messages": [{"role": "user", "content": "hello"}], "seed": 3, "max_tokens": 6}
+    body |= {"logprobs": True, "top_logprobs": 5}
+    known = chat.ask("/v1/chat/completions", body).json["choices"][0]["logprobs"]["content"]
+    page.press("Probabilities of the tokens")
+    tokens = page.all(".token")
+    assert len(tokens) == 6
+    for i in (0, 4):
+        page.hover(tokens[i])
+        rows = [row.text for row in page.all(".tip tr")]
+        assert len(rows) in (5, 6)
+        (taken,) = [row.text for row in page.all(".tip .taken")]
+        share = 100 * math.exp(known[i]["logprob"])
+        assert taken.endswith("<0.1%" if share < 0.1 else f"{share:.1f}%")
+        best = 100 * math.exp(known[i]["top_logprobs"][0]["logprob"])
+        assert rows[0].endswith(f"{best:.1f}%")
+    page.run("document.querySelector('.token').focus()")
+    page.keys("Arrow_Right", "Arrow_Right")
+    assert page.run("return document.activeElement === document.querySelectorAll('.token')[2]")
+    assert page.run("return document.activeElement.getAttribute('aria-describedby')") == "tip"
+    page.press("Probabilities of the tokens")
+    assert not page.all(".token")
+
+
+DANGEROUS = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">
+
+[one](javascript:window.pwned=3) [two](data:text/html,<script>1</script>) ![three](https://example.org/x.png)
+<a href="javascript:1" onclick="window.pwned=4">four</a> `<b>five</b>`
+
+```html"><img src=x onerror=window.pwned=5>
+<svg onload="window.pwned = 6">
+```"""
+
+
+def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": [DANGEROUS]}, system="<img src=x onerror='window.pwned = 7'>")
+    shown = page.ask("<img src=x onerror='window.pwned = 8'>")
+    for part in (
+        "<script>window.pwned = 1</script>",
+        '<img src=x onerror="window.pwned = 2">',
+        "<svg onload=",
+    ):
+        assert part in shown
+    for user in (".message.user .text", "#conversations .open"):
+        assert page.texts(user)[0].startswith("<img src=x")
+    page.press("Probabilities of the tokens")
+    page.reload()
+    inside = "return document.querySelectorAll('#thread :is(script, img, svg:not(.icon), b)').length"
+    assert page.run(inside) == 0
+    links = page.run("return [...document.querySelectorAll('#thread a')].map(a => [a.href, a.rel])")
+    assert links == [["https://example.org/x.png", "noopener noreferrer nofollow"]]
+    assert page.run("return window.pwned ?? null") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "markup"),
+    [
+        ("a *b* **c** `d` ~~e~~", "<p>a <em>b</em> <strong>c</strong> <code>d</code> <del>e</del></p>"),
+        ("***a*** **b *c* d**", "<p><strong><em>a</em></strong> <strong>b <em>c</em> d</strong></p>"),
+        ("2 * 3 * 4, snake_case_name, \\*a\\*", "<p>2 * 3 * 4, snake_case_name, *a*</p>"),
+        ("**open and *open", "<p>**open and *open</p>"),
+        ("``a ` b`` `<i>` ``` `", "<p><code>a ` b</code> <code>&lt;i&gt;</code> ``` `</p>"),
+        ("# A\ntext\n## B ##", "<h3>A</h3><p>text</p><h4>B</h4>"),
+        ("a\nb\n\nc", "<p>a<br>b</p><p>c</p>"),
+        (
+            "- a\n- b\n  - c\n1. d\n2. e",
+            '<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul><ol start="1"><li>d</li><li>e</li></ol>',
+        ),
+        ("3. a\n\n4. b", '<ol start="3"><li><p>a</p></li><li><p>b</p></li></ol>'),
+        ("1. a\n\n   b\n2. c", '<ol start="1"><li><p>a</p><p>b</p></li><li><p>c</p></li></ol>'),
+        ("> a\nb\n> - c", "<blockquote><p>a<br>b</p><ul><li>c</li></ul></blockquote>"),
+        ("---\n***", "<hr><hr>"),
+        ("<b>x</b> & y", "<p>&lt;b&gt;x&lt;/b&gt; &amp; y</p>"),
+        ("[a](b) [c](javascript:x)", "<p><span>a</span> <span>c</span></p>"),
+        ("[a", "<p>[a</p>"),
+        ("", ""),
+    ],
+)
+def test_markdown(page: Page, chat: Client, source: str, markup: str) -> None:
+    if not page.driver.current_url.startswith(chat.server.url):
+        page.ready(chat.server.url)
+    assert drawn(page, [source]) == markup
+
+
+def test_markdown_of_other_kinds(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    table = drawn(page, ["| a | b\\|c |\n|---|--:|\n| `x|y` | 2 |\n| 3 |"])
+    assert "<thead><tr><th>a</th><th>b|c</th></tr></thead>" in table
+    assert "<tr><td><code>x|y</code></td><td>2</td></tr><tr><td>3</td><td></td></tr>" in table
+    tasks = drawn(page, ["- [x] a\n- [ ] b"])
+    assert tasks.count("<input") == 2 and tasks.count("checked") == 1
+    code = drawn(page, ["```python\nif 1: # <x>\n```\nafter"])
+    assert "<span>python</span>" in code and "<p>after</p>" in code
+    assert "<span>if</span> <span>1</span>: <span># &lt;x&gt;</span>" in code
+    links = drawn(page, ["See https://example.org/a_(b). <mailto:x> <a@b.org>"])
+    assert 'href="https://example.org/a_(b"' in links or 'href="https://example.org/a_(b)"' in links
+    assert 'href="mailto:a@b.org"' in links
+
+
+def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    text = DANGEROUS + "\n\n# A\n\n- a\n  - b\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n> q **x**\n\n1. z"
+    parts = [text[:i] for i in range(0, len(text), 7)]
+    assert drawn(page, [*parts, text]) == drawn(page, [text])
+
+
+HARD = [
+    *("*a", "**", "***a", "_a ", "~~a", "`", "``a`", "[", "[a](", "![", "<", "<a", "\\", "http://a "),
+    *("> ", ">", "- ", "-", "- a\n\n", "1. a\n", "| ", "|", "|a|b\n|-|-\n"),
+]
+
+
+def test_markdown_takes_time_in_proportion(page: Page, chat: Client) -> None:
+    """Texts that make backtracking parsers hang."""
+    page.ready(chat.server.url)
+    for piece in HARD:
+        assert drawn(page, [piece * (20000 // len(piece))]) is not None
+    assert drawn(page, ["- a" + "\n" * 20000 + "  b"]) == "<ul><li><p>a</p><p>b</p></li></ul>"
+
+
+def drawn(page: Page, sources: list[str]) -> str:
+    """The markup of a text, without classes and the like, drawn after others in the same element."""
+    script = """
+        const element = document.createElement("div");
+        for (const source of args[0]) m.drawMarkdown(element, source);
+        for (const each of element.querySelectorAll("*"))
+            for (const name of ["class", "target", "rel", "title", "tabindex"]) each.removeAttribute(name);
+        return element.innerHTML;"""
+    found: str = page.call("./markdown_view.js", script, sources)
+    return found
+
+
+def test_the_keyboard_is_enough(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one"]})
+    page.until(lambda: page.run("return document.activeElement.id") == "prompt")
+    page.keys(*"hi", "Shift+Enter", *"you", "Enter")
+    page.ended()
+    assert page.texts(".message.user .text") == ["hi\nyou"]
+    page.until(lambda: page.texts("#live")[0].startswith("The answer has ended"))
+    page.keys("Arrow_Up")
+    page.until(lambda: page.run("return document.activeElement.matches('form.edit textarea')"))
+    page.keys("!", "Enter")
+    page.until(lambda: page.texts(".message.user .text") == ["hi\nyou!"] and not page.is_writing)
+    page.keys("Control+k")
+    assert page.run("return document.activeElement.id") == "search"
+    page.keys("Arrow_Down")
+    assert page.run("return document.activeElement.className") == "open"
+    page.keys("Control+,")
+    assert page.all("#settings")
+    page.keys("Escape")
+    assert not page.all("#settings")
+    assert page.run("return document.activeElement.id") == "settings-open"
+    page.keys("?")
+    page.one("dialog .keys")
+    page.keys("Escape")
+    page.until(lambda: not page.all("dialog"))
+    page.keys("Control+Shift+o")
+    page.until(lambda: not page.answers)
+
+
+def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one"]})
+    page.ask("hi")
+    page.press("Another answer")
+    page.until(lambda: page.texts(".branch-count") == ["2/2"] and not page.is_writing)
+    page.press("Settings")
+    page.one("#prompt").send_keys("more")
+    controls = """return [...document.querySelectorAll("a, button, input, select, textarea, summary")]
+        .filter(e => e.checkVisibility() && !e.disabled && e.tabIndex >= 0).length"""
+    name = """const e = document.activeElement;
+        return (e.getAttribute("aria-label") || e.labels?.[0]?.textContent || e.textContent).trim()"""
+    page.run("document.querySelector('.skip').focus()")
+    names = [page.run(name)]
+    while len(names) < page.run(controls):
+        page.keys("Tab")
+        names.append(page.run(name))
+        assert names[-1], page.run("return document.activeElement.outerHTML")
+    wanted = ["Skip to the message box", "New conversation", "Search", "Settings", "Edit", "Earlier version"]
+    wanted += [
+        "Edit the answer",
+        "Another answer",
+        "Message",
+        "Send",
+        "Temperature",
+        "JSON schema",
+        "Functions",
+    ]
+    places = [
+        next((i for i, each in enumerate(names) if each.startswith(each_wanted)), -1)
+        for each_wanted in wanted
+    ]
+    assert -1 not in places and places == sorted(places), names
+
+
+def test_a_phone(page: Page, chat: Client) -> None:
+    metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        page.ready(chat.server.url)
+        wide = (
+            "| a | b | c |\n|--|--|--|\n| "
+            + " | ".join(["x" * 30] * 3)
+            + " |\n\n```\n"
+            + "y" * 200
+            + "\n```\n\n"
+            + "z" * 200
+        )
+        page.set(more={"choices": [wide]}, temperature="0.5")
+        assert not page.all("#sidebar") and not page.all("#settings")
+        page.send("hello " * 20)
+        page.ended()
+        within = """return [document.documentElement, document.body, document.getElementById("scroller")]
+            .every(e => e.scrollWidth <= 360)"""
+        assert page.run(within)
+        page.press("Show the conversations")
+        assert page.run(within) and page.run("return document.getElementById('main').inert")
+        page.press("New conversation")
+        page.until(lambda: not page.all("#sidebar") and not page.answers)
+        page.press("Settings")
+        assert page.run(within)
+        assert page.one("#settings").rect["width"] <= 360
+        page.press("Close the settings")
+        too_small = """return [...document.querySelectorAll("main button, main summary, main textarea")]
+            .filter(e => e.checkVisibility() && Math.min(e.offsetWidth, e.offsetHeight) < 24)
+            .map(e => e.outerHTML)"""
+        assert page.run(too_small) == []
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_dark_and_light(page: Page, chat: Client) -> None:
+    def brightness() -> float:
+        made = """const canvas = Object.assign(document.createElement("canvas"), {width: 1, height: 1});
+            const c = canvas.getContext("2d");
+            c.fillStyle = getComputedStyle(document.body).backgroundColor; c.fillRect(0, 0, 1, 1);
+            return c.getImageData(0, 0, 1, 1).data[1]"""
+        return float(page.run(made))
+
+    def system(scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    try:
+        page.ready(chat.server.url)
+        for scheme, dark in (("dark", True), ("light", False)):
+            system(scheme)
+            page.until(lambda dark=dark: (brightness() < 60) == dark)  # type: ignore[misc]
+        page.one("#theme").click()
+        page.one("#theme").click()
+        assert brightness() < 60 and page.one("#theme").get_attribute("aria-label") == "Colours: dark"
+        page.reload()
+        assert brightness() < 60
+        page.one("#theme").click()
+        assert brightness() > 200
+    finally:
+        system("")
+
+
+def test_a_server_that_dies(page: Page, folder: Path) -> None:
+    model = write_tiny_model(folder / "dies.gguf", ends=False, context_length=200_000)
+    process = subprocess.Popen(
+        command("serve", str(model), "--port", "0"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().split(" ready at ")[1].split()[0]
+        page.ready(url)
+        page.send("go on")
+        page.until(lambda: page.answers and len(page.answers[0]) > 50)
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+    fault = page.one(".fault-box")
+    text = page.ended()
+    assert len(text) > 50 and "The text so far is kept." in fault.text
+    page.send("are you there?")
+    page.until(lambda: len(page.all(".fault-box")) == 2)
+    assert "does not answer" in page.all(".fault-box")[1].text
+    page.one(".status.gone")
+    assert page.answers[0] == text and page.texts(".message.user .text")[1] == "are you there?"
+
+
+def test_a_server_that_refuses(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"temprature": 1})
+    page.send("hello")
+    assert "temprature: is no option" in page.one(".fault-box").text
+    page.set(more={"choices": ["fine"]})
+    page.press("Try again")
+    page.until(lambda: page.answers == ["fine"] and not page.all(".fault-box") and not page.is_writing)
+    assert not page.all(".branch-count")  # what failed before its first token is gone
+
+
+def test_a_key(page: Page, chat: Client) -> None:
+    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+    with serving(engine, api_keys=("right",)) as client:
+        page.open(client.server.url)
+        page.one("dialog #key").send_keys("wrong", "\ue007")
+        page.until(lambda: "does not know" in "".join(page.texts("dialog p")))
+        page.one("dialog #key").send_keys("right", "\ue007")
+        page.one(".status.ready")
+        page.set(max_tokens="4")
+        assert page.ask("Once upon")
+        page.reload()
+        assert page.run("return localStorage.getItem('oxillama.key')") is None
+
+
+def test_a_model_that_is_loading(page: Page) -> None:
+    may_load = threading.Event()
+
+    def load() -> InferenceEngine:
+        assert may_load.wait(60)
+        return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+
+    with serving_models(Hosted("story", load=load)) as client:
+        page.open(client.server.url)
+        page.one(".status.loading")
+        assert "is being loaded" in page.one(".welcome").text
+        may_load.set()
+        page.one(".status.ready")
+
+
+def test_the_models_of_a_server(page: Page, folder: Path) -> None:
+    model = write_tiny_model(folder / "second.gguf")
+
+    def load() -> InferenceEngine:
+        return InferenceEngine.from_gguf(model, num_threads=1)
+
+    def broken() -> InferenceEngine:
+        raise LoadError("the file is cut")
+
+    first = Hosted("story", InferenceEngine.from_gguf(demo.STORY, num_threads=1))
+    with serving_models(first, Hosted("tiny", load=load), Hosted("broken", load=broken)) as client:
+        page.ready(client.server.url)
+        choice = page.one("#model-select")
+        assert choice.text.split() == ["story", "tiny", "broken"]
+        page.set(max_tokens="3")
+        page.ask("Once upon a time")
+        choice.send_keys("tiny")
+        page.until(lambda: "llama · context 4,096" in page.texts("#model-facts")[0])
+        page.press("New conversation")
+        assert page.one("#prompt").get_attribute("placeholder") == "Write a message"
+        page.set(more={"choices": ["hello"]})
+        page.ask("hi")
+        assert page.texts(".message.assistant .who") == ["tiny"]
+        page.reload()
+        assert page.one("#model-select").get_property("value") == "tiny"
+        page.one("#model-select").send_keys("broken")
+        page.one(".status.failed")
+        page.press("New conversation")
+        assert "the file is cut" in page.one(".welcome").text
+
+
+def test_a_model_without_a_chat_template(page: Page, story: Client) -> None:
+    page.ready(story.server.url)
+    page.set(max_tokens="12", temperature="0")
+    page.press("Once upon a time, there was a little fox named")
+    page.keys("Enter")
+    first = page.ended()
+    page.press("Go on")
+    second = page.ended(2)
+    engine = story.hosted.ready()
+    prompt = "Once upon a time, there was a little fox named"
+    assert first == engine.generate(prompt, temperature=0, max_tokens=12)
+    assert second == engine.generate(prompt + first, temperature=0, max_tokens=12)
+    page.press("Probabilities of the tokens", ".message:last-child")
+    assert "".join(page.texts(".message:last-child .token")) == second
+    assert not page.all("[name=tools]")
+
+
+def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one"]})
+    page.ask("hello")
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    try:
+        page.driver.get(chat.server.url + "/")
+        page.one(".status.ready")
+        page.press("hello", "#conversations")
+        page.until(lambda: page.answers == ["one"])
+        page.set(more={"choices": ["two"]})
+        page.ask("again")
+    finally:
+        page.driver.close()
+        page.driver.switch_to.window(first)
+    page.until(lambda: page.answers == ["one", "two"])
+    page.ask("and here")
+    assert page.answers == ["one", "two", "two"]
+
+
+def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
+    page.ready(chat.server.url)
+    page.set(more={"choices": ["one **two**"]}, system="Be brief.")
+    page.ask("hello")
+    page.press("Export this conversation")
+    page.press("As JSON")
+    page.press("Export this conversation")
+    page.press("As Markdown")
+    exported, text = folder / "downloads" / "hello.json", folder / "downloads" / "hello.md"
+    page.until(lambda: exported.exists() and text.exists())
+    assert text.read_text(encoding="utf-8") == (
+        "# hello\n\n**System**\n\nBe brief.\n\n## You\n\nhello\n\n## Answer (tiny)\n\none **two**\n"
+    )
+    page.ready(chat.server.url)
+    load = page.driver.find_element("css selector", "#import-file")
+    load.send_keys(str(exported))
+    page.until(lambda: page.answers == ["one two"])
+    assert "System prompt" in page.texts(".chip")
+    load.send_keys(str(exported))
+    page.until(lambda: page.texts("#conversations .open") == ["hello", "hello"])
+    data = json.loads(exported.read_text(encoding="utf-8"))
+    for change, message in (
+        (lambda d: d.update(format="x"), "file: expected the format"),
+        (lambda d: d["conversations"][0].update(version=2), "conversations[0].version: expected 1, got 2"),
+        (lambda d: d["conversations"][0]["messages"][1].update(role="x"), "messages[1].role: expected user"),
+        (lambda d: d["conversations"][0]["messages"][0].update(content=5), "messages[0].content: expected"),
+        (lambda d: d["conversations"][0]["messages"][0].update(parent="q"), "messages[0].parent: expected"),
+        (lambda d: d["conversations"][0]["settings"].update(system=None), "settings.system: expected"),
+    ):
+        wrong: dict[str, Any] = json.loads(json.dumps(data))
+        change(wrong)
+        path = folder / "wrong.json"
+        path.write_text(json.dumps(wrong), encoding="utf-8")
+        load.send_keys(str(path))
+        page.until(lambda message=message: message in "".join(page.texts(".toast")), message)  # type: ignore[misc]
+    assert page.texts("#conversations .open") == ["hello", "hello"]
+
+
+def test_an_answer_of_its_events(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    events = [
+        {"choices": [{"delta": {"role": "assistant", "content": None}}]},
+        {"choices": [{"delta": {"reasoning_content": "so", "reasoning": "so"}}]},
+        {"choices": [{"delta": {"content": "a"}, "logprobs": {"content": [entry("a", -1)]}}]},
+        {"choices": [{"delta": {"tool_calls": [call_part(0, "x", "f", "")]}}]},
+        {"choices": [{"delta": {"tool_calls": [call_part(0, None, None, '{"y"')]}}]},
+        {"choices": [{"delta": {"tool_calls": [call_part(0, None, None, ": 1}")]}}]},
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
+        {"choices": [], "usage": {"completion_tokens": 9, "prompt_tokens": 5, "prompt_tokens_details": None}},
+    ]
+    script = """const message = {content: ""}, answer = new m.Answer(message);
+        for (const event of args[0]) answer.take(event);
+        return message"""
+    made = page.call("./answer.js", script, events)
+    assert made["reasoning"] == "so" and made["content"] == "a" and made["finish"] == "tool_calls"
+    assert made["calls"] == [{"id": "x", "name": "f", "arguments": '{"y": 1}'}]
+    assert made["tokens"] == [{"text": "a", "logprob": -1, "top": [["a", -1]]}]
+    assert (made["stats"]["tokens"], made["stats"]["prompt"], made["stats"]["cached"]) == (9, 5, 0)
+    assert made["stats"]["thought"] >= 0
+
+
+def entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "top_logprobs": [{"token": token, "logprob": logprob}]}
+
+
+def call_part(index: int, id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    function = {"arguments": arguments, **({"name": name} if name else {})}
+    return {"index": index, "function": function, **({"id": id} if id else {})}
+
+
+def test_tokens_that_are_parts_of_a_character(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    tokens = [
+        {"text": text, "logprob": 0, "top": []} for text in ("a", r"bytes:\xe2\x82", r"bytes:\xac", "end")
+    ]
+    script = "return m.pieces(args[0], args[1]).map(piece => piece.text)"
+    assert page.call("./tokens_view.js", script, tokens, 2) == ["a", "", "€"]
+
+
+def test_a_stream_that_breaks_is_no_answer(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    script = r"""
+        const plain = window.fetch, texts = [];
+        const error = "data: {\"error\": {\"message\": \"so\", \"code\": \"x\"}}\n\n";
+        for (const end of ["", "data: [DONE]\n\n", error]) {
+            window.fetch = async () => new Response("data: {\"a\": 1}\n\n" + end);
+            const found = [];
+            try {
+                for await (const event of new m.Api().stream("x", {}, null)) found.push(event);
+            } catch (error) {
+                found.push(`${error.constructor.name} ${m.inWords(error)}`);
+            }
+            texts.push(found);
+        }
+        window.fetch = plain;
+        return texts"""
+    broken, whole, failed = page.call("./api.js", script)
+    assert broken == [{"a": 1}, "ConnectionLost The connection broke before the answer was complete."]
+    assert whole == [{"a": 1}]
+    assert failed == [{"a": 1}, "ServerError The server refused: so"]
+
+
+def test_events_are_read_however_they_are_cut(page: Page, chat: Client) -> None:
+    page.ready(chat.server.url)
+    script = r"""
+        const text = ": ping\n\ndata: {\"a\":\"€\"}\r\n\r\ndata:b\ndata: c\n\nevent: x\n\ndata: cut";
+        const bytes = new TextEncoder().encode(text);
+        const all = [];
+        for (const size of [1, 2, 3, 7, 1000]) {
+            const stream = new ReadableStream({ start(c) {
+                for (let i = 0; i < bytes.length; i += size) c.enqueue(bytes.slice(i, i + size));
+                c.close(); } });
+            const found = [];
+            for await (const data of m.events(stream)) found.push(data);
+            all.push(found);
+        }
+        return all"""
+    assert page.call("./api.js", script) == [['{"a":"€"}', "b\nc"]] * 5

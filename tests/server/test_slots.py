@@ -1,0 +1,232 @@
+"""Slots: sequences that stay under a number, and files of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oxillama import ConfigError, InferenceEngine, demo
+from oxillama.config import SchedulerConfig
+from oxillama.config.server import ServerConfig
+from oxillama.server.hosting import Hosted
+from oxillama.server.slots import common
+from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.waiting import idle, stopped, until
+
+PROMPT = "Once upon a time there was a fox."
+OTHER = "Once upon a time there was an owl."
+BODY = {"prompt": PROMPT, "temperature": 0, "n_predict": 8}
+
+
+def new_engine(**options: Any) -> InferenceEngine:
+    scheduler = SchedulerConfig(max_sequences=4)
+    return InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=scheduler, **options)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with serving(new_engine(), slot_save_path=tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    with new_engine() as engine:
+        return {text: engine.generate(text, temperature=0, max_tokens=8) for text in (PROMPT, OTHER)}
+
+
+def complete(client: Client, prompt: str = PROMPT, id_slot: int = 1, **fields: Any) -> Any:
+    answer = client.ask("/completion", {**BODY, "prompt": prompt, "id_slot": id_slot, **fields})
+    assert answer.status == 200, answer.text
+    return answer.json
+
+
+def busy(client: Client) -> list[bool]:
+    """Which slots are processing."""
+    return [slot["is_processing"] for slot in client.ask("/slots").json]
+
+
+def test_a_slot_goes_on(client: Client, texts: dict[str, str]) -> None:
+    tokens = {text: client.hosted.ready().tokenizer.encode(text) for text in (PROMPT, OTHER)}
+    n, shared = len(tokens[PROMPT]), common(*tokens.values())
+    assert 0 < shared < n
+    found = complete(client)
+    assert (found["content"], found["id_slot"]) == (texts[PROMPT], 1)
+    assert (found["timings"]["cache_n"], found["timings"]["prompt_n"]) == (0, n)
+    for prompt, n_cached in ((OTHER, shared), (OTHER, len(tokens[OTHER]) - 1), (PROMPT, shared)):
+        found = complete(client, prompt)
+        assert found["content"] == texts[prompt]
+        assert found["timings"]["cache_n"] == n_cached
+    longer = complete(client, PROMPT + texts[PROMPT], n_predict=1)
+    assert longer["timings"]["cache_n"] >= n + 6  # the text stays, too
+
+
+def test_a_stream_in_a_slot(client: Client, texts: dict[str, str]) -> None:
+    events = client.ask("/completion", {**BODY, "id_slot": 3, "stream": True}).events
+    assert "".join(event["content"] for event in events) == texts[PROMPT]
+    assert {event["id_slot"] for event in events} == {3}
+    assert client.ask("/slots").json[3]["n_tokens"] == events[-1]["tokens_evaluated"] + 8
+
+
+def test_save_restore_erase(client: Client, texts: dict[str, str], tmp_path: Path) -> None:
+    n = complete(client)["tokens_evaluated"]
+    saved = client.ask("/slots/1?action=save", {"filename": "fox.bin"}).json
+    assert (saved["id_slot"], saved["filename"], saved["n_saved"]) == (1, "fox.bin", n + 7)
+    assert saved["n_written"] == (tmp_path / "fox.bin").stat().st_size
+    assert saved["timings"]["save_ms"] > 0
+    complete(client, OTHER)
+    restored = client.ask("/slots/0?action=restore", {"filename": "fox.bin"}).json
+    assert (restored["id_slot"], restored["n_restored"]) == (0, n + 7)
+    assert restored["n_read"] == saved["n_written"]
+    found = complete(client, PROMPT, 0)
+    assert (found["content"], found["timings"]["prompt_n"]) == (texts[PROMPT], 1)
+    assert client.ask("/slots/0?action=erase", method="POST").json == {"id_slot": 0, "n_erased": n + 8}
+    assert complete(client, PROMPT, 0)["timings"]["prompt_n"] == n
+    assert client.ask("/slots/2?action=erase", method="POST").json["n_erased"] == 0
+
+
+def test_a_slot_goes_on_in_another_process(client: Client, texts: dict[str, str], tmp_path: Path) -> None:
+    complete(client)
+    client.ask("/slots/1?action=save", {"filename": "fox.bin"})
+    with serving(new_engine(), slot_save_path=tmp_path) as other:
+        assert other.ask("/slots/2?action=restore", {"filename": "fox.bin"}).status == 200
+        found = complete(other, PROMPT, 2)
+        assert (found["content"], found["timings"]["prompt_n"]) == (texts[PROMPT], 1)
+    draft = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
+    with serving(draft, slot_save_path=tmp_path) as other:
+        answer = other.ask("/slots/2?action=restore", {"filename": "fox.bin"})
+        assert (answer.status, answer.error["param"]) == (400, "filename")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/b", "..", ".hidden", "", "a\0b", "a" * 201, "ä", "a\n"]
+)
+def test_files_are_in_the_folder(client: Client, name: str) -> None:
+    complete(client)
+    for action in ("save", "restore"):
+        answer = client.ask(f"/slots/1?action={action}", {"filename": name})
+        assert (answer.status, answer.error["param"]) == (400, "filename")
+        assert "letters, digits" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        (
+            "/slots/1?action=load",
+            {"filename": "x"},
+            400,
+            "action: expected one of save, restore, erase, got",
+        ),
+        ("/slots/1", {"filename": "x"}, 400, "action: expected one of"),
+        ("/slots/4?action=erase", {}, 400, "id_slot: expected -1, or a number below 4, got 4"),
+        ("/slots/-1?action=erase", {}, 400, "id_slot: expected a number, got -1"),
+        ("/slots/1?action=save", {"filename": "x"}, 400, "id_slot: expected a slot with tokens, 1 has none"),
+        (
+            "/slots/1?action=restore",
+            {"filename": "none"},
+            400,
+            "filename: expected a saved slot of this model",
+        ),
+        ("/slots/1?action=save", {}, 400, "filename: expected a value, got none"),
+        ("/slots/1?action=save", {"filename": "x", "path": "y"}, 400, "path: is no option"),
+    ],
+)
+def test_what_is_refused(
+    client: Client, path: str, body: Any, status: int, message: str, tmp_path: Path
+) -> None:
+    answer = client.ask(path, body)
+    assert answer.status == status
+    assert answer.error["message"].startswith(message)
+    assert str(tmp_path) not in answer.text
+
+
+def test_damaged_files(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"no snapshot")
+    answer = client.ask("/slots/1?action=restore", {"filename": "x.bin"})
+    assert (answer.status, answer.error["param"]) == (400, "filename")
+    several = {**BODY, "prompt": [PROMPT, OTHER], "id_slot": 1}
+    assert client.ask("/completion", several).error["param"] == "id_slot"
+
+
+def test_a_server_without_a_folder(texts: dict[str, str]) -> None:
+    with serving(new_engine()) as client:
+        assert complete(client)["content"] == texts[PROMPT]
+        answer = client.ask("/slots/1?action=save", {"filename": "x"})
+        assert (answer.status, answer.error["type"]) == (501, "not_supported_error")
+        page = {"Origin": "https://page.example"}
+        assert client.ask("/slots/1?action=erase", method="POST", headers=page).status == 415
+        assert client.ask("/slots/1?action=erase", method="POST").json["n_erased"] > 0
+    with pytest.raises(ConfigError, match="slot_save_path: expected a folder, got '/nowhere'"):
+        ServerConfig(slot_save_path="/nowhere")
+
+
+def test_requests_in_one_slot_run_one_after_the_other(client: Client, texts: dict[str, str]) -> None:
+    engine = client.hosted.ready()
+    complete(client)
+    found: list[Answer] = []
+
+    def ask(prompt: str) -> None:
+        found.append(client.ask("/completion", {**BODY, "prompt": prompt, "id_slot": 1}))
+
+    with stopped(engine):
+        threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in (PROMPT, OTHER, PROMPT)]
+        for thread in threads:
+            thread.start()
+        until(lambda: client.hosted.n_running == 3)
+        until(lambda: busy(client) == [False, True, False, False])
+    for thread in threads:
+        thread.join(60)
+    assert sorted(each.json["content"] for each in found) == sorted(
+        [texts[PROMPT], texts[OTHER], texts[PROMPT]]
+    )
+
+
+def test_a_client_that_leaves_its_slot(client: Client, texts: dict[str, str]) -> None:
+    engine = client.hosted.ready()
+    with stopped(engine):
+        connection = client.connect()
+        client.send(connection, "/completion", {**BODY, "id_slot": 1, "n_predict": 400, "ignore_eos": True})
+        until(lambda: client.hosted.n_running == 1)
+        connection.close()
+    until(lambda: client.hosted.n_running == 0)
+    idle(engine)
+    found = complete(client)
+    assert found["content"] == texts[PROMPT]
+    engine.check_integrity()
+
+
+def test_a_slot_with_other_adapters_begins_anew() -> None:
+    with serving(new_engine(adapters=[(str(demo.PIRATE), 1.0)])) as client:
+        with new_engine() as alone:
+            expected = alone.generate(PROMPT, temperature=0, max_tokens=8)
+            pirate = alone.generate(PROMPT, temperature=0, max_tokens=8, adapters=[demo.PIRATE])
+        first = complete(client)
+        assert first["content"] == pirate
+        plain = complete(client, lora=[])
+        assert (plain["content"], plain["timings"]["cache_n"]) == (expected, 0)
+        assert complete(client, lora=[])["timings"]["prompt_n"] == 1
+
+
+def test_how_many_are_busy(client: Client) -> None:
+    complete(client)  # slot 1 is not empty
+    assert client.ask("/slots?fail_on_no_slot=1").status == 200
+    endless = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 4}
+    connection, response = client.open("/v1/completions", endless)
+    response.read(100)
+    until(lambda: busy(client) == [True, False, True, True])
+    connection.close()
+
+
+def test_slots_go_with_their_model() -> None:
+    def load() -> InferenceEngine:
+        return new_engine()
+
+    with serving_models(Hosted("a", load=load), Hosted("b", load=load), models_max=1) as client:
+        assert complete(client)["timings"]["cache_n"] == 0
+        assert client.ask("/slots?model=b").json[1]["n_tokens"] == 0
+        assert complete(client)["timings"]["cache_n"] == 0

@@ -1,0 +1,205 @@
+"""A browser without a window, and what a user does on the page of the server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+SECONDS = 20
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def programs() -> tuple[str, str]:
+    """The paths of the browser and of its driver. Skips the test where one is missing."""
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    browser = next((path for path in map(shutil.which, NAMES) if path), None)
+    driver = shutil.which("chromedriver")
+    if browser is None or driver is None:
+        pytest.skip("there is no chromium with its driver (Debian: chromium, chromium-driver)")
+    return browser, driver
+
+
+@contextmanager
+def chromium(downloads: Path) -> Iterator[Page]:
+    """A browser, which is closed at the end."""
+    program, service = programs()
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = program
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    for argument in (
+        *("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "window-size=1280,800"),
+        *("no-first-run", "disable-background-networking", "force-device-scale-factor=1"),
+    ):
+        options.add_argument(f"--{argument}")
+    driver = webdriver.Chrome(options=options, service=Service(service))
+    try:
+        yield Page(driver)
+    finally:
+        driver.quit()
+
+
+class Page:
+    """The page in a browser.
+
+    Attributes
+    ----------
+    driver : selenium's.
+    """
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What a script returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def call(self, module: str, script: str, *arguments: Any) -> Any:
+        """What ``script`` returns that has a module of the page as ``m``, and ``arguments``."""
+        code = f"""
+            const done = arguments[arguments.length - 1], args = [...arguments].slice(0, -1);
+            const main = document.querySelector("script[type=module]").src;
+            import(new URL("{module}", main)).then(async (m) => {{ {script} }})
+                .then((value) => done({{ value }}), (error) => done({{ error: String(error.stack) }}));"""
+        found = self.driver.execute_async_script(code, *arguments)
+        assert "error" not in found, found["error"]
+        return found.get("value")
+
+    def all(self, selector: str) -> list[Any]:
+        """The elements that can be seen."""
+        return [e for e in self.driver.find_elements("css selector", selector) if e.is_displayed()]
+
+    def one(self, selector: str) -> Any:
+        """The element that can be seen; waits for it."""
+        return self.until(lambda: self.all(selector), selector)[0]
+
+    def texts(self, selector: str) -> list[str]:
+        """The texts of elements, as the document has them."""
+        found: list[str] = self.run(
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector
+        )
+        return found
+
+    def until(self, ready: Callable[[], T], what: object = "") -> T:
+        """Waits for a condition; its value."""
+        from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        wait = WebDriverWait(self.driver, SECONDS, 0.02, [StaleElementReferenceException])
+        try:
+            return wait.until(lambda _: ready())
+        except TimeoutException:
+            shown = self.run("return document.body.innerText")
+            raise AssertionError(f"it did not happen: {what}\n{shown}") from None
+
+    @property
+    def answers(self) -> list[str]:
+        """The texts of the answers that are shown."""
+        return self.texts(".message.assistant .text")
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether an answer is being written."""
+        return bool(self.all("#stop"))
+
+    def faults(self) -> list[str]:
+        """What the console tells as an error since it was last asked."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+    # --- doing -----------------------------------------------------------------------------------------
+
+    def open(self, url: str) -> None:
+        """Opens the page as a browser has it that was never there."""
+        self.driver.get(url + "/health")
+        self.driver.execute_async_script(
+            """const done = arguments[0];
+            localStorage.clear();
+            sessionStorage.clear();
+            const gone = indexedDB.deleteDatabase("oxillama");
+            gone.onsuccess = gone.onerror = () => done();"""
+        )
+        self.driver.get(url + "/")
+
+    def ready(self, url: str) -> None:
+        """Opens the page, and waits for the model."""
+        self.open(url)
+        self.one(".status.ready")
+
+    def reload(self) -> None:
+        """Loads the page again when it has kept what it was about to, and waits for the model."""
+        self.call("./store.js", "await (await m.openStore()).all();")  # behind the writes that were begun
+        self.driver.refresh()
+        self.one(".status.ready")
+
+    def keys(self, *keys: str) -> None:
+        """Presses keys, whatever has the focus; "Control+k" together."""
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        chain = ActionChains(self.driver, duration=0)
+        for key in keys:
+            *held, last = key.split("+") if len(key) > 1 else [key]
+            for each in held:
+                chain.key_down(getattr(Keys, each.upper()))
+            chain.send_keys(getattr(Keys, last.upper()) if len(last) > 1 else last)
+            for each in held:
+                chain.key_up(getattr(Keys, each.upper()))
+        chain.perform()
+
+    def hover(self, element: Any) -> None:
+        """Points at an element."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver, duration=0).move_to_element(element).perform()
+
+    def press(self, label: str, within: str = "body") -> None:
+        """Clicks the button with this text or label; waits for it."""
+
+        def found() -> list[Any]:
+            buttons = self.all(f"{within} button, {within} summary")
+            return [b for b in buttons if label in (b.text.strip(), b.get_attribute("aria-label"))]
+
+        self.until(found, label)[0].click()
+
+    def set(self, **settings: Any) -> None:
+        """Types into the boxes of the settings, whether the panel is open or not."""
+        for name, value in settings.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            self.run(
+                """const box = document.querySelector(`#settings-form [name=${arguments[0]}]`);
+                box.value = arguments[1];
+                for (const kind of ["input", "change"])
+                    box.dispatchEvent(new Event(kind, {bubbles: true}));""",
+                name,
+                text,
+            )
+
+    def send(self, text: str) -> None:
+        """Types a message and sends it."""
+        box = self.one("#prompt")
+        box.click()
+        box.send_keys(text, "\ue007")  # Enter
+
+    def ask(self, text: str) -> str:
+        """Sends a message, waits for the end of the answer; its text."""
+        n = len(self.answers)
+        self.send(text)
+        return self.ended(n + 1)
+
+    def ended(self, n: int = 1) -> str:
+        """Waits until there are ``n`` answers and nothing is being written; the text of the last."""
+        self.until(lambda: len(self.answers) >= n and not self.is_writing, f"{n} answers")
+        return self.answers[-1]

@@ -1,0 +1,243 @@
+"""Bodies as clients send them, what a fuzzer makes of them, and the application without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+
+from oxillama import InferenceEngine
+from oxillama.config.server import ServerConfig
+from oxillama.server.app import ROUTES, create_app
+from oxillama.server.hosting import Hosted
+from oxillama.server.models import Models
+from oxillama.server.options import HARMLESS, OPTIONS
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+    {"role": "assistant", "content": "there"},
+    {"role": "user", "content": "world"},
+]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks.",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
+    },
+}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}, "strict": True}}
+TEXT = {"temperature": 0.5, "top_p": 0.9, "seed": 1, "stop": ["x"], "max_tokens": 3}
+RESPONSES = {"input": MESSAGES[1:], "instructions": "Be brief.", "max_output_tokens": 3}
+ANTHROPIC = {"model": "tiny", "system": "Be brief.", "messages": MESSAGES[1:2], "max_tokens": 3}
+OLLAMA = {"model": "tiny", "stream": False, "options": {"temperature": 0.5, "num_predict": 3, "seed": 1}}
+
+SEEDS: dict[str, list[Any]] = {
+    "/v1/completions": [
+        {"prompt": "hello", **TEXT},
+        {"prompt": [[5, 6], "a"], "n": 2, "echo": True, "logprobs": 1, **TEXT},
+        {"prompt": "hello", "stream": True, "stream_options": {"include_usage": True}, **TEXT},
+        {"prompt": "hello", "best_of": 2, "logit_bias": {"5": -100}, "user": "me", **TEXT},
+    ],
+    "/v1/chat/completions": [
+        {"messages": MESSAGES, **TEXT},
+        {"messages": MESSAGES, "stream": True, "logprobs": True, "top_logprobs": 2, **TEXT},
+        {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "auto", **TEXT},
+        {"messages": MESSAGES, "response_format": SCHEMA, **TEXT},
+    ],
+    "/v1/chat/completions/input_tokens": [{"messages": MESSAGES}],
+    "/completion": [
+        {"prompt": "hello", "n_predict": 3, "n_probs": 2, "samplers": ["top_k"], "repeat_last_n": 64},
+        {"prompt": ["a", {"prompt_string": "b"}], "n_predict": 3, "response_fields": ["content", "a/b"]},
+        {"prompt": "hello", "n_predict": 3, "stream": True, "grammar": 'root ::= "a"', "id_slot": 0},
+    ],
+    "/infill": [{"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c", "filename": "d"}]}],
+    "/v1/embeddings": [
+        {"input": "hello", "encoding_format": "base64"},
+        {"input": ["a", [5, 6], {"content": [{"type": "text", "text": "x"}]}], "dimensions": 8},
+    ],
+    "/v1/rerank": [
+        {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1},
+        {"query": "a", "texts": ["b"]},
+    ],
+    "/tokenize": [{"content": "hello", "add_special": True, "with_pieces": True}],
+    "/detokenize": [{"tokens": [5, 6, 7]}],
+    "/apply-template": [{"messages": MESSAGES, "chat_template_kwargs": {"mode": "a"}, "tools": [TOOL]}],
+    "/lora-adapters": [[{"id": 0, "scale": 0.5}], []],
+    "/slots/0?action=erase": [{}],
+    "/slots/0?action=save": [{"filename": "a"}],
+    "/slots/0?action=restore": [{"filename": "a"}],
+    "/v1/responses": [
+        RESPONSES,
+        {**RESPONSES, "input": "hello", "stream": True, "tools": [{"type": "function", **TOOL["function"]}]},
+    ],
+    "/v1/responses/input_tokens": [RESPONSES],
+    "/v1/messages": [
+        ANTHROPIC,
+        {**ANTHROPIC, "stream": True, "tools": [{"name": "look", "input_schema": {"type": "object"}}]},
+    ],
+    "/v1/messages/count_tokens": [{name: value for name, value in ANTHROPIC.items() if name != "max_tokens"}],
+    "/api/chat": [{**OLLAMA, "messages": [{"role": "user", "content": "hello"}]}],
+    "/api/generate": [
+        {**OLLAMA, "prompt": "hello"},
+        {**OLLAMA, "prompt": "hello", "stream": True, "raw": True},
+    ],
+    "/api/embed": [{"model": "tiny", "input": ["hello"], "truncate": True}],
+    "/api/embeddings": [{"model": "tiny", "prompt": "hello"}],
+    "/api/show": [{"model": "tiny"}],
+    "/api/pull": [{"model": "tiny", "stream": False}],
+}
+"""Paths with bodies that are right, or nearly. A path that the server does not have is left out."""
+
+NAMES = sorted({*OPTIONS, *HARMLESS, "response_format", "messages", "prompt", "input", "type", "nonsense"})
+NUMBERS = [0, 1, -1, 2, 3, 0.5, 1.0, -0.5, 2**31, 2**63, 2**64, 10**30, 1e300, -(2**63) - 1]
+WORDS = ["", "auto", "none", "text", "\x00", "\ud800", "a" * 300, "{{", "root ::= root", "(a*)*b", "\u202e"]
+PLAIN = st.one_of(
+    st.none(), st.booleans(), st.sampled_from(NUMBERS), st.text(max_size=5), st.sampled_from(WORDS)
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+SLOW = ("n", "best_of", "timeout")
+"""Fields whose values decide how long an answer takes; a fuzzer leaves them as they are."""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths to all values inside a JSON value, its own first."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [path]
+    for key, item in inner:
+        if key not in SLOW:
+            found += places(item, (*path, key))
+    return found
+
+
+def changed(value: Any, path: tuple[Any, ...], made: Any) -> Any:
+    """A copy of a JSON value with another value at a path."""
+    if not path:
+        return made
+    copied = copy.deepcopy(value)
+    inside = copied
+    for key in path[:-1]:
+        inside = inside[key]
+    inside[path[-1]] = made
+    return copied
+
+
+def like(value: Any) -> st.SearchStrategy[Any]:
+    """Other values of the same type."""
+    if isinstance(value, bool):
+        return st.booleans()
+    if isinstance(value, int):
+        return st.integers(0, 12)
+    if isinstance(value, float):
+        return st.floats(0, 1.5)
+    return st.text(max_size=8) if isinstance(value, str) else VALUES
+
+
+@st.composite
+def bodies(draw: Any, seeds: list[Any]) -> Any:
+    """A body that is right, changed in up to three places."""
+    body: Any = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
+        path = draw(st.sampled_from(places(body)[1:] or [()]))
+        kind = draw(st.sampled_from(["replace", "like", "like", "like", "add", "wrap", "repeat"]))
+        if kind == "add" and isinstance(body, dict):
+            name = draw(st.sampled_from([name for name in NAMES if name not in SLOW]))
+            body = {**body, name: draw(VALUES)}
+            continue
+        inside = body
+        for key in path:
+            inside = inside[key]
+        made: Any = {"wrap": [inside], "repeat": [inside, inside]}.get(kind)
+        if kind == "like":
+            made = draw(like(inside))
+        body = changed(body, path, draw(VALUES) if made is None else made)
+    return body
+
+
+@dataclass
+class Reply:
+    """What the application answered."""
+
+    status: int
+    body: bytes
+
+
+def route_of(path: str) -> str:
+    """The route that a path of `SEEDS` is on."""
+    return path.partition("?")[0].replace("/slots/0", "/slots/{id_slot}")
+
+
+POSTS = {path for method, path, _ in ROUTES if method == "POST"}
+PATHS = [path for path in SEEDS if route_of(path) in POSTS]
+"""Those of `SEEDS` that the server has."""
+
+
+class Application:
+    """The application for one model, in an event loop of its own, without a socket.
+
+    Parameters
+    ----------
+    folder : where slots may be saved.
+    """
+
+    def __init__(self, engine: InferenceEngine, folder: Path) -> None:
+        config = ServerConfig(slot_save_path=folder)
+        self.app = create_app(Models([Hosted("tiny", engine)], config), config)
+        self.loop = asyncio.new_event_loop()
+
+    def close(self) -> None:
+        self.loop.close()
+
+    def ask(self, path: str, body: bytes, seconds: float = 60) -> Reply:
+        """The answer to a body. Raises TimeoutError if there is none."""
+        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, body), seconds))
+
+
+async def reply_of(app: Starlette, path: str, body: bytes) -> Reply:
+    """The answer of an application to a body."""
+
+    reply, has_sent = Reply(0, b""), False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal has_sent
+        if has_sent:
+            await asyncio.sleep(3600)
+        has_sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            reply.status = message["status"]
+        else:
+            reply.body += message.get("body", b"")
+
+    name, _, query = path.partition("?")
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": name, "raw_path": name.encode(), "headers": headers}
+    scope |= {"query_string": query.encode(), "http_version": "1.1", "scheme": "http", "root_path": ""}
+    await app(scope, receive, send)
+    return reply
+
+
+def fault(path: str, body: Any, reply: Reply) -> str:
+    """What is wrong with an answer; "" if nothing is."""
+    shown = f"{path} {json.dumps(body)[:1000]}: {reply.status} {reply.body[:1000]!r}"
+    if reply.status == 200:
+        return "" if b'"internal_error"' not in reply.body and reply.body else shown
+    if not 400 <= reply.status < 500 or len(reply.body) > 5000:
+        return shown
+    error = json.loads(reply.body).get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return "" if isinstance(message, str) and message else shown
