@@ -2,7 +2,7 @@
 
 Each file of the folder holds a ``schema`` and ``tests``, a list of ``{"data": ..., "valid": true or false}``.
 Every grammar begins with nothing kept. Its instances are replayed one after another, a mask before each
-token; an instance that the engine stops at is refused. Times are of the process, so waiting counts for nothing.
+token; an instance that the engine stops at is refused. Times are of the process: waiting counts for nothing.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def nullable_rules(rules: Rules) -> set[str]:
 def _least_fixpoint(
     rules: Rules, test: Callable[[Node, set[str]], bool], known: set[str] | None = None
 ) -> set[str]:
-    """The least set of rules, beyond those known, that satisfy ``test`` of their node and of the set itself."""
+    """The least set of rules that satisfy ``test`` of their node and of the set itself, with those known."""
     users: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
         for node in walk(rule):

@@ -16,10 +16,9 @@ from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.plain import plain_rules
-from oxillama.grammar.program import Program, compile_rules
+from oxillama.grammar.program import Program, compile_rules, lazy_program
 from oxillama.grammar.regex import from_regex
 from oxillama.grammar.rules import Rules
-from oxillama.grammar.units import lazy_program
 from oxillama.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

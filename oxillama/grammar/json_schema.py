@@ -101,8 +101,8 @@ class JsonSchemaCompiler:
     def on_demand(self, schema: object, strict: bool = True) -> OnDemand | None:
         """The rules of a schema, written when they are asked for.
 
-        All errors of `compile` are found at once, and all that is `unenforced`. None where all rules have to be
-        written to know the language, and where other documents may come in.
+        All errors of `compile` are found at once, and all that is `unenforced`. None where all rules have to
+        be written to know the language, and where other documents may come in.
         """
         if self.registry is not None or self.mark:
             return None
@@ -186,7 +186,7 @@ def _loaded(schema: object) -> object:
 
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
-    """JSON values that nobody else can change. What stands in several places is copied once, see ``known``."""
+    """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
     if not isinstance(value, (Mapping, list, tuple)):
         return value
     if id(value) not in known:

@@ -24,7 +24,9 @@ def remove_left_recursion(states: list[State], starts: list[int], most: int) -> 
     ------
     GrammarError : more than ``most`` states would be needed.
     """
-    for cycle in cycles([[number for number, _, _ in states[start].calls if number >= 0] for start in starts]):
+    for cycle in cycles(
+        [[number for number, _, _ in states[start].calls if number >= 0] for start in starts]
+    ):
         members = set(cycle)
         bodies = {number: _body(states, starts[number]) for number in cycle}
         after: dict[int, list[tuple[int, int, int]]] = {number: [] for number in cycle}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from threading import Lock
 
 import numpy as np
 
 from oxillama._kernels.grammar.builder import Builder
 from oxillama.grammar.analysis import check, find_calls, nullable_rules
-from oxillama.grammar.rules import Rules, Tokens
-
-if TYPE_CHECKING:
-    from oxillama.grammar.units import Units
+from oxillama.grammar.rules import Node, Ref, Rules, Tokens
 
 MAX_STATES = 300_000
+
 
 @dataclass(frozen=True)
 class Program:
@@ -64,7 +63,85 @@ def compile_rules(rules: Rules) -> Program:
 
 
 def piece(rules: Rules, units: Units | None = None) -> Program:
-    """Compile rules. Names without a rule are those of ``units``, which match something, and never nothing."""
+    """Compile rules. Names without a rule are ``units``, which match something, never the empty text."""
     number = units.number if units is not None else None
     builder = Builder(dict(rules.rules), find_calls(rules), nullable_rules(rules), number, MAX_STATES)
     return Program(**builder.build(rules.root), units=units)
+
+
+    """Compile rules. Names without a rule are ``units``: they match something, never the empty text."""
+
+
+class Common:
+    """Rules that many grammars have; they refer to each other only. Their pieces are built once for all."""
+
+    def __init__(self, rules: dict[str, Node]) -> None:
+        self.rules = rules
+        self._pieces: dict[str, Program] = {}
+
+    def piece(self, name: str) -> Program:
+        """The piece of a rule."""
+        if name not in self._pieces:
+            units = Units(lambda name: Rules(name, {name: self.rules[name]}), self)
+            self._pieces[name] = piece(Rules(name, {name: self.rules[name]}), units)
+        return self._pieces[name]
+
+
+class Units:
+    """Numbers for the names of rules, and the pieces that have been built for them.
+
+    Parameters
+    ----------
+    rules : the rule of a name, which becomes the root, with the rules that belong to it alone. Other names in
+        them are units as well. All match something, and never the empty text. GrammarError: it cannot be
+        written.
+    common : rules that other grammars have too; they have the first numbers.
+
+    Attributes
+    ----------
+    built : (unit, piece), in the order in which they were asked for. Where a rule is another one by a second
+        name, the other's number stands in place of a piece; it comes earlier.
+    """
+
+    def __init__(self, rules: Callable[[str], Rules], common: Common | None = None) -> None:
+        self._rules = rules
+        self._common = common
+        self._names = list(common.rules) if common is not None else []
+        self._numbers = {name: i for i, name in enumerate(self._names)}
+        self._done: set[int] = set()
+        self._lock = Lock()
+        self.built: list[tuple[int, Program | int]] = []
+
+    def number(self, name: str) -> int:
+        """The number of a name."""
+        if name not in self._numbers:
+            self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return self._numbers[name]
+
+    def build(self, unit: int) -> None:
+        """Build a unit, unless that has been done."""
+        with self._lock:
+            self._build(unit)
+
+    def _build(self, unit: int) -> None:
+        if unit not in self._done:
+            self.built.append((unit, self._piece(self._names[unit])))
+            self._done.add(unit)
+
+    def _piece(self, name: str) -> Program | int:
+        if self._common is not None and name in self._common.rules:
+            return self._common.piece(name)
+        rules = self._rules(name)
+        body = rules.rules[name]
+        if isinstance(body, Ref) and body.name not in rules.rules:
+            other = self.number(body.name)
+            self._build(other)
+            return other
+        return piece(rules, self)
+
+
+def lazy_program(root: str, rules: Callable[[str], Rules], common: Common | None = None) -> Program:
+    """A program of which only the root is built at first; see `Units`."""
+    units = Units(rules, common)
+    return piece(Rules("", {"": Ref(root)}), units)

@@ -9,9 +9,9 @@ called for ever without reading anything; `left_recursion` rewrites those.
 than n so far; ENOUGH: at least m) and what it makes of it (RESET, KEEP, NEXT, ONE).
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, uint8_t
+from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from oxillama._kernels.grammar.memory cimport grown
 
@@ -21,7 +21,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import INLINE_SIZE, is_nullable, repeat_copies, size
 from oxillama.grammar.left_recursion import cycles, remove_left_recursion
 from oxillama.grammar.rtn_state import State
-from oxillama.grammar.rules import Alt, Chars, Dfa, Ref, Repeat, Seq, Text, Tokens
+from oxillama.grammar.rules import Alt, Chars, Dfa, Ref, Repeat, Seq, Text
 from oxillama.grammar.utf8 import byte_tree
 
 cdef enum:  # kinds of edges
@@ -222,7 +222,6 @@ cdef class Builder:
 
     cdef int character(self, tuple tree, int32_t start, int32_t end, dict tails) except -1:
         """A character from ``start`` to ``end``; ``tails`` holds the states inside characters made so far."""
-        cdef int32_t tail
         for bits, below in tree:
             if below is None:
                 self.add(BYTES, start, self.label(bits), RESET, end)
@@ -340,7 +339,9 @@ cdef class Builder:
     cdef int counted_spelling(self, object dfa, int32_t loop) except -1:
         """An automaton that is left where it accepts: its states carry the count along."""
         cdef dict tails = {}, targets
-        cdef list states = [loop if i == 0 or i in dfa.accepting else self.carrying(loop) for i in range(len(dfa.edges))]
+        cdef list states = [
+            loop if i == 0 or i in dfa.accepting else self.carrying(loop) for i in range(len(dfa.edges))
+        ]
         for state, edges in zip(states, dfa.edges):
             targets = {}
             for first, last, target in edges:
@@ -753,12 +754,14 @@ cdef int copy_by_target(const List* edges, List* out, int32_t n) except -1:
 cdef int copy_by_callee(const List* calls, List* out, int32_t n) except -1:
     """The calls of subnetworks of this piece, sorted by these."""
     cdef int32_t i
+    cdef Edge edge
     out.items = <Edge*>malloc(sizeof(Edge) * (calls.n + 1))
     if not out.items:
         raise MemoryError()
     for i in range(calls.n):
-        if calls.items[i].what >= 0:
-            out.items[out.n] = Edge(calls.items[i].what, calls.items[i].source, calls.items[i].op, calls.items[i].target)
+        edge = calls.items[i]
+        if edge.what >= 0:
+            out.items[out.n] = Edge(edge.what, edge.source, edge.op, edge.target)
             out.n += 1
     sort_edges(out, n)
     for i in range(out.n):

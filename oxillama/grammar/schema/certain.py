@@ -1,15 +1,16 @@
-"""Schemas of which it is known, without writing their rules, that they can be enforced, and how they can be met.
+"""Schemas of which it is known, without writing their rules, that they can be enforced.
 
-A schema of simple keywords is *certain*: its rule can be written, whatever stands beside it in the document, and
-the rules that it refers to are those of single schemas below it. So it is written when a parser first comes to
+A schema of simple keywords is *certain*: its rule can be written, whatever else the document holds, and the
+rules that it refers to are those of single schemas below it. So it is written when a parser first comes to
 it. All others are written at once, and what cannot be enforced is an error there and then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from oxillama.grammar.analysis import is_productive
 from oxillama.grammar.rules import Alt, Node, Ref, Seq
@@ -98,7 +99,7 @@ class Certainty:
             return None
         return self.simple(place, set(words))
 
-    def same_value(self, schemas: list[object], all_of: bool) -> Certain | None:
+    def same_value(self, schemas: Sequence[object], all_of: bool) -> Certain | None:
         """Of a schema that applies others to the same value, and says nothing else."""
         below: list[Schema] = []
         for schema in schemas:
@@ -111,7 +112,9 @@ class Certainty:
 
     def simple(self, place: Place, words: set[str]) -> Certain | None:
         types = place.get("type") if "type" in words else TYPES
-        kinds = {types} if isinstance(types, str) else set(types) if isinstance(types, (list, tuple)) else set()
+        kinds = (
+            {types} if isinstance(types, str) else set(types) if isinstance(types, (list, tuple)) else set()
+        )
         if not kinds or not kinds <= {*TYPES, "integer"}:
             return None
         if words & {"enum", "const"}:
@@ -197,16 +200,18 @@ class Certainty:
 
 def _in_order(place: Place, words: set[str], least: str, most: str) -> bool:
     """Whether bounds are counts, the lower not above the upper."""
-    if not all(type(place.get(word)) is int and 0 <= place.get(word) <= MAX_COUNT for word in words):  # type: ignore[operator]
-        return False
+    for word in words:
+        count = place.get(word)
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_COUNT:
+            return False
     return len(words) < 2 or place.count(least) <= place.count(most)
 
 
-def _is_plain_number(value: object) -> bool:
+def _is_plain_number(value: Any) -> bool:
     """Whether a number has few digits."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return False
-    return abs(value) < MAX_NUMBER and len(str(value)) <= 16 and "e" not in str(value).lower()
+    return -MAX_NUMBER < value < MAX_NUMBER and len(str(value)) <= 16 and "e" not in str(value).lower()
 
 
 def _is_text(text: str) -> bool:
@@ -217,8 +222,10 @@ def _is_text(text: str) -> bool:
 def _few_scalars(place: Place, kinds: set[str]) -> bool:
     """Whether the values of `enum` or `const` are scalars, of which some have the type."""
     values = [place.get("const")] if place.has("const") else place.get("enum")
-    return isinstance(values, (list, tuple)) and all(map(_is_scalar, values)) and any(
-        kind in kinds for value in values for kind in _kinds(value)
+    return (
+        isinstance(values, (list, tuple))
+        and all(map(_is_scalar, values))
+        and any(kind in kinds for value in values for kind in _kinds(value))
     )
 
 
@@ -238,7 +245,7 @@ def _kinds(value: object) -> Iterator[str]:
         yield from ("number", "integer") if isinstance(value, int) else ("number",)
 
 
-def _of_different_types(schemas: list[object]) -> bool:
+def _of_different_types(schemas: Sequence[object]) -> bool:
     """Whether no value can meet two of these, for they say types and share none."""
     seen: set[str] = set()
     for schema in schemas:

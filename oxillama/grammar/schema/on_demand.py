@@ -36,7 +36,7 @@ class OnDemand:
 
         False where some rule may have no text: then all are needed, to leave out what leads there.
         """
-        self.writer.rules |= dict(self.common)
+        self.writer.rules |= self.common.rules
         node = self.writer.node(root)
         if not isinstance(node, Ref):
             return False

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
+from oxillama.grammar.program import Common
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
@@ -174,7 +175,7 @@ class Writer:
 
     def any_value(self) -> dict[str, Node]:
         """The rules of every JSON value."""
-        return dict(any_value(self.layout))
+        return any_value(self.layout).rules
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
@@ -182,11 +183,11 @@ class Writer:
 
 
 @lru_cache(maxsize=8)
-def any_value(layout: Layout) -> tuple[tuple[str, Node], ...]:
-    """The rules of every JSON value, by their names."""
+def any_value(layout: Layout) -> Common:
+    """The rules of every JSON value."""
     kinds = ("string", "number", "array", "object")
     value = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
-    return (VALUE, value), *((f"json-{kind}", _any_of_kind(kind, layout)) for kind in kinds)
+    return Common({VALUE: value, **{f"json-{kind}": _any_of_kind(kind, layout) for kind in kinds}})
 
 
 def _any_of_kind(kind: str, layout: Layout) -> Node:
