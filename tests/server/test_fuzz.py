@@ -72,6 +72,7 @@ def test_the_seeds_are_right(application: Application) -> None:
 
 
 def test_each_path_has_seeds() -> None:
-    second_names = {"/completions", "/rerank", "/chat/completions", "/chat/completions/input_tokens"}
+    second_names = {"/completions", "/rerank", "/responses"}
+    second_names |= {"/chat/completions", "/chat/completions/input_tokens"}
     refused = {"/api/create", "/api/copy", "/api/push"}
     assert POSTS - {route_of(path) for path in PATHS} <= second_names | refused

@@ -17,14 +17,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tomllib
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from oxillama import demo
 from tools.server_suite import models
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest needs it, too
 
 DOWNLOADS = {
     "moe_shakespeare15M.gguf": demo.PIRATE,
