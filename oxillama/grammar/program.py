@@ -69,7 +69,7 @@ def piece(rules: Rules, units: Units | None = None) -> Program:
     return Program(**builder.build(rules.root), units=units)
 
 
-    """Compile rules. Names without a rule are ``units``: they match something, never the empty text."""
+# --------------------------------------------------------------------------- pieces built when needed
 
 
 class Common:

@@ -82,13 +82,19 @@ cdef class Builder:
     cdef uint8_t* final
     cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of, labels
-    cdef object called, nullable, unit
+    cdef object called, unit
+    cdef set nullable
     cdef list bodies, token_sets
     cdef int depth
 
-    def __cinit__(self, dict rules not None, object calls, object nullable, object unit, int32_t most):
+    def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
         cdef int i
-        self.rules, self.called, self.sizes = rules, calls.rules, calls.sizes
+        if not 0 < most < UNIT:
+            raise ValueError(f"most: expected 1 to 2**29 - 1 states, got {most}")
+        try:
+            self.rules, self.called, self.sizes = rules, calls.rules, calls.sizes
+        except AttributeError as error:
+            raise TypeError(f"calls: expected Calls, got {type(calls)}") from error
         self.nullable, self.unit, self.most_states = nullable, unit, most
         self.number_of, self.labels = {}, {}
         self.bodies, self.token_sets = [], []
@@ -111,6 +117,8 @@ cdef class Builder:
         """
         cdef list starts = []
         cdef int32_t start, end
+        if root not in self.rules:
+            raise ValueError(f"root: expected the name of a rule, got {root!r}")
         self.subnetwork(root)
         while len(starts) < len(self.bodies):
             start = self.new()
@@ -235,6 +243,8 @@ cdef class Builder:
 
     cdef int32_t tokens(self, object node, int32_t start) except -1:
         cdef int32_t end = self.new()
+        if not node.ids and not node.negated:
+            return end  # no token is in the set
         if node not in self.token_sets:
             self.token_sets.append(node)
         self.add(TOKENS, start, self.token_sets.index(node), RESET, end)
