@@ -294,6 +294,8 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
         return k.attention.PagedBatch(shape, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
 
     made = batch()
+    keys = k.attention.KvShape(1, 1, 16, 0, 0, 16)
+    choosing = k.attention.PagedBatch(keys, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
     return {
         "KvShape": lambda: Call(
             k.attention.KvShape,
@@ -337,6 +339,33 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
             sinks=normal(4),
             slopes=normal(4),
             biases=normal(4, 7),
+        ),
+        "PagedBatch.attend (chosen)": lambda: Call(
+            made.attend,
+            "out scratch",
+            "chosen",
+            "chosen:1",
+            layer=1,
+            q=normal(3, 64),
+            n_heads=4,
+            scale=0.25,
+            out=zeros(3, 64),
+            scratch=zeros(made.scratch_bytes(2), dtype=np.uint8),
+            n_threads=2,
+            chosen=i32([0, 2, 20], [1, 8, 21], [0, 1, 2]),
+        ),
+        "PagedBatch.choose": lambda: Call(
+            choosing.choose,
+            "scores out scratch",
+            sizes="scores:0 out:1",
+            layer=0,
+            q=normal(3, 64),
+            n_heads=4,
+            weights=normal(3, 4),
+            scores=zeros(2, 64),
+            out=zeros(3, 5, dtype=np.int32),
+            scratch=zeros(choosing.scratch_bytes(2), dtype=np.uint8),
+            n_threads=2,
         ),
     }
 

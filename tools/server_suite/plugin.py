@@ -30,7 +30,7 @@ CHANGES = tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encod
 
 def pytest_configure(config: pytest.Config) -> None:
     sys.path.insert(0, os.getcwd())
-    import openai.resources
+    import openai.resources.responses
     import utils  # type: ignore[import-not-found]
 
     matches, words = utils.match_regex, frozenset(CHANGES["words"])
@@ -57,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind in (
         openai.resources.Completions,
         openai.resources.Embeddings,
+        openai.resources.responses.Responses,
         openai.resources.chat.Completions,
     ):
         kind.create = named_create(utils, kind.create)  # type: ignore[method-assign]

@@ -29,6 +29,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pytest needs it, too
 
+QUIET = ("-p", "no:hypothesispytest")
+"""A plugin of ours that the suite does not need."""
+
 DOWNLOADS = {
     "moe_shakespeare15M.gguf": demo.PIRATE,
     "stories15M-q4_0.gguf": demo.DRAFT,
@@ -57,7 +60,17 @@ def main() -> int:
         "SUITE_MODELS": str(args.folder.resolve() / "replaced-models"),
         "PYTHONPATH": path,
     }
-    words = [sys.executable, "-m", "pytest", "-p", "tools.server_suite.plugin", "-m", "not slow", *rest]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tools.server_suite.plugin",
+        *QUIET,
+        "-m",
+        "not slow",
+        *rest,
+    ]
     return subprocess.run(words, cwd=tests, env=environment).returncode
 
 
