@@ -156,7 +156,7 @@ def generate(engine: Any, prompts: Sequence[Sequence[int]], n: int) -> None:
     """Runs all prompts together, ``n`` greedy tokens each."""
     from oxillama import SamplerConfig
 
-    engine.generate_batch(prompts, max_tokens=n, sampler=SamplerConfig(**GREEDY))
+    engine.generate_batch(prompts, max_tokens=n, ignore_eos=True, sampler=SamplerConfig(**GREEDY))
 
 
 def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ MOST = 1 << 20
 """Characters of a list of calls."""
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 ESCAPED = "\n\\'\"abfnrtv01234567xNuU"
+NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 WORDS = {"true": True, "false": False, "null": None}
 """JSON's, which models mix in."""
 
@@ -21,12 +23,13 @@ WORDS = {"true": True, "false": False, "null": None}
 def python_list(source: Source, calls: Calls, close: str) -> Reading[None]:
     """A list of calls in Python or, where it begins with an object, in JSON, up to the closing text."""
     text, _ = yield from python_text(source, close)
+    code = ESCAPE.sub(escape, text.strip())
     try:
-        tree = ast.parse(ESCAPE.sub(escape, text.strip()), mode="eval").body
+        tree = ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise MalformedCall(f"expected calls in Python, got {text[:80]!r}: {error}") from None
     found = tree.elts if isinstance(tree, (ast.List, ast.Tuple)) else [tree]
-    made = [call_of(node, text) for node in found]
+    made = [call_of(node, code) for node in found]
     if not made:
         raise MalformedCall(f"expected calls in Python, got {text[:80]!r}")
     for name, args in made:
@@ -68,7 +71,7 @@ def call_of(node: ast.expr, text: str) -> tuple[str, str]:
         plain = value_of(node, text)
         if set(plain) != {"name", "arguments"} or not isinstance(plain["name"], str):
             raise MalformedCall(f"expected a name and arguments, got {text[:80]!r}")
-        return plain["name"], json.dumps(plain["arguments"], ensure_ascii=False)
+        return plain["name"], json_of(plain["arguments"])
     if not isinstance(node, ast.Call) or node.args or any(word.arg is None for word in node.keywords):
         raise MalformedCall(f"expected NAME(KEY=VALUE, ...), got {text[:80]!r}")
     args: dict[str, Any] = {}
@@ -77,9 +80,26 @@ def call_of(node: ast.expr, text: str) -> tuple[str, str]:
             raise MalformedCall(f"expected every argument once, got {word.arg!r} twice")
         args[str(word.arg)] = value_of(word.value, text)
     try:
-        return ast.unparse(node.func), json.dumps(args, ensure_ascii=False, allow_nan=False)
+        return ast.unparse(node.func), json_of(args)
     except (ValueError, TypeError, RecursionError) as error:
         raise MalformedCall(f"expected values that JSON has, got {text[:80]!r}: {error}") from None
+
+
+class Number(str):
+    """The text of a number that is larger than any float: JSON has it, too."""
+
+
+def json_of(value: Any) -> str:
+    """A value as JSON. Raises ValueError and TypeError for what JSON does not have."""
+    if isinstance(value, Number):
+        if not NUMBER.fullmatch(value):
+            raise ValueError(f"{value[:80]} is no number of JSON")
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json_of(name)}: {json_of(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(json_of(each) for each in value) + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def value_of(node: ast.expr, text: str) -> Any:
@@ -94,6 +114,8 @@ def value_of(node: ast.expr, text: str) -> Any:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError):
         raise MalformedCall(f"expected a value, got {text[:80]!r}") from None
+    if isinstance(value, float) and math.isinf(value):
+        return Number(ast.get_source_segment(text, node) or "")
     if isinstance(value, str):  # JSON writes characters beyond the first plane as two
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value

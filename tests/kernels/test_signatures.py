@@ -102,7 +102,7 @@ def compiled(module: str, built: ModuleType) -> dict[str, list[Argument]]:
         elsewhere = getattr(thing, "__module__", "") != f"oxillama._kernels.{module}"
         if name.startswith("_") or name in INNER or elsewhere:
             continue
-        if isinstance(thing, type):
+        if isinstance(thing, type) and not issubclass(thing, Exception):
             found[name] = from_source(module, name) or from_docstring(thing)
             for method, body in vars(thing).items():
                 if not method.startswith("_") and callable(body) and f"{name}.{method}" not in INNER:

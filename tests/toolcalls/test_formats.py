@@ -216,11 +216,17 @@ def test_ids_of_numbered_calls() -> None:
     assert (call.name, call.id) == ("ping", "functions.ping:3")
 
 
+def test_a_number_beyond_all_floats_in_python() -> None:
+    text = '<|tool_call_start|>[ping(a=[-1e999, {"b": 2}])]<|tool_call_end|>'
+    (call,) = calls_of(events_of("lfm2", [text]))
+    assert call.arguments == '{"a": [-1e999, {"b": 2}]}'
+
+
 @pytest.mark.parametrize(
     "call",
     [
         "[ping(1)]", "[ping(**a)]", "[ping(a=b)]", "[ping(a=1, a=2)]", "[1]", "[]", "ping", "[ping(a=1",
-        "[ping(a={1})]", "[ping(a=b'x')]", "[ping(a=1e999)]", "[ping(a=f'x')]", '[{"name": "ping"}]',
+        "[ping(a={1})]", "[ping(a=b'x')]", "[ping(a=1.e999)]", "[ping(a=f'x')]", '[{"name": "ping"}]',
         "[ping(a=" + "[" * 3000 + ")]",
     ],
 )  # fmt: skip

@@ -112,10 +112,9 @@ class Certainty:
 
     def simple(self, place: Place, words: set[str]) -> Certain | None:
         types = place.get("type") if "type" in words else TYPES
-        kinds = (
-            {types} if isinstance(types, str) else set(types) if isinstance(types, (list, tuple)) else set()
-        )
-        if not kinds or not kinds <= {*TYPES, "integer"}:
+        named = list(types) if isinstance(types, (list, tuple)) else [types]
+        kinds = {kind for kind in named if isinstance(kind, str) and kind in (*TYPES, "integer")}
+        if not named or not all(isinstance(kind, str) and kind in kinds for kind in named):
             return None
         if words & {"enum", "const"}:
             return Certain() if len(words - {"type"}) == 1 and _few_scalars(place, kinds) else None
