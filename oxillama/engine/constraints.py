@@ -10,6 +10,7 @@ from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.locks import ForkedOpen
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.lark import is_lark, parse_lark
 from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
@@ -91,7 +92,10 @@ def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
         return Grammar.from_json_schema(config.json_schema)
     if config.structural_tag is not None:
         return Grammar.from_rules(structural_tag_rules(config.structural_tag, spelled_ids(tokenizer)))
-    return Grammar.parse(str(config.grammar), tokenizer=tokenizer)
+    text = str(config.grammar)
+    if is_lark(text):
+        return Grammar.from_rules(parse_lark(text, spelled_ids(tokenizer)))
+    return Grammar.parse(text, tokenizer=tokenizer)
 
 
 def spelled_ids(tokenizer: TokenizerBridge) -> Callable[[str], list[int]]:
