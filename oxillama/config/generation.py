@@ -60,6 +60,9 @@ class GenerationOptions:
     response_format : what the text must be, in OpenAI's form: "text", "json_object", "json_schema" or
         "structural_tag". It becomes ``json_schema`` or ``structural_tag`` of the sampler, and None here, as
         soon as there is a sampler.
+    jump_forward : appends tokens that a grammar leaves no choice about without sampling them, several in a
+        pass. Off for requests with log-probabilities, kept logits, a receipt, mirostat, stages in Python,
+        bans, biases of logits, ``min_tokens`` or ``ignore_eos``.
     request_id : what logs and traces call the request: 1 to 200 characters that can be printed. None for its
         number in the engine.
 
@@ -88,6 +91,7 @@ class GenerationOptions:
     tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False, repr=False)
     parallel_tool_calls: bool = True
     response_format: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
+    jump_forward: bool = True
     request_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -102,6 +106,7 @@ class GenerationOptions:
             self._set("timeout", checks.number("timeout", self.timeout, checks.ABOVE_ZERO))
         checks.encodable("salt", self.salt)
         checks.boolean("logprobs", self.logprobs)
+        checks.boolean("jump_forward", self.jump_forward)
         checks.boolean("keep_logits", self.keep_logits)
         if self.top_logprobs is not None:
             self._set("top_logprobs", checks.integer("top_logprobs", self.top_logprobs, 0))
@@ -208,6 +213,7 @@ class GenerationFields(SamplerFields, total=False):
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     response_format: Mapping[str, Any] | None
+    jump_forward: bool
     request_id: str | None
 
 
