@@ -8,6 +8,8 @@ number of threads, and with or without drafts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from oxillama.config import GenerationOptions
@@ -20,14 +22,35 @@ MOST_TOKENS = 32
 """Tokens that are appended after a sampled one; a decoding step runs all of them."""
 MOST_BYTES = 256
 """Bytes of the text that is looked ahead."""
+MOST_MASKS = 1024
+"""Masks, and texts, of which it is remembered what they come to."""
 MOST_ALLOWED = 256
 """Tokens that a mask may allow where the next byte is still looked for."""
 ANCHOR = "\n"
 """A text that no other merges with, before a text whose first token would get a space put in front."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a mask leaves open; a function of the mask and the vocabulary.
+
+    Attributes
+    ----------
+    step : the shortest of the allowed tokens, if all begin with it; None otherwise.
+    longest : bytes of the longest of them.
+    end : the token that ends generation, if no other is allowed.
+    """
+
+    step: int | None = None
+    longest: int = 0
+    end: int | None = None
+
+
+OPEN = Choice()
+
+
 class JumpForward:
-    """Finds the tokens that must follow in the texts of one vocabulary.
+    """Finds the tokens that must follow in the texts of one vocabulary. For one thread at a time.
 
     Parameters
     ----------
@@ -37,63 +60,82 @@ class JumpForward:
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         self._tokenizer = tokenizer
         self._bytes = tokenizer.vocab_bytes()
+        self._choices: dict[int, tuple[np.ndarray, Choice]] = {}  # by the id of a mask, which is kept
+        self._encodings: dict[str, list[int]] = {}
 
     def tokens(self, state: GrammarState) -> list[int]:
         """The tokens that follow in any case, at most `MOST_TOKENS`; the state is left as it is.
 
         An end of generation is among them if it is the only token that may follow.
         """
-        text = self._text(state.fork())
-        return [] if text is None else self._cut(state.fork(), text)
+        choice = self._choice(state)
+        if choice.end is not None:
+            return [choice.end]
+        if choice.step is None:
+            return []
+        return self._cut(state.fork(), self._text(state.fork()))
 
-    def _allowed(self, state: GrammarState) -> list[int]:
-        """The tokens that may follow; none where they are too many to leave no choice."""
+    def _choice(self, state: GrammarState) -> Choice:
         if state.has_ended:
-            return []
+            return OPEN
         mask = state.mask()
-        if int.from_bytes(mask.tobytes(), "little").bit_count() > MOST_ALLOWED:
-            return []
-        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
-        return [int(id) for id in np.flatnonzero(bits)]
+        known = self._choices.get(id(mask))
+        if known is None:
+            if len(self._choices) >= MOST_MASKS:
+                self._choices.clear()
+            self._choices[id(mask)] = known = mask, self._choice_of(mask, state)
+        return known[1]
 
-    def _text(self, state: GrammarState) -> str | None:
-        """The text that must follow, without a character that is not whole; None if there is none, but "" if
-        the text must end."""
-        found = b""
-        while len(found) < MOST_BYTES:
-            allowed = self._allowed(state)
-            if not found and len(allowed) == 1 and allowed[0] in state.vocabulary.end_ids:
-                return ""
-            if not allowed or not all(map(state.vocabulary.is_text, allowed)):
-                break
-            texts = {self._bytes[id]: id for id in allowed}
-            common = min(texts, key=len)
-            if not all(text.startswith(common) for text in texts):
-                break
-            state.advance(texts[common])
-            found += common
-        return found.decode(errors="ignore") or None
+    def _choice_of(self, mask: np.ndarray, state: GrammarState) -> Choice:
+        if int.from_bytes(mask.tobytes(), "little").bit_count() > MOST_ALLOWED:
+            return OPEN
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+        allowed = [int(id) for id in np.flatnonzero(bits)]
+        if len(allowed) == 1 and allowed[0] in state.vocabulary.end_ids:
+            return Choice(end=allowed[0])
+        if not allowed or not all(map(state.vocabulary.is_text, allowed)):
+            return OPEN
+        texts = [self._bytes[id] for id in allowed]
+        shortest = min(texts, key=len)
+        if not all(text.startswith(shortest) for text in texts):
+            return OPEN
+        return Choice(allowed[texts.index(shortest)], max(map(len, texts)))
+
+    def _text(self, state: GrammarState) -> str:
+        """The text that must follow, without a character that is not whole."""
+        found: list[bytes] = []
+        n = 0
+        while n < MOST_BYTES and (step := self._choice(state).step) is not None:
+            state.advance(step)
+            found.append(self._bytes[step])
+            n += len(found[-1])
+        return b"".join(found).decode(errors="ignore")
 
     def _cut(self, state: GrammarState, text: str) -> list[int]:
         """The tokens of a text that must follow, up to where another token could reach beyond it."""
         found: list[int] = []
         left = len(text.encode())
         for token in self._encoded(text):
-            allowed = self._allowed(state)
-            if token not in allowed or max(len(self._bytes[id]) for id in allowed) > left:
+            choice = self._choice(state)
+            if choice.step is None or choice.longest > left or not state.allows_token(token):
                 return found
             state.advance(token)
             found.append(token)
             left -= len(self._bytes[token])
             if len(found) == MOST_TOKENS:
                 return found
-        allowed = self._allowed(state)
-        if len(allowed) == 1 and allowed[0] in state.vocabulary.end_ids:
-            found.append(allowed[0])
-        return found
+        end = self._choice(state).end
+        return found if end is None else [*found, end]
 
     def _encoded(self, text: str) -> list[int]:
         """The tokens of a text that continues another; none if the encoder would change its bytes."""
+        if text not in self._encodings:
+            if len(self._encodings) >= MOST_MASKS:
+                self._encodings.clear()
+            self._encodings[text] = self._tokens_of(text)
+        return self._encodings[text]
+
+    def _tokens_of(self, text: str) -> list[int]:
         wanted = text.encode()
         for anchor in ("", ANCHOR):
             tokens = self._tokenizer.encode(anchor + text, add_special=False)
