@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks import runs
+from benchmarks import grammar_schemas, runs
+from benchmarks.grammar_engines import ENGINES, Engine, Oxillama
 from benchmarks.grammar_texts import CASES, Case
 from oxillama.bench.report import Metric, Row, align
-from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask
+from oxillama.grammar import Vocabulary, apply_grammar_mask
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
@@ -35,123 +32,25 @@ class Times:
     again: list[list[float]] = field(default_factory=list)
 
 
-class Engine:
-    """One engine over one vocabulary. ``masks`` yields the seconds of each mask along the tokens."""
-
-    def __init__(self, tokenizer: TokenizerBridge) -> None:
-        self.tokenizer = tokenizer
-
-    def compile(self, case: Case) -> Any:
-        raise NotImplementedError
-
-    def masks(self, compiled: Any, tokens: list[int]) -> Iterator[float]:
-        raise NotImplementedError
-
-
-class Oxillama(Engine):
-    def __init__(self, tokenizer: TokenizerBridge) -> None:
-        super().__init__(tokenizer)
-        self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
-
-    def compile(self, case: Case) -> Grammar:
-        grammar = Grammar.parse(case.gbnf)
-        grammar.constraint(self.vocabulary)
-        return grammar
-
-    def masks(self, compiled: Grammar, tokens: list[int]) -> Iterator[float]:
-        state = GrammarState(compiled, self.vocabulary)
-        for token in tokens:
-            start = time.perf_counter()
-            state.mask()
-            yield time.perf_counter() - start
-            state.advance(token)
-
-
-class LlGuidance(Engine):
-    def __init__(self, tokenizer: TokenizerBridge) -> None:
-        import llguidance
-
-        super().__init__(tokenizer)
-        self.library = llguidance
-
-        def encode(text: bytes) -> list[int]:
-            return tokenizer.encode(text.decode("utf-8", "replace"), add_special=False)
-
-        encode.eos_token_id = tokenizer.eos_id  # type: ignore[attr-defined]
-        encode.bos_token_id = tokenizer.bos_id  # type: ignore[attr-defined]
-        encode.tokens = tokenizer.vocab_bytes()  # type: ignore[attr-defined]
-        control = [id for id in range(tokenizer.n_vocab) if tokenizer.is_control(id)]
-        encode.special_token_ids = control  # type: ignore[attr-defined]
-        self.tokens = llguidance.LLTokenizer(llguidance.TokenizerWrapper(encode))
-        self.words = np.zeros((tokenizer.n_vocab + 31) // 32, np.int32)
-
-    def compile(self, case: Case) -> Any:
-        if case.schema is not None:
-            text = self.library.LLMatcher.grammar_from_json_schema(json.dumps(case.schema))
-        else:
-            text = self.library.grammar_from("gbnf", case.gbnf)
-        return self.library.LLMatcher(self.tokens, text)
-
-    def masks(self, compiled: Any, tokens: list[int]) -> Iterator[float]:
-        matcher = compiled.deep_copy()
-        for token in tokens:
-            start = time.perf_counter()
-            matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
-            yield time.perf_counter() - start
-            if not matcher.consume_token(token):
-                raise ConfigError(f"llguidance: {matcher.get_error()}")
-
-
-class XGrammar(Engine):
-    def __init__(self, tokenizer: TokenizerBridge) -> None:
-        import xgrammar
-
-        super().__init__(tokenizer)
-        self.library = xgrammar
-        self.info = xgrammar.TokenizerInfo(
-            tokenizer.vocab_bytes(), xgrammar.VocabType.RAW, stop_token_ids=sorted(tokenizer.eog_ids)
-        )
-        self.bits = xgrammar.allocate_token_bitmask(1, tokenizer.n_vocab)
-
-    def compile(self, case: Case) -> Any:
-        compiler = self.library.GrammarCompiler(self.info, max_threads=1, cache_enabled=False)
-        if case.schema is not None:
-            return compiler.compile_json_schema(json.dumps(case.schema))
-        return (
-            compiler.compile_builtin_json_grammar() if case.is_json else compiler.compile_grammar(case.gbnf)
-        )
-
-    def masks(self, compiled: Any, tokens: list[int]) -> Iterator[float]:
-        matcher = self.library.GrammarMatcher(compiled)
-        for token in tokens:
-            start = time.perf_counter()
-            matcher.fill_next_token_bitmask(self.bits)
-            yield time.perf_counter() - start
-            if not matcher.accept_token(token):
-                raise ConfigError("XGrammar: refuses the document")
-
-
-ENGINES: dict[str, Callable[[TokenizerBridge], Engine]] = {
-    "oxillama": Oxillama,
-    "llguidance": LlGuidance,
-    "xgrammar": XGrammar,
-}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocab", type=Path, required=True, help="GGUF file with a vocabulary")
     parser.add_argument("--peer", choices=[*ENGINES][1:], action="append", default=[], help="repeatable")
     parser.add_argument("--case", choices=[case.name for case in CASES], action="append", help="default: all")
+    grammar_schemas.add_arguments(parser)
     runs.add_arguments(parser, warmup=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints one line per grammar and engine, then what does not depend on a grammar."""
     names = ["oxillama", *args.peer]
-    conditions = {"vocab": args.vocab.stem, "case": args.case}
+    conditions = {"vocab": args.vocab.stem, "case": args.case, "schemas": str(args.schemas or "")}
     whole = runs.Run("grammar", args, conditions, names)
     tokenizer = TokenizerBridge.from_gguf(args.vocab)
     tokenizer.vocab_bytes()
+    if args.schemas:
+        engines = {name: ENGINES[name](tokenizer) for name in names}
+        outcomes = grammar_schemas.measure(engines, args)
+        return whole.finish(grammar_schemas.rows(outcomes), grammar_schemas.shown(outcomes, args.slow))
     cases = [case for case in CASES if not args.case or case.name in args.case]
     times = {(case.name, name): Times() for case in cases for name in names}
     peers = {name: ENGINES[name](tokenizer) for name in args.peer}
@@ -188,8 +87,8 @@ def measure(engine: Engine, case: Case, times: Times) -> None:
     start = time.perf_counter()
     compiled = engine.compile(case)
     times.compile.append(time.perf_counter() - start)
-    times.first.append(list(engine.masks(compiled, tokens)))
-    times.again.append(list(engine.masks(compiled, tokens)))
+    times.first.append(list(engine.masks(compiled, tokens, time.perf_counter)))
+    times.again.append(list(engine.masks(compiled, tokens, time.perf_counter)))
 
 
 def shown(times: Times) -> list[str]:

@@ -13,7 +13,7 @@ import argparse
 import itertools
 import string
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.random_blocks import random_rows
-from benchmarks.shapes import BASE_FORMATS, SHAPES, Shape, Tensor, metadata, tensors
+from benchmarks.shape import Shape
+from benchmarks.shapes import BASE_FORMATS, SHAPES, Tensor, metadata, tensors
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
 
@@ -35,7 +36,7 @@ def tensor_data(tensor: Tensor, rng: np.random.Generator) -> Iterator[np.ndarray
         yield rng.uniform(-16.0, -1.0, tensor.n_out * tensor.n_in).astype("<f4").view(np.uint8)
         return
     if tensor.is_vector:
-        yield rng.normal(1.0, 0.05, tensor.n_in).astype("<f4").view(np.uint8)
+        yield (tensor.mean * rng.normal(1.0, 0.05, tensor.n_in)).astype("<f4").view(np.uint8)
         return
     std = tensor.n_in**-0.5  # a product with activations of size 1 is again of size 1
     step = max(1, SLICE_ELEMENTS // tensor.n_in)
@@ -114,16 +115,22 @@ def gguf_package() -> Any:
     return gguf
 
 
+ADDING: dict[type, Callable[[Any, str, Any], None]] = {
+    bool: lambda writer, key, value: writer.add_bool(key, value),
+    int: lambda writer, key, value: writer.add_uint32(key, value),
+    float: lambda writer, key, value: writer.add_float32(key, value),
+    str: lambda writer, key, value: writer.add_string(key, value),
+    list: lambda writer, key, value: writer.add_array(key, value),
+}
+
+
 def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int) -> None:
     writer.add_name(f"random {mix} weights, seed {seed}")
     file_type = getattr(gguf_package().LlamaFileType, "ALL_F32" if mix == "F32" else f"MOSTLY_{mix}", None)
     if file_type is not None:
         writer.add_file_type(file_type)
     for key, value in metadata(shape).items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-        if isinstance(value, list):
-            add = writer.add_array
-        add(f"{shape.family}.{key}", value)
+        ADDING[type(value)](writer, f"{shape.family}.{key}", value)
     pieces, scores, types = vocabulary(shape.n_vocab)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(pieces)

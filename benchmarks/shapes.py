@@ -7,90 +7,15 @@ llama.cpp's src/models/*.cpp asks a file for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from benchmarks.layers import LAYERS, Dims, attends, beside_layers
 from benchmarks.random_blocks import RANDOM_FORMATS
+from benchmarks.shape import Delta, Experts, Latent, Shape, Windows
 from oxillama.formats import FORMATS
-
-
-@dataclass(frozen=True)
-class Experts:
-    """A routed feed-forward block: ``shared`` of its experts see every token, and the ``dense`` first layers
-    have none but a plain block as wide as the shape's ``n_ff``."""
-
-    count: int
-    used: int
-    n_ff: int
-    shared: int = 0
-    dense: int = 0
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Compressed keys and values: their rank, and a head's rotated and plain parts and its values."""
-
-    rank: int
-    rotated: int
-    plain: int
-    value: int
-
-
-@dataclass(frozen=True)
-class Delta:
-    """Heads of the delta rule, of keys and of values, and their width; one layer of ``every`` attends."""
-
-    keys: int
-    heads: int
-    dim: int
-    every: int
-
-    @property
-    def channels(self) -> int:
-        """Of q, k and v."""
-        return (2 * self.keys + self.heads) * self.dim
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Dimensions of a model; ``tied`` shares the embedding with the output.
-
-    ``head_dim`` 0 stands for n_embd / n_head.
-    """
-
-    n_embd: int
-    n_ff: int
-    n_layer: int
-    n_head: int
-    n_head_kv: int
-    n_vocab: int
-    tied: bool = False
-    rope_theta: float = 10000.0
-    context: int = 4096
-    family: str = "llama"
-    head_dim: int = 0
-    experts: Experts | None = None
-    latent: Latent | None = None
-    delta: Delta | None = None
-    n_state: int = 0  # of a Mamba model, of n_head heads (of Mamba: ranks of dt) and twice n_embd wide within
-
-    @property
-    def key_dim(self) -> int:
-        """Width of a head."""
-        return self.head_dim or self.n_embd // self.n_head
-
-    @property
-    def n_q(self) -> int:
-        """Rows of a query projection."""
-        return self.key_dim * self.n_head
-
-    @property
-    def n_kv(self) -> int:
-        """Rows of a key or value projection."""
-        return self.key_dim * self.n_head_kv
-
 
 SHAPES = {
     "15M": Shape(256, 1024, 6, 4, 4, 32000, tied=True, context=2048),  # the size of stories15M
@@ -115,26 +40,63 @@ SHAPES = {
         1024, 3584, 24, 8, 2, 248320, tied=True, rope_theta=1e7, context=8192, family="qwen35", head_dim=256,
         delta=Delta(16, 16, 128, 4),
     ),
+    # The widths, experts and routing of the models, fewer layers, and a vocabulary cut in their proportion.
+    "qwen35moe": Shape(  # Qwen 3.5 35B-A3B, 4 of 40 layers
+        2048, 512, 4, 16, 2, 24832, rope_theta=1e7, context=8192, family="qwen35moe", head_dim=256,
+        delta=Delta(16, 32, 128, 4), experts=Experts(256, 8, 512, shared=1),
+    ),
+    "qwen3next": Shape(  # Qwen3-Next 80B-A3B, 4 of 48 layers
+        2048, 512, 4, 16, 2, 12800, rope_theta=1e7, context=8192, family="qwen3next", head_dim=256,
+        delta=Delta(16, 32, 128, 4), experts=Experts(512, 10, 512, shared=1),
+    ),
+    "gemma3": Shape(  # Gemma 3 4B, 12 of 34 layers
+        2560, 10240, 12, 8, 4, 92672, tied=True, rope_theta=1e6, context=32768, family="gemma3", head_dim=256,
+        windows=Windows(1024, 6),
+    ),
+    "gemma4": Shape(  # Gemma 4 E2B, 20 of 35 layers
+        1536, 6144, 20, 8, 1, 149760, tied=True, rope_theta=1e6, context=8192, family="gemma4", head_dim=512,
+        windows=Windows(512, 5, dim=256, shared=10), layer_width=256,
+    ),
+    "gemma4moe": Shape(  # Gemma 4 26B-A4B, 6 of 30 layers
+        2816, 2112, 6, 16, 8, 52480, tied=True, rope_theta=1e6, context=8192, family="gemma4", head_dim=512,
+        windows=Windows(1024, 6, dim=256, full_kv=2), experts=Experts(128, 8, 704),
+    ),
+    "glm4moe": Shape(  # GLM 4.5 Air, 3 of 46 layers
+        4096, 10944, 3, 96, 8, 10240, rope_theta=1e6, context=8192, family="glm4moe", head_dim=128,
+        experts=Experts(128, 8, 1408, shared=1, dense=1),
+    ),
+    "gpt-oss": Shape(  # gpt-oss 20B, 4 of 24 layers
+        2880, 2880, 4, 64, 8, 33536, rope_theta=150000.0, context=32768, family="gpt-oss", head_dim=64,
+        windows=Windows(128, 2), experts=Experts(32, 4, 2880),
+    ),
+    "lfm2moe": Shape(  # LFM2 8B-A1B, 8 of 24 layers
+        2048, 7168, 8, 32, 8, 21760, tied=True, rope_theta=1e6, context=8192, family="lfm2moe",
+        experts=Experts(32, 4, 1792, dense=2),
+    ),
     "mamba": Shape(2048, 0, 48, 128, 1, 50280, tied=True, family="mamba", n_state=16),  # Mamba 1.4B
     "mamba2": Shape(2048, 0, 48, 64, 1, 50288, tied=True, family="mamba2", n_state=128),  # Mamba-2 1.3B
 }  # fmt: skip
 
-BASE_FORMATS = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K"} | {name: name for name in RANDOM_FORMATS}
+BASE_FORMATS = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K", "MXFP4_MOE": "Q8_0"} | {
+    name: name for name in RANDOM_FORMATS
+}
 """What can be asked for, and the format that most of its tensors have."""
 
 FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "Q8_K": "Q8_0"}
 FALLBACKS |= {"TQ1_0": "Q4_0", "TQ2_0": "Q4_0"}
+FALLBACKS["Q1_0"] = "Q4_0"  # for which llama.cpp has none
 FALLBACKS |= {name: "IQ4_NL" for name in RANDOM_FORMATS if name.startswith("IQ")}
 """What stands in, with blocks of 32, for a format whose blocks of 256 do not divide a row."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor to be written: its dimensions, rows last (a norm has one), and its format."""
+    """A tensor to be written: its dimensions, rows last (a norm has one), its format, and a norm's mean."""
 
     name: str
     dims: tuple[int, ...]
     format: str
+    mean: float = 1.0
 
     @property
     def n_in(self) -> int:
@@ -157,11 +119,8 @@ class Tensor:
         return FORMATS[self.format].nbytes(self.n_out * self.n_in)
 
 
-NEVER_QUANTIZED = ("ffn_gate_inp", "ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm")
-
-Dims = tuple[int, ...]
-Named = Iterator[tuple[str, Dims]]
-"""Tensors of a layer, without "blk.<i>." and ".weight"."""
+NEVER_QUANTIZED = ("ffn_gate_inp", "per_layer_model_proj", "shortconv.conv", "ssm_conv1d", "ssm_a", "ssm_d")
+NEVER_QUANTIZED += ("ssm_norm",)
 
 
 def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
@@ -169,167 +128,21 @@ def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
 
     def tensor(kind: str, dims: Dims, layer: int = -1) -> Tensor:
         prefix = f"blk.{layer}." if layer >= 0 else ""
-        ending = "" if kind in ("ssm_a", "ssm_d") or kind.endswith(".bias") else ".weight"
-        single = len(dims) == 1 or kind in NEVER_QUANTIZED
+        ending = "" if kind in ("ssm_a", "ssm_d") or kind.endswith((".bias", ".scale")) else ".weight"
+        single = len(dims) == 1 or kind in NEVER_QUANTIZED or kind.endswith(".bias")
         name = "F32" if single else tensor_format(mix, kind, layer, shape, dims[-1], pure=pure)
-        return Tensor(f"{prefix}{kind}{ending}", dims, name)
+        # Gemma 4 does not scale scores, its norms do
+        mean = dims[0] ** -0.5 if shape.family == "gemma4" and kind == "attn_k_norm" else 1.0
+        return Tensor(f"{prefix}{kind}{ending}", dims, name, mean)
 
     yield tensor("token_embd", (shape.n_vocab, shape.n_embd))
     for layer in range(shape.n_layer):
         for kind, dims in LAYERS[shape.family](shape, layer):
             yield tensor(kind, dims, layer)
-    yield tensor("output_norm", (shape.n_embd,))
+    for kind, dims in beside_layers(shape):
+        yield tensor(kind, dims)
     if not shape.tied:
         yield tensor("output", (shape.n_vocab, shape.n_embd))
-
-
-def llama_layer(shape: Shape, layer: int) -> Named:
-    """Also Mixtral's, which differs in its experts only."""
-    yield "attn_norm", (shape.n_embd,)
-    yield from attention(shape)
-    yield "ffn_norm", (shape.n_embd,)
-    yield from feed_forward(shape, layer)
-
-
-def qwen3moe_layer(shape: Shape, layer: int) -> Named:
-    yield "attn_norm", (shape.n_embd,)
-    yield from attention(shape)
-    yield "attn_q_norm", (shape.key_dim,)
-    yield "attn_k_norm", (shape.key_dim,)
-    yield "ffn_norm", (shape.n_embd,)
-    yield from feed_forward(shape, layer)
-
-
-def gemma2_layer(shape: Shape, layer: int) -> Named:
-    yield "attn_norm", (shape.n_embd,)
-    yield from attention(shape)
-    yield "post_attention_norm", (shape.n_embd,)
-    yield "ffn_norm", (shape.n_embd,)
-    yield from feed_forward(shape, layer)
-    yield "post_ffw_norm", (shape.n_embd,)
-
-
-def phi3_layer(shape: Shape, layer: int) -> Named:
-    """Queries, keys and values in one matrix, gate and up in another."""
-    n_embd = shape.n_embd
-    yield "attn_norm", (n_embd,)
-    yield "attn_qkv", (shape.n_q + 2 * shape.n_kv, n_embd)
-    yield "attn_output", (n_embd, shape.n_q)
-    yield "ffn_norm", (n_embd,)
-    yield "ffn_up", (2 * shape.n_ff, n_embd)
-    yield "ffn_down", (n_embd, shape.n_ff)
-
-
-def deepseek2_layer(shape: Shape, layer: int) -> Named:
-    """Latent attention with the second halves of the key and value projections apart, head by head."""
-    n_embd, n_head, latent = shape.n_embd, shape.n_head, shape.latent
-    assert latent is not None
-    yield "attn_norm", (n_embd,)
-    yield "attn_q", (n_head * (latent.plain + latent.rotated), n_embd)
-    yield "attn_kv_a_mqa", (latent.rank + latent.rotated, n_embd)
-    yield "attn_kv_a_norm", (latent.rank,)
-    yield "attn_k_b", (n_head, latent.rank, latent.plain)
-    yield "attn_v_b", (n_head, latent.value, latent.rank)
-    yield "attn_output", (n_embd, n_head * latent.value)
-    yield "ffn_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
-
-
-def qwen35_layer(shape: Shape, layer: int) -> Named:
-    """Attention whose queries have gates, or the gated delta rule with four taps."""
-    n_embd, delta = shape.n_embd, shape.delta
-    assert delta is not None
-    yield "attn_norm", (n_embd,)
-    if (layer + 1) % delta.every == 0:
-        yield "attn_q", (2 * shape.n_q, n_embd)
-        yield "attn_k", (shape.n_kv, n_embd)
-        yield "attn_v", (shape.n_kv, n_embd)
-        yield "attn_output", (n_embd, shape.n_q)
-        yield "attn_q_norm", (shape.key_dim,)
-        yield "attn_k_norm", (shape.key_dim,)
-    else:
-        inner = delta.heads * delta.dim
-        yield "attn_qkv", (delta.channels, n_embd)
-        yield "attn_gate", (inner, n_embd)
-        yield "ssm_conv1d", (delta.channels, 4)
-        yield "ssm_dt.bias", (delta.heads,)
-        yield "ssm_a", (delta.heads,)
-        yield "ssm_beta", (delta.heads, n_embd)
-        yield "ssm_alpha", (delta.heads, n_embd)
-        yield "ssm_norm", (delta.dim,)
-        yield "ssm_out", (n_embd, inner)
-    yield "post_attention_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
-
-
-def mamba_layer(shape: Shape, layer: int) -> Named:
-    """Four taps."""
-    n_embd, inner, rank = shape.n_embd, 2 * shape.n_embd, shape.n_head
-    yield "attn_norm", (n_embd,)
-    yield "ssm_in", (2 * inner, n_embd)
-    yield "ssm_conv1d", (inner, 4)
-    yield "ssm_conv1d.bias", (inner,)
-    yield "ssm_x", (rank + 2 * shape.n_state, inner)
-    yield "ssm_dt", (inner, rank)
-    yield "ssm_dt.bias", (inner,)
-    yield "ssm_a", (inner, shape.n_state)
-    yield "ssm_d", (inner,)
-    yield "ssm_out", (n_embd, inner)
-
-
-def mamba2_layer(shape: Shape, layer: int) -> Named:
-    """One group; four taps."""
-    n_embd, inner, heads = shape.n_embd, 2 * shape.n_embd, shape.n_head
-    channels = inner + 2 * shape.n_state
-    yield "attn_norm", (n_embd,)
-    yield "ssm_in", (inner + channels + heads, n_embd)
-    yield "ssm_conv1d", (channels, 4)
-    yield "ssm_conv1d.bias", (channels,)
-    yield "ssm_dt.bias", (heads,)
-    yield "ssm_a", (heads, 1)
-    yield "ssm_d", (heads, 1)
-    yield "ssm_norm", (1, inner)
-    yield "ssm_out", (n_embd, inner)
-
-
-def attention(shape: Shape) -> Named:
-    """Four matrices."""
-    yield "attn_q", (shape.n_q, shape.n_embd)
-    yield "attn_k", (shape.n_kv, shape.n_embd)
-    yield "attn_v", (shape.n_kv, shape.n_embd)
-    yield "attn_output", (shape.n_embd, shape.n_q)
-
-
-def feed_forward(shape: Shape, layer: int) -> Named:
-    """A gated block, or a router, its experts, and the expert that sees every token."""
-    n_embd, experts = shape.n_embd, shape.experts
-    if experts is None or layer < experts.dense:
-        yield from gated("", (), n_embd, shape.n_ff)
-        return
-    yield "ffn_gate_inp", (experts.count, n_embd)
-    yield from gated("_exps", (experts.count,), n_embd, experts.n_ff)
-    if experts.shared:
-        yield from gated("_shexp", (), n_embd, experts.shared * experts.n_ff)
-
-
-def gated(ending: str, stack: Dims, n_embd: int, n_ff: int) -> Named:
-    """Gate, up and down, or a stack of each."""
-    yield f"ffn_gate{ending}", (*stack, n_ff, n_embd)
-    yield f"ffn_up{ending}", (*stack, n_ff, n_embd)
-    yield f"ffn_down{ending}", (*stack, n_embd, n_ff)
-
-
-LAYERS: dict[str, Callable[[Shape, int], Named]] = {
-    "llama": llama_layer,
-    "qwen3moe": qwen3moe_layer,
-    "deepseek2": deepseek2_layer,
-    "gemma2": gemma2_layer,
-    "phi3": phi3_layer,
-    "qwen35": qwen35_layer,
-    "mamba": mamba_layer,
-    "mamba2": mamba2_layer,
-}
-"""By ``general.architecture``."""
 
 
 def tensor_format(mix: str, kind: str, layer: int, shape: Shape, n_in: int, *, pure: bool = False) -> str:
@@ -347,8 +160,10 @@ def tensor_format(mix: str, kind: str, layer: int, shape: Shape, n_in: int, *, p
 
 
 def _wanted_format(mix: str, base: str, kind: str, layer: int, shape: Shape) -> str:
+    if mix == "MXFP4_MOE":
+        return "MXFP4" if kind.endswith("_exps") else "Q8_0"
     n, eight_experts = shape.n_layer, shape.experts is not None and shape.experts.count == 8
-    if kind == "output" or (kind == "token_embd" and shape.tied):
+    if kind == "output" or (kind in ("token_embd", "per_layer_token_embd") and shape.tied):
         return base if base == "Q8_0" else "Q6_K"
     if eight_experts and kind in ("attn_v", "attn_k"):
         return "Q8_0"
@@ -400,8 +215,9 @@ def metadata(shape: Shape) -> dict[str, Any]:
         found |= {"expert_count": shape.experts.count, "expert_used_count": shape.experts.used}
         if shape.family != "llama":
             found["expert_feed_forward_length"] = shape.experts.n_ff
-        if shape.experts.shared:
+        if shape.experts.shared and shape.delta is None:
             found["expert_shared_count"] = shape.experts.shared
+        if shape.experts.dense:
             found["leading_dense_block_count"] = shape.experts.dense
     if shape.latent is not None:
         latent = shape.latent
@@ -417,7 +233,6 @@ def metadata(shape: Shape) -> dict[str, Any]:
         delta = shape.delta
         found |= {
             "rope.dimension_count": shape.key_dim // 4,
-            "rope.dimension_sections": [11, 11, 10, 0],
             "full_attention_interval": delta.every,
             "ssm.conv_kernel": 4,
             "ssm.state_size": delta.dim,
@@ -425,6 +240,24 @@ def metadata(shape: Shape) -> dict[str, Any]:
             "ssm.time_step_rank": delta.heads,
             "ssm.inner_size": delta.heads * delta.dim,
         }
+        if shape.family != "qwen3next":
+            found["rope.dimension_sections"] = [11, 11, 10, 0]
+    if shape.windows is not None:
+        found |= window_metadata(shape, shape.windows)
+    if shape.family in ("glm4moe", "lfm2moe"):
+        found["expert_gating_func"] = 2
+    if shape.family == "glm4moe":
+        found |= {
+            "expert_weights_norm": True,
+            "expert_weights_scale": 1.0,
+            "rope.dimension_count": shape.key_dim // 2,
+        }
+    if shape.family == "lfm2moe":
+        found["shortconv.l_cache"] = 3
+        found["attention.head_count_kv"] = [shape.n_head_kv * attends(i) for i in range(shape.n_layer)]
+    if shape.family == "gpt-oss":
+        found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0}
+        found["rope.scaling.original_context_length"] = 4096
     if shape.family == "gemma2":
         found |= {
             "attention.sliding_window": 4096,
@@ -434,3 +267,24 @@ def metadata(shape: Shape) -> dict[str, Any]:
     if shape.family == "phi3":
         found["rope.scaling.original_context_length"] = shape.context
     return found
+
+
+def window_metadata(shape: Shape, windows: Windows) -> dict[str, Any]:
+    """Keys of windows, and of what differs between layers with and without."""
+    found: dict[str, Any] = {"attention.sliding_window": windows.size}
+    if shape.family != "gemma4":
+        return found
+    layers = range(shape.n_layer)
+    dim = windows.dim or shape.key_dim
+    return found | {
+        "attention.sliding_window_pattern": [not shape.attends_afar(i) for i in layers],
+        "attention.head_count_kv": [shape.kv_heads_of(i) for i in layers],
+        "attention.key_length_swa": dim,
+        "attention.value_length_swa": dim,
+        "attention.shared_kv_layers": shape.n_layer - shape.n_own_kv,
+        "embedding_length_per_layer_input": shape.layer_width,
+        "feed_forward_length": [shape.ff_of(i) for i in layers],
+        "final_logit_softcapping": 30.0,
+        "rope.dimension_count_swa": dim,
+        "rope.freq_base_swa": 10000.0,
+    }

@@ -1,9 +1,11 @@
 """What drafts are worth: tokens a second with them and without, in turns.
 
-The parts: ``demo`` drafts with the demo's small model for its larger one. ``oracle`` has the model given
-verify drafts of which a fixed share is right, so many or as many as the engine chooses, beside what the
-measured cost of the rows allows. ``lookup`` copies parts of the prompt, beside llama.cpp's look-up. ``none``
-drafts what is always wrong, for one stream and eight. ``beams`` is a beam search beside one stream.
+The parts: ``demo`` drafts with the demo's small model for its larger one. ``blocks`` drafts with the block
+for next-token prediction of the model given, which tells the demo's stories
+(tools/train_demo/next_token.py). ``oracle`` has the model given verify drafts of which a fixed share is
+right, so many or as many as the engine chooses, beside what the measured cost of the rows allows. ``lookup``
+copies parts of the prompt, beside llama.cpp's look-up. ``none`` drafts what is always wrong, for one stream
+and eight. ``beams`` is a beam search beside one stream.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from oxillama.bench.report import Metric, Row, align
 from oxillama.engine.sequence import Sequence as Tokens
 from oxillama.engine.speculation import SpeculationStats
 from oxillama.errors import ConfigError
+from oxillama.gguf.model_file import ModelFile
+from oxillama.models import read_spec
 
 PARTS = ("demo", "oracle", "lookup", "none", "beams")
+OF_BLOCKS = "blocks"  # not among the default parts: few models have them
 RATES = (0.6, 0.8, 0.9)
 LENGTHS = (4, 7)
 MOST = 8  # drafted tokens, an engine's default
@@ -39,7 +44,8 @@ Turn = Callable[[], Mapping[str, float]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `speculation`."""
-    parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
+    known = f"of {', '.join((*PARTS, OF_BLOCKS))} (default: all but the last)"
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=known)
     parser.add_argument("--model", type=Path, help="GGUF file; for all parts but demo")
     parser.add_argument("--peer", choices=[LlamaCpp.name], help="an engine to compare look-ups with")
     parser.add_argument("--new", type=int, default=64, help="tokens of each text (default: %(default)s)")
@@ -49,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`speculation`: the parts that were asked for."""
-    unknown = [part for part in args.parts if part not in PARTS]
+    unknown = [part for part in args.parts if part not in (*PARTS, OF_BLOCKS)]
     if unknown:
-        raise ConfigError(f"parts: expected some of {', '.join(PARTS)}, got {unknown[0]}")
+        raise ConfigError(f"parts: expected some of {', '.join((*PARTS, OF_BLOCKS))}, got {unknown[0]}")
     if args.model is None and set(args.parts) != {"demo"}:
         raise ConfigError("--model: expected a GGUF file for all parts but demo, got none")
     if args.new < 8:
@@ -80,8 +86,19 @@ class Bench:
 
     def demo(self) -> list[Row]:
         """The demo's models, all its prompts, greedy and with a seed; then eight streams together."""
-        engine = InferenceEngine.from_gguf(demo.STORY, num_threads=self.args.threads)
-        draft, found = str(demo.DRAFT), []
+        return self._stories("demo", demo.STORY, str(demo.DRAFT))
+
+    def blocks(self) -> list[Row]:
+        """The same with the model given and its block. Raises ConfigError if it has none."""
+        with ModelFile.open(self.args.model) as file:
+            if not file.metadata.get(f"{read_spec(file).family.name}.nextn_predict_layers"):
+                message = "expected a file with a block for next-token prediction, got one without"
+                raise ConfigError(f"--model: {message}")
+        return self._stories("blocks", self.args.model, "auto")
+
+    def _stories(self, part: str, path: Path, draft: str) -> list[Row]:
+        engine = InferenceEngine.from_gguf(path, num_threads=self.args.threads)
+        found: list[Row] = []
         ways = {"drafts": draft, "plain": "off"}
         alone = [[prompt] for prompt in demo.PROMPTS]
         cases: list[tuple[list[list[str]], dict[str, Any]]] = [
@@ -96,9 +113,9 @@ class Bench:
             noted = (engine, groups, texts, stats, options, min(200, 4 * self.args.new))
             label = f"{n} stream{'s' * (n > 1)} at temperature {options['temperature']:g}"
             subjects = {name: partial(several, *noted, way) for name, way in ways.items()}
-            found += self._compared(f"demo, {label}", subjects)
+            found += self._compared(f"{part}, {label}", subjects)
             assert texts[draft] == texts["off"], "drafts have changed a text"
-            print(f"demo, {label}: {became(stats)}; texts equal")
+            print(f"{part}, {label}: {became(stats)}; texts equal")
         engine.close()
         return found
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.make_model import write_model
 from benchmarks.peers import LlamaCpp, OxiLlama, Runner
 from benchmarks.random_blocks import RANDOM_FORMATS
-from benchmarks.shapes import Shape
+from benchmarks.shape import Shape
 from oxillama.bench.run import fixed_tokens
 from oxillama.gguf.model_file import ModelFile
 from tests.references import formats, llama

@@ -118,4 +118,4 @@ class KvCachePool(PagePool):
         with np.errstate(all="ignore"):  # memory behind the last position holds anything
             keys = layout.keys(raw[:n_keys].reshape(heads, size // lanes, -1), lanes)
             values = layout.values(raw[n_keys:].reshape(heads, size // lanes, -1), lanes)
-        return keys.reshape(size, heads, -1), values.reshape(size, heads, -1)
+        return keys.reshape(size, heads, -1), values.reshape(size, heads, layout.value_dim)

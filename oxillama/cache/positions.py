@@ -155,12 +155,12 @@ def joined_positions(layout: KvLayout, blocks: Sequence[np.ndarray]) -> np.ndarr
     return out
 
 
-def _parts(layout: KvLayout) -> tuple[_Part, _Part]:
-    """Keys and values of a layer."""
-    return (
-        _Part(layout.n_heads, layout.key_dim, layout.kv_type, True),
-        _Part(layout.n_heads, layout.value_dim, layout.kv_type, False),
-    )
+def _parts(layout: KvLayout) -> tuple[_Part, ...]:
+    """Keys and values of a layer, if it has both."""
+    keys = _Part(layout.n_heads, layout.key_dim, layout.kv_type, True)
+    if not layout.value_dim:
+        return (keys,)
+    return keys, _Part(layout.n_heads, layout.value_dim, layout.kv_type, False)
 
 
 def _places(layout: KvLayout, page_size: int) -> Iterator[tuple[_Part, slice]]:

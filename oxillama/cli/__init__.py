@@ -1,12 +1,12 @@
 """Faces: the command line, ``oxillama COMMAND ...``.
 
 Commands: `generate` (run, demo), `chat`, `verify`, `info`, `snapshot`, `tokenize`, `quantize` (quantize,
-imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `bench`, `doctor`. A command is a function from
-the parsed arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130 interrupted, 141
-broken pipe. `options` makes arguments from the configuration dataclasses, `models` finds the model,
-`program` turns errors into exit codes, `console` reads and writes text, `progress` shows bars, `tools` has
-the tools of a chat, `sessions` keeps a session for the next process. To start quickly, a module imports
-NumPy and the kernels only inside its commands.
+imatrix), `pack`, `convert`, `hub` (pull, list, rm), `serve`, `batch`, `bench`, `doctor`. A command is a
+function from the parsed arguments to an exit code: 0 success, 1 a negative finding, 2 an error, 130
+interrupted, 141 broken pipe. `options` makes arguments from the configuration dataclasses, `models` finds
+the model, `program` turns errors into exit codes, `console` reads and writes text, `progress` shows bars,
+`tools` has the tools of a chat, `sessions` keeps a session for the next process. To start quickly, a module
+imports NumPy and the kernels only inside its commands.
 
 Results go to stdout, everything else to stderr. An error is one line, never a traceback.
 """
@@ -20,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 
 from oxillama._version import __version__
 from oxillama.cli import (
+    batch,
     bench,
     chat,
     convert,
@@ -62,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         convert,
         hub,
         serve,
+        batch,
         bench,
         doctor,
     ):

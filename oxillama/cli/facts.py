@@ -116,6 +116,7 @@ def describe_attention(spec: Spec) -> dict[str, Any] | None:
         "windows": windows or None,
         "windowed_layers": windowed if windows else None,
         "chunk": max(layer.chunk for layer in layers) or None,
+        "chosen_positions": spec.selector.n_chosen if spec.selector else None,
         "sinks": spec.family.sinks != "no",
         "soft_cap": spec.soft_cap or None,
         "linear_bias": spec.alibi_bias or None,

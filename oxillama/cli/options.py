@@ -194,8 +194,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_named_options(parser: argparse.ArgumentParser, names: Container[str]) -> None:
-    """The options of `EngineConfig` and `SamplerConfig` that are named."""
+    """The options of `EngineConfig`, `SamplerConfig` and `SchedulerConfig` that are named."""
     shared = _names(SamplerConfig)
+    _add_fields(parser, SchedulerConfig, [n for n in _names(SchedulerConfig) if n in names])
     _add_fields(parser, SamplerConfig, [n for n in shared if n in names])
     _add_fields(parser, EngineConfig, [n for n in _names(EngineConfig) if n in names and n not in shared])
 

@@ -32,6 +32,7 @@ class ServerConfig:
     allowed_hosts : names by which clients may address a server that only this machine reaches, beside its
         own; "*" for any.
     max_body_bytes : most bytes in a request.
+    stored_response_bytes : memory for responses that clients may go on from by their ids; 0 keeps none.
     ping_seconds : seconds without text after which a stream sends a comment, as a sign of life.
     page : whether / is a page to talk to the model.
     shutdown_seconds : how long requests may go on when the server is stopped.
@@ -55,6 +56,7 @@ class ServerConfig:
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 16 << 20
+    stored_response_bytes: int = 64 << 20
     ping_seconds: float = 10.0
     page: bool = True
     shutdown_seconds: float = 10.0
@@ -81,6 +83,8 @@ class ServerConfig:
             raise ConfigError("api_keys: expected texts of printable ASCII without spaces, got others")
         self._set("api_keys", tuple(self.api_keys))
         self._set("max_body_bytes", checks.integer("max_body_bytes", self.max_body_bytes, 1))
+        n_bytes = checks.integer("stored_response_bytes", self.stored_response_bytes, 0)
+        self._set("stored_response_bytes", n_bytes)
         self._set("page", checks.boolean("page", self.page))
         for name in ("ping_seconds", "shutdown_seconds"):
             self._set(name, checks.number(name, getattr(self, name), checks.ABOVE_ZERO, 86400))

@@ -159,6 +159,7 @@ def parts_of(kernels: Kernels, fmt: Format, wanted: Wanted, sources: list[Stored
         values = stored.values()
         values = reordered(values, wanted.heads) if wanted.heads else values
         values = values + np.float32(wanted.plus) if wanted.plus else values
+        values = wanted.change(values) if wanted.change else values
         yield encoded(kernels, wanted.target, fmt, values)
 
 

@@ -97,7 +97,7 @@ def places_of(tensors: list[Wanted]) -> dict[str, Place]:
     """The places of all matrices. An output that is written as a copy of the embedding is a place too."""
     found: dict[str, Place] = {}
     for wanted in tensors:
-        if len(wanted.shape) < 2:
+        if len(wanted.shape) != 2 or wanted.change is not None:  # an adapter of it would have to be changed
             continue
         n_experts = len(wanted.sources) if len(wanted.sources) > 1 else 0
         shape = (wanted.shape[0], wanted.shape[1])
@@ -146,5 +146,5 @@ def modules_of(families: list[Decoder]) -> dict[str, str]:
         found = {target: f"embeddings.{name}_embeddings" for name, target in TABLES.items()}
         return found | {target: f"encoder.layer.{{i}}.{name}" for name, (target, _) in MATRICES.items()}
     found = {"token_embd": "model.embed_tokens", "output": "lm_head"}
-    parts = [part for family in families for part in family.parts]
+    parts = [part for family in families for part in family.parts if part.change is None and not part.bare]
     return found | {part.target: f"model.layers.{{i}}.{part.source}" for part in parts}

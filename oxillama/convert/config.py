@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ class Wanted:
     shape : of each source. One row of a matrix is a vector in GGUF.
     heads : above 0, rows of so many heads are reordered (`reordered`).
     plus : added to all values.
+    change : makes the target's values of a source's, None for the same; its result has the shape ``becomes``.
     """
 
     sources: tuple[str, ...]
@@ -28,11 +30,14 @@ class Wanted:
     shape: tuple[int, ...]
     heads: int = 0
     plus: float = 0.0
+    change: Callable[[np.ndarray], np.ndarray] | None = None
+    becomes: tuple[int, ...] = ()
 
     @property
     def stored(self) -> tuple[int, ...]:
         """Its shape in the target, in NumPy's order."""
-        shape = self.shape[1:] if len(self.shape) > 1 and self.shape[0] == 1 else self.shape
+        shape = self.becomes if self.change else self.shape
+        shape = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
         return shape if len(self.sources) == 1 else (len(self.sources), *shape)
 
 
@@ -123,7 +128,16 @@ HARMLESS = {
     *("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache"),
     *("initializer_range", "attention_dropout", "hidden_dropout", "attention_probs_dropout_prob"),
     *("hidden_dropout_prob", "classifier_dropout", "gradient_checkpointing", "pretraining_tp", "id2label"),
-    *("label2id", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "max_window_layers"),
+    *(
+        "label2id",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "unk_token_id",
+        "eod_token_id",
+        "sep_token_id",
+        "max_window_layers",
+    ),
     *("problem_type", "output_attentions", "output_hidden_states", "return_dict", "auto_map"),
     *("router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "cache_implementation"),
     *("embd_pdrop", "resid_pdrop", "embedding_dropout", "residual_dropout", "is_encoder_decoder"),

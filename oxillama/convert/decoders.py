@@ -6,11 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from oxillama.convert.config import Config, Plan, Wanted
 from oxillama.convert.rotation import Metadata, Tensors
 from oxillama.errors import LoadError
 
-Sizes = dict[str, int]
+
+class Sizes(dict[str, int]):
+    """What shapes are written in.
+
+    Attributes
+    ----------
+    kinds : which layers have the parts of a kind (`Part.only`).
+    """
+
+    def __init__(self, values: dict[str, int]) -> None:
+        super().__init__(values)
+        self.kinds: dict[str, list[bool]] = {}
+
+
+Change = Callable[[np.ndarray, Sizes], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -22,12 +38,21 @@ class Part:
     source, target : its name behind that of the layer, without ".weight"; "{e}" in it stands for an expert.
     shape : of the source, in names of `sizes_of`; a sum as "q+k+v".
     bias : the flag of the config that gives it one, "yes" if it always has one.
+    only : the kind of layers that have it (`Sizes.kinds`); "" for all.
+    change, becomes : makes the target's values of the source's, and their shape; the same where it is None.
+    bare : the names are whole, without a ".weight".
+    plain : `Decoder.norm_plus` is not added to it.
     """
 
     source: str
     target: str
     shape: str
     bias: str = ""
+    only: str = ""
+    change: Change | None = None
+    becomes: str = ""
+    bare: bool = False
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +72,8 @@ class Decoder:
         matrices have biases.
     copies_tied : GGUF has an output of its own even so.
     defaults : keys that the config class of the family fills in.
+    last_norm : the norm before the output.
+    drafts : key of the number of blocks for drafting, which are left out.
     """
 
     architecture: str
@@ -62,6 +89,8 @@ class Decoder:
     biased: bool = False
     copies_tied: bool = False
     defaults: tuple[tuple[str, Any], ...] = ()
+    last_norm: Part = Part("norm", "output_norm", "d")
+    drafts: str = ""
 
 
 def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
@@ -90,9 +119,14 @@ def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
     tensors = [Wanted(table, "token_embd.weight", (sizes["vocab"], sizes["d"]))]
     for i in range(sizes["layers"]):
         for part in family.parts:
+            if part.only and not sizes.kinds[part.only][i]:
+                continue
             tensors += tensors_of(family, part, config, sizes, f"model.layers.{i}.", f"blk.{i}.")
-    tensors += tensors_of(family, LAST_NORM, config, sizes, "model.", "")
+    tensors += tensors_of(family, family.last_norm, config, sizes, "model.", "")
     ignored = tuple(f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(sizes["layers"]))
+    if family.drafts and config.has(family.drafts):
+        ends = range(sizes["layers"], sizes["layers"] + config.size(family.drafts, 1))
+        ignored += tuple(f"model.layers.{i}." for i in ends)
     tied = config.flag("tie_word_embeddings", family.tied)
     if tied:
         ignored += ("lm_head.weight",)  # a copy of the embedding that some write nevertheless
@@ -118,32 +152,44 @@ def sizes_of(config: Config) -> Sizes:
     dim = config.size("head_dim", d // heads)
     if dim % 2:
         raise LoadError(f"config.json: head_dim: expected an even number, got {dim}")
-    return {
+    sizes = {
         **{"layers": config.size("num_hidden_layers"), "vocab": config.size("vocab_size"), "one": 1},
         **{"d": d, "ff": config.size("intermediate_size"), "heads": heads, "kv_heads": kv_heads},
         **{"dim": dim, "q": heads * dim, "k": kv_heads * dim, "v": kv_heads * dim},
     }
+    return Sizes(sizes)
+
+
+def shape_of(words: str, sizes: Sizes) -> tuple[int, ...]:
+    """Numbers for a shape that is written in sizes: "q+k d"."""
+    return tuple(sum(sizes[size] for size in dim.split("+")) for dim in words.split())
 
 
 def tensors_of(
     family: Decoder, part: Part, config: Config, sizes: Sizes, there: str, here: str
 ) -> list[Wanted]:
     """A part's tensor and its bias; names in the source begin with ``there``, in the target with ``here``."""
-    shape = tuple(sum(sizes[size] for size in dim.split("+")) for dim in part.shape.split())
+    shape = shape_of(part.shape, sizes)
     norm = "norm" in part.target
     experts = [str(e) for e in range(sizes["experts"])] if "{e}" in part.source else [""]
     names = [there + part.source.replace("{e}", e) for e in experts]
     heads = sizes["heads" if part.target == "attn_q" else "kv_heads"]
     heads = heads if family.reordered and part.target in ("attn_q", "attn_k") else 0
-    plus = family.norm_plus if norm else 0.0
+    plus = family.norm_plus if norm and not part.plain else 0.0
+    change, suffix = part.change, "" if part.bare else ".weight"
     weights = Wanted(
-        tuple(f"{name}.weight" for name in names), f"{here}{part.target}.weight", shape, heads, plus
+        sources=tuple(name + suffix for name in names),
+        target=here + part.target + suffix,
+        shape=shape,
+        heads=heads,
+        plus=plus,
+        change=None if change is None else lambda values: change(values, sizes),
+        becomes=shape_of(part.becomes, sizes),
     )
+    if part.bare:
+        return [weights]
     always = family.norm_bias if norm else part.bias == "yes"
     if not always and (norm or not part.bias or not config.flag(part.bias, family.biased)):
         return [weights]
     biases = tuple(f"{name}.bias" for name in names)
     return [weights, Wanted(biases, f"{here}{part.target}.bias", shape[:1], heads)]
-
-
-LAST_NORM = Part("norm", "output_norm", "d")

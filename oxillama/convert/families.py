@@ -15,67 +15,24 @@ from oxillama.convert import options
 from oxillama.convert.config import Config, Plan
 from oxillama.convert.decoders import Decoder, Part, decoder_plan
 from oxillama.convert.encoders import bert
+from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
+from oxillama.convert.hybrids import HYBRID_DECODERS
+from oxillama.convert.latent import LATENT_DECODERS
+from oxillama.convert.parts import (
+    ATTENTION,
+    BEFORE,
+    BEHIND,
+    BOTH_SIDES,
+    EXPERTS,
+    FEED,
+    FUSED,
+    HEAD_NORMS,
+    MIXTRAL_EXPERTS,
+    ROW_NORMS,
+    SHARED,
+    biased,
+)
 from oxillama.errors import LoadError
-
-# --- parts of a layer -------------------------------------------------------------------------------
-
-ATTENTION = (
-    Part("self_attn.q_proj", "attn_q", "q d", "attention_bias"),
-    Part("self_attn.k_proj", "attn_k", "k d", "attention_bias"),
-    Part("self_attn.v_proj", "attn_v", "v d", "attention_bias"),
-    Part("self_attn.o_proj", "attn_output", "d q", "attention_bias"),
-)
-FEED = (
-    Part("mlp.gate_proj", "ffn_gate", "ff d", "mlp_bias"),
-    Part("mlp.up_proj", "ffn_up", "ff d", "mlp_bias"),
-    Part("mlp.down_proj", "ffn_down", "d ff", "mlp_bias"),
-)
-BEFORE = (Part("input_layernorm", "attn_norm", "d"), Part("post_attention_layernorm", "ffn_norm", "d"))
-BOTH_SIDES = (
-    Part("input_layernorm", "attn_norm", "d"),
-    Part("post_attention_layernorm", "post_attention_norm", "d"),
-    Part("pre_feedforward_layernorm", "ffn_norm", "d"),
-    Part("post_feedforward_layernorm", "post_ffw_norm", "d"),
-)
-BEHIND = (
-    Part("post_attention_layernorm", "post_attention_norm", "d"),
-    Part("post_feedforward_layernorm", "post_ffw_norm", "d"),
-)
-HEAD_NORMS = (
-    Part("self_attn.q_norm", "attn_q_norm", "dim"),
-    Part("self_attn.k_norm", "attn_k_norm", "dim"),
-)
-ROW_NORMS = (Part("self_attn.q_norm", "attn_q_norm", "q"), Part("self_attn.k_norm", "attn_k_norm", "k"))
-EXPERTS = (
-    Part("mlp.gate", "ffn_gate_inp", "experts d"),
-    Part("mlp.experts.{e}.gate_proj", "ffn_gate_exps", "expert_ff d"),
-    Part("mlp.experts.{e}.up_proj", "ffn_up_exps", "expert_ff d"),
-    Part("mlp.experts.{e}.down_proj", "ffn_down_exps", "d expert_ff"),
-)
-SHARED = (
-    Part("mlp.shared_expert.gate_proj", "ffn_gate_shexp", "shared_ff d"),
-    Part("mlp.shared_expert.up_proj", "ffn_up_shexp", "shared_ff d"),
-    Part("mlp.shared_expert.down_proj", "ffn_down_shexp", "d shared_ff"),
-    Part("mlp.shared_expert_gate", "ffn_gate_inp_shexp", "one d"),
-)
-MIXTRAL_EXPERTS = (
-    Part("block_sparse_moe.gate", "ffn_gate_inp", "experts d"),
-    Part("block_sparse_moe.experts.{e}.w1", "ffn_gate_exps", "ff d"),
-    Part("block_sparse_moe.experts.{e}.w3", "ffn_up_exps", "ff d"),
-    Part("block_sparse_moe.experts.{e}.w2", "ffn_down_exps", "d ff"),
-)
-FUSED = (
-    Part("self_attn.qkv_proj", "attn_qkv", "q+k+v d"),
-    Part("self_attn.o_proj", "attn_output", "d q"),
-    Part("mlp.gate_up_proj", "ffn_up", "ff+ff d"),
-    Part("mlp.down_proj", "ffn_down", "d ff"),
-)
-
-
-def biased(parts: tuple[Part, ...], bias: str, but: tuple[str, ...] = ()) -> tuple[Part, ...]:
-    """The parts with another rule for biases, those named in ``but`` without."""
-    return tuple(replace(part, bias="" if part.target in but else bias) for part in parts)
-
 
 # --- families ---------------------------------------------------------------------------------------
 
@@ -152,6 +109,43 @@ STARCODER2 = Decoder(
     biased=True,
 )
 
+SMOLLM3 = Decoder("smollm3", LLAMA.parts, options.smollm3, reordered=True, tied=True)
+ARCEE = Decoder(
+    "arcee", (*ATTENTION, *BEFORE, *FEED[1:]), options.llama, reordered=True, activations=("relu2",)
+)
+SEED_OSS = Decoder(
+    "seed_oss",
+    (*biased(ATTENTION, "attention_bias", ("attn_output",)), *GLM_BEFORE, *FEED),
+    options.seed_oss,
+    biased=True,
+)
+ERNIE4_5 = Decoder(  # its source rotates neighbours, too
+    "ernie4_5",
+    (*biased(ATTENTION, ""), *BEFORE, *biased(FEED, "")),
+    options.ernie,
+    tied=True,
+    defaults=(("rope_theta", 500000.0), ("rms_norm_eps", 1e-5)),
+)
+HUNYUAN = Decoder(
+    "hunyuan-dense", (*biased(ATTENTION, ""), *HUNYUAN_NORMS, *BEFORE, *biased(FEED, "")), hunyuan_rotation
+)
+GLM4 = Decoder(  # as ERNIE
+    "glm4",
+    (
+        *biased(ATTENTION, "attention_bias", ("attn_output",)),
+        Part("input_layernorm", "attn_norm", "d"),
+        Part("post_self_attn_layernorm", "post_attention_norm", "d"),
+        Part("post_attention_layernorm", "ffn_norm", "d"),
+        Part("post_mlp_layernorm", "post_ffw_norm", "d"),
+        Part("mlp.gate_up_proj", "ffn_up", "ff+ff d"),
+        Part("mlp.down_proj", "ffn_down", "d ff"),
+    ),
+    options.partial_rotation,
+    biased=True,
+    defaults=(("partial_rotary_factor", 0.5),),
+)
+GRANITE = Decoder("granite", LLAMA.parts, options.granite, reordered=True)
+
 DECODERS: dict[str, tuple[str, Decoder]] = {
     "LlamaForCausalLM": ("llama", LLAMA),
     "MistralForCausalLM": ("mistral", LLAMA),
@@ -168,6 +162,16 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "Olmo3ForCausalLM": ("olmo3", OLMO3),
     "OlmoeForCausalLM": ("olmoe", OLMOE),
     "Starcoder2ForCausalLM": ("starcoder2", STARCODER2),
+    "SmolLM3ForCausalLM": ("smollm3", SMOLLM3),
+    "ArceeForCausalLM": ("arcee", ARCEE),
+    "SeedOssForCausalLM": ("seed_oss", SEED_OSS),
+    "Ernie4_5ForCausalLM": ("ernie4_5", ERNIE4_5),
+    "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HUNYUAN),
+    "Glm4ForCausalLM": ("glm4", GLM4),
+    "GraniteForCausalLM": ("granite", GRANITE),
+    **EXPERT_DECODERS,
+    **HYBRID_DECODERS,
+    **LATENT_DECODERS,
 }
 PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
     **{name: (kind, partial(decoder_plan, family)) for name, (kind, family) in DECODERS.items()},

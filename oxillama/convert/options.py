@@ -166,3 +166,41 @@ def starcoder2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.only("mlp_type", "default")
     config.only("norm_type", "layer_norm")
     return llama(config, metadata, sizes)
+
+
+def partial_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Some dimensions of a head rotate."""
+    return rotation(config, metadata, sizes["dim"], partial=True)
+
+
+def smollm3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Every fourth layer does not rotate, for which GGUF has no word."""
+    without_windows(config, sizes)
+    turning = [int((i + 1) % 4 > 0) for i in range(sizes["layers"])]
+    config.only("no_rope_layers", turning)
+    config.only("no_rope_layer_interval", 4)
+    return rotation(config, metadata, sizes["dim"], 2e6)
+
+
+def seed_oss(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("attention_out_bias", False)
+    config.get("residual_dropout")
+    return rotation(config, metadata, sizes["dim"])
+
+
+def ernie(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("use_bias", False)
+    return rotation(config, metadata, sizes["dim"])
+
+
+def granite(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    granite_scales(config, metadata)
+    return rotation(config, metadata, sizes["dim"])
+
+
+def granite_scales(config: Config, metadata: Metadata) -> None:
+    """Granite's factors; that of scores takes the place of the root of the width."""
+    metadata["attention.scale"] = config.number("attention_multiplier", 1.0)
+    metadata["embedding_scale"] = config.number("embedding_multiplier", 1.0)
+    metadata["residual_scale"] = config.number("residual_multiplier", 1.0)
+    metadata["logit_scale"] = config.number("logits_scaling", 1.0)

@@ -24,6 +24,9 @@ from oxillama.weights.loader import Weights
 EAGER = 64
 """Rows that wait before they are run without a draft being asked for: a prompt's states are not all kept."""
 
+RECENT = 16
+"""Rows that the block begins with again where no draft was asked for while `EAGER` tokens were chosen."""
+
 
 @dataclass
 class Followed:
@@ -36,12 +39,14 @@ class Followed:
     confirmed : rows that were run with states of the model.
     first : position of the first of ``states``.
     states : float32 (n, n_embd), states of the model that are still needed, up to the last one that was seen.
+    idle : passes of one row since the last draft.
     """
 
     rows: Sequence
     base: int = 0
     confirmed: int = 0
     first: int = 0
+    idle: int = 0
     states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     @property
@@ -54,7 +59,8 @@ class NextTokenDrafter:
     """Drafts with a `NextTokenHead`, one pass of the block for each token.
 
     The first token of a draft comes from the model's own state, each further one from the block's. Rows that
-    were run with the block's states are run again with the model's, once they are known.
+    were run with the block's states are run again with the model's, once they are known. While drafts do not
+    pay, the block runs nothing: it forgets the text but for the last rows.
 
     Parameters
     ----------
@@ -80,8 +86,12 @@ class NextTokenDrafter:
             known = self._begin(sequence, start, hidden.shape[1])
         known.confirmed = min(known.confirmed, max(0, start + 1 - known.base))
         known.states = np.concatenate([known.states[: start - known.first], hidden])
+        known.idle = known.idle + 1 if len(hidden) == 1 else 0
         if known.end - known.base - known.confirmed >= EAGER:
-            self._catch_up([(sequence, known)], certain=known.end)
+            if known.idle >= EAGER:
+                self._forget_early_rows(sequence, known)
+            else:
+                self._catch_up([(sequence, known)], certain=known.end)
 
     def _begin(self, sequence: Sequence, start: int, width: int) -> Followed:
         """Begins with the states from ``start`` on; before the first position of all there are zeros."""
@@ -89,6 +99,13 @@ class NextTokenDrafter:
         known.base, known.first = (start + 1, start) if start else (0, -1)
         known.states = np.zeros((0 if start else 1, width), np.float32)
         return known
+
+    def _forget_early_rows(self, sequence: Sequence, known: Followed) -> None:
+        """Begins again with the last rows, none of which has run."""
+        known.rows.truncate(0)
+        first = known.end - RECENT
+        known.base, known.confirmed = first + 1, 0
+        known.first, known.states = first, known.states[-RECENT:].copy()
 
     def propose(
         self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
@@ -102,6 +119,8 @@ class NextTokenDrafter:
         try:
             if active:
                 parts = [(sequences[i], self._known[sequences[i]]) for i in active]
+                for _, known in parts:
+                    known.idle = 0
                 states = self._catch_up(parts)
                 self._draft(active, states, found, sequences, samplers, counts)
         except KvCacheFullError:  # the texts go on without the rest

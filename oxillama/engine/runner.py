@@ -26,6 +26,10 @@ Tap = Callable[[int, np.ndarray], object]
 """Called with a position and the hidden states from there on: float32 (rows, n_embd), after the last norm."""
 
 
+MOST_LAYOUTS = 64
+"""Layouts of batches that are kept."""
+
+
 class Output(enum.Enum):
     """Which rows of a sequence's part of a pass are wanted, and as what."""
 
@@ -86,7 +90,7 @@ class Runner:
         self._work = model.workspace()
         self._tables = [BlockTables(group) for group in range(len(pool.groups))]
         self._adapted: AdaptedRows | None = None  # of the last pass
-        self._layout = Layout([])
+        self._layouts: dict[tuple[tuple[Output, int, int], ...], Layout] = {}
 
     @property
     def n_threads(self) -> int:
@@ -163,16 +167,14 @@ class Runner:
 
         Raises ConfigError as `run`.
         """
-        parts = [(o, *_rows_of(s)) for o, s in zip(outputs, sequences)]
-        if self._layout.parts != parts:
-            self._layout = Layout(parts)
-        layout = self._layout
+        rows_of = [_rows_of(s) for s in sequences]
+        layout = self._layout_of(outputs, rows_of)
         if layout.n_logits:
             self.check_logits()
         ran = layout
         if taps:
-            shown = (Output.ALL_HIDDEN if tap else output for tap, output in zip(taps, outputs))
-            ran = Layout([(output, n, n_drafts) for output, (_, n, n_drafts) in zip(shown, parts)])
+            shown = [Output.ALL_HIDDEN if tap else output for tap, output in zip(taps, outputs)]
+            ran = self._layout_of(shown, rows_of)
         caches = [s.kv for s in sequences]
         tables = [group.of(caches) for group in self._tables]
         states = None if self.pool.recurrent_states is None else _states(sequences)
@@ -204,6 +206,16 @@ class Runner:
     def _given(self, flight: Flight) -> Carried | None:
         """What other processes passed on: nothing."""
         return None
+
+    def _layout_of(self, outputs: Listed[Output], rows_of: list[tuple[int, int]]) -> Layout:
+        """The layout of a batch; decoding, with drafts and without, takes turns between a few."""
+        parts = tuple([(output, n, drafts) for output, (n, drafts) in zip(outputs, rows_of)])
+        found = self._layouts.get(parts)
+        if found is None:
+            if len(self._layouts) >= MOST_LAYOUTS:
+                self._layouts.clear()
+            found = self._layouts[parts] = Layout(parts)
+        return found
 
     def _outputs(
         self, hidden: np.ndarray, outputs: Listed[Output], layout: Layout, adapted: AdaptedRows | None
@@ -285,8 +297,6 @@ def _rows_of(sequence: Sequence) -> tuple[int, int]:
 class Layout:
     """Where the rows of each sequence lie in a batch, and which of them are wanted.
 
-    Decoding makes one pass after another of the same layout, so it is kept.
-
     Parameters
     ----------
     parts : for each sequence what is wanted, its rows, and how many of them are drafts.
@@ -298,10 +308,9 @@ class Layout:
     n_logits : how many of them are wanted as logits.
     """
 
-    def __init__(self, parts: list[tuple[Output, int, int]]) -> None:
+    def __init__(self, parts: Listed[tuple[Output, int, int]]) -> None:
         starts = [0, *accumulate(n for _, n, _ in parts)]
         wanted = [_wanted(output, end, n, drafts) for (output, n, drafts), end in zip(parts, starts[1:])]
-        self.parts = parts
         self.row_start = np.array(starts, np.int32)
         self.wanted = np.array(list(chain.from_iterable(wanted)), np.int64)
         self.counts = [len(rows) for rows in wanted]
@@ -324,7 +333,7 @@ def _show(
         if tap is not None:
             tap(position, part)
         kept.append(part[n - n_wanted :])
-    return np.concatenate(kept)
+    return kept[0] if len(kept) == 1 else np.concatenate(kept)
 
 
 def _states(sequences: Listed[Sequence]) -> list[StateSlots]:

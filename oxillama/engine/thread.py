@@ -138,6 +138,8 @@ class EngineThread:
         with self._starting.lock:
             if self._closed is None:
                 self._closed = EngineClosed("engine: is closed")
+        if self.has_ended:
+            return  # a command that nobody takes out would keep this thread, and with it the model
         if finish:
             self._inbox.put(self._finish_all)
         else:

@@ -50,25 +50,16 @@ def check(rules: Rules) -> None:
                 raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
 
 
-def prune(rules: Rules) -> Rules:
-    """The same language from the rules that the root needs, without any part that can match nothing.
+def all_productive(rules: Rules) -> bool:
+    """Whether each rule matches something, if names without a rule do."""
+    unknown = _unknown(rules)
+    return len(_least_fixpoint(rules, is_productive, unknown)) == len(rules.rules) + len(unknown)
 
-    Raises
-    ------
-    GrammarError
-        Nothing at all matches the root.
-    """
-    productive = _least_fixpoint(rules, _is_productive)
-    if rules.root not in productive:
-        raise GrammarError(f"grammar: no text matches the rule {rules.root}")
-    kept: dict[str, Node] = {}
-    todo = [rules.root]
-    while todo:
-        name = todo.pop()
-        if name not in kept:
-            kept[name] = _pruned(rules.rules[name], productive)
-            todo += [node.name for node in walk(kept[name]) if isinstance(node, Ref)]
-    return Rules(rules.root, kept)
+
+def _unknown(rules: Rules) -> set[str]:
+    """The names that rules refer to and do not have."""
+    refs = {node.name for rule in rules.rules.values() for node in walk(rule) if isinstance(node, Ref)}
+    return refs - rules.rules.keys()
 
 
 def nullable_rules(rules: Rules) -> set[str]:
@@ -76,20 +67,22 @@ def nullable_rules(rules: Rules) -> set[str]:
     return _least_fixpoint(rules, is_nullable)
 
 
-def _least_fixpoint(rules: Rules, test: Callable[[Node, set[str]], bool]) -> set[str]:
-    """The least set of rules that satisfy ``test`` of their node and of the set itself."""
-    users: dict[str, list[str]] = {name: [] for name in rules.rules}
+def _least_fixpoint(
+    rules: Rules, test: Callable[[Node, set[str]], bool], known: set[str] | None = None
+) -> set[str]:
+    """The least set of rules that satisfy ``test`` of their node and of the set itself, with those known."""
+    users: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
         for node in walk(rule):
             if isinstance(node, Ref):
-                users[node.name].append(name)
-    found: set[str] = set()
+                users.setdefault(node.name, []).append(name)
+    found: set[str] = set(known or ())
     todo = list(rules.rules)
     while todo:
         name = todo.pop()
         if name not in found and test(rules.rules[name], found):
             found.add(name)
-            todo += users[name]
+            todo += users.get(name, ())
     return found
 
 
@@ -110,7 +103,8 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
     return False
 
 
-def _is_productive(node: Node, rules: set[str]) -> bool:
+def is_productive(node: Node, rules: set[str] | frozenset[str] = frozenset()) -> bool:
+    """Whether a node matches something, given the rules that do."""
     if isinstance(node, Text):
         return not any(SURROGATES[0] <= ord(char) <= SURROGATES[1] for char in node.text)
     if isinstance(node, Chars):
@@ -122,10 +116,10 @@ def _is_productive(node: Node, rules: set[str]) -> bool:
     if isinstance(node, Ref):
         return node.name in rules
     if isinstance(node, Seq):
-        return all(_is_productive(item, rules) for item in node.items)
+        return all(is_productive(item, rules) for item in node.items)
     if isinstance(node, Alt):
-        return any(_is_productive(item, rules) for item in node.items)
-    return node.least == 0 or _is_productive(node.item, rules)
+        return any(is_productive(item, rules) for item in node.items)
+    return node.least == 0 or is_productive(node.item, rules)
 
 
 def _has_characters(first: int, last: int) -> bool:
@@ -147,23 +141,6 @@ def _live_states(dfa: Dfa) -> set[int]:
             live.add(state)
             todo += sources.get(state, ())
     return live
-
-
-def _pruned(node: Node, rules: set[str]) -> Node:
-    """A productive node without its unproductive parts."""
-    if isinstance(node, Seq):
-        return Seq(tuple([_pruned(item, rules) for item in node.items]))
-    if isinstance(node, Alt):
-        return Alt(tuple([_pruned(item, rules) for item in node.items if _is_productive(item, rules)]))
-    if isinstance(node, Repeat):
-        if not _is_productive(node.item, rules):
-            return Seq(())
-        return Repeat(_pruned(node.item, rules), node.least, node.most)
-    if isinstance(node, Dfa):
-        live = _live_states(node)
-        edges = [tuple([e for e in edges if e[2] in live]) for edges in node.edges]
-        return Dfa(tuple(edges), node.accepting)
-    return node
 
 
 # --------------------------------------------------------------------------- what is called
@@ -189,7 +166,7 @@ def find_calls(rules: Rules) -> Calls:
     uses = dict.fromkeys(rules.rules, 0)
     refs: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
-        refs[name] = [node.name for node in walk(rule) if isinstance(node, Ref)]
+        refs[name] = [node.name for node in walk(rule) if isinstance(node, Ref) and node.name in uses]
         for used in refs[name]:
             uses[used] += 1
     called, open_rules = {rules.root}, {rules.root}

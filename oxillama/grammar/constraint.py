@@ -34,7 +34,8 @@ class Tables:
     def __init__(self, program: Program, vocabulary: Vocabulary) -> None:
         self.states = ParserStates(program, HARD_BYTES, MASK_WORK)
         self.matcher = Matcher(vocabulary.trie, self.states)
-        self.matcher.prepare(PREPARE_WORK)
+        if program.units is None:  # else most of the program is yet to come, and much of it never will
+            self.matcher.prepare(PREPARE_WORK)
         self.start = self.states.start()
         self.masks: dict[int, np.ndarray] = {}
         self.carried = 0  # bytes that were carried in

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -12,7 +15,8 @@ from oxillama.grammar.constraint import DEAD, HARD_BYTES, MASK_WORK, TABLE_BYTES
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
-from oxillama.grammar.program import compile_rules
+from oxillama.grammar.plain import plain_rules
+from oxillama.grammar.program import Program, compile_rules, lazy_program
 from oxillama.grammar.regex import from_regex
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
@@ -42,9 +46,10 @@ class Grammar:
     Made by `parse`, `from_json_schema`, `from_regex`, `from_rules` or `json`; follow it with `GrammarState`.
     """
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.program = compile_rules(rules)
+    def __init__(self, rules: Rules | Callable[[], Rules], program: Program | None = None) -> None:
+        self._rules = rules
+        self.program = program or compile_rules(self.rules)
+        self._digest: bytes | None = None
         self._lock = Lock()
         self._constraints: dict[Vocabulary, Constraint] = {}
 
@@ -109,7 +114,11 @@ class Grammar:
         GrammarError
             The schema is malformed, cannot be enforced or met, or is over a limit.
         """
-        return cls((compiler or JsonSchemaCompiler()).compile(schema, strict))
+        compiler = compiler or JsonSchemaCompiler()
+        found = compiler.on_demand(schema, strict)
+        if found is None:
+            return cls(compiler.compile(schema, strict))
+        return cls(found.all_rules, lazy_program(found.root, found.rules, found.common))
 
     @classmethod
     def json(cls) -> Grammar:
@@ -117,9 +126,19 @@ class Grammar:
         return _json()
 
     @property
+    def rules(self) -> Rules:
+        """All rules, written now if they have not been."""
+        if not isinstance(self._rules, Rules):
+            self._rules = self._rules()
+        return self._rules
+
+    @property
     def digest(self) -> bytes:
-        """SHA-256 of the compiled grammar; grammars of the same digest behave the same."""
-        return self.program.digest
+        """SHA-256 of the rules; grammars of the same digest behave the same."""
+        if self._digest is None:
+            text = json.dumps(plain_rules(self.rules), separators=(",", ":"))
+            self._digest = hashlib.sha256(text.encode()).digest()
+        return self._digest
 
     def to_gbnf(self) -> str:
         """The grammar as GBNF text, for people to read."""

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.schema.array_text import array_node
+from oxillama.grammar.schema.certain import Certainty
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.object_text import object_node
+from oxillama.grammar.schema.on_demand import OnDemand
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import Unevaluated
@@ -90,8 +93,30 @@ class JsonSchemaCompiler:
             The schema is malformed, cannot be enforced, or is over a limit; the JSON path is named.
         """
         try:
-            writer, root = self._writer(schema, strict)
+            writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.write(root)
+        except RecursionError:
+            raise GrammarError("schema: nested too deeply") from None
+
+    def on_demand(self, schema: object, strict: bool = True) -> OnDemand | None:
+        """The rules of a schema, written when they are asked for.
+
+        All errors of `compile` are found at once, and all that is `unenforced`. None where all rules have to
+        be written to know the language, and where other documents may come in.
+        """
+        if self.registry is not None or self.mark:
+            return None
+        try:
+            options, values, of_type = replace(self), copied(_loaded(schema), {}), _is_type(schema)
+            writer, keywords, root = options._writer(values, of_type, strict)
+            self.unenforced = options.unenforced
+
+            def all_rules() -> Rules:
+                again, _, start = options._writer(values, of_type, strict)
+                return again.write(start)
+
+            found = OnDemand(writer, Certainty(keywords), all_rules)
+            return found if found.prepare(root) else None
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 
@@ -101,13 +126,16 @@ class JsonSchemaCompiler:
         Parameters and errors are those of `compile`.
         """
         try:
-            writer, root = self._writer(schema, strict)
+            writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
             return writer.strings(state_of(*map(writer.followed, ordered(root))))
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 
-    def _writer(self, schema: object, strict: bool) -> tuple[Writer, State]:
-        """A writer for the rules of a schema, and what their root must meet."""
+    def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, Keywords, State]:
+        """A writer for the rules of a schema, its keywords, and what their root must meet.
+
+        ``of_type``: the schema was made for a Python type.
+        """
         self.unenforced = []
 
         def unenforced(path: str, reason: str) -> None:
@@ -116,9 +144,8 @@ class JsonSchemaCompiler:
             if f"{path}: {reason}" not in self.unenforced:
                 self.unenforced.append(f"{path}: {reason}")
 
-        of_type = not isinstance(schema, (str, bytes, bool, Mapping))
         open_objects, plain_integers = self.open_objects and not of_type, self.plain_integers or of_type
-        references = References(_loaded(schema), self.registry, self.default_schema)
+        references = References(schema, self.registry, self.default_schema)
         keywords = Keywords(references, self.formats, plain_integers, unenforced)
         unevaluated = Unevaluated(keywords)
 
@@ -141,7 +168,12 @@ class JsonSchemaCompiler:
             array_node,
             object_node,
         )
-        return writer, state_of(of_schema(references.root, NO_SCOPE))
+        return writer, keywords, state_of(of_schema(references.root, NO_SCOPE))
+
+
+def _is_type(schema: object) -> bool:
+    """Whether the schema is given as a type."""
+    return not isinstance(schema, (str, bytes, bool, Mapping))
 
 
 def _loaded(schema: object) -> object:
@@ -151,6 +183,18 @@ def _loaded(schema: object) -> object:
     if isinstance(schema, (bool, Mapping)):
         return schema
     return schema_of_type(schema)
+
+
+def copied(value: Any, known: dict[int, Any]) -> Any:
+    """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if id(value) not in known:
+        if isinstance(value, Mapping):
+            known[id(value)] = {name: copied(one, known) for name, one in value.items()}
+        else:
+            known[id(value)] = [copied(one, known) for one in value]
+    return known[id(value)]
 
 
 def _parsed(text: str | bytes) -> object:

@@ -24,7 +24,9 @@ def remove_left_recursion(states: list[State], starts: list[int], most: int) -> 
     ------
     GrammarError : more than ``most`` states would be needed.
     """
-    for cycle in _cycles([[number for number, _, _ in states[start].calls] for start in starts]):
+    for cycle in cycles(
+        [[number for number, _, _ in states[start].calls if number >= 0] for start in starts]
+    ):
         members = set(cycle)
         bodies = {number: _body(states, starts[number]) for number in cycle}
         after: dict[int, list[tuple[int, int, int]]] = {number: [] for number in cycle}
@@ -90,7 +92,7 @@ def _body(states: list[State], start: int) -> list[int]:
     return sorted(seen - {start})
 
 
-def _cycles(graph: list[list[int]]) -> list[list[int]]:
+def cycles(graph: list[list[int]]) -> list[list[int]]:
     """The strongly connected components with a cycle in them: Tarjan's algorithm without recursion."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}

@@ -6,10 +6,6 @@ from dataclasses import dataclass, field
 
 from oxillama.errors import GrammarError
 
-MORE, ENOUGH = 1, 2
-RESET, KEEP, NEXT, ONE = 0, 4, 8, 12
-COUNT_BITS = 12
-
 
 @dataclass(slots=True)
 class State:
@@ -21,6 +17,10 @@ class State:
     epsilon: list[tuple[int, int]] = field(default_factory=list)
     final: bool = False
     count: tuple[int, int] | None = None  # m and n of x{m,n}; n is -1 for no bound
+
+    def of_kind(self, kind: int) -> list[tuple[int, int, int]]:
+        """The edges by the kernels' number of their kind: bytes, tokens, calls."""
+        return (self.bytes, self.tokens, self.calls)[kind]
 
 
 def too_large(most: int) -> GrammarError:

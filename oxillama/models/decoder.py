@@ -63,7 +63,7 @@ class Decoder:
     Raises
     ------
     LoadError : a tensor is missing, has a wrong shape, or a format without kernels; a rotary factor is not
-        above 0; or the context is longer than the model supports.
+        above 0; or the context is longer than its table of positions.
 
     Attributes
     ----------
@@ -75,12 +75,6 @@ class Decoder:
         self.kernels: Kernels = weights.kernels
         self.store: PanelStore = weights.store
         self.context = context or spec.context_length
-        if spec.most_context and self.context > spec.most_context:
-            key = f"{spec.family.name}.attention.indexer.top_k"
-            wanted = (
-                f"a context (context_size) of at most {spec.most_context} tokens, all of which it chooses"
-            )
-            raise LoadError(f"{key}: expected {wanted}, got {self.context}")
         weights.ignore(spec.ignored)
         weights.name_layers(spec.family.block_prefix, dict(spec.family.renamed))
         self.inputs = InputEmbedding(spec, weights, self.context) if spec.is_first else None

@@ -187,8 +187,6 @@ class Family:
         of the names that the file has; () for none.
     embd_norm : a norm of the embeddings.
     output_norm : name of the last norm, "" for none.
-    indexed : a selector chooses the positions that a query attends to, where more are visible than the file's
-        number (DeepSeek-V3.2, 2025). Contexts up to that number are supported, in which it chooses all.
     mixer : token mixer of a layer: "attention", "mla" (multi-head latent attention), "attention+mamba2" (the
         sum of both for the same input), or a recurrent one.
     recurrent_mixer : token mixer of layers without key heads; "" where every layer has key heads. Equal to
@@ -267,7 +265,6 @@ class Family:
     ffn_post_norm: tuple[str, ...] = ()
     embd_norm: bool = False
     output_norm: str = "output_norm"
-    indexed: bool = False
     mixer: Mixer = "attention"
     recurrent_mixer: Literal["", RecurrentMixer] = ""
     feed_forward: Literal["", FeedForwardKind] = "dense"

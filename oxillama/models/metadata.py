@@ -37,7 +37,9 @@ OPTIONS = frozenset(
         "altup.num_inputs",
         "attention.clamp_kqv",
         "attention.indexer.head_count",
+        "attention.indexer.key_length",
         "attention.indexer.top_k",
+        "attention.indexer.types",
         "attention.key_length_swa",
         "attention.max_alibi_bias",
         "attention.output_scale",
@@ -105,6 +107,7 @@ RANGES: dict[str, tuple[float, float]] = {
 MAX_HEAD_DIM = 1 << 16
 SIZES = dict.fromkeys(
     (
+        "attention.indexer.key_length",
         "attention.key_length",
         "attention.key_length_swa",
         "attention.value_length",

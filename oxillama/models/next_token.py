@@ -52,16 +52,19 @@ class NextTokenInput:
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
-        return {}
+        return {"next_token": self.projection.cols}
 
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input of the block for the batch's tokens and the given states."""
-        embedded, states = np.empty_like(x), np.empty_like(x)
-        self.tokens.lookup(batch.tokens, embedded)
-        embedded *= np.float32(self.scale)
-        for norm, source, target in zip(self.norms, (embedded, self.given), (embedded, states)):
-            norm.apply(source, target, step.n_threads)
-        self.projection.apply(np.concatenate([embedded, states], axis=1), x, step)
+        d = x.shape[1]
+        both = step.work.rows("next_token", len(x), self.projection.cols)
+        self.tokens.lookup(batch.tokens, x)
+        if self.scale != 1:
+            x *= np.float32(self.scale)
+        of_token, of_state = self.norms
+        both[:, :d] = of_token.apply(x, x, step.n_threads)
+        both[:, d:] = of_state.apply(self.given, x, step.n_threads)
+        self.projection.apply(both, x, step)
 
 
 class NextTokenHead(Decoder):

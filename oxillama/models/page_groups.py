@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from oxillama.models.spec import Spec
+from oxillama.models.spec import Selector, Spec
 
 
 class Reach(NamedTuple):
@@ -51,7 +51,7 @@ class PageGroup:
     ----------
     layers : their indices, of those that are run here; without any, pages only count tokens.
     n_heads : key heads of each.
-    key_dim, value_dim : widths of a key and a value of one head.
+    key_dim, value_dim : widths of a key and a value of one head; no value is 0 wide but a selector's.
     reach : how far back their rows see.
     """
 
@@ -86,13 +86,26 @@ def _groups(spec: Spec) -> tuple[PageGroup, ...]:
     """The groups with all their layers, of a model with keys."""
     if spec.latent is not None:
         rank = spec.latent.kv_rank
-        return (PageGroup(spec.attending, 1, rank + spec.latent.rotated, rank),)
+        latent = PageGroup(spec.attending, 1, rank + spec.latent.rotated, rank)
+        return (latent,) if spec.selector is None else (latent, _selectors(spec, spec.selector))
     found: dict[tuple[int, int, int, Reach], list[int]] = {}
     for i in spec.attending:
         layer = spec.layers[i]
         found.setdefault((layer.n_kv_heads, layer.key_dim, layer.value_dim, _reach(spec, i)), []).append(i)
     groups = [PageGroup(tuple(layers), *kind) for kind, layers in found.items()]
     return tuple(sorted(groups, key=lambda group: (group.reach.is_limited, group.layers)))
+
+
+def _selectors(spec: Spec, sizes: Selector) -> PageGroup:
+    """The keys of the selectors of positions, which have no values."""
+    layers = tuple(i for i, layer in enumerate(spec.layers) if layer.selected_by == i)
+    return PageGroup(layers, 1, sizes.width, 0)
+
+
+def selector_place(spec: Spec, layer: int) -> tuple[int, int]:
+    """The group of a layer's selector and the selector's index in its pages."""
+    groups = page_groups(spec)
+    return len(groups) - 1, groups[-1].layers.index(layer)
 
 
 def _reach(spec: Spec, own: int) -> Reach:

@@ -69,7 +69,6 @@ def read_spec(file: ModelFile) -> Spec:
         final_soft_cap=read.amount("final_logit_softcapping", family.final_soft_cap),
         clamp=read.amount("attention.clamp_kqv"),
         alibi_bias=read.amount("attention.max_alibi_bias", family.alibi_bias),
-        most_context=read.size("attention.indexer.top_k") if family.indexed else 0,
         relative_buckets=read_buckets(read) if family.relative_bias else 0,
         layer_width=read.size("embedding_length_per_layer_input", least=0) if family.per_layer_input else 0,
         embedding_scale=read.factor("embedding_scale", family.embedding_scale or math.sqrt(n_embd)),

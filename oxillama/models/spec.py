@@ -29,6 +29,7 @@ class LayerSpec:
     n_ff : width of its feed-forward block.
     key_dim, value_dim : width of a head's query and key, and of its value.
     kv_from : index of the layer whose keys and values it attends to; None for its own.
+    selected_by : index of the layer whose selector chooses the positions it attends to; None for no choice.
     window : a position attends to so many positions, its own included; 0 for all before it.
     chunk : a position attends to none before the last multiple of this; 0 for all.
     rope : index of its rotation among the model's, None for none.
@@ -49,6 +50,7 @@ class LayerSpec:
     key_dim: int
     value_dim: int
     kv_from: int | None = None
+    selected_by: int | None = None
     window: int = 0
     chunk: int = 0
     rope: int | None = 0
@@ -95,6 +97,23 @@ class Latent:
     key_dim: int
     value_dim: int
     rotated: int
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Sizes of the selectors of positions (`layers/selector.py`).
+
+    Attributes
+    ----------
+    n_heads, width : heads of its queries, and their width and that of a key.
+    n_chosen : positions that a row attends to, at most.
+    neox : pairs (i, i + n_rot / 2) rotate, not (2i, 2i + 1).
+    """
+
+    n_heads: int
+    width: int
+    n_chosen: int
+    neox: bool
 
 
 @dataclass(frozen=True)
@@ -145,7 +164,6 @@ class Spec:
     ropes : rotations, by `LayerSpec.rope`.
     norm_eps : epsilon of the norms.
     context_length : tokens of the training context.
-    most_context : tokens of the longest context that is supported; 0 for no such limit.
     score_scale : factor of attention scores.
     soft_cap, final_soft_cap : c in c tanh(x / c), of scores and of logits; 0 for none.
     clamp : q, k and v are limited to [-clamp, clamp]; 0 for none.
@@ -153,7 +171,7 @@ class Spec:
     relative_buckets : distances that have a learned bias of their own, 0 without such biases.
     embedding_scale, residual_scale, value_scale, logit_scale : factors of embeddings, of the blocks' outputs,
         of attended values, of logits.
-    temperature, experts, latent, recurrent : None where the model has none.
+    temperature, experts, latent, selector, recurrent : None where the model has none.
     pooling : the file's pooling of hidden states: "mean", "cls", "last", "none", "rank" (scores of a
         classifier), or "" where the file does not say.
     labels : of a classifier, () where the file names none.
@@ -173,7 +191,6 @@ class Spec:
     norm_eps: float
     context_length: int
     score_scale: float
-    most_context: int = 0
     layer_width: int = 0
     soft_cap: float = 0.0
     final_soft_cap: float = 0.0
@@ -187,6 +204,7 @@ class Spec:
     temperature: Temperature | None = None
     experts: Experts | None = None
     latent: Latent | None = None
+    selector: Selector | None = None
     recurrent: RecurrentSizes | None = None
     causal: bool = True
     pooling: str = ""

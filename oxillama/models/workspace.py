@@ -83,6 +83,7 @@ class Step(Pass):
     tables : float32 (n, 2, n_rot / 2) for each rotation, cosines and sines of the rows' positions.
     temperatures : float32 (n, 1), factors of the queries in layers with scaled queries; None for 1.
     recurrent : the kernels' `StateBatch` over the rows, None where no layer is recurrent.
+    chosen : int32 (n, most), positions that the rows attend to, chosen by the last selector; None for all.
     """
 
     batch: Batch
@@ -91,6 +92,7 @@ class Step(Pass):
     tables: tuple[np.ndarray, ...]
     temperatures: np.ndarray | None = None
     recurrent: Any = None
+    chosen: np.ndarray | None = None
 
 
 def merge_widths(*parts: Mapping[str, int]) -> dict[str, int]:

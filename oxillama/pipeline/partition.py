@@ -24,12 +24,13 @@ def layer_costs(spec: Spec, file: ModelFile) -> list[int]:
 
 
 def borders_allowed(spec: Spec) -> list[int]:
-    """The layers before which a stage may begin: none behind it attends to keys of a layer before it."""
-    return [
-        border
-        for border in range(1, spec.n_layers)
-        if all(layer.kv_from is None or layer.kv_from >= border for layer in spec.layers[border:])
+    """The layers before which a stage may begin: none behind it attends to keys of a layer before it, or to
+    positions that one before it has chosen."""
+    needed = [
+        min(i if other is None else other for other in (layer.kv_from, layer.selected_by))
+        for i, layer in enumerate(spec.layers)
     ]
+    return [border for border in range(1, spec.n_layers) if min(needed[border:]) >= border]
 
 
 def split(
@@ -48,7 +49,7 @@ def split(
     Raises
     ------
     ConfigError : there are fewer layers than stages, or a border stands between a layer and another one that
-        attends to its keys.
+        attends to its keys, or to the positions that it has chosen.
     """
     allowed, n = borders_allowed(spec), len(speeds)
     if borders is not None:

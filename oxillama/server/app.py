@@ -26,9 +26,11 @@ from oxillama.server.ollama.routes import OLLAMA
 from oxillama.server.openai.routes import OPENAI
 from oxillama.server.page.files import the_page
 from oxillama.server.page.routes import PAGE
+from oxillama.server.responses.routes import RESPONSES
+from oxillama.server.responses.store import ResponseStore
 from oxillama.server.state import Leases, Served
 
-INTERFACES = (LLAMA_SERVER, OPENAI, ANTHROPIC, OLLAMA, PAGE)
+INTERFACES = (LLAMA_SERVER, OPENAI, RESPONSES, ANTHROPIC, OLLAMA, PAGE)
 
 OPEN_PATHS = ("/health", "/v1/health")
 """Paths that need no key, for those who watch over the process; those of the page need none, either."""
@@ -70,7 +72,7 @@ def create_app(
         cors = Middleware(
             CORSMiddleware,
             allow_origins=config.cors_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id"],
         )
@@ -87,6 +89,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.served = Served(config, models, models.default)
+    app.state.responses = ResponseStore(config.stored_response_bytes)
     return app
 
 

@@ -65,8 +65,10 @@ class ApiError(Exception):
         type: str | None = None,
         **more: Any,
     ) -> None:
+        message = encodable(message)
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.code = status, message, code
+        self.param = None if param is None else encodable(param)
         self.type = type or TYPES.get(status, INVALID if status < 500 else "server_error")
         self.more = more
 
@@ -81,6 +83,11 @@ class ApiError(Exception):
         if self.status == 429:
             return {"Retry-After": str(RETRY_SECONDS)}
         return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+
+def encodable(text: str) -> str:
+    """A text that UTF-8 can hold: what a body said may have half a surrogate pair in it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class ClientGone(Exception):

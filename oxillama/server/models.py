@@ -9,6 +9,7 @@ loaded again, so that whoever waits for the memory gets it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
 import time
@@ -223,6 +224,8 @@ class Models:
             closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
             del engine
             await asyncio.shield(closing)
+            del closing
+            gc.collect()  # what an error or a callback of a request still refers to in a circle
 
     # --- the beginning and the end ------------------------------------------------------------------
 

@@ -38,11 +38,12 @@ def thinking_variables(
     """
     template = template_of(engine, has_tools)
     switch = next((variable for variable in SWITCHES if variable in template.variables), None)
-    if switch is not None:
-        return {switch: wanted}
-    if BUDGET in template.variables:
-        return {} if wanted and budget is None else {BUDGET: budget if wanted else 0}
-    if not wanted and name is not None and grammar_of_template(template.source).reasoning is not None:
+    variables: dict[str, Any] = {} if switch is None else {switch: wanted}
+    if BUDGET in template.variables and (budget is not None or not wanted):
+        variables[BUDGET] = budget if wanted else 0
+    if variables or wanted or name is None:
+        return variables
+    if grammar_of_template(template.source).reasoning is not None:
         message = f"{name}: expected a chat template that switches reasoning off, this one does not"
         raise ApiError(400, message, param=name, code="unsupported_value")
     return {}

@@ -117,7 +117,8 @@ def _page_group(plain: Any) -> PageGroup:
     if not layers or len(reach) != 2:
         raise checks.refuse("page_groups", "layers and two numbers of a reach", plain)
     n_heads, key_dim, value_dim = (
-        read.integer(name, 1, MOST_DIM) for name in ("n_heads", "key_dim", "value_dim")
+        read.integer(name, least, MOST_DIM)
+        for name, least in (("n_heads", 1), ("key_dim", 1), ("value_dim", 0))
     )
     return PageGroup(layers, n_heads, key_dim, value_dim, Reach(*reach))
 

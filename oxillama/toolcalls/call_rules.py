@@ -9,6 +9,7 @@ from functools import partial
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Chars, Node, Repeat, Seq, Text, Tokens
 from oxillama.toolcalls.formats import ToolCallGrammar
+from oxillama.toolcalls.tag_calls import mark_of
 from oxillama.toolcalls.value_rules import Tool, ValueRules
 
 BREAK = Repeat(Chars(((10, 10), (32, 32))), 0, 2)
@@ -73,6 +74,7 @@ class CallRules:
             "sections": self._sections,
             "invoke": self._invokes,
             "dict": self._dictionary,
+            "python": self._python,
             "bare": partial(self._objects, bare=bare),
         }
         return writers[self.grammar.style](many)
@@ -107,12 +109,17 @@ class CallRules:
     # --- styles -------------------------------------------------------------------------------------
 
     def _tagged(self, many: bool) -> Node:
-        close = Seq((BREAK, self.mark(self.grammar.close)))
-        if "<function=" not in self.grammar.opens:
-            return Seq((self.mark(self.grammar.opens[0]), BREAK, self._object("arguments"), close))
+        grammar = self.grammar
+        close = Seq((BREAK, self.mark(grammar.close))) if grammar.close else Seq(())
+        if "<function=" not in grammar.opens:
+            item = self._object("arguments")
+            if grammar.listed:
+                item = Seq((Text("["), self._listed(item, Seq((Text(","), SPACE)), many), Text("]")))
+            return Seq((self.mark(grammar.opens[0]), BREAK, item, close))
 
         def write(tool: Tool) -> Node:
-            arguments = self._values.tagged(tool, "<parameter=", ">\n", "\n</parameter>", "\n")
+            around = (">", "</parameter>") if grammar.tight else (">\n", "\n</parameter>")
+            arguments = self._values.tagged(tool, "<parameter=", *around, "\n")
             return Seq((Text(f"<function={tool.name}>\n"), arguments, Text("</function>")))
 
         before = Repeat(Seq((self.mark(self.grammar.opens[0]), BREAK)), 0, 1)
@@ -135,9 +142,12 @@ class CallRules:
 
     def _sections(self, many: bool) -> Node:
         outer, begin = self.grammar.opens
-        middle, end = self.mark("<｜tool▁sep｜>"), self.mark("<｜tool▁call▁end｜>")
+        _, middle, end = map(self.mark, self.grammar.inside)
 
         def write(tool: Tool) -> Node:
+            if self.grammar.numbered:
+                number = Repeat(Chars(((48, 57),)), 1, 3)
+                return Seq((Text(f"functions.{tool.name}:"), number, middle, self.arguments(tool)))
             plain = Seq((Text(tool.name), middle, self.arguments(tool)))
             fence = Text(f"{tool.name}\n```json\n")
             return Alt((plain, Seq((Text("function"), middle, fence, self.arguments(tool), Text("\n```")))))
@@ -150,11 +160,14 @@ class CallRules:
     def _invokes(self, many: bool) -> Node:
         ways = []
         for open in self.grammar.opens:
-            space = open[1 : open.rindex("｜") + 1]
+            space = mark_of(open)
 
             def write(tool: Tool, space: str = space) -> Node:
                 before, stop = f'<{space}parameter name="', f"</{space}parameter>"
-                arguments = self._values.attributed(tool, before, stop, "\n")
+                if space:
+                    arguments = self._values.attributed(tool, before, stop, "\n")
+                else:
+                    arguments = self._values.tagged(tool, before, '">', stop, "\n")
                 return Seq((self.mark(f'<{space}invoke name="{tool.name}">\n'), arguments))
 
             call = Seq((self.each(write), self.mark(f"</{space}invoke>")))
@@ -165,6 +178,13 @@ class CallRules:
     def _dictionary(self, many: bool) -> Node:
         call = self.each(lambda tool: Seq((Text(f"call:{tool.name}"), self.arguments(tool))))
         return Seq((self.mark(self.grammar.opens[0]), call, self.mark(self.grammar.close)))
+
+    def _python(self, many: bool) -> Node:
+        call = self.each(lambda tool: Seq((Text(f"{tool.name}("), self._values.keywords(tool), Text(")"))))
+        calls = self._listed(call, Seq((Text(","), SPACE)), many)
+        return Seq(
+            (self.mark(self.grammar.opens[0]), Text("["), calls, Text("]"), self.mark(self.grammar.close))
+        )
 
     def _objects(self, many: bool, bare: bool) -> Node:
         open = self.mark(self.grammar.opens[0])

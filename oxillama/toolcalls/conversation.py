@@ -109,8 +109,11 @@ def takes_text(template: ChatTemplate) -> bool:
 def _converted(message: Mapping[str, Any], where: str, as_text: bool, template: ChatTemplate) -> Message:
     found = dict(message)
     reasoning = found.get("reasoning_content")
-    if reasoning and "thinking" not in found and not found.get("content") and ".thinking" in template.source:
-        found["thinking"] = reasoning
+    if reasoning and "thinking" not in found and ".thinking" in template.source:
+        # gpt-oss takes text or reasoning beside a call
+        both = found.get("content") and found.get("tool_calls") and "<|channel|>" in template.source
+        if not both:
+            found["thinking"] = reasoning
     calls = found.get("tool_calls")
     if not calls:
         return found

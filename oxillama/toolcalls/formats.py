@@ -21,12 +21,17 @@ class ToolCallGrammar:
     ----------
     name : of the format.
     style : syntax of calls: "tagged" (JSON, or Qwen's tags), "keys" (GLM's tags), "bare" (JSON, perhaps the
-        whole message), "mistral" (JSON, or a name and JSON), "sections" (DeepSeek's), "invoke" (tags with
-        attributes), "dict" (Gemma's), "harmony" (gpt-oss), "none".
+        whole message), "mistral" (JSON, or a name and JSON), "sections" (a name and JSON, each call between
+        delimiters), "invoke" (tags with attributes), "dict" (Gemma's), "python" (a list of calls in Python),
+        "harmony" (gpt-oss), "none".
     opens : texts that a call, or several, can begin with; first the usual one.
     close : text that it ends with; "" if it ends with its JSON. May be missing at the end of a message.
     reasoning : texts before and after it; None if there is none.
     quote : text around strings, in the style "dict".
+    inside : texts before a call, between its name and its arguments, and behind it, in the style "sections".
+    numbered : its name is written as functions.NAME:0, in the style "sections"; that is its id.
+    listed : JSON between the delimiters is a list of calls, in the style "tagged".
+    tight : no line breaks stand between values and their tags, in the style "tagged".
     marks, unlike : texts that a template of this format has, all of them; and texts that it has not.
     reasoning_anywhere : it may also come after text.
     ends_reasoning : a call inside it is a call, and ends it.
@@ -39,6 +44,10 @@ class ToolCallGrammar:
     close: str
     reasoning: tuple[str, str] | None = None
     quote: str = ""
+    inside: tuple[str, ...] = ()
+    numbered: bool = False
+    listed: bool = False
+    tight: bool = False
     marks: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
     reasoning_anywhere: bool = False
@@ -64,7 +73,7 @@ class ToolCallGrammar:
     def of(plain: Mapping[str, Any]) -> ToolCallGrammar:
         """The format of which ``dataclasses.asdict`` gave the fields. Raises ConfigError for other values."""
         found = dict(plain)
-        for key in ("opens", "marks", "unlike", "dropped"):
+        for key in ("opens", "inside", "marks", "unlike", "dropped"):
             found[key] = checks.texts(key, found.get(key, ()), empty=False)
         if found.get("reasoning") is not None:
             pair = checks.texts("reasoning", found["reasoning"], empty=False)
@@ -74,12 +83,14 @@ class ToolCallGrammar:
         for key in ("name", "style", "close", "quote"):
             checks.encodable(key, found.setdefault(key, ""))
         checks.one_of("style", found["style"], {row.style for row in _ROWS})
-        for key in ("reasoning_anywhere", "ends_reasoning"):
+        for key in ("reasoning_anywhere", "ends_reasoning", "numbered", "listed", "tight"):
             checks.boolean(key, found.setdefault(key, False))
         unknown = set(found) - {f.name for f in fields(ToolCallGrammar)}
         if unknown:
             raise checks.refuse("message_format", "fields of a format", sorted(unknown))
         made = ToolCallGrammar(**found)
+        if made.style == "sections" and len(made.inside) != 3:
+            raise checks.refuse("inside", "three texts in the style 'sections'", made.inside)
         if not made.opens and made.style not in ("none",):
             raise checks.refuse("opens", "a text that a call begins with", made.opens)
         return made
@@ -95,7 +106,7 @@ class ToolCallGrammar:
     @property
     def delimiters(self) -> tuple[str, ...]:
         """All texts that mean something to the format; special tokens may be parts of them."""
-        found = (*self.opens, self.close, *(self.reasoning or ()), self.quote, *self.dropped)
+        found = (*self.opens, self.close, *(self.reasoning or ()), self.quote, *self.inside, *self.dropped)
         return tuple(text for text in (*found, *_INSIDE.get(self.style, ())) if text)
 
     def without_calls(self) -> ToolCallGrammar:
@@ -112,7 +123,6 @@ class ToolCallGrammar:
 _INSIDE = {
     "keys": ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     "mistral": ("[CALL_ID]", "[ARGS]"),
-    "sections": ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
     "invoke": ("<｜DSML｜invoke name=", "<｜DSML｜parameter name="),
     "harmony": (
         "<|start|>",
@@ -154,8 +164,36 @@ _ROWS = (
         ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
         "<｜tool▁calls▁end｜>",
         THINK,
+        inside=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
         marks=("<｜tool▁calls▁begin｜>",),
         ends_reasoning=True,
+    ),
+    ToolCallGrammar(
+        "kimi",
+        "sections",
+        ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        "<|tool_calls_section_end|>",
+        inside=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        numbered=True,
+        marks=("<|tool_calls_section_begin|>",),
+        ends_reasoning=True,
+    ),
+    ToolCallGrammar(
+        "minimax",
+        "invoke",
+        ("<minimax:tool_call>",),
+        "",
+        THINK,
+        marks=("<minimax:tool_call>", "<invoke name="),
+    ),
+    ToolCallGrammar(
+        "seed",
+        "tagged",
+        ("<seed:tool_call>", "<function="),
+        "</seed:tool_call>",
+        ("<seed:think>", "</seed:think>"),
+        tight=True,
+        marks=("<seed:tool_call>",),
     ),
     ToolCallGrammar("glm", "keys", ("<tool_call>",), "</tool_call>", THINK, marks=("<arg_key>",)),
     ToolCallGrammar(
@@ -184,6 +222,27 @@ _ROWS = (
         "<end_function_call>",
         quote="<escape>",
         marks=("<start_function_call>",),
+    ),
+    ToolCallGrammar(
+        "lfm2",
+        "python",
+        ("<|tool_call_start|>",),
+        "<|tool_call_end|>",
+        marks=("<|tool_", "_start|>"),
+        unlike=("<|tool_call:begin|>",),
+    ),
+    ToolCallGrammar("granite", "tagged", ("<|tool_call|>",), "", listed=True, marks=("<|tool_call|>",)),
+    ToolCallGrammar(
+        "nemotron", "tagged", ("<TOOLCALL>",), "</TOOLCALL>", listed=True, marks=("<TOOLCALL>", "</TOOLCALL>")
+    ),
+    ToolCallGrammar(
+        "apriel",
+        "tagged",
+        ("<tool_calls>",),
+        "</tool_calls>",
+        listed=True,
+        marks=("<tool_calls>[",),
+        unlike=("<tool_call>",),
     ),
     ToolCallGrammar("mistral", "mistral", ("[TOOL_CALLS]",), "", marks=("[TOOL_CALLS]",)),
     ToolCallGrammar(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from oxillama.toolcalls.calls import Calls, closed, parsed_object
+from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.schemas import loads
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
 
 ARGUMENTS = ("arguments", "args", "parameters")
 NAMES = ("name", "tool_name")
 IDS = ("id", "call_id", "tool_call_id")
+NUMBERED = re.compile(r"functions\.(.+):\d+", re.DOTALL)
+"""A name with the number of its call."""
 
 
 def envelopes(source: Source, calls: Calls) -> Reading[None]:
@@ -152,9 +157,9 @@ def mistral(source: Source, calls: Calls) -> Reading[None]:
     calls.end()
 
 
-def sections(source: Source, calls: Calls, opened: str, close: str) -> Reading[None]:
-    """DeepSeek's: a name and JSON, or "function", a name, and JSON in a block of code."""
-    begin, middle, end = (f"<｜tool▁{part}｜>" for part in ("call▁begin", "sep", "call▁end"))
+def sections(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str) -> Reading[None]:
+    """DeepSeek's and Kimi's: a name and JSON, or "function", a name, and JSON in a block of code."""
+    begin, middle, end = grammar.inside
     if opened != begin:
         yield from source.expect((begin,))
     while True:
@@ -167,11 +172,15 @@ def sections(source: Source, calls: Calls, opened: str, close: str) -> Reading[N
             name, stop = yield from source.text_until(("\n", end))
             yield from source.expect(("```json",))
             yield from source.spaces()
-        calls.begin(name)
+        numbered = NUMBERED.fullmatch(name.strip()) if grammar.numbered else None
+        calls.begin(numbered[1] if numbered else name, numbered[0] if numbered else None)
         yield from source.json(calls.arguments)
         yield from closed(source, "```") if fenced else source.spaces()
         yield from closed(source, end)
         calls.end()
         yield from source.spaces()
-        if not (yield from source.next()) or (yield from source.expect((begin, close))) == close:
+        if (
+            not (yield from source.next())
+            or (yield from source.expect((begin, grammar.close))) == grammar.close
+        ):
             return

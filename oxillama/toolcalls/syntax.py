@@ -9,6 +9,7 @@ from oxillama.toolcalls.calls import Calls
 from oxillama.toolcalls.dict_calls import dictionary
 from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.json_calls import mistral, objects, sections
+from oxillama.toolcalls.python_calls import python_list
 from oxillama.toolcalls.source import Reading, Source
 from oxillama.toolcalls.tag_calls import argument_tags, invokes, tagged
 
@@ -19,9 +20,10 @@ def syntax_of(grammar: ToolCallGrammar, source: Source, calls: Calls, opened: st
         "tagged": partial(tagged, source, calls, grammar, opened),
         "keys": partial(argument_tags, source, calls, grammar.close),
         "mistral": partial(mistral, source, calls),
-        "sections": partial(sections, source, calls, opened, grammar.close),
+        "sections": partial(sections, source, calls, grammar, opened),
         "invoke": partial(invokes, source, calls, opened),
         "dict": partial(dictionary, source, calls, grammar),
+        "python": partial(python_list, source, calls, grammar.close),
         "bare": partial(objects, source, calls),
     }
     return readers[grammar.style]()

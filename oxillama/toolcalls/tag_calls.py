@@ -15,14 +15,17 @@ def tagged(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str) 
         yield from source.spaces()
         if not (yield from source.one_of(("<function=",))):
             yield from envelopes(source, calls)
-            yield from closed(source, grammar.close)
+            if grammar.close:
+                yield from closed(source, grammar.close)
             return
-    yield from function_tags(source, calls)
+    yield from function_tags(source, calls, grammar.tight)
     yield from closed(source, grammar.close)
 
 
-def function_tags(source: Source, calls: Calls) -> Reading[None]:
-    """From behind ``<function=`` to ``</function>``. Line breaks next to a value's tags do not count."""
+def function_tags(source: Source, calls: Calls, tight: bool) -> Reading[None]:
+    """From behind ``<function=`` to ``</function>``. Line breaks next to a value's tags do not count, unless
+    values are ``tight``."""
+    breaks, stops = (("\n",), ("\n</parameter>", "</parameter>")) if not tight else ((), ("</parameter>",))
     name, stop = yield from source.text_until((">", "\n", "<"))
     if stop != ">":
         raise MalformedCall(f"expected <function=NAME>, got {name[:80]!r}")
@@ -32,8 +35,8 @@ def function_tags(source: Source, calls: Calls) -> Reading[None]:
         key, stop = yield from source.text_until((">", "\n", "<"))
         if stop != ">":
             raise MalformedCall(f"expected <parameter=NAME>, got {key[:80]!r}")
-        yield from source.one_of(("\n",))
-        yield from found.add(source, key, ("\n</parameter>", "</parameter>"))
+        yield from source.one_of(breaks)
+        yield from found.add(source, key, stops)
     found.end()
 
 
@@ -58,9 +61,14 @@ def argument_tags(source: Source, calls: Calls, close: str) -> Reading[None]:
     found.end()
 
 
+def mark_of(opened: str) -> str:
+    """What stands before the names of tags, as in the one that a call began with; "" for nothing."""
+    return opened[1 : opened.rindex("｜") + 1] if "｜" in opened else ""
+
+
 def invokes(source: Source, calls: Calls, opened: str) -> Reading[None]:
-    """DeepSeek's ``invoke`` and ``parameter``; an attribute says whether a value is a string."""
-    mark = opened[1 : opened.rindex("｜") + 1]
+    """``invoke`` and ``parameter``; an attribute of DeepSeek's says which values are strings."""
+    mark = mark_of(opened)
     invoke, end_invoke = f"<{mark}invoke name=", f"</{mark}invoke>"
     parameter, end_parameter = f"<{mark}parameter name=", f"</{mark}parameter>"
     close = f"</{opened[1:]}"

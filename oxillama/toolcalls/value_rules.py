@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any
 from urllib.parse import quote
 
@@ -122,6 +123,39 @@ class ValueRules:
                     ways.append(Seq((Text('false">'), self._json(tool, key, types))))
                 members[key] = self._between(f'{before}{key}" string="', Alt(tuple(ways)), stop + after)
             return self._in_order(tool, members)
+
+    def keywords(self, tool: Tool) -> Node:
+        """The arguments as those of a call in Python, whose values are JSON. Raises GrammarError."""
+        with _named(tool):
+            if not all(part.isidentifier() and not iskeyword(part) for part in tool.name.split(".")):
+                raise GrammarError("expected a name that Python has for this format")
+            members: dict[str, Node] = {}
+            for key in self._keys(tool, ()):
+                if not key.isidentifier() or iskeyword(key):
+                    raise GrammarError(f"parameters: expected names that Python has, got {key!r:.80}")
+                value = self._schema(_argument(tool, key), tool.strict)
+                members[key] = self._book.rule(Seq((Text(f"{key}="), value)))
+            return self._separated(tool, members)
+
+    def _separated(self, tool: Tool, members: Mapping[str, Node]) -> Node:
+        """Members with commas between them: in any order, or in that of the schema if there are many."""
+        required, any_order = frozenset(tool.parameters.get("required") or ()), len(members) <= ANY_ORDER
+        known: dict[tuple[tuple[str, ...], bool], Node] = {}
+
+        def rest(left: tuple[str, ...], first: bool) -> Node:
+            if (left, first) in known:
+                return known[left, first]
+            ways: list[Node] = [] if required.intersection(left) else [Seq(())]
+            for i, key in enumerate(left):
+                if not any_order and required.intersection(left[:i]):
+                    break
+                behind = rest((*(left[:i] if any_order else ()), *left[i + 1 :]), False)
+                comma: list[Node] = [] if first else [Text(","), Repeat(Text(" "), 0, 1)]
+                ways.append(Seq((*comma, members[key], behind)))
+            known[left, first] = self._book.rule(Alt(tuple(ways)))
+            return known[left, first]
+
+        return rest(tuple(members), True)
 
     def _between(self, before: str, node: Node, after: str) -> Node:
         return self._book.rule(Seq((self._delimiter(before), node, self._delimiter(after))))

@@ -24,9 +24,10 @@ from benchmarks import busy, curves, peers, plot, timing
 from benchmarks.__main__ import main
 from benchmarks.drafting import copying_work, frequent
 from benchmarks.make_model import write_model
-from benchmarks.shapes import Shape
+from benchmarks.shape import Shape
 from oxillama.bench.report import Metric, Row, Summary, table
 from oxillama.errors import ConfigError, PromptError
+from tests.support.paths import SHARED
 
 SVG = "{http://www.w3.org/2000/svg}"
 TINY = Shape(n_embd=64, n_ff=64, n_layer=1, n_head=2, n_head_kv=1, n_vocab=1000, context=512)
@@ -138,13 +139,34 @@ def test_speculation_measures_every_part(
 
 @pytest.mark.parametrize(
     "flags, message",
-    [(["guesses"], "parts: expected"), (["none"], "--model: expected"), (["demo", "--new", "4"], "--new")],
+    [
+        (["guesses"], "parts: expected"),
+        (["none"], "--model: expected"),
+        (["blocks"], "--model: expected"),
+        (["demo", "--new", "4"], "--new"),
+    ],
 )
 def test_speculation_refuses_what_it_cannot_measure(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["speculation", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_speculation_measures_the_block_of_a_file(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    run = ["speculation", "blocks", "--threads", "1", "--rounds", "1", "--warmup", "0", "--new", "8"]
+    path = SHARED / "parity-2026" / "glm4moe-mtp.gguf"
+    assert main([*run, "--model", str(path), "--json", str(report)]) == 0
+    results = json.loads(report.read_text())["results"]
+    streams = "1 stream at temperature 0", "1 stream at temperature 0.8", "8 streams at temperature 0"
+    assert [result["metric"] for result in results] == [f"blocks, {name}" for name in streams]
+    assert all(result["samples"].keys() == {"drafts", "plain"} for result in results)
+    assert capsys.readouterr().out.count("texts equal") == 3
+    assert main([*run, "--model", str(model)]) == 2
+    assert "expected a file with a block for next-token prediction" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the part needs posix_fadvise and /proc")

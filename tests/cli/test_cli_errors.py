@@ -36,6 +36,7 @@ INPUTS: dict[str, Arguments] = {
     "imatrix, text": lambda path, out: ["imatrix", demo.DRAFT, path, "-o", out],
     "pack": lambda path, out: ["pack", path, "-o", out],
     "convert": lambda path, out: ["convert", path, out],
+    "batch, model": lambda path, out: ["batch", demo.HELDOUT, out, "-m", path],
     "pull": lambda path, out: ["pull", path],
     "rm": lambda path, out: ["rm", path],
     "bench": lambda path, out: ["bench", path],

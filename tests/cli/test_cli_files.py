@@ -61,7 +61,14 @@ def test_info_as_json(model: Path) -> None:
         "expert_count": None,
         "attention": {
             **{"kind": "grouped queries", "layers": 2, "key_width": 16, "value_width": 16},
-            **{"windows": None, "windowed_layers": None, "chunk": None, "sinks": False, "soft_cap": None},
+            **{
+                "windows": None,
+                "windowed_layers": None,
+                "chunk": None,
+                "chosen_positions": None,
+                "sinks": False,
+                "soft_cap": None,
+            },
             **{"linear_bias": None, "both_ways": False},
         },
         "rotation": "16 dimensions, neighbours, base 10000, unscaled",

@@ -164,7 +164,7 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert (STATE in kinds) == recurrent
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gpt-oss"])
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "glm-dsa"])
 def test_blocks_are_whole_though_windows_pass_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,7 @@ def drafters(name: str, **config: Any) -> Drafters:
 
 
 @pytest.mark.parametrize(
-    "name", ["gemma3", "qwen3moe", "deepseek2", "mpt", "mamba2", "jamba", "rwkv7", "qwen35"]
+    "name", ["gemma3", "qwen3moe", "deepseek2", "glm-dsa", "mpt", "mamba2", "jamba", "rwkv7", "qwen35"]
 )
 def test_a_model_drafts_for_itself(name: str) -> None:
     known = drafters(name)

@@ -56,6 +56,16 @@ def test_a_dropped_engine_is_freed() -> None:
     until(lambda: threads() <= before)
 
 
+def test_a_closed_engine_is_freed() -> None:
+    engine = InferenceEngine.from_gguf(demo.STORY)
+    engine.generate(PROMPT, max_tokens=4)
+    parts = watched(engine)
+    engine.close()
+    engine.close()
+    del engine
+    until(lambda: all(part() is None for part in parts))
+
+
 def test_a_dropped_async_engine_is_freed() -> None:
     before = threads()
 

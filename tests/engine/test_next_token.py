@@ -13,7 +13,7 @@ import pytest
 
 from oxillama import InferenceEngine, SamplerConfig
 from oxillama.engine.building import cache_pool
-from oxillama.engine.next_token_drafter import EAGER, NextTokenDrafter, offer_next_token
+from oxillama.engine.next_token_drafter import EAGER, RECENT, NextTokenDrafter, offer_next_token
 from oxillama.engine.runner import Runner
 from oxillama.engine.sequence import Sequence
 from oxillama.engine.speculation import Speculation
@@ -223,6 +223,34 @@ def test_rows_of_drafts_that_were_right_run_again_with_states_of_the_model(
     assert all(map(same_bits, seen[:3], seen[3:]))
     drafter.forget(text)
     text.release()
+
+
+def test_the_block_rests_while_no_draft_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs nothing, keeps a bounded number of states, and drafts again when it is asked."""
+    serving, drafter = serve("qwen35")
+    text = Sequence(serving.pool, tokens_of(30 + 4 * EAGER, n_vocab_of("qwen35")))
+    states = serving.runner.forward([(text, text.total_len - 1)], all_logits=True, states=True)
+    runs: list[int] = []
+    forward = drafter._runner.forward
+
+    def noted(parts: Listed[tuple[Sequence, int]], **options: Any) -> np.ndarray:
+        runs.append(sum(n for _, n in parts))
+        return forward(parts, **options)
+
+    monkeypatch.setattr(drafter._runner, "forward", noted)
+    drafter.observe(text, 0, states[:30])
+    for i in range(30, len(states)):
+        drafter.observe(text, i, states[i : i + 1])
+    assert sum(runs) <= 30 + EAGER
+    assert len(drafter._known[text].states) <= EAGER
+    samplers = [DraftSampler(sampler_of("qwen35", GREEDY))]
+    assert drafter.propose([text], samplers, [3])[0]
+    ran = drafter._known[text].rows
+    assert RECENT <= ran.total_len <= EAGER + 3
+    assert drafter._known[text].idle == 0
+    drafter.forget(text)
+    text.release()
+    drafter._runner.pool.check_integrity([])
 
 
 def test_other_files_offer_none() -> None:

@@ -194,7 +194,9 @@ class Silent:
         return ""
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "rwkv7", "gemma3", "deepseek2", "qwen3moe"])
+@pytest.mark.parametrize(
+    "name", ["mamba", "mamba2", "jamba", "rwkv7", "gemma3", "deepseek2", "glm-dsa", "qwen3moe"]
+)
 def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
     engine = InferenceEngine()

@@ -144,7 +144,7 @@ class Few(Letters):
     n_vocab = 1
 
 
-@pytest.mark.parametrize("name", ["mamba2", "jamba", "rwkv7", "gemma3", "deepseek2"])
+@pytest.mark.parametrize("name", ["mamba2", "jamba", "rwkv7", "gemma3", "deepseek2", "glm-dsa"])
 def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
     engine = InferenceEngine()

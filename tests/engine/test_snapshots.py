@@ -262,8 +262,9 @@ class Numbers(Letters):
     n_vocab = VOCAB
 
 
-FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "minicpm3", "gpt-oss", "bloom", "mamba", "mamba2", "jamba",
-            "granitehybrid", "lfm2", "rwkv6", "rwkv7", "qwen35", "kimi-linear")  # fmt: skip
+FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "glm-dsa", "minicpm3", "gpt-oss", "bloom", "mamba",
+            "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7", "qwen35",
+            "kimi-linear")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -178,7 +178,7 @@ def test_a_drafter_that_fails_costs_no_text(
 # --- the loop, step by step ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", *RECURRENT[:2]])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek32", *RECURRENT[:2]])
 def test_rejected_drafts_leave_nothing_behind(name: str) -> None:
     serving = Serving(name)
     request = serving.submit(tokens_of(20, n_vocab_of(name)), max_tokens=24, drafts=5, right=0.5)

@@ -133,7 +133,7 @@ def test_a_track_follows_preemption_and_cancellation(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "jamba", "deepseek2", "qwen3moe", "gpt-oss", "rwkv7", "cohere2", "gemma3n"]
+    "name", ["llama", "jamba", "deepseek2", "glm-dsa", "qwen3moe", "gpt-oss", "rwkv7", "cohere2", "gemma3n"]
 )
 def test_traced_models_have_the_same_bits(name: str, path: Path) -> None:
     data = MODELS[name].file() if name in MODELS else zoo.MODELS[name].file()

@@ -265,7 +265,7 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
         ((0, 1, 16, 16, 0, 16), "expected sizes >= 1"),
         ((1, 0, 16, 16, 0, 16), "expected sizes >= 1"),
         ((1, 1, 0, 16, 0, 16), "expected sizes >= 1"),
-        ((1, 1, 16, 0, 0, 16), "expected sizes >= 1"),
+        ((1, 1, 16, -1, 0, 16), "expected sizes >= 1, and >= 0 of value_dim"),
         ((1, 1, 16, 16, LAYOUTS["c4"].id, 16), "kv_type: expected"),
         ((1, 1, 16, 16, -1, 16), "kv_type: expected"),
         ((1, 1, 16, 16, 0, -8), "page_size: expected a power of two up to 16777216, got -8"),

@@ -255,7 +255,7 @@ def test_a_trie_takes_bytes_only() -> None:
         ("byte_first", 1, -1),
         ("byte_first", -1, 10**6),
         ("epsilon_first", -1, 1 << 29),
-        ("class_of", 0, 255),
+        ("calls_first", -1, 1),
         ("most", 0, -2),
     ],
 )

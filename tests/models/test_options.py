@@ -28,8 +28,10 @@ VALUES: dict[str, tuple[str, Any]] = {  # that would change something, wherever 
     "altup.active_idx": ("u32", 0),
     "altup.num_inputs": ("u32", 4),
     "attention.clamp_kqv": ("f32", 0.1),
-    "attention.indexer.head_count": ("u32", 4),
+    "attention.indexer.head_count": ("u32", 16),
+    "attention.indexer.key_length": ("u32", 128),
     "attention.indexer.top_k": ("u32", 300),
+    "attention.indexer.types": ("[bool]", [True, False, False]),
     "attention.key_length_swa": ("u32", 6),
     "attention.max_alibi_bias": ("f32", 3.0),
     "attention.output_scale": ("f32", 0.7),
@@ -88,8 +90,6 @@ WITHOUT_EFFECT = {
     ("stablelm", "use_parallel_residual"),
     ("grok", "router_logit_softcapping"),
     ("ernie4_5-moe", "interleave_moe_layer_step"),
-    ("deepseek32", "attention.indexer.head_count"),
-    ("glm-dsa", "attention.indexer.head_count"),
     ("gemma3n", "altup.active_idx"),
     ("gemma3n", "altup.num_inputs"),
 }
@@ -284,7 +284,16 @@ def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
         load_model(MODELS["gpt-oss"].file(**bias))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ENCODERS])
+@pytest.mark.parametrize("name", ["deepseek32", "glm-dsa"])
+def test_a_selector_chooses_among_earlier_positions_only(name: str) -> None:
+    model = replace(MODELS[name], keys=MODELS[name].keys | {"attention.causal": ("bool", False)})
+    with pytest.raises(LoadError, match=f"{name}.attention.causal: expected true beside selectors"):
+        load_model(model.file())
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name not in (*ENCODERS, "deepseek32", "glm-dsa")]
+)
 def test_any_architecture_may_see_both_ways(name: str) -> None:
     """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""
     model = MODELS[name]

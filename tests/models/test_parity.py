@@ -66,14 +66,8 @@ def test_shared_numbers(path: Path) -> None:
     with ModelFile.open(data) as file:
         if file.get("general.architecture", str) not in FAMILIES:
             pytest.skip(f"no family for {path.stem} yet")
-        most = file.get(f"{file.get('general.architecture', str)}.attention.indexer.top_k", int, 0)
     with np.load(path) as reference:
         tokens = reference["tokens"].tolist()
-        if most:  # longer contexts are not supported
-            tokens = tokens[:most]
-            found = Running(data, context=most).logits(tokens)
-            assert divergence(reference["logits"][:most], found) < 1e-4
-            return
         if str(reference["kind"]) == "causal":
             check(data, tokens, int(reference["n_prompt"]), reference["logits"])
             return

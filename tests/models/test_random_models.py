@@ -14,7 +14,8 @@ from benchmarks import make_model
 from benchmarks.__main__ import main
 from benchmarks.make_model import vocabulary, write_model
 from benchmarks.random_blocks import RANDOM_FORMATS, random_rows
-from benchmarks.shapes import BASE_FORMATS, SHAPES, Shape, tensors
+from benchmarks.shape import Shape
+from benchmarks.shapes import BASE_FORMATS, SHAPES, tensors
 from oxillama import InferenceEngine
 from oxillama.errors import ConfigError
 from oxillama.formats import FORMATS
@@ -83,6 +84,13 @@ def test_mixes_are_those_of_published_files(shape: str, mix: str, counts: dict[s
     assert Counter(tensor.format for tensor in tensors(SHAPES[shape], mix)) == counts
 
 
+def test_a_shape_with_all_of_its_layers_has_the_mix_of_the_published_file() -> None:
+    """gpt-oss 20B, as llama.cpp reports of it."""
+    whole = replace(SHAPES["gpt-oss"], n_layer=24)
+    found = Counter(tensor.format for tensor in tensors(whole, "MXFP4_MOE"))
+    assert found == {"F32": 289, "Q8_0": 98, "MXFP4": 72}
+
+
 @pytest.mark.parametrize(
     "shape, low, high",
     [
@@ -98,8 +106,16 @@ def test_shapes_have_the_parameters_of_their_names(shape: str, low: float, high:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_file_of_every_shape_loads_and_its_logits_are_of_size_one(name: str, tmp_path: Path) -> None:
-    """Two layers of it, which hold whatever a family has."""
-    shape = replace(SHAPES[name], n_layer=2, n_vocab=1000, n_embd=256)
+    """A few layers of it, which hold whatever a family has, and eight experts of many."""
+    shape = SHAPES[name]
+    n_layer = 3 if shape.family == "lfm2moe" else 2  # the third is the first that attends
+    if shape.windows is not None:
+        shares = shape.windows.shared > 0
+        n_layer = 6 if shares else 2
+        shape = replace(shape, windows=replace(shape.windows, every=2, shared=2 * shares))
+    if shape.experts is not None:
+        shape = replace(shape, experts=replace(shape.experts, count=min(shape.experts.count, 16)))
+    shape = replace(shape, n_layer=n_layer, n_vocab=1000, n_embd=256)
     write_model(tmp_path / "model.gguf", shape, "Q4_K_M")
     engine = InferenceEngine.from_gguf(tmp_path / "model.gguf", num_threads=1, context_size=16)
     logits = engine.logits([1, 5, 9])

@@ -369,14 +369,45 @@ def test_experts_and_latent_sizes_that_cannot_be(keys: dict[str, int], text: str
         load_model(changed.file())
 
 
-def test_a_context_that_a_selector_chooses_from_is_refused() -> None:
-    """Up to its number of positions it chooses all of them."""
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"attention.indexer.top_k": ("u32", 0)}, "top_k: expected an integer from 1"),
+        ({"attention.indexer.head_count": ("u32", 0)}, "head_count: expected an integer from 1"),
+        ({"attention.indexer.key_length": ("u32", 6)}, "key_length: expected at least the 8 .*, got 6"),
+        (
+            {"attention.indexer.key_length": ("u32", 1 << 17)},
+            "key_length: .* 1 to 65536",
+        ),
+        (
+            {"attention.indexer.types": ("[bool]", [False, True, True])},
+            "types: expected a selector",
+        ),
+        ({"attention.indexer.types": ("[bool]", [True, False])}, "types: expected an integer for each of 3"),
+        (
+            {"attention.indexer.types": ("[bool]", [True] * 3)},
+            r"blk\.1\.indexer\.attn_q_b.weight: .*, got none",
+        ),
+    ],
+)
+def test_selectors_that_cannot_be(keys: dict[str, Any], text: str) -> None:
     model = zoo.MODELS["glm-dsa"]
-    short = replace(model, keys={**model.keys, "attention.indexer.top_k": ("u32", 40)})
-    with pytest.raises(
-        LoadError, match=r"glm-dsa\.attention\.indexer\.top_k: .* at most 40 tokens, .*, got 256"
-    ):
-        Running(short.file())
-    tokens = tokens_of(40, zoo.VOCAB)
-    found = Running(short.file(), context=40).logits(tokens)
-    assert same_bits(found, Running(model.file()).logits(tokens))
+    tensors = model.tensors()
+    changed = replace(model, keys={**model.keys, **keys})
+    data = changed._file([zoo.stored(name, values, "F32") for name, values in tensors.items()])
+    with pytest.raises(LoadError, match=text):
+        load_model(data)
+
+
+def test_layers_of_glm_that_share_a_selector() -> None:
+    """All have their own unless the file says otherwise, or its context is that of GLM-5.2."""
+
+    def selected_by(**keys: Any) -> list[int | None]:
+        model = replace(zoo.MODELS["glm-dsa"], n_layers=8, keys={"attention.indexer.types": None, **keys})
+        spec = read_spec(ModelFile.open(model.file()))
+        return [layer.selected_by for layer in spec.layers]
+
+    assert selected_by() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert selected_by(context_length=("u32", 1 << 20)) == [0, 1, 2, 2, 2, 2, 6, 6]
+    stated = [True, False, False, True, False, True, True, True]
+    assert selected_by(**{"attention.indexer.types": ("[bool]", stated)}) == [0, 0, 0, 3, 3, 5, 6, 7]

@@ -168,3 +168,10 @@ def test_no_border_between_layers_that_share_keys() -> None:
     assert sharing
     for border in borders_allowed(spec):
         assert all(own >= border or i < border for i, own in sharing)
+
+
+def test_no_border_between_layers_that_share_a_choice() -> None:
+    spec = decoder("glm-dsa").spec
+    assert [layer.selected_by for layer in spec.layers] == [0, 0, 2]
+    assert borders_allowed(spec) == [2]
+    assert borders_allowed(decoder("deepseek32").spec) == [1, 2]

@@ -38,6 +38,7 @@ class Reference:
         if self.name == "t5encoder":
             names = {name: name.removeprefix("enc.") if ".blk." in name else name for name in self.w}
             self.w = {names[n].replace("attn_o.", "attn_output."): values for n, values in self.w.items()}
+        self.chosen: np.ndarray | None = None  # what the last selector chose
         self.given = np.zeros(())  # the input of a layer, which a router may read
         self.kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # keys and values of layers
         self.own = np.zeros(())  # embeddings of layers
@@ -236,13 +237,13 @@ class Reference:
             magnitude *= gain
         return turning, magnitude
 
-    def turn(self, i: int, x: np.ndarray) -> np.ndarray:
+    def turn(self, i: int, x: np.ndarray, neox: bool | None = None) -> np.ndarray:
         """Heads (n, heads, dim) with the first dimensions of each turned."""
         rotation = self.rotation(i)
         if rotation is None:
             return x
         turning, magnitude = rotation
-        neox = self.facts.rope == "neox" or bool(self.sections())
+        neox = self.facts.rope == "neox" or bool(self.sections()) if neox is None else neox
         angles = np.arange(len(x))[:, None] * turning
         turned = vector.rope(x, angles, neox)
         n_rot = self.n_rot(i)
@@ -302,7 +303,15 @@ class Reference:
             scale *= ((1 + m * math.log(s)) * (1 + own * math.log(s))) ** 2
         return scale
 
-    def attend(self, i: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> np.ndarray:
+    def attend(
+        self,
+        i: int,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        scale: float,
+        only: np.ndarray | None = None,
+    ) -> np.ndarray:
         """(n, heads * value_dim): softmax(q k) v with every variation, a head and a row at a time."""
         n, heads = q.shape[:2]
         group, window = heads // k.shape[1], self.window(i)
@@ -317,6 +326,7 @@ class Reference:
         distance = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
         both_ways = self.facts.encoder or not self.get("attention.causal", True)
         seen = np.ones((n, n), bool) if both_ways else np.tri(n, dtype=bool)
+        seen = seen if only is None else seen & only
         if window:
             back = np.arange(n)[:, None] - np.arange(n)[None]
             seen &= np.abs(back) <= window // 2 if self.facts.centred else np.abs(back) < window
@@ -516,9 +526,10 @@ class Reference:
         if f"{block}.attn_q.weight" in self.w:
             q = self.linear(f"{block}.attn_q", h)
         else:
-            q = self.linear(
-                f"{block}.attn_q_b", self.norm(f"{block}.attn_q_a_norm", self.linear(f"{block}.attn_q_a", h))
-            )
+            narrow = self.norm(f"{block}.attn_q_a_norm", self.linear(f"{block}.attn_q_a", h))
+            q = self.linear(f"{block}.attn_q_b", narrow)
+            if f"{block}.indexer.proj.weight" in self.w:
+                self.chosen = self.choose(i, h, narrow)
         q = q.reshape(n, heads, -1)
         both = self.linear(f"{block}.attn_kv_a_mqa", h)
         compressed = self.norm(f"{block}.attn_kv_a_norm", both[:, :rank])
@@ -531,7 +542,26 @@ class Reference:
         turned = self.turn(i, both[:, None, rank:])
         k = np.concatenate([keys, np.repeat(turned, heads, axis=1)], axis=2)
         q = np.concatenate([q[..., :fixed], self.turn(i, q[..., fixed:])], axis=2)
-        return self.linear(f"{block}.attn_output", self.attend(i, q, k, values, self.scores_scale(m.key_dim)))
+        attended = self.attend(i, q, k, values, self.scores_scale(m.key_dim), self.chosen)
+        return self.linear(f"{block}.attn_output", attended)
+
+    def choose(self, i: int, h: np.ndarray, narrow: np.ndarray) -> np.ndarray:
+        """bool (n, n): the positions that a selector chooses for each row."""
+        block, n = f"blk.{i}.indexer", len(h)
+        key = self.linear(f"{block}.attn_k", h)
+        weight, bias = self.w[f"{block}.k_norm.weight"], self.w[f"{block}.k_norm.bias"]
+        key = vector.layer_norm(key, weight, 1e-6, bias).astype(np.float64)[:, None]
+        q = self.linear(f"{block}.attn_q_b", narrow).reshape(n, -1, key.shape[-1])
+        q, key = (self.turn(i, x, self.name == "deepseek32") for x in (q, key))
+        scores = (
+            np.maximum(np.einsum("nhd,md->nmh", q, key[:, 0]), 0)
+            @ self.linear(f"{block}.proj", h)[:, :, None]
+        )
+        chosen = np.zeros((n, n), bool)
+        for row in range(n):
+            order = np.argsort(-scores[row, : row + 1, 0], kind="stable")
+            chosen[row, order[: self.get("attention.indexer.top_k", 0)]] = True
+        return chosen
 
     # --- the whole --------------------------------------------------------------------------------
 

@@ -363,6 +363,10 @@ def test_reasoning_is_switched_off(thinker: Client) -> None:
         assert alike(thinker, {**BASE, **more})["content"] == [{"type": "text", "text": done.text}]
     begun = alike(thinker, {**BASE, "messages": [*ASK, {"role": "assistant", "content": "fox"}]})
     assert begun["content"][0]["type"] == "text"
+    tokenizer = engine.tokenizer
+    (was,) = (id for id in range(tokenizer.n_vocab) if tokenizer.token_bytes(id) == b" was")
+    body = {**BASE, "messages": [*ASK, {"role": "assistant", "content": "the"}], "allowed_tokens": [was]}
+    assert alike(thinker, {**body, "max_tokens": 2})["content"] == [{"type": "text", "text": " was was"}]
 
 
 def test_reasoning_without_a_switch(tmp_path: Path) -> None:
@@ -561,6 +565,15 @@ def test_errors_of_the_frame_have_the_shape(client: Client, model: Path) -> None
         error_of(other.ask(PATH, BASE), 401, "authentication_error")
         engine.close()
         error_of(other.ask(PATH, BASE, headers={"x-api-key": "k"}), 503, "overloaded_error")
+
+
+def test_an_error_can_name_what_is_no_text(client: Client) -> None:
+    for body in (
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "\\ud800", "content": "a"}]}',
+        b'{"messages": [{"role": "user", "content": "a"}], "\\ud800": 1}',
+    ):
+        error_of(client.ask(PATH, body), 400)
 
 
 def test_a_full_queue(model: Path) -> None:

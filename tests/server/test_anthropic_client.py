@@ -141,9 +141,10 @@ def test_asyncio_and_cancelling(server: Client) -> None:
             for seed, done in enumerate(await asyncio.gather(*(ask(seed) for seed in range(6)))):  # type: ignore[call-overload]
                 expected = await asyncio.to_thread(engine.chat, PLAIN, seed=seed, max_tokens=8)
                 assert done.content[0].text == expected
-            async with client.messages.stream(model="tiny", max_tokens=4000, messages=ASK) as stream:
-                async for _ in stream:
-                    break
+            stream = await client.messages.create(model="tiny", max_tokens=4000, messages=ASK, stream=True)
+            events = aiter(stream)
+            assert (await anext(events)).type == "message_start"
+            await stream.close()
 
     asyncio.run(main())
     until(lambda: not engine.metrics.snapshot().running)

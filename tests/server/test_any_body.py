@@ -21,6 +21,7 @@ from oxillama.server.bodies import (
     TokenizeBody,
 )
 from oxillama.server.options import HARMLESS, OPTIONS
+from oxillama.server.responses.bodies import ResponsesBody
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
 
@@ -31,6 +32,7 @@ BODIES: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "/infill": (InfillBody, {"input_prefix": "a", "input_suffix": "b"}),
     "/v1/embeddings": (EmbeddingBody, {"input": "hello"}),
     "/v1/messages": (MessagesBody, {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}),
+    "/v1/responses": (ResponsesBody, {"input": "hello", "max_output_tokens": 2}),
     "/tokenize": (TokenizeBody, {"content": "hello"}),
 }
 """Paths with their classes, and a body that is right."""

@@ -267,6 +267,7 @@ def test_requests_behind_the_deadline_are_cancelled() -> None:
         *(("host", value) for value in ("", 5)),
         *(("api_keys", value) for value in ("abc", ("",), (" a",), ("ä",), ("a\n",))),
         *(("max_body_bytes", value) for value in (0, 1.5)),
+        *(("stored_response_bytes", value) for value in (-1, None)),
         *(("shutdown_seconds", value) for value in (0, float("inf"))),
         ("ssl_keyfile", "key.pem"),
         ("model_name", " "),

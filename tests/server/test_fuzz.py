@@ -49,6 +49,18 @@ def test_bytes_that_are_no_body(application: Application) -> None:
             assert not fault(path, "", reply)
 
 
+def test_an_error_can_name_what_is_no_text(application: Application) -> None:
+    """Half a surrogate pair, which JSON can spell and UTF-8 cannot."""
+    for body in (
+        {"model": "\ud800", "prompt": "a"},
+        {"prompt": "a", "\ud800": 1},
+        {"prompt": "a", "stop": 5},
+    ):
+        reply = application.ask("/v1/completions", json.dumps(body).encode())
+        assert 400 <= reply.status < 500
+        assert not fault("/v1/completions", body, reply)
+
+
 def test_the_seeds_are_right(application: Application) -> None:
     """Bodies that nobody changed are answered, but for those of a model that has what this one lacks."""
     lacks = ("/infill", "/v1/rerank", "/lora-adapters", "/slots/0?action=save", "/slots/0?action=restore")
@@ -60,6 +72,7 @@ def test_the_seeds_are_right(application: Application) -> None:
 
 
 def test_each_path_has_seeds() -> None:
-    second_names = {"/completions", "/rerank", "/chat/completions", "/chat/completions/input_tokens"}
+    second_names = {"/completions", "/rerank", "/responses"}
+    second_names |= {"/chat/completions", "/chat/completions/input_tokens"}
     refused = {"/api/create", "/api/copy", "/api/push"}
     assert POSTS - {route_of(path) for path in PATHS} <= second_names | refused

@@ -98,10 +98,56 @@ def test_streamed_tool_calls(tmp_path: Path) -> None:
     ):
         events = [event for event in stream if event.type.startswith("tool_calls")]
         choice = stream.get_final_completion().choices[0]
+        response = client.responses.parse(
+            model="caller",
+            input="hello world",
+            tools=[openai.pydantic_function_tool(Room)],
+            tool_choice="required",
+            parallel_tool_calls=False,
+            extra_body={"seed": 1},
+        )
+    item = response.output[0]
+    assert item.type == "function_call" and isinstance(item.parsed_arguments, Room)
     assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
     (call,) = choice.message.tool_calls
     assert isinstance(call.function.parsed_arguments, Room)
     assert events[-1].type == "tool_calls.function.arguments.done"
+
+
+def test_responses(client: openai.OpenAI, server: Client) -> None:
+    engine = server.hosted.ready()
+    done = client.responses.create(
+        model="tiny", input="hello world", max_output_tokens=8, extra_body={"seed": 4}
+    )
+    assert done.output_text == engine.chat(MESSAGES, seed=4, max_tokens=8)
+    assert done.incomplete_details is not None and done.incomplete_details.reason == "max_output_tokens"
+    talk = [*MESSAGES, {"role": "assistant", "content": done.output_text}, MESSAGES[0]]
+    with client.responses.stream(
+        model="tiny",
+        input="hello world",
+        previous_response_id=done.id,
+        extra_body={"seed": 4, "regex": "[a-z ]{20}"},
+    ) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == engine.chat(talk, seed=4, regex="[a-z ]{20}")
+    assert client.responses.retrieve(final.id).output_text == text
+    client.responses.delete(final.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(final.id)
+    counted = client.responses.input_tokens.count(model="tiny", input="hello world")
+    assert done.usage is not None and counted.input_tokens == done.usage.input_tokens
+
+
+def test_responses_by_a_class(client: openai.OpenAI) -> None:
+    class Friend(BaseModel):
+        name: Literal["Mia", "Tom"]
+        brave: bool
+
+    done = client.responses.parse(
+        model="tiny", input="hello world", text_format=Friend, extra_body={"seed": 1}
+    )
+    assert isinstance(done.output_parsed, Friend)
 
 
 def test_completions(client: openai.OpenAI, server: Client) -> None:

@@ -1,4 +1,4 @@
-"""The page about the server names every path, every field that has no effect, and every option."""
+"""The pages about the server name every path, every field that has no effect, and every option."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from oxillama.server.app import ROUTES
 from oxillama.server.options import HARMLESS, OTHER_NAMES
 from tests.support.paths import DOCS
 
-PAGE = DOCS / "server.md"
-if not PAGE.is_file():
+PAGES = sorted(DOCS.glob("server*.md"))
+if not PAGES:
     pytest.skip("only the package was unpacked", allow_module_level=True)
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_paths() -> None:

@@ -112,9 +112,9 @@ SIGMOID = {"expert_gating_func": ("u32", 2)}
 SHARED_WIDTH = {"expert_shared_feed_forward_length": ("u32", 20)}
 WINDOWED = WINDOW | {"attention.sliding_window_pattern": ("[bool]", "=alternating")}
 INDEXER = {
-    "attention.indexer.head_count": ("u32", 2),
+    "attention.indexer.head_count": ("u32", 8),  # so that few scores are all zeros, and equal
     "attention.indexer.key_length": ("u32", 64),
-    "attention.indexer.top_k": ("u32", "=context"),
+    "attention.indexer.top_k": ("u32", 9),
 }
 EPSILON = {"attention.layer_norm_epsilon": ("f32", 0.1)}
 NEMOTRON: dict[str, Any] = {"rope": "none", "activation": "relu_squared"}
@@ -679,13 +679,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deepseek32": arch(
         "n:attn_norm mla indexer n:ffn_norm shexp dense probs",
         keys=STATED | SIGMOID | INDEXER,
-        optional=("indexer",),
         sizes=LATENT,
     ),
     "glm-dsa": arch(
         "n:attn_norm mla indexer n:ffn_norm shexp dense probs",
-        keys=STATED | INDEXER,
-        optional=("indexer",),
+        keys=STATED | INDEXER | {"attention.indexer.types": ("[bool]", [True, False, True])},
         sizes=LATENT,
         gating="sigmoid",
     ),

@@ -17,7 +17,8 @@ from tests.support.paths import ROOT
 
 COMMANDS = (
     *("run", "demo", "chat", "verify", "info", "snapshot"),
-    *("tokenize", "quantize", "imatrix", "pack", "convert", "pull", "list", "rm", "serve", "bench", "doctor"),
+    *("tokenize", "quantize", "imatrix", "pack", "convert", "pull", "list", "rm", "serve", "batch", "bench"),
+    "doctor",
 )
 PROMPT = "once upon a time"
 SUMMARY = re.compile(

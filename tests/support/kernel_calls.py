@@ -23,12 +23,16 @@ from oxillama._kernels.grammar.mask_cache import MaskCache
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
+from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.matcher import Matcher
+from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS
+from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
+from oxillama.grammar.rules import Chars
 from oxillama.targets import TARGETS
 from tests.support.kernels import linear, matrix, normal, packed
 
@@ -290,6 +294,8 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
         return k.attention.PagedBatch(shape, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
 
     made = batch()
+    keys = k.attention.KvShape(1, 1, 16, 0, 0, 16)
+    choosing = k.attention.PagedBatch(keys, pages, i32([0, 1], [2, 2]), i32(0, 2, 3), i32(20, 19))
     return {
         "KvShape": lambda: Call(
             k.attention.KvShape,
@@ -333,6 +339,33 @@ def of_attention(k: Kernels) -> dict[str, Maker]:
             sinks=normal(4),
             slopes=normal(4),
             biases=normal(4, 7),
+        ),
+        "PagedBatch.attend (chosen)": lambda: Call(
+            made.attend,
+            "out scratch",
+            "chosen",
+            "chosen:1",
+            layer=1,
+            q=normal(3, 64),
+            n_heads=4,
+            scale=0.25,
+            out=zeros(3, 64),
+            scratch=zeros(made.scratch_bytes(2), dtype=np.uint8),
+            n_threads=2,
+            chosen=i32([0, 2, 20], [1, 8, 21], [0, 1, 2]),
+        ),
+        "PagedBatch.choose": lambda: Call(
+            choosing.choose,
+            "scores out scratch",
+            sizes="scores:0 out:1",
+            layer=0,
+            q=normal(3, 64),
+            n_heads=4,
+            weights=normal(3, 4),
+            scores=zeros(2, 64),
+            out=zeros(3, 5, dtype=np.int32),
+            scratch=zeros(choosing.scratch_bytes(2), dtype=np.uint8),
+            n_threads=2,
         ),
     }
 
@@ -637,6 +670,24 @@ def of_trie() -> dict[str, Maker]:
     }
 
 
+def of_builder() -> dict[str, Maker]:
+    rules = {"root": Chars(((0x61, 0x7A),))}
+
+    def builder(**given: Any) -> Builder:
+        return Builder(rules, Calls({"root"}, {"root": 1}), set(), None, 99)
+
+    return {
+        "Builder": lambda: Call(
+            Builder, rules=rules, calls=Calls({"root"}, {}), nullable=set(), unit=None, most=99
+        ),
+        "Builder.build": lambda: Call(builder().build, root="root"),
+    }
+
+
+def of_network() -> dict[str, Maker]:
+    return {"Network": lambda: Call(Network, program=PROGRAM)}
+
+
 def of_parser_states() -> dict[str, Maker]:
     def states() -> ParserStates:
         return ParserStates(PROGRAM, 1 << 20, 1 << 20)
@@ -679,9 +730,11 @@ def of_mask_cache() -> dict[str, Maker]:
 
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
+    "grammar.builder": of_builder,
     "grammar.loops": of_loops,
     "grammar.mask_cache": of_mask_cache,
     "grammar.matcher": of_matcher,
+    "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
@@ -884,7 +937,7 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Slice"}
+INNER = {"Slice", "NotBuilt"}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

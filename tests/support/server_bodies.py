@@ -79,7 +79,7 @@ SEEDS: dict[str, list[Any]] = {
         RESPONSES,
         {**RESPONSES, "input": "hello", "stream": True, "tools": [{"type": "function", **TOOL["function"]}]},
     ],
-    "/v1/responses/input_tokens": [RESPONSES],
+    "/v1/responses/input_tokens": [{"input": MESSAGES[1:], "instructions": "Be brief."}],
     "/v1/messages": [
         ANTHROPIC,
         {**ANTHROPIC, "stream": True, "tools": [{"name": "look", "input_schema": {"type": "object"}}]},

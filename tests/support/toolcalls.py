@@ -125,6 +125,30 @@ def v31(*calls: tuple[str, dict[str, Any]]) -> str:
     return f"<｜tool▁calls▁begin｜>{inside}<｜tool▁calls▁end｜>"
 
 
+def kimi(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as Kimi K2 writes them."""
+    inside = "".join(
+        f"<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{json.dumps(args)}<|tool_call_end|>"
+        for i, (name, args) in enumerate(calls)
+    )
+    return f"<|tool_calls_section_begin|>{inside}<|tool_calls_section_end|>"
+
+
+def minimax(*calls: tuple[str, dict[str, str]]) -> str:
+    """Calls as MiniMax M2 writes them."""
+    inside = ""
+    for name, args in calls:
+        values = "".join(f'<parameter name="{key}">{value}</parameter>\n' for key, value in args.items())
+        inside += f'<invoke name="{name}">\n{values}</invoke>\n'
+    return f"<minimax:tool_call>\n{inside}</minimax:tool_call>"
+
+
+def seed(name: str, **args: str) -> str:
+    """A call as Seed-OSS writes it."""
+    inside = "".join(f"<parameter={key}>{value}</parameter>\n" for key, value in args.items())
+    return f"<seed:tool_call>\n<function={name}>\n{inside}</function>\n</seed:tool_call>"
+
+
 NESTED = {"path": "a}\"{'\\", "tags": [{"x": [1, {}]}, "]", None], "text": "é\n</tool_call>"}
 """Braces, quotes and delimiters inside strings."""
 CODE = "  if a < b:\n    <b>1</b>"
@@ -183,6 +207,43 @@ LONG: dict[str, list[tuple[str, list[tuple[str, dict[str, Any]]]]]] = {
          [("ping", {}), ("write", {"path": "<｜tool▁call▁end｜>"})]),
         ('<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n'
          '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [("ping", {"a": 1})]),
+    ],
+    "kimi": [
+        (kimi(("ping", {}), ("write", {"path": "<|tool_call_end|>"})),
+         [("ping", {}), ("write", {"path": "<|tool_call_end|>"})]),
+        (kimi(("ping", {"a": 1})).replace("functions.ping:0", "ping"), [("ping", {"a": 1})]),
+    ],
+    "minimax": [
+        (minimax(("ping", {}), ("write", {"path": "3", "lines": "3", "text": "\n a"})),
+         [("ping", {}), ("write", {"path": "3", "lines": 3, "text": "\n a"})]),
+        (minimax(("write", {"tags": '["</parameter>"]'})), [("write", {"tags": ["</parameter>"]})]),
+    ],
+    "seed": [
+        (seed("ping"), [("ping", {})]),
+        (seed("write", path="3", lines="3", text="\n a\n"),
+         [("write", {"path": "3", "lines": 3, "text": "\n a\n"})]),
+    ],
+    "lfm2": [
+        ("<|tool_call_start|>[ping()]<|tool_call_end|>", [("ping", {})]),
+        ("<|tool_call_start|>[write(path='it\\'s <|tool_call_end|>', lines=-3, "
+         "tags=[1.5, \"x\", {'a': None}]), "
+         'ping(a=true, b=False, c="\\/\\d\\ud83d\\ude00")]<|tool_call_end|>',
+         [("write", {"path": "it's <|tool_call_end|>", "lines": -3, "tags": [1.5, "x", {"a": None}]}),
+          ("ping", {"a": True, "b": False, "c": "/\\d\U0001f600"})]),
+        ('<|tool_call_start|>[{"name": "ping", "arguments": {"a": null}}]<|tool_call_end|>',
+         [("ping", {"a": None})]),
+        ("<|tool_call_start|>a.b(c={})<|tool_call_end|>", [("a.b", {"c": {}})]),
+    ],
+    "granite": [
+        ('<|tool_call|>[{"name": "ping", "arguments": {}}, {"name": "ping", "arguments": {"a": 1}}]',
+         [("ping", {}), ("ping", {"a": 1})]),
+    ],
+    "nemotron": [
+        ('<TOOLCALL>[{"name": "ping", "arguments": {"a": "</TOOLCALL>"}}]</TOOLCALL>',
+         [("ping", {"a": "</TOOLCALL>"})]),
+    ],
+    "apriel": [
+        ('<tool_calls>[{"name": "ping", "arguments": {}, "id": "7"}]</tool_calls>', [("ping", {})]),
     ],
     "deepseek-dsml": [
         (dsml(("ping", {}), ("write", {"path": "3", "lines": 3})),

@@ -535,7 +535,7 @@ class Model:
                     add(f"{block}.ffn_{part}_shexp", *shape)
             elif name == "shgate":
                 made[f"{block}.ffn_gate_inp_shexp.weight"] = rng.standard_normal(d).astype(np.float32)
-            elif name == "indexer":
+            elif name == "indexer" and metadata.get("attention.indexer.types", ("", [True] * (i + 1)))[1][i]:
                 width, chosen = 64, metadata["attention.indexer.head_count"][1]
                 add(f"{block}.indexer.attn_k", width, d)
                 add(f"{block}.indexer.attn_q_b", chosen * width, self.q_rank)

@@ -183,6 +183,15 @@ def test_harmony_goes_on_behind_a_call_that_failed() -> None:
         ("[INST][TOOL_CALLS]", "mistral", None),
         ("[INST][TOOL_CALLS][/THINK]", "mistral", "[THINK]"),
         ("<|im_start|><tool_call>{{ x }}", "qwen", None),
+        ("<|tool_calls_section_begin|><|tool_call_begin|>", "kimi", None),
+        ('<minimax:tool_call>{{ x }}<invoke name="', "minimax", "<think>"),
+        ("<seed:tool_call>{{ x }}<function=", "seed", "<seed:think>"),
+        ("<|im_start|>List of tools: <|tool_list_start|>[", "lfm2", None),
+        ("<|im_start|><|tool_call_start|>[</think>", "lfm2", "<think>"),
+        ("<|im_start|><|tool_call:begin|>", "none", None),
+        ("<|start_of_role|>respond with <|tool_call|> followed by a list </think>", "granite", "<think>"),
+        ("<TOOLCALL>[{{ x }}]</TOOLCALL>", "nemotron", None),
+        ("<tool_calls>[{{ x }}]</tool_calls>", "apriel", None),
         ("<|im_start|><tool_call>{{ x }}</think>", "qwen", "<think>"),
         ('<|start_header_id|>{"name": function name, "parameters": dictionary of', "llama3", None),
         ("<|start_header_id|>{{ role }}", "none", None),
@@ -195,6 +204,30 @@ def test_the_format_of_a_template(source: str, name: str, reasoning: str | None)
     found = grammar_of_template(source)
     assert found.name == name
     assert (found.reasoning or (None,))[0] == reasoning
+
+
+def test_ids_of_numbered_calls() -> None:
+    """They are what the template writes the result with."""
+    text = (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:3<|tool_call_argument_begin|>{}"
+        "<|tool_call_end|><|tool_calls_section_end|>"
+    )
+    (call,) = calls_of(events_of("kimi", [text]))
+    assert (call.name, call.id) == ("ping", "functions.ping:3")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "[ping(1)]", "[ping(**a)]", "[ping(a=b)]", "[ping(a=1, a=2)]", "[1]", "[]", "ping", "[ping(a=1",
+        "[ping(a={1})]", "[ping(a=b'x')]", "[ping(a=1e999)]", "[ping(a=f'x')]", '[{"name": "ping"}]',
+        "[ping(a=" + "[" * 3000 + ")]",
+    ],
+)  # fmt: skip
+def test_what_is_no_call_in_python(call: str) -> None:
+    found = parsed("lfm2", f"<|tool_call_start|>{call}<|tool_call_end|>")
+    assert found.calls == []
+    assert "".join(found.failed).startswith("<|tool_call_start|>")
 
 
 def test_delimiters() -> None:

@@ -54,6 +54,18 @@ class PagedBatch(Protocol):
         sinks: np.ndarray | None = None,
         slopes: np.ndarray | None = None,
         biases: np.ndarray | None = None,
+        chosen: np.ndarray | None = None,
+    ) -> None: ...
+    def choose(
+        self,
+        layer: int,
+        q: np.ndarray,
+        n_heads: int,
+        weights: np.ndarray,
+        scores: np.ndarray,
+        out: np.ndarray,
+        scratch: np.ndarray,
+        n_threads: int,
     ) -> None: ...
 
 

@@ -1,7 +1,7 @@
 """Attention over paged keys and values, for a ragged batch of sequences in one call.
 
-`kvpage.pxd` says how a page lies in memory, `onlinesoftmax.pxd` how rows go through a block of positions. Here
-stands who does which part of the work.
+`kvpage.pxd` says how a page lies in memory, `panels.pxd` where the positions of a block are, `onlinesoftmax.pxd` how
+rows go through it. Here stands who does which part of the work.
 
 A *unit* is some tokens of a sequence and some query heads that share a key head: up to 64 rows that share each load.
 Positions are cut into *partitions* of 1024, aligned to absolute positions. A row goes through each partition
@@ -9,6 +9,9 @@ by itself and then adds it to what it has, in order. That is so however the work
 through all its partitions on one thread; when there are too few units to occupy the threads (one sequence at a
 long context) each partition is a task of its own (as in Flash-Decoding: Dao et al., 2023). So a row's
 bits depend on its own position and on what it sees, and on nothing else.
+
+A row may attend to a list of chosen positions only (`selection.pxd`). These are gathered, and are to the row what the
+positions from 0 on are elsewhere: their place in the list decides about blocks and partitions.
 """
 
 cimport numpy as cnp
@@ -18,10 +21,12 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from oxillama._kernels.arrays cimport (
-    check_apart, check_dimensions, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data, u8_out)
+    check_apart, check_dimensions, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data, i32_out, u8_out)
 from oxillama._kernels.attention.kvpage cimport (
-    LANES, Pages, gather, keys_at, page_layout, put_key, put_value, values_at)
+    LANES, Pages, keys_at, page_layout, put_key, put_value, values_at)
 from oxillama._kernels.attention.page_table cimport PageTable
+from oxillama._kernels.attention.panels cimport BLOCK, Source, ask_for, find_panels, is_gathered
+from oxillama._kernels.attention.selection cimport choose_positions, score_positions
 from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.packing.formats cimport L_BF16, L_C8, L_F16, L_F32
 from oxillama._kernels.attention.onlinesoftmax cimport *
@@ -44,7 +49,7 @@ cdef class KvShape:
     Parameters
     ----------
     n_layers, n_heads : layers, and key/value heads in each
-    key_dim, value_dim : width of a key and of a value
+    key_dim, value_dim : width of a key and of a value, 0 for keys without values
     kv_type : layout id of f32, f16, bf16 or c8 (which is q8_0)
     page_size : tokens per page, a power of two
     """
@@ -53,8 +58,8 @@ cdef class KvShape:
 
     def __cinit__(self, Py_ssize_t n_layers, Py_ssize_t n_heads, Py_ssize_t key_dim, Py_ssize_t value_dim,
                   int kv_type, Py_ssize_t page_size):
-        if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 1:
-            raise ValueError("KvShape: expected sizes >= 1, got "
+        if n_layers < 1 or n_heads < 1 or key_dim < 1 or value_dim < 0:
+            raise ValueError("KvShape: expected sizes >= 1, and >= 0 of value_dim, got "
                              f"{(n_layers, n_heads, key_dim, value_dim)}")
         if max(n_layers, n_heads, key_dim, value_dim) > MOST or (
                 not fits(n_layers * n_heads, max(key_dim, value_dim) + 32, MOST_NUMBERS)):
@@ -84,15 +89,17 @@ cdef struct Call:
     Py_ssize_t reach
     Py_ssize_t window, chunk
     bint causal
+    const int* chosen                   # (rows, most) positions, or NULL
+    Py_ssize_t most
     Py_ssize_t tokens, heads            # most tokens of a unit, most query heads
     Py_ssize_t units_per_tile           # units that share their tokens
 
 
 cdef struct Unit:
-    uint8_t* const* table               # pages
+    Source source                       # keys and values
     Py_ssize_t first_row, n_tokens      # rows of the batch
-    Py_ssize_t key_head, first_head, n_heads
-    Py_ssize_t position                 # of the first token
+    Py_ssize_t first_head, n_heads
+    Py_ssize_t position                 # of the first token; its last one's place among chosen positions
     Py_ssize_t first_part, end_part     # partitions of which it sees anything
     View view
 
@@ -212,7 +219,8 @@ cdef class PagedBatch:
 
     def attend(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, float scale, cnp.ndarray out,
                cnp.ndarray scratch, int n_threads, Py_ssize_t window=0, Py_ssize_t chunk=0, *, bint causal=True,
-               float softcap=0, cnp.ndarray sinks=None, cnp.ndarray slopes=None, cnp.ndarray biases=None):
+               float softcap=0, cnp.ndarray sinks=None, cnp.ndarray slopes=None, cnp.ndarray biases=None,
+               cnp.ndarray chosen=None):
         """out = softmax(score) v over the positions a row sees, with score = scale * q k^T unless said otherwise.
 
         Parameters
@@ -229,9 +237,11 @@ cdef class PagedBatch:
         slopes : float32 (n_heads,), score -= slope * |i - j|, after the soft cap (Press et al., ALiBi, 2022)
         biases : float32 (n_heads, 2 reach + 1), score += biases[h, reach + clip(j - i, -reach, reach)]; behind the
             soft cap, too (Raffel et al., T5, 2020)
+        chosen : int32 (rows, most), ascending positions: all that the row sees, as `choose` returns them. Nothing else
+            may say then which positions are seen, or depend on their distance
         """
         cdef Pages* shape = &self.shape
-        cdef Py_ssize_t group = n_heads // shape.n_heads, n_units = 0, s, rows
+        cdef Py_ssize_t group = n_heads // shape.n_heads, n_units = 0, s, rows, longest = self.longest
         cdef uint8_t* memory = u8_out(scratch, self.scratch_bytes(n_threads), "scratch")
         cdef Call c
         self.check_layer(layer)
@@ -241,6 +251,8 @@ cdef class PagedBatch:
                              f"got {n_heads}")
         if not (0 <= window <= INT32_MAX and 0 <= chunk <= INT32_MAX):
             raise ValueError(f"attend: expected window and chunk from 0 to {INT32_MAX}, got {window} and {chunk}")
+        if shape.value_dim == 0:
+            raise ValueError("attend: expected pages with values, got keys alone")
         if not 0 <= softcap < 1e30:
             raise ValueError(f"softcap: expected a finite number >= 0, got {softcap}")
         c.layer, c.n_heads, c.ld, c.scale, c.softcap = layer, n_heads, q.shape[1], scale, softcap
@@ -261,16 +273,118 @@ cdef class PagedBatch:
             c.reach = biases.shape[1] // 2
             c.biases = f32_rows(biases, n_heads, biases.shape[1], "biases")
         c.window, c.chunk, c.causal = window, chunk, causal
+        c.chosen, c.most = NULL, 0
+        if chosen is not None:
+            if window or chunk or not causal or slopes is not None or biases is not None:
+                raise ValueError("chosen: expected causal rows without window, chunk, slopes, biases, got one of them")
+            c.chosen, c.most = self.check_chosen(chosen), chosen.shape[1]
+            longest = min(longest, c.most)
         rows = (group + MAX_ROWS - 1) // MAX_ROWS     # units that share a key head
         c.heads = (group + rows - 1) // rows
         c.units_per_tile = rows * shape.n_heads
-        c.tokens = min(max(<Py_ssize_t>1, MAX_ROWS // c.heads), self.most_rows)
+        c.tokens = 1 if c.chosen != NULL else min(max(<Py_ssize_t>1, MAX_ROWS // c.heads), self.most_rows)
         for s in range(self.n_sequences):
             n_units += self.tiles_of(&c, s) * c.units_per_tile
-        if self.n_rows * n_heads * self.longest * shape.key_dim < 500000:
+        if self.n_rows * n_heads * longest * shape.key_dim < 500000:
             n_threads = 1
         with nogil:
             self.share_out(&c, n_units, <float*>((<uintptr_t>memory + 63) & ~<uintptr_t>63), n_threads)
+
+    cdef const int* check_chosen(self, cnp.ndarray chosen) except? NULL:
+        """Every row: ascending positions up to its own."""
+        check_dimensions(chosen, 2, "chosen")
+        cdef Py_ssize_t most = chosen.shape[1], s, r, i, position, before
+        if most < 1 or not fits(self.n_rows, most, MOST_NUMBERS):
+            raise ValueError(f"chosen: expected 1 to 2**34 positions, got rows of {most}")
+        if chosen.shape[0] != self.n_rows:
+            raise ValueError(f"chosen: expected {self.n_rows} rows, got {chosen.shape[0]}")
+        cdef const int* found = i32_data(chosen, self.n_rows * most, "chosen")
+        for s in range(self.n_sequences):
+            for r in range(self.row_start[s], self.row_start[s + 1]):
+                position, before = self.position[s] + r - self.row_start[s], -1
+                for i in range(min(position + 1, most)):
+                    if not before < found[r * most + i] <= position:
+                        raise ValueError(f"chosen: expected ascending positions up to {position} in row {r}, "
+                                         f"got {found[r * most + i]} after {before}")
+                    before = found[r * most + i]
+        return found
+
+    cdef Source source_of(self, Py_ssize_t s, Py_ssize_t layer) noexcept nogil:
+        """The pages of sequence ``s``, for the first key head."""
+        cdef Source found
+        found.shape, found.table, found.width = &self.shape, self.tables + s * self.width, self.width
+        found.layer, found.head, found.chosen = layer, 0, NULL
+        return found
+
+    def choose(self, Py_ssize_t layer, cnp.ndarray q, Py_ssize_t n_heads, cnp.ndarray weights, cnp.ndarray scores,
+               cnp.ndarray out, cnp.ndarray scratch, int n_threads):
+        """out = the positions with the highest scores, for each row of those up to its own.
+
+        A position j has the score sum_h weights[h] max(0, q_h k_j) (DeepSeek-V3.2, 2025), added in the order of the
+        heads. Of equal scores the first positions are chosen; a NaN is below every number. The pages have one key head.
+
+        Parameters
+        ----------
+        q : float32 (rows, width), heads (n_heads, key_dim) in its first columns
+        weights : float32 (rows, n_heads)
+        scores : float32 (m, n), memory to work in, for m rows at a time; n is a multiple of 64 and no less than the
+            positions of the longest sequence
+        out : int32 (rows, most); of a row at position p the first min(p + 1, most) are written, in ascending order
+        scratch : uint8, ``scratch_bytes(n_threads)``
+        """
+        cdef Pages* shape = &self.shape
+        cdef Py_ssize_t first, n, i, s, r, ld, room, width, most, position
+        cdef Py_ssize_t parts = (self.longest + PARTITION - 1) // PARTITION, own = thread_floats(shape)
+        cdef uint8_t* memory = u8_out(scratch, self.scratch_bytes(n_threads), "scratch")
+        cdef Source source
+        cdef float* aligned = <float*>((<uintptr_t>memory + 63) & ~<uintptr_t>63)
+        self.check_layer(layer)
+        for a, name in ((q, "q"), (weights, "weights"), (scores, "scores"), (out, "out")):
+            check_dimensions(a, 2, name)
+        if shape.n_heads != 1:
+            raise ValueError(f"choose: expected pages of one key head, got {shape.n_heads}")
+        ld, room, width, most = q.shape[1], scores.shape[0], scores.shape[1], out.shape[1]
+        if n_heads < 1 or not fits(n_heads, shape.key_dim, ld):
+            raise ValueError(f"n_heads: expected 1 or more that fit rows of {ld}, got {n_heads}")
+        if room < 1 or width < self.longest or width % BLOCK:
+            raise ValueError(f"scores: expected rows, of a multiple of {BLOCK} not below {self.longest}, "
+                             f"got {(room, width)}")
+        if most < 1:
+            raise ValueError(f"out: expected one position or more to a row, got {most}")
+        cdef const float* qp = f32_rows(q, self.n_rows, ld, "q")
+        cdef const float* wp = f32_rows(weights, self.n_rows, n_heads, "weights")
+        cdef float* sp = f32_rows_out(scores, room, width, "scores")
+        cdef int* chosen = i32_out(out, self.n_rows * most, "out")
+        if out.shape[0] != self.n_rows:
+            raise ValueError(f"out: expected {self.n_rows} rows, got {out.shape[0]}")
+        arrays = (q, weights, scores, out, scratch)
+        for i in range(5):
+            for n in range(max(i + 1, 2), 5):
+                check_apart(arrays[i], arrays[n], "q, weights, scores, out, scratch")
+        if self.n_rows * n_heads * self.longest * shape.key_dim < 500000:
+            n_threads = 1
+        for first in range(0, self.n_rows, room):
+            n = min(room, self.n_rows - first)
+            for i in prange(n * parts, nogil=True, schedule="dynamic", num_threads=n_threads):
+                r = first + i // parts
+                s = self.sequence_of(r)
+                position = self.position[s] + r - self.row_start[s]
+                if position >= most and i % parts * PARTITION <= position:
+                    source = self.source_of(s, layer)
+                    score_positions(&source, qp + r * ld, n_heads, wp + r * n_heads, i % parts * PARTITION,
+                                    min((i % parts + 1) * PARTITION, position + 1), aligned + threadid() * own,
+                                    sp + i // parts * width)
+            for i in prange(n, nogil=True, schedule="dynamic", num_threads=n_threads):
+                r = first + i
+                s = self.sequence_of(r)
+                choose_positions(sp + i * width, self.position[s] + r - self.row_start[s] + 1, most, chosen + r * most)
+
+    cdef Py_ssize_t sequence_of(self, Py_ssize_t row) noexcept nogil:
+        """The sequence of a row of the batch."""
+        cdef Py_ssize_t s = 0
+        while self.row_start[s + 1] <= row:
+            s = s + 1
+        return s
 
     cdef Py_ssize_t tiles_of(self, const Call* c, Py_ssize_t s) noexcept nogil:
         """Tiles of tokens into which the rows of a sequence are cut."""
@@ -284,18 +398,22 @@ cdef class PagedBatch:
             unit = unit - self.tiles_of(c, s) * c.units_per_tile
             s = s + 1
         n = unit // c.units_per_tile * c.tokens
-        u.table = self.tables + s * self.width
+        u.source = self.source_of(s, c.layer)
         u.first_row = self.row_start[s] + n
         u.n_tokens = min(c.tokens, self.row_start[s + 1] - u.first_row)
         u.position = self.position[s] + n
         unit = unit % c.units_per_tile
-        u.key_head = unit % self.shape.n_heads
+        u.source.head = unit % self.shape.n_heads
         n = unit // self.shape.n_heads * c.heads
-        u.first_head = u.key_head * group + n
+        u.first_head = u.source.head * group + n
         u.n_heads = min(c.heads, group - n)
         ensure(s < self.n_sequences and u.n_tokens >= 1 and u.n_heads >= 1 and u.n_tokens * u.n_heads <= MAX_ROWS)
         u.view.causal, u.view.window, u.view.chunk = c.causal, c.window, c.chunk
         u.view.end = self.position[s] + self.row_start[s + 1] - self.row_start[s]
+        if c.chosen != NULL:
+            u.source.chosen = c.chosen + u.first_row * c.most
+            u.view.end = min(u.position + 1, c.most)
+            u.position = u.view.end - 1
         u.first_part = first_seen(&u.view, u.position) // PARTITION
         u.end_part = (last_seen(&u.view, u.position + u.n_tokens - 1) + PARTITION - 1) // PARTITION
         return u
@@ -397,13 +515,13 @@ cdef class PagedBatch:
         cdef Py_ssize_t n = u.n_tokens * u.n_heads
         cdef Py_ssize_t end = min((partition + 1) * PARTITION, last_seen(&u.view, u.position + u.n_tokens - 1))
         w.block = max(partition * PARTITION, first_seen(&u.view, u.position)) & ~<Py_ssize_t>(BLOCK - 1)
-        w.next = self.find_panels(c, u, w, w.block, end)
+        w.next = find_panels(&u.source, w.block, end, w.panels)
         ask_for(&w.next, LANES * self.shape.key_bytes, LANES * self.shape.value_bytes)
         clear_rows(&w.state, n, w.value_pad)
         while w.block < end:
             w.now = w.next
-            if w.block + BLOCK < end and self.shape.lanes == LANES:
-                w.next = self.find_panels(c, u, w, w.block + BLOCK, end)
+            if w.block + BLOCK < end and not is_gathered(&u.source):
+                w.next = find_panels(&u.source, w.block + BLOCK, end, w.panels)
             if self.shape.kv_type == L_F32:
                 block_rows(L_F32, w, n)
             elif self.shape.kv_type == L_F16:
@@ -413,40 +531,8 @@ cdef class PagedBatch:
             else:
                 block_rows(L_C8, w, n)
             w.block = w.block + BLOCK
-            if self.shape.lanes < LANES and w.block < end:  # there is room for one block that is gathered
-                w.next = self.find_panels(c, u, w, w.block, end)
-
-    cdef Panels find_panels(self, const Call* c, const Unit* u, const Walk* w, Py_ssize_t at,
-                            Py_ssize_t end) noexcept nogil:
-        """The panels of the block at position ``at``, up to position ``end``; those of small pages are gathered."""
-        cdef Pages* shape = &self.shape
-        cdef Py_ssize_t slot
-        cdef Panels found
-        cdef uint8_t* page
-        cdef uint8_t* panels = w.panels
-        cdef int p
-        for p in range(PANELS):
-            if at >= end:  # nothing in it is seen, but a tile may go through it all the same
-                found.keys[p], found.values[p] = found.keys[0], found.values[0]
-                continue
-            if shape.lanes < LANES:
-                found.keys[p], found.values[p] = panels, panels + LANES * shape.key_bytes
-            while True:
-                ensure(0 <= at // shape.page_size < self.width)
-                page = u.table[at // shape.page_size]
-                slot = at & (shape.page_size - 1)
-                if shape.lanes == LANES:
-                    found.keys[p] = keys_at(shape, page, c.layer, u.key_head, slot)
-                    found.values[p] = values_at(shape, page, c.layer, u.key_head, slot)
-                else:
-                    gather(shape, keys_at(shape, page, c.layer, u.key_head, slot),
-                           values_at(shape, page, c.layer, u.key_head, slot), at & (LANES - 1),
-                           panels, panels + LANES * shape.key_bytes)
-                at = at + shape.lanes
-                if at & (LANES - 1) == 0 or at >= end:
-                    break
-            panels = panels + LANES * (shape.key_bytes + shape.value_bytes)
-        return found
+            if is_gathered(&u.source) and w.block < end:  # there is room for one block that is gathered
+                w.next = find_panels(&u.source, w.block, end, w.panels)
 
     cdef void merge(self, const Unit* u, Py_ssize_t partition, const State* total, const State* part) noexcept nogil:
         cdef Py_ssize_t dv = self.shape.value_pad, r, position, first
@@ -472,5 +558,5 @@ cdef class PagedBatch:
 
 cdef inline Py_ssize_t thread_floats(const Pages* c) noexcept nogil:
     """A thread's own memory: queries, weights twice, and the panels of a block where they have to be gathered."""
-    cdef Py_ssize_t gathered = BLOCK * (c.key_bytes + c.value_bytes) if c.lanes < LANES else 0
+    cdef Py_ssize_t gathered = BLOCK * (c.key_bytes + c.value_bytes)
     return MAX_ROWS * c.key_dim + 2 * BLOCK * MAX_TILE + (gathered + 63) // 64 * 16

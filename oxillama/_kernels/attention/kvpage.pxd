@@ -13,7 +13,8 @@ A key stands dimension by dimension, so that a vector lane is a position and no 
 value stands in one piece, padded with zeros to whole vectors of 16 (q8_0: blocks of 32). What is stored of a
 position depends on its own key and value only.
 
-The walk over positions takes panels of 16. Smaller ones are gathered into one first (`gather`).
+The walk over positions takes panels of 16. Smaller ones are gathered into one first (`panels.pxd`).
+A page of keys alone has a ``value_dim`` of 0.
 """
 
 from libc.math cimport fabsf
@@ -142,30 +143,3 @@ cdef inline void put_value(const Pages* c, uint8_t* panel, Py_ssize_t lane, cons
         (<uint16_t*>panel)[lane] = q8_block(x + d, min(<Py_ssize_t>Q8_BLOCK, c.value_dim - d),
                                             <int8_t*>panel + 2 * c.lanes + Q8_BLOCK * lane)
         panel = panel + Q8_BYTES * c.lanes
-
-
-# --- gathering ---------------------------------------------------------------------------------------
-
-cdef inline void gather_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t first, Py_ssize_t n,
-                               Py_ssize_t width) noexcept nogil:
-    """n strips of ``lanes`` items of ``width`` bytes become positions first .. of strips of 16."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        memcpy(to + (LANES * i + first) * width, panel + i * lanes * width, lanes * width)
-
-
-cdef inline void gather(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t first, uint8_t* to_keys,
-                        uint8_t* to_values) noexcept nogil:
-    """A small panel of keys and one of values become positions first .. of panels of 16."""
-    cdef Py_ssize_t b, n = c.lanes
-    if c.kv_type != L_C8:
-        gather_strips(to_keys, keys, n, first, c.key_dim, c.key_bytes // c.key_dim)
-        gather_strips(to_values, values, n, first, 1, c.value_bytes)
-        return
-    for b in range(c.key_bytes // Q8_BYTES):
-        gather_strips(to_keys + b * Q8_BYTES * LANES, keys + b * Q8_BYTES * n, n, first, 1, 2)
-        gather_strips(to_keys + b * Q8_BYTES * LANES + 2 * LANES, keys + (b * Q8_BYTES + 2) * n, n, first, Q8_BLOCK, 1)
-    for b in range(c.value_bytes // Q8_BYTES):
-        gather_strips(to_values + b * Q8_BYTES * LANES, values + b * Q8_BYTES * n, n, first, 1, 2)
-        gather_strips(to_values + b * Q8_BYTES * LANES + 2 * LANES, values + (b * Q8_BYTES + 2) * n, n, first, 1,
-                      Q8_BLOCK)

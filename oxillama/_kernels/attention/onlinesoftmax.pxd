@@ -11,15 +11,14 @@ dimensions, both are summed in order of dimension and of position.
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from oxillama._kernels.attention.kvpage cimport LANES, Q8_BLOCK, Q8_BYTES
+from oxillama._kernels.attention.kvpage cimport LANES, Q8_BLOCK
+from oxillama._kernels.attention.panels cimport BLOCK, PANELS, Panels
 from oxillama._kernels.packing.formats cimport L_C8, L_F32
 from oxillama._kernels.packing.layouts cimport float_load
 from oxillama._kernels.simd.mathfun cimport exp16, tanh16
 from oxillama._kernels.simd.simd cimport *
 
 cdef enum:
-    BLOCK = 64           # positions per step of the online softmax
-    PANELS = 4           # of 16 positions each
     MAX_TILE = 8
     MAX_SUMS = 16        # vectors of sums that a tile keeps in registers
     Q8_PANEL = 544       # bytes of a block of 32 dimensions in a panel: 16 scales, then codes
@@ -77,12 +76,6 @@ cdef inline float least() noexcept nogil:
     return <float>-3e38
 
 
-# A block's panels of 16 positions.
-cdef struct Panels:
-    const uint8_t* keys[PANELS]
-    const uint8_t* values[PANELS]
-
-
 # Rows on their way through the blocks of a partition.
 cdef struct Walk:
     Panels now, next                 # the block, and the one that is asked for meanwhile
@@ -97,7 +90,7 @@ cdef struct Walk:
     float* queries                   # (tiles, key_dim, T), scaled
     float* weights                   # (panels, T, 16): scores, then their exponentials
     float* scaled                    # the same, times the scales of one block of q8_0 values
-    uint8_t* panels                  # a block gathered from small pages
+    uint8_t* panels                  # room for a block that is gathered
     State state
 
 
@@ -118,17 +111,6 @@ cdef inline int side_by_side(const int kv_type, const int T) noexcept nogil:
 cdef inline int line_step(const int kv_type) noexcept nogil:
     """Vectors of 16 elements in a cache line."""
     return 1 if kv_type == L_F32 else 4 if kv_type == L_C8 else 2
-
-
-cdef inline void ask_for(const Panels* panels, Py_ssize_t key_bytes, Py_ssize_t value_bytes) noexcept nogil:
-    """Has a whole block on its way, of panels of so many bytes."""
-    cdef Py_ssize_t i
-    cdef int p
-    for p in range(PANELS):
-        for i in range(0, key_bytes, 64):
-            ox_prefetch_far(panels.keys[p] + i)
-        for i in range(0, value_bytes, 64):
-            ox_prefetch_far(panels.values[p] + i)
 
 
 cdef inline void score_panels(const int kv_type, const int T, const int P, const Walk* w, const float* q,

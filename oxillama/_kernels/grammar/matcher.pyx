@@ -28,6 +28,7 @@ from oxillama._kernels.grammar.parser_states cimport (
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Trie
 
+from oxillama._kernels.grammar.parser_states import NotBuilt
 from oxillama.errors import GrammarError
 
 cnp.import_array()
@@ -64,6 +65,7 @@ cdef class Matcher:
     cdef MaskCache cache
     cdef Loops loops
     cdef list slices         # those that dependents point into
+    cdef dict slice_numbers  # by node, first characters and loop
     cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
     cdef int32_t path_length
     cdef uint32_t* scratch   # (words)
@@ -75,6 +77,7 @@ cdef class Matcher:
         self.cache = MaskCache(states, trie.n_words)
         self.loops = Loops(states)
         self.slices = []
+        self.slice_numbers = {}
         self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
         self.path_length = trie.max_depth + 1
         self.paths = <int32_t*>malloc(4 * <Py_ssize_t>self.path_length * (MAX_LEVEL + 2))
@@ -130,9 +133,13 @@ cdef class Matcher:
         self.states.checked_state(state)
         if not self.trie.inside[token]:
             return DEAD
-        self.states.allow(self.states.budget)
         first = self.trie.first[token]
-        return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
+        self.states.allow(self.states.budget)
+        while True:
+            try:
+                return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
+            except NotBuilt:
+                self.states.build()
 
     def fill(self, int32_t state, cnp.ndarray mask):
         """Set the bits of all tokens of the trie that can follow.
@@ -147,7 +154,12 @@ cdef class Matcher:
         self.states.checked_state(state)
         out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
         self.states.allow(self.states.budget)
-        self.visit(state, -1, 0, &out)
+        while True:
+            try:
+                self.visit(state, -1, 0, &out)
+                break
+            except NotBuilt:
+                self.states.build()
 
     def prepare(self, Py_ssize_t work):
         """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""
@@ -158,7 +170,7 @@ cdef class Matcher:
             width = 0
             for e in range(c.byte_first[q], c.byte_first[q + 1]):
                 for k in range(c.n_classes):
-                    width += c.labels[c.byte_edges[3 * e] * c.n_classes + k]
+                    width += c.labels[c.byte_edges[3 * e] * c.stride + k]
             if width:
                 found.append((-width, q))
         c.allow(work)
@@ -338,7 +350,7 @@ cdef class Matcher:
         if end - i > self.sliced_:
             loop = self.loops.of(state)
             if loop.found:
-                number = self.slice(node, loop)
+                number = self.slice(node, loop.start, loop.loop)
                 part = <Slice>self.slices[number]
                 if self.states.states.flags[loop.to] & DEPENDENT:
                     self.add_dependent(Dependent(&part.nodes, 0, number, &loop.loop[0]), out)
@@ -359,15 +371,27 @@ cdef class Matcher:
             i = nodes.skip[i]
         return 0
 
-    cdef int32_t slice(self, int32_t node, Loop* loop) except -1:
-        """The number of a loop's slice."""
-        cdef Slice part = self.trie.slice_of(node, loop.start, loop.loop)
-        cdef Nodes* nodes = &self.trie.nodes
-        if part not in self.slices:  # other grammars may have made the slice, the work counts all the same
-            self.states.spend(nodes.skip[node] - node if node >= 0 else nodes.n)
-            self.states.charge(part.n_bytes)
-            self.slices.append(part)
-        return self.slices.index(part)
+    cdef int32_t slice(self, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
+        """The number of the slice of a loop below a node."""
+        cdef object key = (node, start[:129], loop[:129]), found = self.slice_numbers.get(key)
+        cdef Slice part
+        cdef int i, missing = 0
+        if found is not None:
+            return found
+        for i in range(129):
+            missing += loop[i] and not start[i]
+            if start[i] and not loop[i]:
+                missing = -129
+        if missing > 0:
+            part = <Slice>self.slices[self.slice(node, loop, loop)]
+            part = part.starting(self.trie, node, start)
+        else:
+            part = self.trie.slice_of(node, start, loop)
+        self.states.spend(part.n_nodes)  # other grammars may have made the slice, the work counts all the same
+        self.states.charge(part.n_bytes)
+        self.slices.append(part)
+        self.slice_numbers[key] = len(self.slices) - 1
+        return <int32_t>len(self.slices) - 1
 
     cdef int walk(
         self, int32_t state, Nodes* nodes, int32_t i, int32_t end, int32_t depth, int level, Found* out,
@@ -384,7 +408,7 @@ cdef class Matcher:
         while i < end:
             visits += 1
             d = nodes.depth[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.n_classes + states.class_of[nodes.byte[i]]]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
                 to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
             if to == DEAD:
@@ -427,7 +451,7 @@ cdef class Matcher:
         if end - node <= self.sliced_ or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
-        if not (loop.found and loop.covers and loop.same and self.loops.ends_run(loop, &item)):
+        if not (loop.found and loop.same and self.loops.ends_run(loop, &item)):
             return self.visit_plainly(q, n, p, node, level, out)
         run = Run(least, 0, q, n, p, -1, False, 0)
         while not loop.loop[run.byte]:
@@ -441,7 +465,7 @@ cdef class Matcher:
             run.most = min(run.most, self.states.most[q] - n)
         if run.most <= 0:
             return 0
-        part = <Slice>self.slices[self.slice(node, loop)]
+        part = <Slice>self.slices[self.slice(node, loop.start, loop.loop)]
         if run.most <= UPTO:
             bits = part.of_length(run.most)
         else:
@@ -456,7 +480,10 @@ cdef class Matcher:
         if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
             run.exact = True
             self.walk_after_run(run.state, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
-        return 0
+        if loop.covers or out.overflow:
+            return 0
+        item = Item(q, n, p)
+        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop, node, level, out)
 
     cdef int walk_after_run(
         self, int32_t state, Slice part, int32_t i, int32_t end, int32_t depth, Run* run, int level, Found* out
@@ -475,7 +502,7 @@ cdef class Matcher:
             states.spend(1)
             d = nodes.depth[i]
             self.text[d - 1] = nodes.byte[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.n_classes + states.class_of[nodes.byte[i]]]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
                 to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
             if to == DEAD:

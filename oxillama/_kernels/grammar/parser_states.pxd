@@ -1,9 +1,9 @@
 """Parser states of a grammar, as other kernels see them."""
 
-cimport numpy as cnp
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, uint8_t
 
 from oxillama._kernels.grammar.item_sets cimport Item, Pool
+from oxillama._kernels.grammar.network cimport Network
 
 cdef enum:
     DEAD = 0           # the parser state in which nothing can follow
@@ -24,10 +24,11 @@ cdef struct Pair:
 
 cdef class ParserStates:
     cdef Pool stacks, states
-    cdef int32_t* rows       # (states, classes): the parser state after a byte of the class
+    cdef int32_t* rows       # (states, stride): the parser state after a byte of the class
     cdef int32_t rows_room
     cdef readonly int n_classes, n_states
-    cdef uint8_t* class_of
+    cdef int32_t stride      # columns of the table, of which n_classes are used
+    cdef uint8_t class_of[256]
     cdef uint8_t* labels
     cdef int32_t* flags
     cdef int32_t* least
@@ -41,9 +42,9 @@ cdef class ParserStates:
     cdef int32_t* epsilon_edges
     cdef int32_t* epsilon_first
     cdef object program
-    cdef list arrays         # that the pointers above point into
-    cdef int32_t start_state
-    cdef Py_ssize_t n_token_sets
+    cdef Network network     # whose arrays the pointers above point into
+    cdef int32_t missing     # the unit that an operation came to
+    cdef Py_ssize_t n_token_sets, network_bytes
     cdef bint accepts_empty
     # the parser state being made
     cdef Item* made
@@ -62,11 +63,10 @@ cdef class ParserStates:
     cdef Py_ssize_t allowed, left  # work of the operation under way
     cdef Py_ssize_t done           # work of the operations before
 
-    cdef int read_program(self, object program) except -1
-    cdef cnp.ndarray own(self, str name, object values, object dtype, int dimensions, int64_t low, int64_t high,
-                         Py_ssize_t length=*)
-    cdef int32_t* column(self, object program, str name, int64_t low, int64_t high) except NULL
-    cdef int32_t* edges(self, object program, str name, str first, int64_t most, int32_t** starts) except NULL
+    cdef int read_network(self) except -1
+    cdef int build(self) except -1
+    cdef int catch_up(self) except -1
+    cdef int called(self, int32_t what) except -1
     cdef int step(self, int32_t state, int byte_class) except -1
     cdef int begin(self) except -1
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1

@@ -10,8 +10,7 @@ A lazily filled table leads from a parser state's number and a byte class to the
 Nothing here is thread-safe by itself: every method runs under the interpreter lock.
 """
 
-cimport numpy as cnp
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -20,12 +19,9 @@ from oxillama._kernels.grammar.item_sets cimport (
     Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
-
-import numpy as np
+from oxillama._kernels.grammar.network cimport UNIT, Network
 
 from oxillama.errors import GrammarError
-
-cnp.import_array()
 
 cdef enum:  # of RTN states; oxillama.grammar.program
     FINAL = 1
@@ -50,12 +46,16 @@ cdef enum:
 cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
 
 
+class NotBuilt(Exception):
+    """An operation came to a unit that is not built yet. It has changed nothing that counts."""
+
+
 cdef class ParserStates:
     """All parser states of a program that have been met.
 
     Parameters
     ----------
-    program : oxillama.grammar.program.Program; its arrays are checked and copied
+    program : oxillama.grammar.program.Program
     limit : bytes of memory beyond which GrammarError is raised, at most 2**32
     budget : units of work of one mask or one token beyond which GrammarError is raised. A unit is an item or
         an edge followed, a trie node visited, or 64 words of a mask added to another.
@@ -63,16 +63,15 @@ cdef class ParserStates:
 
     def __cinit__(self, object program, Py_ssize_t limit, Py_ssize_t budget):
         self.program = program
-        self.arrays = []
         if not 0 <= limit <= MOST_BYTES:
             raise ValueError(f"limit: expected 0 to {MOST_BYTES} bytes, got {limit}")
         self.limit = limit
         self.allow(budget)
         self.budget = budget
-        try:
-            self.read_program(program)
-        except AttributeError as error:
-            raise TypeError(f"program: expected a Program, got {type(program)}") from error
+        self.network = Network(program)
+        self.n_token_sets = len(program.token_sets)
+        self.accepts_empty = program.accepts_empty
+        self.read_network()
         self.n_heads = MAX_WIDTH
         while self.n_heads < self.n_states:
             self.n_heads *= 2
@@ -88,63 +87,47 @@ cdef class ParserStates:
         self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
         self.intern(&self.states, NULL, 0, 0)  # DEAD
 
-    cdef int read_program(self, object program) except -1:
-        """Copies the arrays, of which no index leads outside."""
-        self.n_token_sets = len(program.token_sets)
-        self.accepts_empty = program.accepts_empty
-        cdef cnp.ndarray labels = self.own("labels", program.labels, np.uint8, 2, 0, 1)
-        cdef Py_ssize_t n = len(program.flags)
-        if not 0 < n < ABOVE or not 0 < labels.shape[1] <= 256:
-            raise ValueError(f"program: expected 1 to 2**30 states and 1 to 256 classes, got {n} and {labels.shape[1]}")
-        self.n_states = <int>n
-        self.n_classes = <int>labels.shape[1]
-        self.labels = <uint8_t*>cnp.PyArray_DATA(labels)
-        self.class_of = <uint8_t*>cnp.PyArray_DATA(
-            self.own("class_of", program.class_of, np.uint8, 1, 0, self.n_classes - 1, 256))
-        self.flags = self.column(program, "flags", 0, (1 << 30) - 1)
-        self.least = self.column(program, "least", 0, ABOVE - 1)
-        self.most = self.column(program, "most", -1, ABOVE - 1)
-        self.byte_edges = self.edges(program, "byte_edges", "byte_first", labels.shape[0] - 1, &self.byte_first)
-        self.token_edges = self.edges(program, "token_edges", "token_first", self.n_token_sets - 1, &self.token_first)
-        self.calls = self.edges(program, "calls", "calls_first", n - 1, &self.calls_first)
-        self.epsilon_edges = self.edges(program, "epsilon", "epsilon_first", ABOVE, &self.epsilon_first)
-        if not 0 <= program.start < n:
-            raise ValueError(f"program: expected a start below {n}, got {program.start}")
-        self.start_state = program.start
+    cdef int read_network(self) except -1:
+        """Take over what the network has become: where its arrays are, and how bytes fall into classes."""
+        cdef Network net = self.network
+        cdef int32_t* new
+        cdef int32_t i, k, old = self.n_classes
+        cdef uint8_t[256] came_from
+        for k in range(256):  # old classes are whole or split
+            came_from[net.class_of[k]] = self.class_of[k]
+        if net.stride != self.stride:
+            new = <int32_t*>grown(NULL, 4 * <Py_ssize_t>max(1, self.rows_room) * net.stride)
+            for i in range(self.states.n):
+                memcpy(new + <Py_ssize_t>i * net.stride, self.rows + <Py_ssize_t>i * self.stride, 4 * self.stride)
+            self.charge(4 * <Py_ssize_t>(net.stride - self.stride) * self.states.n)
+            free(self.rows)
+            self.rows, self.stride = new, net.stride
+        for i in range(self.states.n):
+            for k in range(old, net.n_classes):
+                new = self.rows + <Py_ssize_t>i * self.stride
+                new[k] = new[came_from[k]]
+        memcpy(self.class_of, net.class_of, 256)
+        self.n_states, self.n_classes = net.n_states, net.n_classes
+        self.flags, self.least, self.most, self.labels = net.flags, net.least, net.most, net.labels
+        self.byte_edges, self.byte_first = net.bytes.rows, net.bytes.first
+        self.token_edges, self.token_first = net.tokens.rows, net.tokens.first
+        self.calls, self.calls_first = net.calls.rows, net.calls.first
+        self.epsilon_edges, self.epsilon_first = net.epsilon.rows, net.epsilon.first
+        self.charge(net.held() - self.network_bytes)
+        self.network_bytes = net.held()
         return 0
 
-    cdef cnp.ndarray own(self, str name, object values, object dtype, int dimensions, int64_t low, int64_t high,
-                         Py_ssize_t length=-1):
-        """A copy that lives as long as this object."""
-        if not isinstance(values, np.ndarray) or values.dtype != dtype or values.ndim != dimensions:
-            raise TypeError(f"program.{name}: expected an array of {np.dtype(dtype)} in {dimensions} dimensions, "
-                            f"got {getattr(values, 'dtype', type(values))}")
-        if length >= 0 and len(values) != length:
-            raise ValueError(f"program.{name}: expected {length} rows, got {len(values)}")
-        if values.size and not (low <= values.min() and values.max() <= high):
-            raise ValueError(f"program.{name}: expected {low} to {high}, got {values.min()} to {values.max()}")
-        owned = np.array(values, order="C")
-        self.arrays.append(owned)
-        return owned
+    cdef int build(self) except -1:
+        """Have the unit built that an operation came to, which then begins anew."""
+        self.program.units.build(self.missing)
+        self.catch_up()
+        return 0
 
-    cdef int32_t* column(self, object program, str name, int64_t low, int64_t high) except NULL:
-        """A number for each state."""
-        cdef cnp.ndarray owned = self.own(name, getattr(program, name), np.int32, 1, low, high, self.n_states)
-        return <int32_t*>cnp.PyArray_DATA(owned)
-
-    cdef int32_t* edges(self, object program, str name, str first, int64_t most, int32_t** starts) except NULL:
-        """Edges (what, op, target), of which ``what`` is at most ``most``; ``starts`` is where each state's begin."""
-        cdef cnp.ndarray edges = self.own(name, getattr(program, name), np.int32, 2, 0, ABOVE)
-        cdef cnp.ndarray owned = self.own(first, getattr(program, first), np.int32, 1, 0, len(edges), self.n_states + 1)
-        if edges.shape[1] != 3:
-            raise ValueError(f"program.{name}: expected rows of 3, got {edges.shape[1]}")
-        if len(edges) and not ((edges[:, 0] <= most).all() and (edges[:, 2] < self.n_states).all()):
-            raise ValueError(f"program.{name}: expected numbers up to {most} and states below {self.n_states}, "
-                             "got others")
-        if owned[0] != 0 or owned[self.n_states] != len(edges) or (np.diff(owned) < 0).any():
-            raise ValueError(f"program.{first}: expected ascending numbers from 0 to {len(edges)}, got others")
-        starts[0] = <int32_t*>cnp.PyArray_DATA(owned)
-        return <int32_t*>cnp.PyArray_DATA(edges)
+    cdef int catch_up(self) except -1:
+        """Read the pieces that were built since, for other parser states too."""
+        if self.program.units is not None and self.network.catch_up():
+            self.read_network()
+        return 0
 
     def __dealloc__(self):
         pool_free(&self.stacks)
@@ -163,11 +146,15 @@ cdef class ParserStates:
     def start(self):
         """The parser state before the first byte."""
         self.allow(self.budget)
-        self.begin()
-        if self.accepts_empty:
-            self.made_flags = ACCEPTS
-        self.add(self.start_state, 0, BOTTOM)
-        return self.finish()
+        while True:
+            try:
+                self.begin()
+                if self.accepts_empty:
+                    self.made_flags = ACCEPTS
+                self.add(self.network.start, 0, BOTTOM)
+                return self.finish()
+            except NotBuilt:
+                self.build()
 
     @property
     def work(self):
@@ -180,13 +167,15 @@ cdef class ParserStates:
 
     def advance(self, int32_t state, const uint8_t[::1] text not None):
         """The parser state after these bytes; 0 where they cannot follow."""
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i = 0
         self.checked_state(state)
-        for i in range(text.shape[0]):
-            self.allow(self.budget)
-            state = self.run(state, &text[i], 1)
-            if state == DEAD:
-                break
+        while i < text.shape[0] and state != DEAD:
+            try:
+                self.allow(self.budget)
+                state = self.run(state, &text[i], 1)
+                i += 1
+            except NotBuilt:
+                self.build()
         return state
 
     def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits not None):
@@ -203,7 +192,12 @@ cdef class ParserStates:
         if hits.shape[0] != self.n_token_sets:
             raise ValueError(f"hits: expected {self.n_token_sets} flags, got {hits.shape[0]}")
         self.allow(self.budget)
-        return self.token_step(state, after_bytes, &hits[0]) if hits.shape[0] else after_bytes
+        while hits.shape[0]:
+            try:
+                return self.token_step(state, after_bytes, &hits[0])
+            except NotBuilt:
+                self.build()
+        return after_bytes
 
     def token_sets(self, int32_t state):
         """The token sets of the program that may follow here, in ascending order."""
@@ -226,6 +220,7 @@ cdef class ParserStates:
         cdef Item* items
         if other.program is not self.program:
             raise ValueError("other: belongs to another program")
+        other.catch_up()
         wanted = <uint8_t*>calloc(self.stacks.n, 1)
         new = <int32_t*>calloc(self.stacks.n, 4)
         items = <Item*>malloc(sizeof(Item) * (MAX_WIDTH + 1))
@@ -262,7 +257,7 @@ cdef class ParserStates:
         cdef int32_t next
         ensure(0 <= state < self.states.n)
         for i in range(n):
-            next = self.rows[<Py_ssize_t>state * self.n_classes + self.class_of[text[i]]]
+            next = self.rows[<Py_ssize_t>state * self.stride + self.class_of[text[i]]]
             state = next if next >= 0 else self.step(state, self.class_of[text[i]])
             if state == DEAD:
                 break
@@ -279,12 +274,12 @@ cdef class ParserStates:
             self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
             for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
                 edge = self.byte_edges + 3 * e
-                if self.labels[edge[0] * self.n_classes + byte_class]:
+                if self.labels[edge[0] * self.stride + byte_class]:
                     n = self.after(edge[1], item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
         to = self.finish()
-        self.rows[<Py_ssize_t>state * self.n_classes + byte_class] = to
+        self.rows[<Py_ssize_t>state * self.stride + byte_class] = to
         return to
 
     cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1:
@@ -414,8 +409,17 @@ cdef class ParserStates:
                 edge = self.calls + 3 * e
                 n = self.after(edge[1], item.q, item.n)
                 if n >= 0:
-                    self.add(edge[0], 0, self.push(edge[2], n, item.p))
+                    self.add(self.called(edge[0]), 0, self.push(edge[2], n, item.p))
         return 0
+
+    cdef int called(self, int32_t what) except -1:
+        """The start state of what an edge calls."""
+        if what < UNIT:
+            return what
+        self.missing = what - UNIT
+        if self.missing >= self.network.n_units or self.network.unit_start[self.missing] < 0:
+            raise NotBuilt
+        return self.network.unit_start[self.missing]
 
     cdef int finish(self) except -1:
         """The number of the parser state that has been put in."""
@@ -562,7 +566,7 @@ cdef class ParserStates:
 
     cdef void start_row(self, int32_t state) noexcept:
         """Tell the classes that some edge takes from those that lead nowhere."""
-        cdef int32_t* row = self.rows + <Py_ssize_t>state * self.n_classes
+        cdef int32_t* row = self.rows + <Py_ssize_t>state * self.stride
         cdef const uint8_t* takes
         cdef int32_t i, e, k, q
         for k in range(self.n_classes):
@@ -570,7 +574,7 @@ cdef class ParserStates:
         for i in range(self.states.first[state], self.states.first[state + 1]):
             q = self.states.items[i].q
             for e in range(self.byte_first[q], self.byte_first[q + 1]):
-                takes = self.labels + self.byte_edges[3 * e] * self.n_classes
+                takes = self.labels + self.byte_edges[3 * e] * self.stride
                 for k in range(self.n_classes):
                     row[k] |= -<int32_t>takes[k]  # UNKNOWN is -1
 
@@ -590,7 +594,7 @@ cdef class ParserStates:
             slot = (slot + 1) & (pool.table_size - 1)
         i = pool.n
         end = pool.first[i] + n
-        self.charge((4 * self.n_classes if pool == &self.states else 0) + n * sizeof(Item) + 16)
+        self.charge((4 * self.stride if pool == &self.states else 0) + n * sizeof(Item) + 16)
         if end > pool.items_room:
             pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
             pool.items_room = 2 * end
@@ -600,7 +604,7 @@ cdef class ParserStates:
             pool.room *= 2
         if pool == &self.states and i >= self.rows_room:
             self.rows_room = max(64, 2 * self.rows_room)
-            self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.n_classes * 4)
+            self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.stride * 4)
         if n > 0:  # ``items`` may be NULL
             memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
         pool.first[i + 1] = end

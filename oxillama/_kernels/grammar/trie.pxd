@@ -46,7 +46,10 @@ cdef class Slice:
     cdef int32_t length_first[257]  # where in that list the tokens of so many characters begin
     cdef uint32_t* upto[25]
     cdef int n_words
+    cdef Slice base          # whose trie this one shares; None: it has its own
+    cdef Py_ssize_t n_nodes  # that were looked at to make it
     cdef Py_ssize_t n_bytes  # with all masks it may come to keep
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
+    cdef Slice starting(self, Trie trie, int32_t node, const uint8_t* start)
     cdef const uint32_t* of_length(self, int32_t most) except NULL

@@ -10,7 +10,7 @@ after the loop, so those parts, each once, make a small trie of their own.
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 cdef enum:
     SLICE_BYTES = 12 << 20  # that a vocabulary keeps
@@ -122,7 +122,11 @@ cdef class Slice:
 
     def __dealloc__(self):
         cdef int i
-        nodes_free(&self.nodes)
+        if self.base is None:
+            nodes_free(&self.nodes)
+        else:  # the shape of the trie is the other slice's
+            free(self.nodes.token_first)
+            free(self.nodes.order)
         free(self.chars)
         free(self.bits)
         free(self.inside)
@@ -191,6 +195,7 @@ cdef class Slice:
             for d in range(255, 0, -1):
                 self.length_first[d] = self.length_first[d - 1]
             self.length_first[0] = 0
+            self.n_nodes = end - node - 1
             self.n_bytes = 4 * self.n_words * (2 + UPTO) + 13 * self.nodes.n + 5 * n_keys + 4 * n_inside
         finally:
             free(state)
@@ -198,6 +203,46 @@ cdef class Slice:
             free(keys)
             free(inside)
         return 0
+
+    cdef Slice starting(self, Trie trie, int32_t node, const uint8_t* start):
+        """This slice less the tokens whose first character is not in ``start``; without `of_length`."""
+        cdef Slice made = Slice.__new__(Slice)
+        cdef Nodes* nodes = &trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
+        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
+        cdef int32_t k, token, n_keys = self.nodes.token_first[self.nodes.n], kept = 0, at = 0
+        made.base = self
+        made.n_words = self.n_words
+        made.nodes.n, made.nodes.byte = self.nodes.n, self.nodes.byte
+        made.nodes.depth, made.nodes.skip = self.nodes.depth, self.nodes.skip
+        made.bits = <uint32_t*>malloc(4 * self.n_words)
+        made.chars = <uint8_t*>malloc(n_keys + 1)
+        made.nodes.token_first = <int32_t*>malloc(4 * (self.nodes.n + 1))
+        made.nodes.order = <int32_t*>malloc(4 * (n_keys + 1))
+        if not (made.bits and made.chars and made.nodes.token_first and made.nodes.order):
+            raise MemoryError()
+        memcpy(made.bits, self.bits, 4 * self.n_words)
+        while i < end:
+            if not start[min(nodes.byte[i], NON_ASCII)]:
+                for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
+                    token = nodes.order[k]
+                    made.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
+            i = nodes.skip[i]
+        for k in range(n_keys):
+            while at <= self.nodes.n and self.nodes.token_first[at] <= k:
+                made.nodes.token_first[at] = kept
+                at += 1
+            token = self.nodes.order[k]
+            if start[min(trie.data[trie.first[token] + depth], NON_ASCII)]:
+                made.nodes.order[kept] = token
+                made.chars[kept] = self.chars[k]
+                kept += 1
+        while at <= self.nodes.n:
+            made.nodes.token_first[at] = kept
+            at += 1
+        made.n_nodes = self.nodes.n + n_keys
+        made.n_bytes = 4 * self.n_words + 4 * self.nodes.n + 5 * n_keys
+        return made
 
     cdef const uint32_t* of_length(self, int32_t most) except NULL:
         """The tokens that are all loop and at most ``most`` characters long, ``most`` up to UPTO."""

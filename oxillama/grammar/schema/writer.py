@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
+from oxillama.grammar.program import Common
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
@@ -65,6 +67,7 @@ class Writer:
         self.path = "#"
         self.rules: dict[str, Node] = {}
         self.names: dict[State, str] = {ANYTHING: VALUE}
+        self.states: dict[str, State] = {}
         self.queue: list[State] = []
         self.counts: dict[str, int] = {}
         self.made: dict[Hashable, Any] = {}
@@ -73,28 +76,42 @@ class Writer:
         """The rules of the values that meet ``root``."""
         self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
-            self.path = _path(state)
-            try:
-                self.rules[self.names[state]] = self.body(state)
-            except GrammarError as error:
-                reason = str(error)
-                raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
+            self.write_one(self.names[state])
         if ANYTHING in self.queue or VALUE in self.rules:
             self.rules |= self.any_value()
         return Rules("root", shared(self.rules))
 
+    def write_one(self, name: str) -> None:
+        """Write the rule of a state by its name."""
+        state = self.states[name]
+        self.path = _path(state)
+        try:
+            self.rules[name] = self.body(state)
+        except GrammarError as error:
+            reason = str(error)
+            raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
+
+    def followed_state(self, state: State) -> State:
+        """The state with references followed."""
+        return state_of(*map(self.followed, ordered(state)))
+
     def node(self, state: State) -> Node:
         """What a value that meets the state is written as."""
-        state = state_of(*map(self.followed, ordered(state)))
+        state = self.followed_state(state)
         if FALSE in state:
             return Alt(())
         if state == ANYTHING:
             self.rules.setdefault(VALUE, Alt(()))  # filled in at the end
             return Ref(VALUE)
+        return Ref(self.name(state))
+
+    def name(self, state: State) -> str:
+        """The name of the rule of a state whose references have been followed."""
         if state not in self.names:
-            self.names[state] = self.new_name(_path(state))
+            name = self.names[state] = self.new_name(_path(state))
+            self.states[name] = state
             self.queue.append(state)
-        return Ref(self.names[state])
+        return self.names[state]
 
     def new_name(self, path: str) -> str:
         """A name for a rule, after the last part of a path."""
@@ -158,14 +175,19 @@ class Writer:
 
     def any_value(self) -> dict[str, Node]:
         """The rules of every JSON value."""
-        kinds = ("string", "number", "array", "object")
-        rules = {f"json-{kind}": _any_of_kind(kind, self.layout) for kind in kinds}
-        rules[VALUE] = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
-        return rules
+        return any_value(self.layout).rules
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
         return [box for box in self.expander.of_state(state, "string") if isinstance(box, Strings)]
+
+
+@lru_cache(maxsize=8)
+def any_value(layout: Layout) -> Common:
+    """The rules of every JSON value."""
+    kinds = ("string", "number", "array", "object")
+    value = Alt((*(Ref(f"json-{kind}") for kind in kinds), BOOLEAN.node(), NULL.node()))
+    return Common({VALUE: value, **{f"json-{kind}": _any_of_kind(kind, layout) for kind in kinds}})
 
 
 def _any_of_kind(kind: str, layout: Layout) -> Node:

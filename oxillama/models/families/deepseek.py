@@ -11,7 +11,7 @@ from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.registry import register
 from oxillama.models.rope import log_of
-from oxillama.models.spec import Latent, Spec, Temperature
+from oxillama.models.spec import Latent, Selector, Spec, Temperature
 
 MANY_EXPERTS = (
     "expert_feed_forward_length",
@@ -108,23 +108,80 @@ DEEPSEEK2 = register(
 MISTRAL4 = register(DEEPSEEK2.derive("mistral4"), deepseek2_numbers)
 
 
+SELECTOR_MATRICES = ("indexer.attn_q_b", "indexer.attn_k", "indexer.proj")
+
+
+def with_selectors(spec: Spec, read: Reader, neox: bool, has_own: list[bool]) -> Spec:
+    """Selectors of positions, which the layers without their own share with the last one before them.
+
+    Parameters
+    ----------
+    neox : how their queries and keys rotate (`Selector.neox`).
+    has_own : of each layer.
+    """
+    selector = Selector(
+        n_heads=read.size("attention.indexer.head_count"),
+        width=read.size("attention.indexer.key_length"),
+        n_chosen=read.size("attention.indexer.top_k"),
+        neox=neox,
+    )
+    assert spec.latent is not None
+    if selector.width < spec.latent.rotated:
+        key, least = f"{read.prefix}.attention.indexer.key_length", spec.latent.rotated
+        raise LoadError(f"{key}: expected at least the {least} dimensions that rotate, got {selector.width}")
+    if not spec.latent.q_rank:
+        raise LoadError("blk.0.attn_q_a.weight: expected compressed queries beside a selector, got none")
+    if not spec.causal:
+        raise LoadError(f"{read.prefix}.attention.causal: expected true beside selectors, got false")
+    if not has_own[0]:
+        key = f"{read.prefix}.attention.indexer.types"
+        raise LoadError(f"{key}: expected a selector (true) in the first layer, got false")
+    layers, last = [], 0
+    for i, layer in enumerate(spec.layers):
+        last = i if has_own[i] else last
+        layers.append(replace(layer, selected_by=last))
+    shared = {f"blk.{i}.indexer" for i, own in enumerate(has_own) if not own}
+    unused = (name for name in read.file.tensors if name.rpartition(".indexer.")[0] + ".indexer" in shared)
+    return replace(spec, layers=tuple(layers), selector=selector, ignored=(*spec.ignored, *unused))
+
+
+def deepseek32_numbers(spec: Spec, read: Reader) -> Spec:
+    """Every layer has a selector."""
+    return with_selectors(deepseek2_numbers(spec, read), read, True, [True] * spec.n_layers)
+
+
+LONG_GLM = 1 << 20
+"""The training context of GLM-5.2, whose files do not state which layers have selectors."""
+
+
+def glm_dsa_numbers(spec: Spec, read: Reader) -> Spec:
+    """Files may state which layers have selectors; without that all have one, but in GLM-5.2."""
+    n, key = spec.n_layers, "attention.indexer.types"
+    if read.has(key):
+        has_own = [bool(kind) for kind in read.per_layer(key, n, least=0)]
+    else:
+        has_own = [spec.context_length < LONG_GLM or i < 2 or i % 4 == 2 for i in range(n)]
+    return with_selectors(deepseek2_numbers(spec, read), read, False, has_own)
+
+
+SELECTOR_KEYS = tuple(f"attention.indexer.{key}" for key in ("head_count", "key_length", "top_k"))
 # From version 3.2 on a selector of positions stands beside attention, with keys of its own.
 DEEPSEEK32 = register(
     DEEPSEEK2.derive(
         "deepseek32",
-        options=(*DEEPSEEK2.options, "attention.indexer.head_count", "attention.indexer.top_k"),
+        options=(*DEEPSEEK2.options, *SELECTOR_KEYS),
         requires=("attention.q_lora_rank",),
-        indexed=True,
-        ignores=("indexer.*",),
+        unadapted=(*DEEPSEEK2.unadapted, *SELECTOR_MATRICES),
     ),
-    deepseek2_numbers,
+    deepseek32_numbers,
 )
 GLM_DSA = register(
     DEEPSEEK32.derive(
         "glm-dsa",
+        options=(*DEEPSEEK32.options, "attention.indexer.types"),
         routing=Routing(options=STATED, gating="sigmoid", normalize=False, shared_width="expert"),
     ),
-    deepseek2_numbers,
+    glm_dsa_numbers,
 )
 
 

@@ -2,7 +2,8 @@
 
 Keys and values of all heads are linear in that vector. So their matrices are absorbed: applied to the queries
 and to the attended vectors instead. Attention runs over the compressed vectors, with one key head for all
-query heads. The key is [vector | rotated part], the value is the vector.
+query heads. The key is [vector | rotated part], the value is the vector. In sparse models a selector chooses
+the positions that a row attends to (`selector.py`), for its layer and for later ones without a selector.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import attend_options
 from oxillama.models.layers.norm import HeadNorm
+from oxillama.models.layers.selector import PositionSelector
 from oxillama.models.page_groups import place_of
 from oxillama.models.spec import Spec
 from oxillama.models.workspace import Step
@@ -61,6 +63,8 @@ class LatentAttention:
             [(f"{block}.attn_output", spec.n_embd)], self.heads * latent.value_dim
         )
         self.options = attend_options(spec, layer, None)
+        self.is_sparse = layer.selected_by is not None
+        self.selector = PositionSelector(spec, i, weights) if layer.selected_by == i else None
 
     def _norm(self, name: str, width: int, column: int, weights: Weights) -> HeadNorm:
         weight = weights.vector(f"{name}.weight", width)
@@ -68,12 +72,14 @@ class LatentAttention:
 
     def linears(self) -> list[Linear]:
         middle = [self.attn_q_b] if self.attn_q_b else []
+        middle += self.selector.linears() if self.selector else []
         return [self.first, *middle, *self.attn_k_b.members, *self.attn_v_b.members, self.attn_output]
 
     def widths(self) -> dict[str, int]:
         """Floats per row of each buffer."""
         latent, heads = self.latent, self.heads
         return {
+            **(self.selector.widths() if self.selector else {}),
             "qkv": self.first.rows,
             "queries": heads * latent.key_dim,
             "by_head": heads * max(self.nope_dim, latent.kv_rank),
@@ -99,6 +105,8 @@ class LatentAttention:
             compressed = work.rows("compressed", n, self.column)
             compressed[:] = first[:, : self.column]
             self.attn_q_b.apply(compressed, q, step)
+            if self.selector is not None:
+                step.chosen = self.selector.run(h, compressed, step)
         if self.rope is not None:
             table, neox = step.tables[self.rope], self.spec.ropes[self.rope].neox
             vector.rope(q, heads, latent.key_dim, table, neox, n_threads, self.nope_dim)
@@ -113,7 +121,10 @@ class LatentAttention:
         kv.store(self.index, first, self.column, self.column, n_threads)
         attended = work.rows("attended", n, heads * rank)
         scale, flat = self.spec.score_scale, absorbed.reshape(n, -1)
-        kv.attend(self.index, flat, heads, scale, attended, work.scratch, n_threads, **self.options)
+        chosen = step.chosen if self.is_sparse else None
+        kv.attend(
+            self.index, flat, heads, scale, attended, work.scratch, n_threads, chosen=chosen, **self.options
+        )
         values = work.rows("values", n, heads * latent.value_dim)
         each = self._each_head(attended.reshape(n, heads, rank), self.attn_v_b, step)
         values.reshape(n, heads, latent.value_dim)[:] = each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oxillama.server.errors import ApiError
+from oxillama.server.errors import ApiError, encodable
 from oxillama.server.stream import named_event
 
 TYPES = {
@@ -21,10 +21,11 @@ TYPES = {
 def error_body(error: ApiError) -> dict[str, Any]:
     """The JSON of an error. Of a prompt that is too long it has the words that agents look for."""
     kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    message = error.message
+    message = encodable(error.message)
     if error.code == "context_length_exceeded":
-        message = f"prompt is too long: {error.message}"
-    more = {"param": error.param, "code": error.code, **error.more}
+        message = f"prompt is too long: {message}"
+    param = None if error.param is None else encodable(error.param)
+    more = {"param": param, "code": error.code, **error.more}
     facts = {name: value for name, value in more.items() if value is not None}
     return {"type": "error", "error": {"type": kind, "message": message, **facts}}
 

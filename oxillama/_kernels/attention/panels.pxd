@@ -1,0 +1,153 @@
+"""The panels of a block of positions: where they lie in the pages, or gathered into a thread's own memory.
+
+A block is 64 positions that follow each other, or 64 of a list of chosen ones. Panels of 16 positions are read where
+they lie. Those of smaller pages and those of chosen positions are gathered first, so whoever reads them finds the same
+numbers in the same lanes.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+from oxillama._kernels.attention.kvpage cimport (
+    LANES, Q8_BLOCK, Q8_BYTES, Pages, keys_at, values_at)
+from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.packing.formats cimport L_C8, L_F32
+from oxillama._kernels.simd.simd cimport *
+
+cdef enum:
+    BLOCK = 64           # positions per step of the online softmax
+    PANELS = 4           # of 16 positions each
+
+
+# A block's panels of 16 positions.
+cdef struct Panels:
+    const uint8_t* keys[PANELS]
+    const uint8_t* values[PANELS]
+
+
+# The pages of a sequence, for one layer and key head of them.
+cdef struct Source:
+    const Pages* shape
+    uint8_t* const* table
+    Py_ssize_t width                # pages in the table
+    Py_ssize_t layer, head
+    const int* chosen               # positions, which a block's positions count; NULL for all
+
+
+cdef inline bint is_gathered(const Source* from_) noexcept nogil:
+    return from_.shape.lanes < LANES or from_.chosen != NULL
+
+
+cdef inline void ask_for(const Panels* panels, Py_ssize_t key_bytes, Py_ssize_t value_bytes) noexcept nogil:
+    """Has a whole block on its way, of panels of so many bytes."""
+    cdef Py_ssize_t i
+    cdef int p
+    for p in range(PANELS):
+        for i in range(0, key_bytes, 64):
+            ox_prefetch_far(panels.keys[p] + i)
+        for i in range(0, value_bytes, 64):
+            ox_prefetch_far(panels.values[p] + i)
+
+
+cdef inline void take_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t n,
+                             Py_ssize_t width) noexcept nogil:
+    """An item of ``width`` bytes of each of n strips of ``lanes`` becomes one of strips of 16."""
+    cdef Py_ssize_t i
+    if width == 4:
+        for i in range(n):
+            (<uint32_t*>to)[LANES * i] = (<const uint32_t*>panel)[i * lanes]
+    elif width == 2:
+        for i in range(n):
+            (<uint16_t*>to)[LANES * i] = (<const uint16_t*>panel)[i * lanes]
+    else:
+        for i in range(n):
+            to[LANES * i] = panel[i * lanes]
+
+
+cdef inline void take(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t lane, Py_ssize_t at,
+                      uint8_t* to_keys, uint8_t* to_values) noexcept nogil:
+    """Position ``lane`` of two panels becomes position ``at`` of panels of 16."""
+    cdef Py_ssize_t _b, n = c.lanes, item = 4 if c.kv_type == L_F32 else 2
+    if c.kv_type != L_C8:
+        take_strips(to_keys + at * item, keys + lane * item, n, c.key_dim, item)
+        memcpy(to_values + at * c.value_bytes, values + lane * c.value_bytes, c.value_bytes)
+        return
+    for _b in range(c.key_bytes // Q8_BYTES):
+        memcpy(to_keys + 2 * at, keys + 2 * lane, 2)
+        take_strips(to_keys + 2 * LANES + at, keys + 2 * n + lane, n, Q8_BLOCK, 1)
+        to_keys, keys = to_keys + Q8_BYTES * LANES, keys + Q8_BYTES * n
+    for _b in range(c.value_bytes // Q8_BYTES):
+        memcpy(to_values + 2 * at, values + 2 * lane, 2)
+        memcpy(to_values + 2 * LANES + Q8_BLOCK * at, values + 2 * n + Q8_BLOCK * lane, Q8_BLOCK)
+        to_values, values = to_values + Q8_BYTES * LANES, values + Q8_BYTES * n
+
+
+cdef inline void gather_strips(uint8_t* to, const uint8_t* panel, Py_ssize_t lanes, Py_ssize_t first, Py_ssize_t n,
+                               Py_ssize_t width) noexcept nogil:
+    """n strips of ``lanes`` items of ``width`` bytes become positions first .. of strips of 16."""
+    cdef Py_ssize_t i
+    for i in range(n):
+        memcpy(to + (LANES * i + first) * width, panel + i * lanes * width, lanes * width)
+
+
+cdef inline void gather(const Pages* c, const uint8_t* keys, const uint8_t* values, Py_ssize_t first, uint8_t* to_keys,
+                        uint8_t* to_values) noexcept nogil:
+    """A small panel of keys and one of values become positions first .. of panels of 16."""
+    cdef Py_ssize_t b, n = c.lanes
+    if c.kv_type != L_C8:
+        gather_strips(to_keys, keys, n, first, c.key_dim, c.key_bytes // c.key_dim)
+        gather_strips(to_values, values, n, first, 1, c.value_bytes)
+        return
+    for b in range(c.key_bytes // Q8_BYTES):
+        gather_strips(to_keys + b * Q8_BYTES * LANES, keys + b * Q8_BYTES * n, n, first, 1, 2)
+        gather_strips(to_keys + b * Q8_BYTES * LANES + 2 * LANES, keys + (b * Q8_BYTES + 2) * n, n, first, Q8_BLOCK, 1)
+    for b in range(c.value_bytes // Q8_BYTES):
+        gather_strips(to_values + b * Q8_BYTES * LANES, values + b * Q8_BYTES * n, n, first, 1, 2)
+        gather_strips(to_values + b * Q8_BYTES * LANES + 2 * LANES, values + (b * Q8_BYTES + 2) * n, n, first, 1,
+                      Q8_BLOCK)
+
+
+cdef inline void gather_panel(const Source* from_, Py_ssize_t at, Py_ssize_t end, uint8_t* keys,
+                              uint8_t* values) noexcept nogil:
+    """The positions from ``at`` to the end of its panel, or to ``end``, become panels of 16."""
+    cdef const Pages* shape = from_.shape
+    cdef Py_ssize_t slot, position
+    cdef uint8_t* page
+    while True:
+        position = at if from_.chosen == NULL else from_.chosen[at]
+        ensure(0 <= position // shape.page_size < from_.width)
+        page = from_.table[position // shape.page_size]
+        slot = position & (shape.page_size - 1)
+        if from_.chosen != NULL:
+            take(shape, keys_at(shape, page, from_.layer, from_.head, slot),
+                 values_at(shape, page, from_.layer, from_.head, slot), slot & (shape.lanes - 1), at & (LANES - 1),
+                 keys, values)
+            at = at + 1
+        else:
+            gather(shape, keys_at(shape, page, from_.layer, from_.head, slot),
+                   values_at(shape, page, from_.layer, from_.head, slot), at & (LANES - 1), keys, values)
+            at = at + shape.lanes
+        if at & (LANES - 1) == 0 or at >= end:
+            return
+
+
+cdef inline Panels find_panels(const Source* from_, Py_ssize_t at, Py_ssize_t end, uint8_t* memory) noexcept nogil:
+    """The panels of the block at ``at``, up to ``end``; in ``memory``, which has room for a block, if gathered."""
+    cdef const Pages* shape = from_.shape
+    cdef Panels found
+    cdef uint8_t* page
+    cdef int p
+    for p in range(PANELS):
+        if at >= end:  # nothing in it is seen, but a tile may go through it all the same
+            found.keys[p], found.values[p] = found.keys[0], found.values[0]
+        elif is_gathered(from_):
+            found.keys[p], found.values[p] = memory, memory + LANES * shape.key_bytes
+            gather_panel(from_, at, end, memory, memory + LANES * shape.key_bytes)
+            memory = memory + LANES * (shape.key_bytes + shape.value_bytes)
+        else:
+            ensure(0 <= at // shape.page_size < from_.width)
+            page = from_.table[at // shape.page_size]
+            found.keys[p] = keys_at(shape, page, from_.layer, from_.head, at & (shape.page_size - 1))
+            found.values[p] = values_at(shape, page, from_.layer, from_.head, at & (shape.page_size - 1))
+        at = at + LANES
+    return found

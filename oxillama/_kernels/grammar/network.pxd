@@ -1,0 +1,38 @@
+"""The recursive transition network of a grammar, as other kernels see it."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+cdef enum:
+    UNIT = 1 << 29     # a call of this plus u calls unit u, which may not be built yet
+    MOST_STATES = 1 << 29
+
+
+cdef struct Edges:
+    # (what, op, target): those of state q are rows first[q] ... first[q + 1] - 1.
+    int32_t n, room
+    int32_t* rows
+    int32_t* first
+
+
+cdef class Network:
+    cdef int32_t n_states, states_room, n_classes, n_labels, labels_room, stride, n_pieces
+    cdef int32_t* flags
+    cdef int32_t* least
+    cdef int32_t* most
+    cdef Edges bytes, tokens, calls, epsilon
+    cdef uint8_t* labels      # (labels, stride): whether a label takes a class
+    cdef uint8_t class_of[256]
+    cdef uint8_t sample[256]  # a byte of each class
+    cdef int32_t* unit_start  # start state by unit, -1: not built
+    cdef int32_t n_units, start
+    cdef object program
+    cdef dict label_numbers   # by the bytes that a label takes, as bits
+
+    cdef Edges* edges_of(self, int kind) noexcept
+    cdef int append(self, object piece, object unit) except -1
+    cdef int catch_up(self) except -1
+    cdef Py_ssize_t held(self) noexcept
+    cdef int name_unit(self, int32_t unit, int32_t start) except -1
+    cdef int make_room(self, int32_t n, list edges) except -1
+    cdef int take_label(self, const uint8_t* bits) except -1
+    cdef int widen(self, int32_t stride) except -1

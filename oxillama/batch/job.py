@@ -1,0 +1,238 @@
+"""A run over a file of rows, which goes on where it was killed.
+
+The answers are written in the order of the rows to OUT.part, so the number of whole lines in it says where to
+go on. OUT.job says of which job they are: the input, the model, the options. When all rows are answered,
+OUT.part becomes OUT, and OUT.job goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from oxillama.atomic_file import replaced_file
+from oxillama.batch.plain import Settings
+from oxillama.batch.pool import in_order
+from oxillama.batch.rows import Rows, has_failed
+from oxillama.batch.sources import Source, counted, is_parquet
+from oxillama.batch.tables import write_parquet
+from oxillama.config import EngineConfig
+from oxillama.config.adapters import adapter_specs
+from oxillama.engine.plain import plain_sampler
+from oxillama.errors import ConfigError
+from oxillama.gguf.fingerprint import ModelFingerprint
+
+VERSION = 1
+"""Of the form of answers: another one makes another job."""
+
+Answers = AsyncIterator[bytes]
+Lines = Iterator[tuple[int, bytes]]
+
+
+@dataclass
+class Tally:
+    """How far a job is.
+
+    Attributes
+    ----------
+    n_rows, n_done, n_failed : rows of the input, those answered, and those among them whose answer is an
+        error.
+    n_known : rows that an earlier run had answered.
+    """
+
+    n_rows: int
+    n_done: int = 0
+    n_failed: int = 0
+    n_known: int = 0
+
+
+class Job:
+    """A run of the rows of a file.
+
+    Parameters
+    ----------
+    source : JSONL, or Parquet by its name.
+    target : to write; Parquet by its name, else JSONL.
+    facts : what the answers follow from, beside the input: `facts_of`.
+    overwrites : whether a target that is there is replaced.
+    restarts : whether what an earlier run has answered is dropped.
+
+    Raises
+    ------
+    ConfigError : the input cannot be read, the target is there, or an earlier run was of another job.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        target: Path,
+        facts: Mapping[str, Any],
+        *,
+        overwrites: bool = False,
+        restarts: bool = False,
+    ) -> None:
+        self.source, self.target = Source.of(source), target
+        if target.exists() and not (overwrites and target.is_file()):
+            raise ConfigError(f"output: expected a new file, got {target}, which exists (see --overwrite)")
+        if target.exists() and source.samefile(target):
+            raise ConfigError(f"output: expected another file than the input, got {target}")
+        self.part = target.with_name(f"{target.name}.part")
+        self.note = target.with_name(f"{target.name}.job")
+        self.facts = {"version": VERSION, "input": self.source.digest, **facts}
+        self.restarts = restarts
+        self.tally = Tally(self.source.n_rows)
+
+    def run(self, answers: Callable[[Lines], Answers], seen: Callable[[Tally], object]) -> Tally:
+        """Answers the rows that are left, and writes the target.
+
+        Parameters
+        ----------
+        answers : from rows to their answers, in the order of the rows.
+        seen : called after each answer.
+        """
+
+        async def work(part: BinaryIO) -> None:
+            async for answer in answers(self.source.lines(self.tally.n_known)):
+                self._write(part, answer)
+                seen(self.tally)
+
+        with self._part() as part:
+            seen(self.tally)
+            asyncio.run(work(part))
+            part.flush()
+            os.fsync(part.fileno())
+        if self.tally.n_done != self.tally.n_rows:
+            raise self._changed(str(self.tally.n_done))
+        if is_parquet(self.target):
+            write_parquet(self.part, self.target)
+            self.part.unlink()
+        else:
+            os.replace(self.part, self.target)
+        self.note.unlink()
+        return self.tally
+
+    def _write(self, part: BinaryIO, answer: bytes) -> None:
+        if self.tally.n_done >= self.tally.n_rows:
+            raise self._changed("more")
+        part.write(answer + b"\n")
+        part.flush()  # what a kill leaves is a beginning of the last line
+        self.tally.n_done += 1
+        self.tally.n_failed += has_failed(json.loads(answer))
+
+    def _changed(self, found: str) -> ConfigError:
+        path = self.source.path
+        return ConfigError(f"input: expected {self.tally.n_rows} rows, got {found}: {path} has changed")
+
+    @contextmanager
+    def _part(self) -> Iterator[BinaryIO]:
+        """The file of answers, behind the last whole one. Nobody else has it meanwhile."""
+        try:
+            part = self.part.open("ab+")
+        except OSError as error:
+            raise ConfigError(f"output: {self.part} cannot be written: {error.strerror or error}") from error
+        with part:
+            locked(part, self.part)
+            if self.restarts:
+                part.truncate(0)
+                self.note.unlink(missing_ok=True)
+            self._check_note(os.fstat(part.fileno()).st_size == 0)
+            part.seek(0)
+            whole = 0
+            for line in part_lines(part):
+                self.tally.n_known += 1
+                self.tally.n_failed += has_failed(json.loads(line))
+                whole += len(line)
+            part.truncate(whole)
+            self.tally.n_done = self.tally.n_known
+            part.seek(0, os.SEEK_END)
+            yield part
+
+    def _check_note(self, is_new: bool) -> None:
+        """Raises ConfigError if the answers that are there are of another job; notes this one."""
+        try:
+            known = json.loads(self.note.read_bytes())
+        except FileNotFoundError:
+            known = None
+        except ValueError:
+            known = {}
+        if known is not None and not is_new:
+            changed = [name for name, value in self.facts.items() if known.get(name) != value]
+            if changed:
+                raise ConfigError(
+                    f"output: expected {self.part} to be of this job, but {' and '.join(changed)} changed "
+                    "(--restart drops it)"
+                )
+            return
+        if not is_new:
+            raise ConfigError(
+                f"output: expected {self.note} beside {self.part}, got none (--restart drops it)"
+            )
+        with replaced_file(self.note) as file:
+            file.write(json.dumps(self.facts, indent=1).encode())
+
+
+def part_lines(part: BinaryIO) -> Iterator[bytes]:
+    """The whole lines of a file, up to one that a kill has cut."""
+    with open(part.fileno(), "rb", closefd=False) as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield line
+
+
+def locked(file: BinaryIO, path: Path) -> None:
+    """Holds a file for this process alone, where the system can. Raises ConfigError if another one has it."""
+    with suppress(ImportError):
+        import fcntl
+
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"output: expected {path} for this run alone, another one writes it") from error
+        except OSError:  # a file system without locks
+            pass
+
+
+def facts_of(config: EngineConfig, settings: Settings) -> dict[str, Any]:
+    """What answers follow from, as plain data: the contents of files, and options. Not, say, threads.
+
+    Raises ModelFileError, GGUFError if the model cannot be read; ConfigError for an adapter that is no path.
+    """
+    fields = {
+        name: getattr(config, name) for name in ("context_size", "compute", "quantize", "kv_type", "seed")
+    }
+    return {
+        "model": ModelFingerprint.compute(os.fspath(config.model_path or "")).content.hex(),
+        "tokenizer": None if config.tokenizer_path is None else digest_of(config.tokenizer_path),
+        "adapters": [
+            [digest_of(source), scale] for source, scale in adapter_specs("adapters", config.adapters)
+        ],
+        **fields,
+        "sampler": json.loads(json.dumps(plain_sampler(config.sampler))),
+        "settings": json.loads(json.dumps(asdict(settings))),
+    }
+
+
+def digest_of(path: Any) -> str:
+    """BLAKE3 of a file, in hexadecimal. Raises ConfigError if it cannot be read, or is no path."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"adapters: expected paths for a job, got {type(path).__name__}")
+    try:
+        return counted(Path(path))[1]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def with_engine(rows: Rows, window: int) -> Callable[[Lines], Answers]:
+    """Answers of one engine, for `Job.run`."""
+
+    def answers(lines: Lines) -> Answers:
+        return in_order(lines, lambda line: rows.line(*line), window)
+
+    return answers

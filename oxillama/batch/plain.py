@@ -1,0 +1,135 @@
+"""Rows of a prompt, messages or a text to embed, with their options beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oxillama.config import GenerationOptions
+from oxillama.engine.embedding import Embedding
+from oxillama.engine.embedding import embeddings as start_embeddings
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.generation import Completion, Generation
+from oxillama.server.errors import ApiError, invalid
+from oxillama.server.openai.logprobs import finite
+from oxillama.server.options import options_of, unknown
+
+KINDS = ("prompt", "messages", "input")
+"""A row has one of these: text or token ids to go on from, a chat, text or token ids to embed."""
+
+CARRIED = ("id", "custom_id", "metadata")
+"""Fields that are in the answer as they are in the row."""
+
+OWN = ("logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls")
+"""Fields of `GenerationOptions` that the server's table leaves to its interfaces."""
+
+TEMPLATE = "chat_template_kwargs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What holds for all rows of a job.
+
+    Attributes
+    ----------
+    model_name : what rows of OpenAI's format may call the model.
+    max_tokens : most tokens of a text whose row does not say; -1 for as many as the context holds. None for
+        256, and for rows of OpenAI's format for what their interface has.
+    keep : further fields of plain rows that are in the answer as they are in the row.
+    """
+
+    model_name: str
+    max_tokens: int | None = None
+    keep: tuple[str, ...] = ()
+
+
+async def answer(engine: InferenceEngine, row: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """The answer to a row: what it carries, and text or embedding, tokens, usage.
+
+    Raises
+    ------
+    ApiError : a field is unknown, missing, or cannot be honoured.
+    OxiLlamaError : the library refuses the request, or it fails.
+    """
+    handle = await asyncio.to_thread(start, engine, row, settings)
+    if isinstance(handle, Embedding):
+        vector = await handle
+        n_prompt = len(handle._request.prompt)
+        usage = {"prompt_tokens": n_prompt, "completion_tokens": 0}
+        return {"embedding": vector.tolist(), "usage": usage}
+    return columns(await handle, handle.options)
+
+
+def start(engine: InferenceEngine, row: Mapping[str, Any], settings: Settings) -> Generation | Embedding:
+    """Has the engine begin with a row. Raises as `answer`."""
+    skipped = (*CARRIED, *settings.keep)
+    rest = {name: value for name, value in row.items() if value is not None and name not in skipped}
+    kinds = [name for name in KINDS if name in rest]
+    if len(kinds) != 1:
+        found = " and ".join(kinds) or "none"
+        message = f"row: expected one of {', '.join(KINDS)}, got {found}"
+        raise ApiError(400, message, code="missing" if not kinds else "invalid_value")
+    kind = kinds[0]
+    given = rest.pop(kind)
+    if kind == "input":
+        pooling = rest.pop("pooling", None)
+        for name in rest:
+            raise unknown(name, ("pooling",))
+        return start_embeddings(engine.model, [given], pooling, True)[0]
+    template = rest.pop(TEMPLATE, None)
+    if template is not None and (kind == "prompt" or not isinstance(template, dict)):
+        raise invalid(TEMPLATE, "an object beside messages", template)
+    fixed = {name: rest.pop(name) for name in OWN if name in rest}
+    known = (kind, TEMPLATE, *OWN, *skipped)
+    defaults = {} if settings.max_tokens is None else {"max_tokens": most(settings.max_tokens)}
+    options = options_of(rest, engine, known, defaults, **fixed)
+    if kind == "prompt":
+        return engine.stream(given, options)
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise invalid("messages", "a list of objects", given)
+    return engine.stream_chat(given, options, template=template)
+
+
+def most(n: int) -> int | None:
+    """A number of tokens as `GenerationOptions` takes it."""
+    return None if n == -1 else n
+
+
+def columns(completion: Completion, options: GenerationOptions) -> dict[str, Any]:
+    """A text as named values of plain data. Some are there only if the request has asked for them."""
+    usage = completion.usage
+    found: dict[str, Any] = {
+        "text": completion.text,
+        "tokens": completion.tokens,
+        "finish_reason": completion.finish_reason,
+        "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.generated_tokens},
+    }
+    if completion.reasoning:
+        found["reasoning"] = completion.reasoning
+    if completion.tool_calls:
+        found["tool_calls"] = completion.message["tool_calls"]
+    if completion.logprobs is not None:
+        found["logprobs"] = [finite(each.raw.logprob) for each in completion.logprobs]
+    if completion.logprobs is not None and options.top_logprobs:
+        found["top_logprobs"] = [
+            [{"token": token, "logprob": finite(logprob)} for token, logprob in each.raw.top]
+            for each in completion.logprobs
+        ]
+    if completion.receipt is not None:
+        found["receipt"] = completion.receipt.to_json()
+    if options.sampler is not None and options.sampler.json_schema is not None:
+        found["parsed"] = parsed(completion)
+    return found
+
+
+def parsed(completion: Completion) -> Any:
+    """The value that a text under a schema stands for; None for one that was cut off."""
+    if completion.finish_reason != "stop":
+        return None
+    try:
+        return json.loads(completion.text)
+    except ValueError:  # a stop string has cut it
+        return None

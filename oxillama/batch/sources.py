@@ -1,0 +1,109 @@
+"""The rows of a file: lines of JSONL, or of Parquet as the same lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from oxillama.errors import ConfigError
+
+PARQUET = ".parquet"
+PIECE_BYTES = 8 << 20
+ROWS_AT_A_TIME = 1024
+
+
+def is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == PARQUET
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of rows.
+
+    Attributes
+    ----------
+    n_rows : lines of it, blank ones too; the last may lack its end.
+    digest : BLAKE3 of its bytes, in hexadecimal.
+    """
+
+    path: Path
+    n_rows: int
+    digest: str
+
+    @classmethod
+    def of(cls, path: Path) -> Source:
+        """Reads a file once. Raises ConfigError if it cannot be read."""
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"input: expected a file, which can be read twice, got {path}")
+        try:
+            n_lines, digest = counted(path)
+        except OSError as error:
+            raise ConfigError(f"input: {path} cannot be read: {error.strerror or error}") from error
+        if not is_parquet(path):
+            return cls(path, n_lines, digest)
+        with parquet_file(path) as file:
+            return cls(path, file.metadata.num_rows, digest)
+
+    def lines(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(number, line of JSON) of each row from ``first`` on."""
+        if not is_parquet(self.path):
+            with self.path.open("rb") as file:
+                yield from islice(enumerate(file), first, None)
+            return
+        with parquet_file(self.path) as file:
+            batches = file.iter_batches(batch_size=ROWS_AT_A_TIME)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in islice(enumerate(rows), first, None):
+                yield number, json_of(row)
+
+
+def counted(path: Path) -> tuple[int, str]:
+    """Number of lines, and BLAKE3 of the bytes."""
+    hashed, n_lines, last = blake3(), 0, b"\n"
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            hashed.update(piece)
+            n_lines += piece.count(b"\n")
+            last = piece[-1:]
+    return n_lines + (last != b"\n"), hashed.hexdigest()
+
+
+def json_of(row: dict[str, Any]) -> bytes:
+    """A row of a table as a line, without the fields that are null. A value that JSON does not have is an
+    error of the line when it is read."""
+    said = {name: without_nulls(value) for name, value in row.items() if value is not None}
+    try:
+        return json.dumps(said).encode()
+    except TypeError as error:
+        return f"a table with {error}".encode()
+
+
+def without_nulls(value: Any) -> Any:
+    """Tables give every object of a column all fields that one has: those that are null were not said."""
+    if isinstance(value, dict):
+        return {name: without_nulls(each) for name, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def parquet_file(path: Path) -> Iterator[Any]:
+    """An open file. Raises ConfigError if it is none, or pyarrow is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        wanted = "pyarrow for Parquet (pip install '.[parquet]')"
+        raise ConfigError(f"input: expected {wanted}, got none of {error.name}") from error
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"input: expected a Parquet file, got {path}: {error}"[:300]) from error
+    with file:
+        yield file

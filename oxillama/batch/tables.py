@@ -1,0 +1,105 @@
+"""Answers as columns of Arrow, whose types do not depend on what is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oxillama.atomic_file import replaced_file
+from oxillama.errors import ConfigError
+
+ROWS_AT_A_TIME = 4096
+
+JSON_TEXT = ("tool_calls", "parsed", "receipt", "metadata", "response")
+"""Columns whose values are of any shape: they are texts of JSON."""
+
+
+def answer_types() -> dict[str, Any]:
+    """The type of each column of an answer."""
+    import pyarrow as pa
+
+    token = pa.struct([("token", pa.int32()), ("logprob", pa.float64())])
+    return {
+        "text": pa.string(),
+        "tokens": pa.list_(pa.int32()),
+        "finish_reason": pa.string(),
+        "usage": pa.struct([("prompt_tokens", pa.int64()), ("completion_tokens", pa.int64())]),
+        "reasoning": pa.string(),
+        "tool_calls": pa.string(),
+        "logprobs": pa.list_(pa.float64()),
+        "top_logprobs": pa.list_(pa.list_(token)),
+        "receipt": pa.string(),
+        "parsed": pa.string(),
+        "embedding": pa.list_(pa.float32()),
+        "error": pa.struct([(name, pa.string()) for name in ("message", "type", "param", "code")]),
+    }
+
+
+def answer_arrays(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of answers, as arrays of the types above; null where an answer has none."""
+    import pyarrow as pa
+
+    found = {}
+    for name, type in answer_types().items():
+        values = [answer.get(name) for answer in answers]
+        if name in JSON_TEXT:
+            values = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+        found[name] = pa.array(values, type)
+    return found
+
+
+def write_parquet(lines: Path, target: Path) -> None:
+    """Writes a file of answers as a table; the columns that they carry come first.
+
+    Raises
+    ------
+    ConfigError : pyarrow is not installed, or what the rows carry has no one type.
+    ModelFileError : the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    types = answer_types()
+    carried: dict[str, Any] = {}
+    for answers in batches(lines):  # a first look: a column's type is that of all its values
+        for name in dict.fromkeys(name for answer in answers for name in answer if name not in types):
+            try:
+                found = carried_array(name, answers).type
+                before = carried.get(name, found)
+                carried[name] = pa.unify_schemas(
+                    [pa.schema([(name, before)]), pa.schema([(name, found)])], promote_options="permissive"
+                )[0].type
+            except pa.ArrowException as error:
+                raise ConfigError(
+                    f"{name}: expected values of one type for Parquet: {error}"[:300]
+                ) from error
+    schema = pa.schema([*carried.items(), *types.items()])
+    with replaced_file(target) as file, parquet.ParquetWriter(file, schema) as writer:
+        for answers in batches(lines):
+            columns = {name: carried_array(name, answers, type) for name, type in carried.items()}
+            writer.write_table(pa.table({**columns, **answer_arrays(answers)}, schema))
+
+
+def carried_array(name: str, answers: Sequence[Mapping[str, Any]], type: Any = None) -> Any:
+    """A column that rows carry; "metadata" as texts of JSON."""
+    import pyarrow as pa
+
+    values = [answer.get(name) for answer in answers]
+    if name in JSON_TEXT:
+        values = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+    return pa.array(values, type)
+
+
+def batches(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """The objects of a file of lines, some thousand at a time."""
+    found: list[dict[str, Any]] = []
+    with path.open("rb") as file:
+        for line in file:
+            found.append(json.loads(line))
+            if len(found) == ROWS_AT_A_TIME:
+                yield found
+                found = []
+    if found:
+        yield found

@@ -1,0 +1,290 @@
+"""Families of decoders with experts, beyond Mixtral and Qwen: tensors, and options of configs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from oxillama.convert.config import Config
+from oxillama.convert.decoders import Decoder, Part, Sizes
+from oxillama.convert.options import granite_scales
+from oxillama.convert.parts import (
+    ATTENTION,
+    BEFORE,
+    FEED,
+    HEAD_NORMS,
+    MIXTRAL_EXPERTS,
+    ROW_NORMS,
+    biased,
+    only,
+)
+from oxillama.convert.rotation import Metadata, Tensors, rotation
+from oxillama.errors import LoadError
+
+SIGMOID = 2
+"""GGUF's number for weights of experts that are sigmoids."""
+
+ROUTED = (
+    Part("mlp.gate", "ffn_gate_inp", "experts d"),
+    Part("mlp.experts.{e}.gate_proj", "ffn_gate_exps", "expert_ff d"),
+    Part("mlp.experts.{e}.up_proj", "ffn_up_exps", "expert_ff d"),
+    Part("mlp.experts.{e}.down_proj", "ffn_down_exps", "d expert_ff"),
+)
+SHARED = (
+    Part("mlp.shared_experts.gate_proj", "ffn_gate_shexp", "shared_ff d"),
+    Part("mlp.shared_experts.up_proj", "ffn_up_shexp", "shared_ff d"),
+    Part("mlp.shared_experts.down_proj", "ffn_down_shexp", "d shared_ff"),
+)
+
+
+def correction(source: str, shape: str = "experts", kind: str = "routed") -> Part:
+    """What is added to the weights of experts for their choice alone."""
+    return Part(source, "exp_probs_b.bias", shape, only=kind, bare=True)
+
+
+DENSE_THEN_EXPERTS = (*only("dense", FEED), *only("routed", ROUTED), *only("shared", SHARED))
+
+
+def dense_first(config: Config, metadata: Metadata, sizes: Sizes, n: int) -> None:
+    """The first n layers are dense, the others have experts."""
+    if not 0 <= n < sizes["layers"]:
+        raise LoadError(
+            f"{config.name}: expected some layers with experts, got {n} dense of {sizes['layers']}"
+        )
+    metadata["leading_dense_block_count"] = n
+    sizes.kinds["routed"] = [i >= n for i in range(sizes["layers"])]
+    sizes.kinds["dense"] = [i < n for i in range(sizes["layers"])]
+
+
+def counts(config: Config, metadata: Metadata, sizes: Sizes, n: str, used: str, width: str) -> None:
+    """How many experts, how many a token uses, and their width, by the config's keys."""
+    sizes["experts"] = metadata["expert_count"] = config.size(n)
+    metadata["expert_used_count"] = config.size(used)
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size(width)
+
+
+def shared(config: Config, metadata: Metadata, sizes: Sizes, key: str) -> None:
+    """Shared experts, which are one of their widths together."""
+    n = config.get(key, 0)
+    if type(n) is not int or not 0 <= n < 1000:
+        raise LoadError(f"{config.name}: {key}: expected an integer from 0 to 999, got {n!r:.60}")
+    metadata["expert_shared_count"] = n
+    sizes["shared_ff"] = n * sizes["expert_ff"]
+    sizes.kinds["shared"] = [n > 0 and has for has in sizes.kinds["routed"]]
+
+
+def first_dense(config: Config) -> int:
+    """Leading dense layers, which may be 0."""
+    n = config.get("first_k_dense_replace", 0)
+    if type(n) is not int:
+        raise LoadError(f"{config.name}: first_k_dense_replace: expected an integer, got {n!r:.60}")
+    return n
+
+
+def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
+    """Experts as in DeepSeek's configs."""
+    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+    dense_first(config, metadata, sizes, first_dense(config))
+    shared(config, metadata, sizes, "n_shared_experts")
+    metadata["expert_gating_func"] = SIGMOID
+    metadata["expert_weights_norm"] = config.flag("norm_topk_prob", True)
+    metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
+    groups = config.size("n_group", 1)
+    used = config.size("topk_group", groups)
+    if groups > 1:
+        metadata["expert_group_count"], metadata["expert_group_used_count"] = groups, used
+    config.only("moe_layer_freq", 1)
+    config.only("scoring_func", "sigmoid")
+    config.only("topk_method", "noaux_tc")
+    kinds = ["dense" if dense else "sparse" for dense in sizes.kinds["dense"]]
+    config.only("mlp_layer_types", kinds)
+
+
+def glm4_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """GLM 4.5 and later, with norms of q and k in the larger models."""
+    deepseek_experts(config, metadata, sizes)
+    sizes.kinds["normed"] = [config.flag("use_qk_norm")] * sizes["layers"]
+    return rotation(config, metadata, sizes["dim"], partial=True)
+
+
+def dots1(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    deepseek_experts(config, metadata, sizes)
+    config.only("layer_types", ["full_attention"] * sizes["layers"])
+    config.get("sliding_window")  # of no layer
+    return rotation(config, metadata, sizes["dim"])
+
+
+def ernie_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """ERNIE 4.5: softmax, and every layer behind the dense ones has experts."""
+    counts(config, metadata, sizes, "moe_num_experts", "moe_k", "moe_intermediate_size")
+    start = config.get("moe_layer_start_index", 1)
+    dense_first(config, metadata, sizes, start if type(start) is int else -1)
+    shared(config, metadata, sizes, "moe_num_shared_experts")
+    metadata["interleave_moe_layer_step"] = 1
+    if sizes["shared_ff"]:
+        metadata["expert_shared_feed_forward_length"] = sizes["shared_ff"]
+    config.only("moe_layer_interval", 1)
+    config.only("moe_layer_end_index", -1, sizes["layers"] - 1)
+    config.get("moe_norm_min")  # below every sum of weights
+    config.only("use_bias", False)
+    return rotation(config, metadata, sizes["dim"])
+
+
+def one_number(config: Config, key: str, default: int | None = None) -> int:
+    """A size that some configs give as a list, layer by layer."""
+    value = config.get(key, default)
+    values = set(value) if isinstance(value, list) and all(type(v) is int for v in value) else {value}
+    if len(values) != 1:
+        raise LoadError(f"{config.name}: {key}: expected the same number for all layers, got {value!r:.60}")
+    return Config({key: values.pop()}, config.name).size(key)
+
+
+def hunyuan_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Their "dynamic" multiplies the base by alpha^(d / (d - 2)) once, whatever the length of a text."""
+    for key in ("rope_scaling", "rope_parameters"):
+        table = config.get(key)
+        if not isinstance(table, dict) or not table.get("alpha"):
+            continue
+        rope, dim = config.table(key), sizes["dim"]
+        rope.only("type", "dynamic")
+        rope.only("rope_type", "dynamic")
+        base = rope.number("rope_theta", config.number("rope_theta", 10000.0))
+        metadata["rope.freq_base"] = base * rope.number("alpha") ** (dim / (dim - 2))
+        metadata["rope.dimension_count"] = dim
+        return {}
+    return rotation(config, metadata, sizes["dim"])
+
+
+def hunyuan_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Experts as wide as a dense block, in every layer."""
+    sizes["experts"] = metadata["expert_count"] = config.size("num_experts")
+    metadata["expert_used_count"] = one_number(config, "moe_topk")
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = one_number(
+        config, "moe_intermediate_size", sizes["ff"]
+    )
+    if sizes["expert_ff"] != sizes["ff"]:
+        raise LoadError(
+            f"{config.name}: moe_intermediate_size: expected {sizes['ff']}, got {sizes['expert_ff']}"
+        )
+    n = one_number(config, "num_shared_expert", 1)
+    sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = n * sizes["ff"]
+    config.only("use_qk_norm", True)
+    config.only("use_cla", False)
+    return hunyuan_rotation(config, metadata, sizes)
+
+
+def minimax_m2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Whole rows of q and k have norms."""
+    counts(config, metadata, sizes, "num_local_experts", "num_experts_per_tok", "intermediate_size")
+    metadata["expert_gating_func"] = SIGMOID
+    config.only("scoring_func", "sigmoid")
+    config.only("use_qk_norm", True)
+    config.only("qk_norm_type", "per_layer")
+    config.only("use_mtp", False, True)
+    if config.has("rotary_dim"):
+        config.values.setdefault("partial_rotary_factor", config.size("rotary_dim") / sizes["dim"])
+    return rotation(config, metadata, sizes["dim"], partial=True)
+
+
+def part_of_experts(which: int) -> Any:
+    """Half of a matrix of all experts that holds gates and then ups."""
+
+    def half(values: np.ndarray, sizes: Sizes) -> np.ndarray:
+        return values[:, which * sizes["ff"] : (which + 1) * sizes["ff"]]
+
+    return half
+
+
+GRANITE_EXPERTS = (
+    Part("block_sparse_moe.router.layer", "ffn_gate_inp", "experts d"),
+    Part(
+        "block_sparse_moe.input_linear", "ffn_gate_exps", "experts ff+ff d",
+        change=part_of_experts(0), becomes="experts ff d",
+    ),
+    Part(
+        "block_sparse_moe.input_linear", "ffn_up_exps", "experts ff+ff d",
+        change=part_of_experts(1), becomes="experts ff d",
+    ),
+    Part("block_sparse_moe.output_linear", "ffn_down_exps", "experts d ff"),
+)  # fmt: skip
+
+
+def granite_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    granite_scales(config, metadata)
+    sizes["experts"] = metadata["expert_count"] = config.size("num_local_experts")
+    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    return rotation(config, metadata, sizes["dim"])
+
+
+HUNYUAN_NORMS = (
+    Part("self_attn.query_layernorm", "attn_q_norm", "dim"),
+    Part("self_attn.key_layernorm", "attn_k_norm", "dim"),
+)
+HUNYUAN_EXPERTS = (
+    Part("mlp.gate.wg", "ffn_gate_inp", "experts d"),
+    *ROUTED[1:],
+    Part("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", "shared_ff d"),
+    Part("mlp.shared_mlp.up_proj", "ffn_up_shexp", "shared_ff d"),
+    Part("mlp.shared_mlp.down_proj", "ffn_down_shexp", "d shared_ff"),
+)
+GLM_BEFORE = (
+    Part("input_layernorm", "attn_norm", "d"),
+    Part("post_attention_layernorm", "post_attention_norm", "d"),
+)
+MINIMAX_CORRECTION = Part(
+    "block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", "experts", bare=True
+)
+
+GLM4_MOE = Decoder(
+    "glm4moe",
+    (
+        *biased(ATTENTION, "attention_bias", ("attn_output",)),
+        *only("normed", HEAD_NORMS),
+        *GLM_BEFORE,
+        *DENSE_THEN_EXPERTS,
+        correction("mlp.gate.e_score_correction_bias"),
+    ),
+    glm4_moe,
+    drafts="num_nextn_predict_layers",
+    defaults=(("partial_rotary_factor", 0.5),),
+)
+DOTS1 = Decoder(
+    "dots1",
+    (*ATTENTION, *HEAD_NORMS, *BEFORE, *DENSE_THEN_EXPERTS, correction("mlp.gate.e_score_correction_bias")),
+    dots1,
+    copies_tied=True,
+)
+ERNIE4_5_MOE = Decoder(
+    "ernie4_5-moe",
+    (
+        *biased(ATTENTION, ""),
+        *BEFORE,
+        *DENSE_THEN_EXPERTS,
+        correction("mlp.moe_statics.e_score_correction_bias", "one experts"),
+    ),
+    ernie_moe,
+    tied=True,
+    drafts="num_nextn_predict_layers",
+    defaults=(("rope_theta", 500000.0), ("rms_norm_eps", 1e-5)),
+)
+HUNYUAN_MOE = Decoder(
+    "hunyuan-moe", (*biased(ATTENTION, ""), *HUNYUAN_NORMS, *BEFORE, *HUNYUAN_EXPERTS), hunyuan_moe
+)
+MINIMAX_M2 = Decoder(
+    "minimax-m2",
+    (*biased(ATTENTION, ""), *ROW_NORMS, *BEFORE, *MIXTRAL_EXPERTS, MINIMAX_CORRECTION),
+    minimax_m2,
+    copies_tied=True,
+    defaults=(("rope_theta", 5e6),),
+)
+GRANITE_MOE = Decoder("granitemoe", (*ATTENTION, *BEFORE, *GRANITE_EXPERTS), granite_moe, reordered=True)
+
+EXPERT_DECODERS: dict[str, tuple[str, Decoder]] = {
+    "Glm4MoeForCausalLM": ("glm4_moe", GLM4_MOE),
+    "Dots1ForCausalLM": ("dots1", DOTS1),
+    "Ernie4_5_MoeForCausalLM": ("ernie4_5_moe", ERNIE4_5_MOE),
+    "HunYuanMoEV1ForCausalLM": ("hunyuan_v1_moe", HUNYUAN_MOE),
+    "MiniMaxM2ForCausalLM": ("minimax_m2", MINIMAX_M2),
+    "GraniteMoeForCausalLM": ("granitemoe", GRANITE_MOE),
+}

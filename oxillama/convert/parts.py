@@ -1,0 +1,69 @@
+"""Tensors of a layer, by Hugging Face's names and by GGUF's, in the groups that families are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oxillama.convert.decoders import Part
+
+ATTENTION = (
+    Part("self_attn.q_proj", "attn_q", "q d", "attention_bias"),
+    Part("self_attn.k_proj", "attn_k", "k d", "attention_bias"),
+    Part("self_attn.v_proj", "attn_v", "v d", "attention_bias"),
+    Part("self_attn.o_proj", "attn_output", "d q", "attention_bias"),
+)
+FEED = (
+    Part("mlp.gate_proj", "ffn_gate", "ff d", "mlp_bias"),
+    Part("mlp.up_proj", "ffn_up", "ff d", "mlp_bias"),
+    Part("mlp.down_proj", "ffn_down", "d ff", "mlp_bias"),
+)
+BEFORE = (Part("input_layernorm", "attn_norm", "d"), Part("post_attention_layernorm", "ffn_norm", "d"))
+BOTH_SIDES = (
+    Part("input_layernorm", "attn_norm", "d"),
+    Part("post_attention_layernorm", "post_attention_norm", "d"),
+    Part("pre_feedforward_layernorm", "ffn_norm", "d"),
+    Part("post_feedforward_layernorm", "post_ffw_norm", "d"),
+)
+BEHIND = (
+    Part("post_attention_layernorm", "post_attention_norm", "d"),
+    Part("post_feedforward_layernorm", "post_ffw_norm", "d"),
+)
+HEAD_NORMS = (
+    Part("self_attn.q_norm", "attn_q_norm", "dim"),
+    Part("self_attn.k_norm", "attn_k_norm", "dim"),
+)
+ROW_NORMS = (Part("self_attn.q_norm", "attn_q_norm", "q"), Part("self_attn.k_norm", "attn_k_norm", "k"))
+EXPERTS = (
+    Part("mlp.gate", "ffn_gate_inp", "experts d"),
+    Part("mlp.experts.{e}.gate_proj", "ffn_gate_exps", "expert_ff d"),
+    Part("mlp.experts.{e}.up_proj", "ffn_up_exps", "expert_ff d"),
+    Part("mlp.experts.{e}.down_proj", "ffn_down_exps", "d expert_ff"),
+)
+SHARED = (
+    Part("mlp.shared_expert.gate_proj", "ffn_gate_shexp", "shared_ff d"),
+    Part("mlp.shared_expert.up_proj", "ffn_up_shexp", "shared_ff d"),
+    Part("mlp.shared_expert.down_proj", "ffn_down_shexp", "d shared_ff"),
+    Part("mlp.shared_expert_gate", "ffn_gate_inp_shexp", "one d"),
+)
+MIXTRAL_EXPERTS = (
+    Part("block_sparse_moe.gate", "ffn_gate_inp", "experts d"),
+    Part("block_sparse_moe.experts.{e}.w1", "ffn_gate_exps", "ff d"),
+    Part("block_sparse_moe.experts.{e}.w3", "ffn_up_exps", "ff d"),
+    Part("block_sparse_moe.experts.{e}.w2", "ffn_down_exps", "d ff"),
+)
+FUSED = (
+    Part("self_attn.qkv_proj", "attn_qkv", "q+k+v d"),
+    Part("self_attn.o_proj", "attn_output", "d q"),
+    Part("mlp.gate_up_proj", "ffn_up", "ff+ff d"),
+    Part("mlp.down_proj", "ffn_down", "d ff"),
+)
+
+
+def biased(parts: tuple[Part, ...], bias: str, but: tuple[str, ...] = ()) -> tuple[Part, ...]:
+    """The parts with another rule for biases, those named in ``but`` without."""
+    return tuple(replace(part, bias="" if part.target in but else bias) for part in parts)
+
+
+def only(kind: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts in layers of one kind alone (`Sizes.kinds`)."""
+    return tuple(replace(part, only=kind) for part in parts)

@@ -1,0 +1,260 @@
+"""Schemas of which it is known, without writing their rules, that they can be enforced.
+
+A schema of simple keywords is *certain*: its rule can be written, whatever else the document holds, and the
+rules that it refers to are those of single schemas below it. So it is written when a parser first comes to
+it. All others are written at once, and what cannot be enforced is an error there and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from oxillama.grammar.analysis import is_productive
+from oxillama.grammar.rules import Alt, Node, Ref, Seq
+from oxillama.grammar.schema.conditions import TYPES, exact
+from oxillama.grammar.schema.formats import UNENFORCEABLE
+from oxillama.grammar.schema.keywords import MAX_COUNT, Keywords, Place
+from oxillama.grammar.schema.references import NO_SCOPE, Schema
+
+MAX_DEPTH = 40  # schemas applied to one value within each other
+MAX_NUMBER = 10**12  # of a bound
+ANYHOW = Seq(())  # met by some value whatever else is met
+WITHOUT_MEANING = frozenset({"$defs", "definitions"})
+SIMPLE = {
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
+    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
+    "array": frozenset({"items", "minItems", "maxItems", "uniqueItems"}),
+    "object": frozenset({"properties", "required", "additionalProperties"}),
+}
+KNOWN = frozenset({"type", "enum", "const"}).union(*SIMPLE.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Certain:
+    """What is known of a schema.
+
+    Attributes
+    ----------
+    below : the schemas whose rules its rule refers to.
+    needs : what must be met below for it to be met, as an expression of `key`s.
+    """
+
+    below: tuple[Schema, ...] = ()
+    needs: Node = ANYHOW
+
+
+def key(schema: Schema) -> str:
+    """The name by which `needs` speak of a schema."""
+    return f"#{schema.serial}"
+
+
+class Certainty:
+    """Finds what is certain.
+
+    Attributes
+    ----------
+    needs : of the schemas that need something, by `key`.
+    """
+
+    def __init__(self, keywords: Keywords) -> None:
+        self.keywords = keywords
+        self.known: dict[int, Certain | None] = {}
+        self.needs: dict[str, Node] = {}
+        self.depth = 0
+
+    def of(self, schema: Schema) -> Certain | None:
+        """What is certain of a schema; None where it has to be written. GrammarError as for writing it."""
+        if schema.serial not in self.known:
+            self.known[schema.serial] = None  # while it is being looked at
+            self.depth += 1
+            found = self.known[schema.serial] = self.find(schema) if self.depth <= MAX_DEPTH else None
+            self.depth -= 1
+            if found is not None and found.needs != ANYHOW:
+                self.needs[key(schema)] = found.needs
+        return self.known[schema.serial]
+
+    def find(self, schema: Schema) -> Certain | None:
+        value = schema.value
+        if not isinstance(value, Mapping):
+            return Certain() if value is True else None
+        if schema.resource.dynamic:
+            return None
+        words = [word for word in value if word in schema.dialect.keywords and word not in WITHOUT_MEANING]
+        place = Place(schema, NO_SCOPE)
+        if "$ref" in words:
+            if len(words) > 1 and not schema.dialect.ref_hides_siblings:
+                return None
+            return self.same_value([self.keywords.target(place, "$ref").what], all_of=True)
+        if len(words) == 1 and words[0] in ("allOf", "anyOf", "oneOf"):
+            subs = [sub.what for sub in place.subs(words[0])]
+            if words[0] == "allOf":
+                return self.same_value(subs, all_of=True) if len(subs) == 1 else None
+            if words[0] == "oneOf" and not _of_different_types(subs):
+                return None
+            return self.same_value(subs, all_of=False)
+        if not KNOWN.issuperset(words):
+            return None
+        return self.simple(place, set(words))
+
+    def same_value(self, schemas: Sequence[object], all_of: bool) -> Certain | None:
+        """Of a schema that applies others to the same value, and says nothing else."""
+        below: list[Schema] = []
+        for schema in schemas:
+            found = self.of(schema) if isinstance(schema, Schema) else None
+            if found is None:
+                return None
+            below += found.below
+        needs = [Ref(key(schema)) for schema in schemas if isinstance(schema, Schema)]
+        return Certain(tuple(below), needs[0] if all_of else Alt(tuple(needs)))
+
+    def simple(self, place: Place, words: set[str]) -> Certain | None:
+        types = place.get("type") if "type" in words else TYPES
+        kinds = (
+            {types} if isinstance(types, str) else set(types) if isinstance(types, (list, tuple)) else set()
+        )
+        if not kinds or not kinds <= {*TYPES, "integer"}:
+            return None
+        if words & {"enum", "const"}:
+            return Certain() if len(words - {"type"}) == 1 and _few_scalars(place, kinds) else None
+        if "integer" in kinds:
+            kinds.add("number")
+        below: list[Schema] = []
+        needs: list[Node] = []
+        for kind, group in SIMPLE.items():
+            if kind in kinds and words & group:
+                test = {
+                    "number": self.number,
+                    "string": self.string,
+                    "array": self.array,
+                    "object": self.object,
+                }[kind]
+                found = test(place, words & group)
+                if found is None:
+                    return None
+                below += found.below
+                needs.append(found.needs)
+        scalar = not kinds <= {"array", "object"} or len(needs) < len(kinds)
+        return Certain(tuple(below), ANYHOW if scalar else needs[0] if len(needs) == 1 else Alt(tuple(needs)))
+
+    # ----------------------------------------------------------------- types
+
+    def number(self, place: Place, words: set[str]) -> Certain | None:
+        values = [place.get(word) for word in words]
+        if not all(_is_plain_number(value) for value in values):
+            return None
+        bounds = {word: exact(place.get(word), place.at(word)) for word in words}
+        low = max([bounds[word] for word in ("minimum", "exclusiveMinimum") if word in words], default=None)
+        high = min([bounds[word] for word in ("maximum", "exclusiveMaximum") if word in words], default=None)
+        return Certain() if low is None or high is None or high - low > 1 else None
+
+    def string(self, place: Place, words: set[str]) -> Certain | None:
+        if words <= {"minLength", "maxLength"}:
+            return Certain() if _in_order(place, words, "minLength", "maxLength") else None
+        if len(words) > 1:
+            return None
+        if "format" in words:
+            name = place.get("format")
+            return Certain() if isinstance(name, str) and name not in UNENFORCEABLE else None
+        node = self.keywords.pattern(place.get("pattern"), place.at("pattern"))
+        return Certain() if node is None or is_productive(node) else None
+
+    def array(self, place: Place, words: set[str]) -> Certain | None:
+        counts = words & {"minItems", "maxItems"}
+        if not _in_order(place, counts, "minItems", "maxItems"):
+            return None
+        if "uniqueItems" in words and place.get("uniqueItems") is not False:
+            return None
+        if "items" not in words:
+            return Certain()
+        if not isinstance(place.get("items"), (bool, Mapping)) or place.get("items") is False:
+            return None
+        items = place.sub("items").what
+        assert isinstance(items, Schema)
+        some = "minItems" in words and place.count("minItems")
+        return Certain((items,), Ref(key(items)) if some else ANYHOW)
+
+    def object(self, place: Place, words: set[str]) -> Certain | None:
+        below: dict[str, Schema] = {}
+        for name in place.mapping("properties"):
+            sub = place.sub("properties", name).what
+            if not isinstance(sub, Schema) or sub.value is False:
+                return None
+            below[name] = sub
+        others: Schema | None = None
+        if "additionalProperties" in words:
+            what = place.sub("additionalProperties").what
+            others = what if isinstance(what, Schema) else None
+        needs: list[Node] = []
+        for name in place.strings("required", place.get("required")) if "required" in words else ():
+            schema = below.get(name, others)
+            if not _is_text(name) or (schema is not None and schema.value is False):
+                return None
+            if schema is not None:
+                needs.append(Ref(key(schema)))
+        found = [*below.values(), *([others] if others is not None and others.value is not False else ())]
+        return Certain(tuple(found), Seq(tuple(needs)))
+
+
+def _in_order(place: Place, words: set[str], least: str, most: str) -> bool:
+    """Whether bounds are counts, the lower not above the upper."""
+    for word in words:
+        count = place.get(word)
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_COUNT:
+            return False
+    return len(words) < 2 or place.count(least) <= place.count(most)
+
+
+def _is_plain_number(value: Any) -> bool:
+    """Whether a number has few digits."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return False
+    return -MAX_NUMBER < value < MAX_NUMBER and len(str(value)) <= 16 and "e" not in str(value).lower()
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has an encoding."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _few_scalars(place: Place, kinds: set[str]) -> bool:
+    """Whether the values of `enum` or `const` are scalars, of which some have the type."""
+    values = [place.get("const")] if place.has("const") else place.get("enum")
+    return (
+        isinstance(values, (list, tuple))
+        and all(map(_is_scalar, values))
+        and any(kind in kinds for value in values for kind in _kinds(value))
+    )
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return _is_text(value)
+    return value is None or isinstance(value, bool) or _is_plain_number(value)
+
+
+def _kinds(value: object) -> Iterator[str]:
+    """The types that a scalar is certainly of."""
+    if isinstance(value, str):
+        yield "string"
+    elif value is None or isinstance(value, bool):
+        yield "null" if value is None else "boolean"
+    else:
+        yield from ("number", "integer") if isinstance(value, int) else ("number",)
+
+
+def _of_different_types(schemas: Sequence[object]) -> bool:
+    """Whether no value can meet two of these, for they say types and share none."""
+    seen: set[str] = set()
+    for schema in schemas:
+        value = schema.value if isinstance(schema, Schema) else None
+        types = value.get("type") if isinstance(value, Mapping) and isinstance(schema, Schema) else None
+        if not isinstance(types, str) or (isinstance(schema, Schema) and not schema.has("type")):
+            return False
+        kind = "number" if types == "integer" else types
+        if kind in seen or (isinstance(value, Mapping) and "$ref" in value):
+            return False
+        seen.add(kind)
+    return True

@@ -1,0 +1,329 @@
+"""The server as an application of Ray Serve: ingresses that take HTTP, and replicas that have an engine each.
+
+An ingress reads a request whole, finds the keys of its prompt's beginning, and hands it to a replica: Serve's
+router cannot see bodies of HTTP. A replica answers with the application of ``oxillama serve``, and what that
+sends comes back through the ingress as it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray.exceptions
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.exceptions import BackPressureError
+from starlette.responses import JSONResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from oxillama import EngineConfig
+from oxillama.config import checks
+from oxillama.config.server import ServerConfig
+from oxillama.errors import ConfigError
+from oxillama.ray.loading import load
+from oxillama.ray.prefixes import page_keys
+from oxillama.ray.router import IMBALANCE, PrefixRouter
+from oxillama.ray.sizing import as_assigned, fitted, resources
+from oxillama.server.anthropic.errors import error_event
+from oxillama.server.anthropic.routes import ANTHROPIC
+from oxillama.server.app import create_app, error_body
+from oxillama.server.errors import ApiError, ClientGone
+from oxillama.server.hosting import Hosted, name_of_file
+from oxillama.server.models import Models
+from oxillama.server.running import while_connected
+from oxillama.server.stream import error_lines
+
+ATTEMPTS = 3
+"""Replicas that a request is given to, one after the other, if they end before they answer."""
+
+REPLICA_HEADER = b"x-oxillama-replica"
+
+OF_ONE = ("/metrics", "/slots")
+CHANGES = ("POST", "/lora-adapters")
+"""Paths that tell of one process, or change it; those below /slots do, too."""
+
+Messages = AsyncIterator[Message]
+
+
+class Replica:
+    """An engine, and the application of ``oxillama serve`` over it.
+
+    Parameters
+    ----------
+    config : of the engine. server : of the application.
+    """
+
+    def __init__(self, config: EngineConfig, server: ServerConfig) -> None:
+        self.engine = load(as_assigned(config))
+        self.app = create_app(Models([Hosted(str(server.model_name), self.engine)], server), server)
+        self.name = str(serve.get_replica_context().replica_id.unique_id).encode()
+
+    async def answer(self, keys: Sequence[bytes], scope: Scope, body: bytes) -> Messages:
+        """The ASGI messages that the application sends.
+
+        Parameters
+        ----------
+        keys : for the router.
+        scope, body : of the request. It is cancelled when nobody reads the messages any more.
+        """
+        sent: asyncio.Queue[Message | None] = asyncio.Queue()
+        parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            if not parts:
+                await asyncio.Event().wait()  # whoever goes away cancels
+            return parts.pop()
+
+        async def run() -> None:
+            try:
+                await self.app(scope, receive, sent.put)
+            finally:
+                sent.put_nowait(None)
+
+        running = asyncio.ensure_future(run())
+        try:
+            while (message := await sent.get()) is not None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (REPLICA_HEADER, self.name)]
+                yield message
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def check_health(self) -> None:
+        """Serve calls it regularly, and replaces a replica that raises, or does not answer in time."""
+        await asyncio.to_thread(self.engine.model.call, int)
+
+    def __del__(self) -> None:
+        engine = getattr(self, "engine", None)
+        if engine is not None:
+            engine.close()
+
+
+class Front:
+    """The ASGI application of an ingress."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await lifespan(receive, send)
+        if scope["type"] != "http":
+            return
+        ingress = serve.get_replica_context().servable_object
+        sending = Sending(send)
+        try:
+            body = await read_body(receive, ingress.max_body_bytes)
+            await while_connected(receive, ingress.pass_on(plain_scope(scope), body, sending))
+        except ClientGone:
+            pass
+        except ApiError as error:
+            await sending.fail(error, scope, receive)
+
+
+class Ingress:
+    """Takes requests over HTTP, and gives each to a replica.
+
+    Parameters
+    ----------
+    replicas : Serve's handle of them.
+    max_body_bytes : of a request.
+    """
+
+    def __init__(self, replicas: Any, max_body_bytes: int) -> None:
+        self.replicas = replicas.options(method_name="answer", stream=True)
+        self.max_body_bytes = max_body_bytes
+
+    async def pass_on(self, scope: Scope, body: bytes, sending: Sending) -> None:
+        """Sends what a replica answers. A replica that ends before it answers is replaced by another one:
+        that gives the same answer.
+
+        Raises
+        ------
+        ApiError : there is no replica, or it has ended in the middle of an answer.
+        """
+        path = scope["path"]
+        if path in OF_ONE or path.startswith("/slots/") or (scope["method"], path) == CHANGES:
+            message = (
+                f"{path}: expected a path that any replica can answer; this one is about a single server"
+            )
+            raise ApiError(501, message, code="of_one_server")
+        keys = await asyncio.to_thread(page_keys, body)
+        for attempt in range(ATTEMPTS):
+            messages = self.replicas.remote(keys, scope, body)
+            try:
+                async for message in messages:
+                    await sending(message)
+                return
+            except ray.exceptions.RayActorError as error:
+                if sending.has_begun or attempt == ATTEMPTS - 1:
+                    raise ApiError(
+                        503,
+                        "the replica has ended; the same request gives the same answer",
+                        code="replica_ended",
+                    ) from error
+            except BackPressureError as error:
+                raise ApiError(429, f"queue: {error.message}", code="queue_full") from error
+            finally:
+                messages.cancel()
+
+
+class Sending:
+    """``send``, that knows what was sent."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.has_begun = self.is_stream = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
+            self.is_stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
+        await self.send(message)
+
+    async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
+        """Says what went wrong: as an answer of its own, or as the last event of a stream.
+
+        Another answer that was begun is not ended, so that nobody takes it for a whole one.
+        """
+        if not self.has_begun:
+            body = error_body(scope["path"])(error)
+            await JSONResponse(body, error.status, error.headers)(scope, receive, self.send)
+        elif self.is_stream:
+            is_anthropic = error_body(scope["path"]) is ANTHROPIC.error_body
+            event = error_event(error) if is_anthropic else error_lines(error)
+            await self.send({"type": "http.response.body", "body": event.encode(), "more_body": False})
+        else:
+            raise error
+
+
+async def lifespan(receive: Receive, send: Send) -> None:
+    """An ingress has nothing to begin or to end."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
+    """The body of a request. Raises ApiError if it is too large, ClientGone if it does not come whole."""
+    parts, n_bytes = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        n_bytes += len(parts[-1])
+        if n_bytes > most:
+            raise ApiError(413, f"body: expected at most {most} bytes, got {n_bytes}", code="body_too_large")
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def plain_scope(scope: Scope) -> Scope:
+    """The part of a scope that another process understands."""
+    names = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string")
+    found = {name: scope[name] for name in names if name in scope}
+    headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
+    return {
+        **found,
+        "root_path": "",
+        "headers": headers,
+        "client": scope.get("client"),
+        "server": scope.get("server"),
+    }
+
+
+def app(
+    config: EngineConfig | str | os.PathLike[str],
+    *,
+    replicas: int | tuple[int, int] = 1,
+    target_ongoing_requests: int = 16,
+    max_queued_requests: int = -1,
+    routing: str = "prefix",
+    imbalance: int = IMBALANCE,
+    ingress_replicas: int = 1,
+    num_cpus: int | None = None,
+    memory: int | None = None,
+    per_machine: int = 1,
+    drain_seconds: float = 60.0,
+    **server: Any,
+) -> Any:
+    """An application for ``ray.serve.run``: the paths of ``oxillama serve``, answered by several engines.
+
+    Parameters
+    ----------
+    config : of the engines, or the model alone: a path on every machine, or a name of the hub.
+    replicas : engines; (a, b) for at least a and at most b, as there are requests.
+    target_ongoing_requests : requests of a replica that Serve aims at when it adds and removes replicas.
+    max_queued_requests : most that wait at an ingress for a replica, one more is a 429; -1 for no limit.
+    routing : "prefix" prefers the replica that has run the beginning of the prompt; "load" is Serve's own.
+    imbalance : a replica with so many more requests than another one is not preferred.
+    ingress_replicas : processes that take HTTP.
+    num_cpus, memory, per_machine : of each replica, as for `oxillama.ray.predict`.
+    drain_seconds : how long requests may go on in a replica that is removed.
+    server : fields of `ServerConfig`: ``model_name``, ``api_keys``, ``cors_origins``, ``max_body_bytes``,
+        ``ping_seconds``. Addresses and certificates are Serve's.
+
+    Raises
+    ------
+    ConfigError : an option is unknown or outside its range.
+    ModelFileError, GGUFError, LoadError : the model cannot be loaded, and why.
+    """
+    for name in server:
+        if name not in SERVER_FIELDS:
+            raise ConfigError(f"{name}: expected one of {', '.join(SERVER_FIELDS)}, or an option of app")
+    config = config if isinstance(config, EngineConfig) else EngineConfig(model_path=config)
+    asked: dict[str, Any] = {"num_cpus": num_cpus, "memory": memory}
+    if num_cpus is None or memory is None:
+        found = resources(config, num_cpus=num_cpus, per_machine=per_machine)
+        asked = {name: found[name] if value is None else value for name, value in asked.items()}
+    if memory is None:
+        config = fitted(config, asked)
+    options = ServerConfig(host="0.0.0.0", **{"model_name": name_of_file(config.model_path), **server})
+    least, most = (replicas, replicas) if isinstance(replicas, int) else replicas
+    checks.integer("replicas", least, 1)
+    checks.integer("replicas", most, least)
+    checks.one_of("routing", routing, ("prefix", "load"))
+    deployed = serve.deployment(Replica).options(
+        name="oxillama",
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=least, max_replicas=most, target_ongoing_requests=target_ongoing_requests
+        ),
+        max_ongoing_requests=2 * max(config.scheduler.max_sequences, target_ongoing_requests),
+        max_queued_requests=max_queued_requests,
+        graceful_shutdown_timeout_s=drain_seconds,
+        graceful_shutdown_wait_loop_s=1.0,
+        ray_actor_options=asked,
+        **routed(routing, imbalance),
+    )
+    ingress = serve.deployment(serve.ingress(Front())(Ingress)).options(
+        name="ingress",
+        num_replicas=ingress_replicas,
+        max_ongoing_requests=1 << 16,
+        graceful_shutdown_timeout_s=drain_seconds,
+        ray_actor_options={"num_cpus": 0},
+    )
+    scheduler = replace(config.scheduler, max_waiting=max(1 << 16, config.scheduler.max_waiting))
+    return ingress.bind(deployed.bind(replace(config, scheduler=scheduler), options), options.max_body_bytes)
+
+
+SERVER_FIELDS = ("model_name", "api_keys", "cors_origins", "max_body_bytes", "ping_seconds")
+"""Fields of `ServerConfig` that are not Serve's."""
+
+
+def routed(routing: str, imbalance: int) -> dict[str, Any]:
+    """The option of a deployment that chooses its router."""
+    if routing == "load":
+        return {}
+    kwargs = {"imbalance": checks.integer("imbalance", imbalance, 1)}
+    return {
+        "request_router_config": RequestRouterConfig(
+            request_router_class=PrefixRouter, request_router_kwargs=kwargs
+        )
+    }

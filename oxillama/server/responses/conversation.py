@@ -1,0 +1,219 @@
+"""From the items and tools of OpenAI's responses to a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from oxillama.server.errors import ApiError, invalid
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "message": ("role", "content", "phase"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": ("summary", "content"),
+}
+"""Kinds of items, and their fields beside those that all have."""
+
+ALL_HAVE = ("type", "id", "status")
+
+ROLES = ("user", "assistant", "system", "developer")
+
+TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+"""Kinds of parts of a content, and the field with their text."""
+
+TOOL_FIELDS = ("type", "name", "description", "parameters", "strict", "defer_loading", "allowed_callers")
+
+BETWEEN = "\n\n"
+"""Stands between instructions that become one message."""
+
+
+def listed(given: Any) -> list[Any]:
+    """The items of an input. Raises ApiError if it is neither a text nor a list of at least one."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    if isinstance(given, list) and given:
+        return given
+    raise invalid("input", "a text or a list of items", given)
+
+
+def conversation_messages(
+    instructions: str | None, before: Sequence[Any], items: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Messages in OpenAI's form for chats.
+
+    What the model has reasoned, said and called, one behind the other, is one message. So are instructions
+    and the first items if they instruct, too: many templates know one such message, at the beginning.
+
+    Parameters
+    ----------
+    before : items of an earlier response, which have been checked.
+
+    Raises
+    ------
+    ApiError : an item is none, or is of a kind that is not supported.
+    """
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    if instructions:
+        found.append({"role": "system", "content": instructions})
+    for i, item in enumerate([*before, *items], -len(before)):
+        where = f"input[{i}]"
+        kind = checked_kind(where, item)
+        last: dict[str, Any] = found[-1] if found else {"role": ""}
+        if kind == "message":
+            role, text = item["role"], text_of(f"{where}.content", item.get("content"))
+            role = "system" if role == "developer" else role
+            if role == "system" and all(message["role"] == "system" for message in found) and found:
+                last["content"] += BETWEEN + text
+            elif role == "assistant" and is_open(last, "content", "tool_calls"):
+                last["content"] = text
+            else:
+                found.append({"role": role, "content": text})
+        elif kind == "function_call_output":
+            id = item["call_id"]
+            message = {
+                "role": "tool",
+                "tool_call_id": id,
+                "content": text_of(f"{where}.output", item["output"]),
+            }
+            found.append({**message, "name": names[id]} if id in names else message)
+        elif kind == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            names[item["call_id"]] = item["name"]
+            if last["role"] != "assistant":
+                last = {"role": "assistant", "content": ""}
+                found.append(last)
+            calls = last.setdefault("tool_calls", [])
+            calls.append({"id": item["call_id"], "type": "function", "function": function})
+        else:
+            text = reasoning_of(where, item)
+            if is_open(last, "content", "tool_calls"):
+                last["reasoning_content"] += "\n" + text
+            elif text:
+                found.append({"role": "assistant", "content": "", "reasoning_content": text})
+    return found
+
+
+def is_open(message: Mapping[str, Any], *names: str) -> bool:
+    """Whether it is one of the assistant's that has reasoning and none of what is named."""
+    return "reasoning_content" in message and not any(message.get(name) for name in names)
+
+
+def checked_kind(where: str, item: Any) -> str:
+    """The kind of an item. Raises ApiError for one that is not supported, or has wrong fields."""
+    kind = item.get("type", "message" if "role" in item else None) if isinstance(item, dict) else None
+    if not isinstance(kind, str) or kind not in FIELDS:
+        raise invalid(where, f"an item of type {', '.join(FIELDS)}", item if kind is None else kind)
+    refuse_others(where, item, (*ALL_HAVE, *FIELDS[kind]))
+    texts = {"function_call": ("call_id", "name", "arguments"), "function_call_output": ("call_id",)}
+    for name in texts.get(kind, ()):
+        if not isinstance(item.get(name), str):
+            raise invalid(f"{where}.{name}", "a text", item.get(name))
+    if kind == "message" and (not isinstance(item.get("role"), str) or item["role"] not in ROLES):
+        raise invalid(f"{where}.role", f"one of {', '.join(ROLES)}", item.get("role"))
+    if kind == "function_call_output" and "output" not in item:
+        raise invalid(f"{where}.output", "a text or a list of parts", None)
+    if kind == "function_call" and not is_object(item["arguments"]):
+        raise invalid(f"{where}.arguments", "an object as JSON", item["arguments"])
+    return kind
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is the JSON of an object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def refuse_others(where: str, value: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises ApiError for a field that is not known."""
+    for name, item in value.items():
+        if name not in known and item is not None:
+            place = f"{where}.{name[:200]}"
+            message = f"{place}: expected one of {', '.join(known)}, got another field"
+            raise ApiError(400, message, param=place, code="unknown_parameter")
+
+
+def text_of(where: str, content: Any) -> str:
+    """The text of a content, with line breaks between its parts. Raises ApiError for one that is no text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(where, "a text or a list of parts", content)
+    found = []
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str) or kind not in TEXTS or not isinstance(part.get(TEXTS[kind]), str):
+            raise invalid(f"{where}[{i}]", "a part of type input_text or output_text", kind)
+        found.append(part[TEXTS[kind]])
+    return "\n".join(found)
+
+
+def reasoning_of(where: str, item: Mapping[str, Any]) -> str:
+    """The text of reasoning: its content, or else its summary."""
+    for name, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
+        parts = item.get(name) or []
+        if not isinstance(parts, list):
+            raise invalid(f"{where}.{name}", "a list of parts", parts)
+        for i, part in enumerate(parts):
+            if (
+                not isinstance(part, dict)
+                or part.get("type") != kind
+                or not isinstance(part.get("text"), str)
+            ):
+                raise invalid(f"{where}.{name}[{i}]", f"a part of type {kind}", part)
+        if parts:
+            return "\n".join(part["text"] for part in parts)
+    return ""
+
+
+def functions(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Definitions in OpenAI's form for chats. Tools of other kinds than functions are left out.
+
+    Raises
+    ------
+    ApiError : a function has other fields.
+    """
+    found = []
+    for i, tool in enumerate(tools):
+        if tool.get("type") != "function":
+            continue
+        where = f"tools[{i}]"
+        refuse_others(where, tool, TOOL_FIELDS)
+        if not isinstance(tool.get("name"), str):
+            raise invalid(f"{where}.name", "a text", tool.get("name"))
+        kept = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+        found.append({"type": "function", "function": {**kept, "parameters": tool.get("parameters") or {}}})
+    return found
+
+
+def chosen_tools(
+    choice: str | Mapping[str, Any], tools: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], str | dict[str, Any]]:
+    """The functions that may be called, and the choice among them as `GenerationOptions` has it.
+
+    Raises
+    ------
+    ApiError : the choice is of a kind that is not supported, or names a tool that there is not.
+    """
+    if isinstance(choice, str):
+        return list(tools), choice
+    kind = choice.get("type")
+    if kind == "function":
+        return list(tools), {"type": "function", "function": {"name": choice.get("name")}}
+    if kind != "allowed_tools":
+        raise invalid("tool_choice.type", "function or allowed_tools", kind)
+    mode, wanted = choice.get("mode"), choice.get("tools")
+    if mode not in ("auto", "required"):
+        raise invalid("tool_choice.mode", "auto or required", mode)
+    if not isinstance(wanted, list) or not all(isinstance(each, dict) for each in wanted):
+        raise invalid("tool_choice.tools", "a list of tools", wanted)
+    allowed = [each.get("name") for each in wanted if each.get("type") == "function"]
+    names = [tool["function"]["name"] for tool in tools]
+    for name in allowed:
+        if name not in names:
+            raise invalid("tool_choice.tools", f"functions among {', '.join(names)[:1000]}", name)
+    return [tool for tool in tools if tool["function"]["name"] in allowed], mode

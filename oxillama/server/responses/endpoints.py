@@ -1,0 +1,214 @@
+"""``/v1/responses``: OpenAI's interface for conversations of items."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from oxillama.engine.engine import InferenceEngine
+from oxillama.server.bodies import read_body
+from oxillama.server.chats import Chat, ChatPlan, chat_plan
+from oxillama.server.errors import ApiError, invalid
+from oxillama.server.messages import Conversation, checked_variables, prompt_tokens
+from oxillama.server.openai.logprobs import chat_logprobs
+from oxillama.server.responses.bodies import LOGPROBS, InputBody, ResponsesBody, TextFormat
+from oxillama.server.responses.conversation import chosen_tools, conversation_messages, functions, listed
+from oxillama.server.responses.items import Items, Sent, new_id
+from oxillama.server.responses.store import ResponseStore
+from oxillama.server.running import connected, deltas, in_thread, start
+from oxillama.server.state import Served, chosen
+from oxillama.server.stream import EventStream, as_json, named_event
+from oxillama.server.thinking import effort_variables
+
+
+@dataclass(frozen=True)
+class Plan(ChatPlan):
+    """A body, made ready to run.
+
+    Attributes
+    ----------
+    before, new : items of the conversation so far, and those of the body.
+    """
+
+    body: ResponsesBody
+    before: tuple[Any, ...]
+    new: list[Any]
+
+
+def store_of(request: Request) -> ResponseStore:
+    """Where the application of a request keeps responses."""
+    found: ResponseStore = request.app.state.responses
+    return found
+
+
+def items_before(store: ResponseStore, body: InputBody) -> tuple[Any, ...]:
+    """The items that a body goes on from. Raises ApiError if they are not there."""
+    if body.previous_response_id is None:
+        return ()
+    return store.get(body.previous_response_id, 400, "previous_response_id").items
+
+
+def conversation_of(
+    engine: InferenceEngine, body: InputBody, before: tuple[Any, ...]
+) -> tuple[Conversation, str | dict[str, Any]]:
+    """The conversation of a body, and which tools are wanted. Raises ApiError, ChatTemplateError."""
+    messages = conversation_messages(body.instructions, before, listed(body.input))
+    tools, choice = chosen_tools(body.tool_choice, functions(body.tools))
+    variables: dict[str, Any] = {}
+    if body.reasoning.effort is not None:
+        variables = effort_variables(engine, bool(tools), body.reasoning.effort, "reasoning.effort")
+    variables |= checked_variables(body.chat_template_kwargs)
+    return Conversation(messages, tools, variables, name="input"), choice
+
+
+def schema_of(wanted: TextFormat) -> Any:
+    """The schema that the text is to follow; None for any text. Raises ApiError."""
+    if wanted.type == "json_schema":
+        if wanted.schema_ is None:
+            raise invalid("text.format.schema", "a schema", None)
+        return wanted.schema_
+    if wanted.schema_ is not None:
+        raise invalid("text.format.schema", f"none for {wanted.type}", wanted.schema_)
+    return {"type": "object"} if wanted.type == "json_object" else None
+
+
+def plan_of(engine: InferenceEngine, body: ResponsesBody, before: tuple[Any, ...], request_id: str) -> Plan:
+    """What a body asks for. Raises ApiError, and errors of the library."""
+    talk, choice = conversation_of(engine, body, before)
+    fixed = {
+        "max_tokens": body.max_output_tokens,
+        "json_schema": schema_of(body.text.format),
+        "logprobs": LOGPROBS in body.include or body.top_logprobs is not None or None,
+        "top_logprobs": body.top_logprobs or None,
+    }
+    known = ResponsesBody.model_fields
+    chat = Chat(talk, body.rest, known, fixed, choice, body.parallel_tool_calls)
+    ready = chat_plan(engine, chat, request_id)
+    return Plan(**vars(ready), body=body, before=before, new=listed(body.input))
+
+
+async def responses(request: Request) -> Response | EventStream:
+    store = store_of(request)
+    body = await read_body(request, ResponsesBody)
+    here, engine = await chosen(request, body.model)
+    before = items_before(store, body)
+    plan = await in_thread(plan_of, engine, body, before, request.state.request_id)
+    logprobs = None
+    if plan.options.n_top_logprobs is not None:
+
+        def logprobs(sampled: Any) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = chat_logprobs(engine.tokenizer, sampled)["content"]
+            return found
+
+    items = Items(sendable(head_of(here, store, plan)), plan.n_calls, logprobs)
+    if body.stream:
+        return EventStream(lines(engine, items, store, plan), here.config.ping_seconds, items.failed)
+    return await connected(request, whole(engine, items, store, plan))
+
+
+def head_of(here: Served, store: ResponseStore, plan: Plan) -> dict[str, Any]:
+    """A response without output: what it was asked for, as it was understood."""
+    body, sampler = plan.body, plan.options.sampler
+    return {
+        "id": new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata,
+        "model": here.hosted.name,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": body.reasoning.effort, "summary": None},
+        "service_tier": "default",
+        "store": body.store and store.most_bytes > 0,
+        "temperature": None if sampler is None else sampler.temperature,
+        "text": {"format": body.text.format.model_dump(by_alias=True, exclude_none=True)},
+        "tool_choice": body.tool_choice,
+        "tools": [{"strict": True, **tool} for tool in body.tools if tool.get("type") == "function"],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": None if sampler is None else sampler.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
+def sendable(head: dict[str, Any]) -> dict[str, Any]:
+    """A response that repeats what the body has. Raises ApiError if an answer cannot hold that."""
+    try:
+        as_json(head).encode()
+    except (ValueError, RecursionError) as error:
+        message = "body: expected numbers and texts that JSON in UTF-8 can express, got others"
+        raise ApiError(400, message, param="body", code="invalid_json") from error
+    return head
+
+
+async def whole(engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan) -> Response:
+    """The answer of a body that asks for no stream."""
+    async for _ in events(engine, items, store, plan):
+        pass
+    return JSONResponse(items.response)
+
+
+async def lines(
+    engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan
+) -> AsyncIterator[str]:
+    """The answer of a body that asks for a stream."""
+    async for sent in events(engine, items, store, plan):
+        yield named_event(sent["type"], sent)
+
+
+async def events(
+    engine: InferenceEngine, items: Items, store: ResponseStore, plan: Plan
+) -> AsyncIterator[Sent]:
+    """The events of a response from its beginning to its end, where it is stored."""
+    (generation,) = await in_thread(start, engine, [plan.prompt], plan.options, 1)
+    for sent in items.begin():
+        yield sent
+    async for delta in deltas([generation]):
+        for sent in items.add(delta):
+            yield sent
+    last = list(items.end(generation))
+    if items.response["store"]:
+        store.put(items.response, plan.before, plan.new)
+    for sent in last:
+        yield sent
+
+
+async def count_tokens(request: Request) -> Response:
+    """How many tokens the prompt of a body has, be it too long or not."""
+    store = store_of(request)
+    body = await read_body(request, InputBody)
+    body.refuse_rest()
+    before = items_before(store, body)
+    _, engine = await chosen(request, body.model)
+
+    def count() -> int:
+        return len(prompt_tokens(engine, conversation_of(engine, body, before)[0]))
+
+    n_tokens = await in_thread(count)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+
+async def response(request: Request) -> Response:
+    """A response that is kept."""
+    if request.query_params.get("stream", "false").lower() not in ("false", "0"):
+        raise ApiError(400, "stream: expected false for a response that is kept, got true", param="stream")
+    return JSONResponse(store_of(request).get(request.path_params["id"]).response)
+
+
+async def delete_response(request: Request) -> Response:
+    """Forgets a response. Those that go on from it stay."""
+    id = request.path_params["id"]
+    store_of(request).remove(id)
+    return JSONResponse({"id": id, "object": "response", "deleted": True})

@@ -1,0 +1,192 @@
+"""Rules of schemas that are written and built when a parser first comes to them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
+
+TEXTS = [bytes([byte]) for byte in range(0x20, 0x7F)] + ["é".encode(), b'": "', b'"}', b"</s>"]
+VOCABULARY = Vocabulary(TEXTS, [len(TEXTS) - 1])
+
+TREE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 4},
+        "size": {"type": ["integer", "null"], "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1},
+        "shape": {"anyOf": [{"type": "string", "pattern": "^x+$"}, {"type": "object", "required": ["name"]}]},
+        "left": {"$ref": "#"},
+        "right": {"allOf": [{"$ref": "#"}]},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def built(grammar: Grammar) -> int:
+    assert grammar.program.units is not None
+    return len(grammar.program.units.built)
+
+
+def test_only_what_a_text_comes_to_is_built() -> None:
+    grammar = Grammar.from_json_schema(TREE)
+    assert built(grammar) == 0
+    assert grammar.matches('{"name": "a"}')
+    few = built(grammar)
+    assert grammar.matches('{"name": "a", "left": {"name": "b", "tags": ["a"]}}')
+    assert built(grammar) > few
+    before = built(grammar)
+    assert grammar.matches('{"name": "cc", "left": {"name": "d", "tags": ["b"]}}')
+    assert built(grammar) == before
+
+
+VALUES: list[Any] = [
+    {"name": "abcd"},
+    {"name": "abcde"},
+    {"size": 1},
+    {"size": 1, "name": "é"},
+    {"name": "", "size": 100},
+    {"name": "", "size": None},
+    {"name": "", "tags": []},
+    {"name": "", "tags": ["a", "b", "a"]},
+    {"name": "", "tags": ["c"]},
+    {"name": "", "shape": "xx"},
+    {"name": "", "shape": "xy"},
+    {"name": "", "shape": {"name": [1]}},
+    {"name": "", "shape": {}},
+    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"size": 3}}}},
+    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"name": "q"}}}},
+    {"name": "", "more": 1},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=json.dumps)
+def test_the_language_is_that_of_all_rules_at_once(value: object) -> None:
+    lazy = Grammar.from_json_schema(TREE)
+    whole = Grammar.from_rules(JsonSchemaCompiler().compile(TREE))
+    assert lazy.program.units is not None
+    assert whole.program.units is None
+    assert lazy.digest == whole.digest
+    text = json.dumps(value, ensure_ascii=False)
+    assert lazy.matches(text) == whole.matches(text)
+    one, other = GrammarState(lazy, VOCABULARY), GrammarState(whole, VOCABULARY)
+    for char in text:
+        token = TEXTS.index(char.encode())
+        assert (one.mask() == other.mask()).all()
+        if not one.allows_token(token):
+            break
+        one.advance(token)
+        other.advance(token)
+
+
+def test_a_later_change_of_the_schema_changes_nothing() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}
+    grammar = Grammar.from_json_schema(schema)
+    schema["properties"]["a"]["enum"][0] = "y"
+    schema["required"].append("b")
+    assert grammar.matches('{"a": "x"}')
+    assert not grammar.matches('{"a": "y"}')
+    assert not Grammar.from_rules(grammar.rules).matches('{"a": "y"}')
+
+
+@pytest.mark.parametrize(
+    ("below", "message"),
+    [
+        ({"type": "string", "pattern": "(?<!a)b"}, "#/properties/a/items/pattern: cannot be enforced"),
+        ({"type": "array", "uniqueItems": True}, "#/properties/a/items: cannot be enforced: uniqueItems"),
+        ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
+        ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),
+        ({"type": "objekt"}, "#/properties/a/items/type: expected names of types"),
+        ({"$ref": "#/definitions/none"}, "#/properties/a/items/$ref: there is no"),
+        ({"required": "b"}, "#/properties/a/items/required: expected a list of strings"),
+        ({"allOf": [{"$ref": "#/properties/a/items"}]}, "applies itself to the same value"),
+    ],
+)
+def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str) -> None:
+    """Below optional properties too, which no text may ever come to."""
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": below}}}
+    with pytest.raises(GrammarError) as caught:
+        Grammar.from_json_schema(schema)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "object", "properties": {"b": {"$ref": "#/properties/a"}}, "required": ["b"]},
+        {"type": "array", "items": {"$ref": "#/properties/a"}, "minItems": 1},
+        {"allOf": [{"type": "string"}, {"type": "integer"}]},
+        {"type": "array", "items": {"enum": ["x"], "type": "integer"}, "minItems": 2},
+        {"anyOf": [{"allOf": [{"type": "null"}, {"type": "boolean"}]}, {"$ref": "#/properties/a"}]},
+        {"type": "object", "properties": {"b": False}, "required": ["b"]},
+        {"type": "string", "enum": ["\ud800"]},
+    ],
+    ids=json.dumps,
+)
+def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None:
+    if value == {"anyOf": [{"allOf": [{"type": "null"}, {"type": "boolean"}]}, {"$ref": "#/properties/a"}]}:
+        with pytest.raises(GrammarError, match="applies itself"):
+            Grammar.from_json_schema({"type": "object", "properties": {"a": value}})
+        return
+    schema = {"type": "object", "properties": {"a": value, "c": {"type": "null"}}, "required": ["c"]}
+    grammar = Grammar.from_json_schema(schema)
+    state = GrammarState(grammar, VOCABULARY)
+    for char in '{"':
+        state.advance(TEXTS.index(char.encode()))
+    assert state.allows_token(TEXTS.index(b"c"))
+    state.advance(TEXTS.index(b"a"))
+    state.advance(TEXTS.index(b"b"))
+    assert not grammar.matches('{"a": null, "c": null}')
+    fresh = GrammarState(grammar, VOCABULARY)
+    for char in '{"a':
+        fresh.advance(TEXTS.index(char.encode()))
+    assert not fresh.allows_token(TEXTS.index(b'"'))
+    assert not fresh.allows_token(TEXTS.index(b'": "'))
+
+
+def test_what_is_let_go_is_listed_at_once() -> None:
+    compiler = JsonSchemaCompiler()
+    schema = {"properties": {"a": {"type": "object", "properties": {"b": {"format": "regex"}}}}}
+    grammar = Grammar.from_json_schema(schema, strict=False, compiler=compiler)
+    assert compiler.unenforced == ["#/properties/a/properties/b/format: the format 'regex' is not regular"]
+    assert grammar.matches('{"a": {"b": "("}}')
+    assert len(compiler.unenforced) == 1
+
+
+def test_states_move_to_new_tables_while_the_network_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = Grammar.from_json_schema(TREE)
+    monkeypatch.setattr("oxillama.grammar.constraint.TABLE_BYTES", 20_000)
+    state = GrammarState(grammar, VOCABULARY)
+    text = '{"name": "ab", "tags": ["a", "b"], "left": {"name": "c", "shape": "xx", "size": 7}}'
+    for char in text:
+        token = TEXTS.index(char.encode())
+        state.mask()
+        state.advance(token)
+    assert state.is_complete
+    state.rollback(30)
+    for char in text[-30:]:
+        state.advance(TEXTS.index(char.encode()))
+    assert state.is_complete
+
+
+def test_bytes_that_a_new_piece_tells_apart_were_alike_before() -> None:
+    """The classes of bytes split when the pattern is built; what was found before stays right."""
+    schema = {
+        "type": "array",
+        "prefixItems": [{"type": "string"}],
+        "items": {"type": "string", "pattern": "^[a-c][é-ü]q*$"},
+    }
+    grammar = Grammar.from_json_schema({"type": "array", "items": {"anyOf": [{"type": "null"}, schema]}})
+    state = GrammarState(grammar, VOCABULARY)
+    for char in '[["abé", "bé':
+        state.mask()
+        state.advance(TEXTS.index(char.encode()))
+    assert state.allows_token(TEXTS.index(b"q"))
+    assert not state.allows_token(TEXTS.index(b"r"))
+    assert grammar.matches('[["zzé", "cüqq"], null]')
+    assert not grammar.matches('[["zzé", "düqq"], null]')

@@ -1,0 +1,127 @@
+"""Configs as published, for models of a few numbers that `transformers` can make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support import huggingface as hf
+
+SIZES: dict[str, Any] = {
+    **hf.SIZES, "num_hidden_layers": 4, "head_dim": 8, "vocab_size": hf.N_VOCAB, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+}  # fmt: skip
+DEEPSEEK = {
+    "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True, "n_group": 1,
+    "topk_group": 1,
+}  # fmt: skip
+PARTIAL = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}
+QWEN = {
+    "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 20,
+}  # fmt: skip
+LINEAR = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6, "linear_conv_kernel_dim": 3, **PARTIAL,
+    "rms_norm_eps": 1e-6,  # as the constant in the norm of q and k, which GGUF has no word for
+}  # fmt: skip
+LFM2 = {
+    "layer_types": ["conv", "full_attention", "conv", "full_attention"], "conv_L_cache": 3, "norm_eps": 1e-3,
+    "rms_norm_eps": None,
+}  # fmt: skip
+GRANITE = {
+    "attention_multiplier": 0.3, "embedding_multiplier": 2.0, "residual_multiplier": 0.7,
+    "logits_scaling": 3.0,
+}  # fmt: skip
+MAMBA = {
+    "layer_types": ["mamba", "attention", "mamba", "mamba"], "mamba_n_heads": 4, "mamba_d_head": 16,
+    "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_expand": 2, "mamba_d_conv": 4,
+    "shared_intermediate_size": 20,
+}  # fmt: skip
+
+LATENT = {
+    "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10,
+    "head_dim": 4, "num_key_value_heads": 4, **DEEPSEEK,
+    "rms_norm_eps": 1e-6,  # as the norms of compressed vectors have, whatever the config says
+}  # fmt: skip
+SELECTOR = {"index_topk": 9, "index_n_heads": 8, "index_head_dim": 64}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64,
+    "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
+}  # fmt: skip
+
+SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "smollm3": ("SmolLM3", "smollm3", {}),
+    "arcee": ("Arcee", "arcee", {"hidden_act": "relu2"}),
+    "seed_oss": ("SeedOss", "seed_oss", {}),
+    "ernie4_5": ("Ernie4_5", "ernie4_5", {}),
+    "hunyuan": ("HunYuanDenseV1", "hunyuan_v1_dense", {}),
+    "hunyuan-alpha": (
+        "HunYuanDenseV1", "hunyuan_v1_dense",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0}},
+    ),
+    "glm4": ("Glm4", "glm4", {**PARTIAL, "attention_bias": True}),
+    "granite": ("Granite", "granite", {**GRANITE, "attention_bias": False}),
+    "glm4_moe": ("Glm4Moe", "glm4_moe", {**DEEPSEEK, **PARTIAL, "attention_bias": True, "use_qk_norm": True}),
+    "glm4_moe-groups": ("Glm4Moe", "glm4_moe", {**DEEPSEEK, **PARTIAL, "n_group": 3, "topk_group": 2}),
+    "dots1": ("Dots1", "dots1", DEEPSEEK),
+    "ernie4_5_moe": (
+        "Ernie4_5_Moe", "ernie4_5_moe",
+        {
+            "moe_num_experts": 5, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1, "use_bias": False,
+        },
+    ),
+    "hunyuan_moe": (
+        "HunYuanMoEV1", "hunyuan_v1_moe", {"num_experts": 5, "moe_topk": 3, "num_shared_expert": 1},
+    ),
+    "minimax_m2": ("MiniMaxM2", "minimax_m2", {"num_local_experts": 5, "num_experts_per_tok": 3, **PARTIAL}),
+    "granitemoe": ("GraniteMoe", "granitemoe", {**GRANITE, "num_local_experts": 5, "num_experts_per_tok": 3}),
+    "qwen3_next": ("Qwen3Next", "qwen3_next", {**LINEAR, **QWEN, "norm_topk_prob": True}),
+    "qwen3_5": ("Qwen3_5", "qwen3_5_text", LINEAR),
+    "qwen3_5_moe": ("Qwen3_5Moe", "qwen3_5_moe_text", {**LINEAR, **QWEN}),
+    "lfm2": ("Lfm2", "lfm2", {**LFM2, "block_auto_adjust_ff_dim": False}),
+    "lfm2-adjusted": (
+        "Lfm2", "lfm2",
+        {**LFM2, "block_auto_adjust_ff_dim": True, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0},
+    ),
+    "lfm2_moe": (
+        "Lfm2Moe", "lfm2_moe",
+        {
+            **LFM2, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+            "num_dense_layers": 1, "norm_topk_prob": True, "use_expert_bias": True,
+            "routed_scaling_factor": 1.0,
+        },
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybrid", "granitemoehybrid",
+        {
+            **GRANITE, **MAMBA, "num_local_experts": 5, "num_experts_per_tok": 3,
+            "position_embedding_type": "rope",
+        },
+    ),
+    "granitemoehybrid-dense": (
+        "GraniteMoeHybrid", "granitemoehybrid",
+        {**GRANITE, **MAMBA, "num_local_experts": 0, "position_embedding_type": "nope"},
+    ),
+    "deepseek_v2": (
+        "DeepseekV2", "deepseek_v2", {**LATENT, "norm_topk_prob": False, "topk_method": "greedy"},
+    ),
+    "deepseek_v2-lite": (
+        "DeepseekV2", "deepseek_v2",
+        {**LATENT, "norm_topk_prob": False, "topk_method": "greedy", "q_lora_rank": None},
+    ),
+    "deepseek_v3": ("DeepseekV3", "deepseek_v3", {**LATENT, "n_group": 3, "topk_group": 2}),
+    "deepseek_v3-yarn": ("DeepseekV3", "deepseek_v3", {**LATENT, "rope_parameters": YARN}),
+    "deepseek_v32": ("DeepseekV32", "deepseek_v32", {**LATENT, **SELECTOR}),
+    "glm_moe_dsa": (
+        "GlmMoeDsa", "glm_moe_dsa",
+        {**LATENT, **SELECTOR, "indexer_types": ["full", "full", "shared", "full"]},
+    ),
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    name: {"architectures": [f"{kind}ForCausalLM"], "model_type": model_type, **SIZES, **specific}
+    for name, (kind, model_type, specific) in SPECIFIC.items()
+}

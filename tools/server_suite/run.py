@@ -1,0 +1,95 @@
+"""Runs llama-server's own test suite against `oxillama serve`.
+
+    python tools/server_suite/run.py LLAMA_CPP [PYTEST ARGUMENTS]
+
+LLAMA_CPP is a checkout of llama.cpp, or ``vendor/llama.cpp`` of the unpacked sdist of llama-cpp-python. Its
+tests are copied to a folder outside of the checkout and run there; `shim.py` stands for llama-server, and
+`changes.toml` says what is changed and which failures are known. What the suite needs beside the packages of
+the extras ``test`` and ``server``: ``pip install openai requests wget filelock``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from oxillama import demo
+from tools.server_suite import models
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest needs it, too
+
+QUIET = ("-p", "no:hypothesispytest")
+"""A plugin of ours that the suite does not need."""
+
+DOWNLOADS = {
+    "moe_shakespeare15M.gguf": demo.PIRATE,
+    "stories15M-q4_0.gguf": demo.DRAFT,
+}
+"""Files that the suite would download, and ours that stand for them."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("source", type=Path, metavar="LLAMA_CPP")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "build" / "server-suite", help="(default: build/server-suite)"
+    )
+    args, rest = parser.parse_known_args()
+    tests = prepare(args.source.resolve(), args.folder.resolve())
+    if not any(word.startswith("unit/") for word in rest):
+        files = tomllib.loads((HERE / "changes.toml").read_text(encoding="utf-8"))["files"]
+        rest = [*rest, *(f"unit/{name}" for name in files)]
+    shim = args.folder.resolve() / "llama-server"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "shim.py"} "$@"\n', encoding="utf-8")
+    shim.chmod(0o755)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {
+        **os.environ,
+        "LLAMA_SERVER_BIN_PATH": str(shim),
+        "SUITE_MODELS": str(args.folder.resolve() / "replaced-models"),
+        "PYTHONPATH": path,
+    }
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tools.server_suite.plugin",
+        *QUIET,
+        "-m",
+        "not slow",
+        *rest,
+    ]
+    return subprocess.run(words, cwd=tests, env=environment).returncode
+
+
+def prepare(source: Path, folder: Path) -> Path:
+    """Lays out the folder in which the suite runs; the path of its copy."""
+    tests = folder / "tools" / "server" / "tests"
+    shutil.rmtree(tests, ignore_errors=True)
+    shutil.copytree(source / "tools" / "server" / "tests", tests)
+    link = folder / "models"
+    if not link.exists():
+        link.symlink_to(source / "models")
+    (tests / "tmp").mkdir(exist_ok=True)
+    for name, path in DOWNLOADS.items():
+        shutil.copy(path, tests / "tmp" / name)
+    made = folder / "replaced-models"
+    shutil.rmtree(made, ignore_errors=True)
+    models.make_all(made, models.texts_of(tests / "unit"))
+    return tests
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Stands in for llama-server in its own test suite: takes its flags and runs `oxillama serve`.
+
+`run.py` sets the environment: SUITE_MODELS is the folder with the models of `models.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tools.server_suite import models
+
+MODELS = {
+    "ggml-org/test-model-stories260K": "story.gguf",
+    "ggml-org/test-model-stories260K-infill": "infill.gguf",
+    "stories15M_MOE-F16.gguf": "story.gguf",
+    "ggml-org/tinygemma3-GGUF:Q8_0": "story.gguf",
+    "bert-bge-small/ggml-model-f16.gguf": "embed.gguf",
+    "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "rank.gguf",
+    "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "story.gguf",
+}
+"""Models of the suite, by file or repository, and ours that stand for them."""
+
+SAME = {
+    "--port": "--port",
+    "--temp": "--temp",
+    "--seed": "--seed",
+    "--threads": "--threads",
+    "--batch-size": "--prefill-chunk",
+    "--parallel": "--max-sequences",
+    "--api-key": "--api-key",
+    "--slot-save-path": "--slot-save-path",
+}
+"""Flags with a value that `oxillama serve` has, too."""
+
+WITHOUT_EFFECT = {
+    "--ubatch-size": "a step is divided as the kernels need it",
+    "--n-gpu-layers": "there is no GPU",
+    "-fa": "attention never holds the whole matrix of scores",
+    "-ctk": "keys and values are of one type",
+    "-ctv": "keys and values are of one type",
+    "--n-predict": "the number of tokens is a matter of the request",
+    "--spec-draft-n-min": "drafts are as long as is fastest",
+    "--spec-type": "the draft model says it",
+    "--tags": "the list of models has no tags",
+    "--reasoning": "the template's variables are a matter of the request",
+    "--reasoning-format": "a matter of the request",
+    "--cache-ram": "the prefix cache is one for all sequences",
+    "--pooling": "a matter of the request",
+}
+"""Flags with a value that are left out, and why."""
+
+SWITCHES = (
+    *("--offline", "--cont-batching", "--embedding", "--reranking", "--metrics", "--swa-full", "--slots"),
+    *("--no-slots", "--verbose", "--no-ui", "--jinja", "--no-jinja", "--no-mmproj", "--context-shift"),
+    *("--backend_sampling", "--no-cache-idle-slots", "--no-models-autoload", "--kv-unified"),
+)
+"""Flags without a value. Only the last has an effect: the context is not divided by the slots."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags that the suite uses. Any other is an error."""
+    made = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
+    for flag in (*SAME, *WITHOUT_EFFECT):
+        made.add_argument(flag)
+    for flag in SWITCHES:
+        made.add_argument(flag, action="store_true")
+    for flag in (
+        *("--host", "--alias", "--hf-repo", "--hf-file", "--ctx-size", "--model-draft"),
+        *("--spec-draft-n-max", "--chat-template", "--chat-template-file", "--cors-origins"),
+    ):
+        made.add_argument(flag)
+    made.add_argument("--lora", action="append", default=[])
+    return made
+
+
+def command(flags: list[str], folder: Path) -> list[str]:
+    """The command line of `oxillama serve` for flags of llama-server."""
+    args = parser().parse_args(flags)
+    given = {flag: getattr(args, flag.lstrip("-").replace("-", "_")) for flag in SAME}
+    found = [part for flag, value in given.items() if value is not None for part in (SAME[flag], value)]
+    slots = int(args.parallel or 4)
+    context = int(args.ctx_size or 0)
+    if context and not args.kv_unified:
+        context //= slots
+    if context:
+        found += ["--ctx-size", str(context)]
+    template = args.chat_template or models.CHATML
+    if args.chat_template_file:
+        template = Path(args.chat_template_file).read_text(encoding="utf-8")
+    name = MODELS[args.hf_file or args.hf_repo or "ggml-org/test-model-stories260K"]
+    path = models.with_template(folder / name, models.NAMED_TEMPLATES.get(template, template))
+    found += ["--alias", args.alias or "model"]
+    for origin in (args.cors_origins or "").split(","):
+        found += ["--cors-origin", origin] if origin else []
+    for adapter in args.lora:
+        found += ["--lora", adapter]
+    if args.model_draft:
+        found += ["--speculate", args.model_draft]
+        found += ["--draft-max", args.spec_draft_n_max] if args.spec_draft_n_max else []
+    return [sys.executable, "-m", "oxillama", "serve", str(path), *found, "-t", "1"]
+
+
+def main() -> None:
+    words = command(sys.argv[1:], Path(os.environ["SUITE_MODELS"]))
+    # the suite starts it in a folder of its own; python looks for the package here
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    main()
