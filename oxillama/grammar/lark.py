@@ -12,19 +12,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import determinise, language
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark_terminals import COMMON, folded, regex_node, substrings
+from oxillama.grammar.lark_text import LarkText
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 from oxillama.grammar.schema.writer import renamed
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
 
-MAX_TEXT = 4_000_000
 MAX_DEPTH = 60
 MAX_COUNT = 1_000_000_000
 
@@ -35,7 +35,6 @@ _REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
 _TOKEN = re.compile(r"<[^<>\s]+>")
 _IDS = re.compile(r"<\[(\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*)\]>")
 _COUNT = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
-_BLANK = re.compile(r"(?:[ \t\r]|//[^\n]*|#[^\n]*)*")
 _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?|\(([A-Z_,\s]*)\))")
 
 TokenIds = Callable[[str], list[int]]
@@ -65,12 +64,11 @@ def parse_lark(text: str, token_ids: TokenIds | None = None) -> Rules:
     return _Parser(text, token_ids).parse()
 
 
-class _Parser:
+class _Parser(LarkText):
     def __init__(self, text: str, token_ids: TokenIds | None) -> None:
-        if len(text) > MAX_TEXT:
-            raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, got {len(text)}")
-        self.text, self.token_ids = text, token_ids
-        self.pos = self.depth = 0
+        super().__init__(text)
+        self.token_ids = token_ids
+        self.depth = 0
         self.nodes: dict[str, Node] = {}  # rules and terminals by name
         self.names: dict[str, str] = {}  # of rules and terminals, by those that references have
         self.places: dict[str, int] = {}
@@ -407,16 +405,6 @@ class _Parser:
         self.parts |= {names[name]: renamed(node, names) for name, node in rules.rules.items()}
         return Ref(names[rules.root])
 
-    def json_object(self) -> dict[str, Any]:
-        start = self.pos
-        try:
-            found, self.pos = json.JSONDecoder().raw_decode(self.text, start)
-        except (ValueError, RecursionError) as error:
-            self.fail(f"expected a JSON object: {error}", start)
-        if not isinstance(found, dict):
-            self.fail(f"expected a JSON object, got a {type(found).__name__}", start)
-        return found
-
     def inlined(self, node: Node, within: tuple[str, ...]) -> Node:
         """A terminal with those in it written out: no terminal may contain itself."""
         if isinstance(node, Ref):
@@ -442,39 +430,6 @@ class _Parser:
     def need_rule(self, what: str, start: int) -> None:
         if self.in_terminal:
             self.fail(f"{what} cannot stand in a terminal", start)
-
-    def peek(self) -> str:
-        return self.text[self.pos : self.pos + 1]
-
-    def blanks(self, lines: bool = False) -> None:
-        """Pass blanks and comments, and with ``lines`` ends of lines."""
-        while True:
-            found = _BLANK.match(self.text, self.pos)
-            self.pos = found.end() if found else self.pos
-            if not lines or self.peek() != "\n":
-                return
-            self.pos += 1
-
-    def expect(self, char: str, what: str) -> None:
-        if self.peek() != char:
-            self.fail(f"expected {char} {what}, got {self.found()}")
-        self.pos += 1
-
-    def found(self) -> str:
-        char = self.peek()
-        return repr(char) if char else "the end of the text"
-
-    def place(self, pos: int) -> str:
-        line, column = self.line_and_column(pos)
-        return f"line {line}, column {column}"
-
-    def line_and_column(self, pos: int) -> tuple[int, int]:
-        before = self.text[:pos]
-        return before.count("\n") + 1, pos - before.rfind("\n")
-
-    def fail(self, message: str, pos: int | None = None) -> NoReturn:
-        line, column = self.line_and_column(self.pos if pos is None else pos)
-        raise GrammarError(message, line=line, column=column)
 
 
 _SKIP = "skip-ignored"
