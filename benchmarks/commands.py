@@ -30,6 +30,7 @@ from benchmarks import (
     serving,
     speculation,
     starting,
+    structured,
 )
 from oxillama.bench.report import Row
 from oxillama.cli.program import Parser
@@ -63,6 +64,10 @@ def parser() -> argparse.ArgumentParser:
     bound = commands.add_parser("generation", help="what a grammar costs a whole generation")
     generation.add_arguments(bound)
     bound.set_defaults(run=generation.run)
+
+    objects = commands.add_parser("structured", help="objects of a schema with jump-forward, and free text")
+    structured.add_arguments(objects)
+    objects.set_defaults(run=structured.run)
 
     turns = commands.add_parser("handover", help="what the engine thread costs a stream, and waits for turns")
     handover.add_arguments(turns)

@@ -104,6 +104,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "order": {"type": stage_names, "metavar": "A;B;..."},
     "grammar": {"type": str, "metavar": "FILE"},
     "json_schema": {"type": str, "metavar": "FILE"},
+    "structural_tag": {"type": str, "metavar": "FILE"},
     "packed": {"type": str, "metavar": "auto|make|off|FILE"},
     "quantize": {"type": str, "metavar": "FORMAT"},
     "models_memory": {"type": byte_count, "metavar": "BYTES"},
@@ -125,6 +126,7 @@ MADE_OF: dict[str, Callable[[Any], Any]] = {
     "logit_bias": dict,
     "grammar": lambda path: read_text(path, "grammar"),
     "json_schema": lambda path: read_text(path, "json_schema"),
+    "structural_tag": lambda path: read_text(path, "structural_tag"),
     "max_tokens": lambda n: None if n == -1 else n,
 }
 """From the parsed argument to the field's value, where the two differ."""
@@ -135,6 +137,7 @@ EXCLUDED = (
     *("logprobs", "top_logprobs", "keep_logits", "request_id"),  # no effect on the text
     "receipt",  # it takes a file here
     *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats, which have their own
+    "response_format",  # --json-schema and --structural-tag say the same
 )
 """Fields without an option."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from oxillama.config import checks
 from oxillama.config.adapters import Adapters, adapter_specs
 from oxillama.config.checks import INT_MAX
+from oxillama.config.response_format import constraint_of, same_constraint
 from oxillama.config.sampler import SamplerConfig, SamplerFields
 from oxillama.errors import ConfigError
 
@@ -56,6 +57,12 @@ class GenerationOptions:
     tool_choice : "auto", "none" (no call), "required" (at least one), or the name of the tool to be called
         once, alone or in OpenAI's form.
     parallel_tool_calls : whether one answer may have several calls.
+    response_format : what the text must be, in OpenAI's form: "text", "json_object", "json_schema" or
+        "structural_tag". It becomes ``json_schema`` or ``structural_tag`` of the sampler, and None here, as
+        soon as there is a sampler.
+    jump_forward : appends tokens that a grammar leaves no choice about without sampling them, several in a
+        pass. Off for requests with log-probabilities, kept logits, a receipt, mirostat, stages in Python,
+        bans, biases of logits, ``min_tokens`` or ``ignore_eos``.
     request_id : what logs and traces call the request: 1 to 200 characters that can be printed. None for its
         number in the engine.
 
@@ -83,6 +90,8 @@ class GenerationOptions:
     tools: Sequence[Any] | None = field(default=None, hash=False, repr=False)
     tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False, repr=False)
     parallel_tool_calls: bool = True
+    response_format: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
+    jump_forward: bool = True
     request_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +106,7 @@ class GenerationOptions:
             self._set("timeout", checks.number("timeout", self.timeout, checks.ABOVE_ZERO))
         checks.encodable("salt", self.salt)
         checks.boolean("logprobs", self.logprobs)
+        checks.boolean("jump_forward", self.jump_forward)
         checks.boolean("keep_logits", self.keep_logits)
         if self.top_logprobs is not None:
             self._set("top_logprobs", checks.integer("top_logprobs", self.top_logprobs, 0))
@@ -116,6 +126,22 @@ class GenerationOptions:
             )
 
         self._check_tools()
+        if self.response_format is not None:
+            self._take_response_format()
+
+    def _take_response_format(self) -> None:
+        """Puts the response format into the sampler, if there is one yet: `of` gives it one."""
+        asked = constraint_of(self.response_format)
+        if self.sampler is None:
+            return
+        for name, value in asked.items():
+            known = self.sampler.constraint
+            if known is not None and not (
+                known == name and same_constraint(getattr(self.sampler, known), value)
+            ):
+                raise ConfigError(f"response_format: cannot be combined with {known}")
+            self._set("sampler", replace(self.sampler, **{name: value}))
+        self._set("response_format", None)
 
     def _check_tools(self) -> None:
         if self.tools is not None:
@@ -186,6 +212,8 @@ class GenerationFields(SamplerFields, total=False):
     tools: Sequence[Any] | None
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    response_format: Mapping[str, Any] | None
+    jump_forward: bool
     request_id: str | None
 
 

@@ -45,7 +45,8 @@ OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 CUTS = tuple(name for name in ORDER if name not in ("penalties", "dry", "temperature"))
 """The stages that mirostat replaces."""
 
-CONSTRAINTS = ("grammar", "json_schema", "regex", "choices")
+CONSTRAINTS = ("grammar", "json_schema", "regex", "choices", "structural_tag")
+"""The fields that say what texts are allowed, of which one at most is given."""
 
 RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, FLOAT_MAX),
@@ -119,17 +120,20 @@ class SamplerConfig:
     allowed_tokens : the only token ids that may be chosen; None for all.
     min_tokens : tokens before which no end of generation is chosen. [0, inf)
     ignore_eos : never choose an end of generation.
-    grammar : text must follow this grammar (GBNF, or a compiled one).
+    grammar : text must follow this grammar (GBNF, Lark that begins with ``%llguidance``, or a compiled one).
     json_schema : text must be JSON that fits this schema (a dict, JSON text, True, or a type: a
         dataclass, a pydantic model, ``list[str]``).
     regex : text must match this regular expression.
     choices : text must be one of these.
+    structural_tag : text must follow this structural tag (a dict or JSON text): free text in which some
+        parts are ruled.
     order : names of the stages in the order they are applied, and callables (see `SamplerStage`) among them.
 
     Raises
     ------
     ConfigError : a value is outside its range, or options cannot be honoured together: one that switches on
-        a stage that ``order`` leaves out; more than one of grammar, json_schema, regex and choices;
+        a stage that ``order`` leaves out; more than one of grammar, json_schema, regex, choices and
+        structural_tag;
         mirostat with a cut (those on by default are then left out, as in llama.cpp) or at temperature 0.
     """
 
@@ -168,6 +172,7 @@ class SamplerConfig:
     json_schema: Any = field(default=None, hash=False)
     regex: str | None = None
     choices: tuple[str, ...] | None = None
+    structural_tag: Any = field(default=None, hash=False)
     order: tuple[str | Callable[..., Any], ...] = ORDER
 
     def __post_init__(self) -> None:
@@ -198,7 +203,7 @@ class SamplerConfig:
 
     @property
     def constraint(self) -> str | None:
-        """Which of grammar, json_schema, regex and choices is given."""
+        """Which of `CONSTRAINTS` is given."""
         return next((name for name in CONSTRAINTS if getattr(self, name) is not None), None)
 
     def _set(self, name: str, value: Any) -> None:
@@ -246,6 +251,9 @@ class SamplerConfig:
             self._set("choices", checks.texts("choices", self.choices, empty=True))
             if not self.choices:
                 raise checks.refuse("choices", "at least one string", ())
+        tag = self.structural_tag
+        if tag is not None and (not isinstance(tag, (str, Mapping)) or is_empty(tag)):
+            raise checks.refuse("structural_tag", "a mapping or JSON text", tag)
 
     def _check_order(self) -> None:
         self._set_tuple(
@@ -332,4 +340,5 @@ class SamplerFields(TypedDict, total=False):
     json_schema: Any
     regex: str | None
     choices: tuple[str, ...] | None
+    structural_tag: Any
     order: tuple[str | Callable[..., Any], ...]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.locks import ForkedOpen
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState
+from oxillama.grammar.lark import is_lark, parse_lark
 from oxillama.grammar.mask_timer import MaskTimer
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Alt, Rules, Text
+from oxillama.grammar.structural_tags import structural_tag_rules
 from oxillama.grammar.vocabulary import Vocabulary
 from oxillama.tokenizer.bridge import TokenizerBridge
 
@@ -38,7 +40,7 @@ class Constraints:
         self._lock = ForkedOpen()
 
     def of(self, config: SamplerConfig) -> GrammarState | None:
-        """A fresh state of the grammar, schema, pattern or choices that ``config`` names; None without one.
+        """A fresh state of the grammar that one of `CONSTRAINTS` comes to; None if ``config`` has none.
 
         Raises
         ------
@@ -88,4 +90,14 @@ def compiled(config: SamplerConfig, tokenizer: TokenizerBridge) -> Grammar:
         return Grammar.from_regex(config.regex)
     if config.json_schema is not None:
         return Grammar.from_json_schema(config.json_schema)
-    return Grammar.parse(str(config.grammar), tokenizer=tokenizer)
+    if config.structural_tag is not None:
+        return Grammar.from_rules(structural_tag_rules(config.structural_tag, spelled_ids(tokenizer)))
+    text = str(config.grammar)
+    if is_lark(text):
+        return Grammar.from_rules(parse_lark(text, spelled_ids(tokenizer)))
+    return Grammar.parse(text, tokenizer=tokenizer)
+
+
+def spelled_ids(tokenizer: TokenizerBridge) -> Callable[[str], list[int]]:
+    """What finds the tokens that are spelled so."""
+    return lambda spelled: tokenizer.encode(spelled, add_special=False, parse_special=True)

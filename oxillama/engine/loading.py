@@ -28,6 +28,7 @@ from oxillama.engine.constraints import Constraints
 from oxillama.engine.disk_prefixes import DiskPrefixes, blocks_root
 from oxillama.engine.draft_models import Drafters, matrix_bytes
 from oxillama.engine.drafters import Drafter
+from oxillama.engine.jump_forward import JumpForward, jumps
 from oxillama.engine.locks import NotCopied
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
@@ -222,6 +223,11 @@ class LoadedModel(NotCopied):
             settings["context_size"] = str(self.context_size)
         return ModelFingerprint.compute(self.file, settings)
 
+    @functools.cached_property
+    def jump_forward(self) -> JumpForward:
+        """What finds the tokens that must follow."""
+        return JumpForward(self.tokenizer)
+
     def sampler(self, config: SamplerConfig) -> Sampler:
         """A sampler of its own for a request, with its grammar. Raises ConfigError, GrammarError."""
         constraint = self.constraints.of(config)
@@ -246,6 +252,8 @@ class LoadedModel(NotCopied):
         request = TextRequest(
             sequence, options, sampler, self.tokenizer, self.context_size, key=key, reading=reading, **kind
         )
+        if jumps(options, sampler):
+            request.jump = self.jump_forward
         if options.receipt:
             facts = (self.fingerprint, self.config, self.context_size, sequence.adapters, request.prompt)
             followed = replace(options, sampler=sampler.config)

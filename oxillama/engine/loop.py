@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.engine.faults import fault, note
+from oxillama.engine.jump_forward import next_tokens
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.observers import Observer, Observers
 from oxillama.engine.request import EmbeddingRequest, Request, TextRequest
@@ -248,24 +249,47 @@ class EngineLoop:
         for request, _ in streams if speculations else ():
             if request.speculation is not None:
                 request.speculation.begin(request.sequence.n_drafts)
-        going, at = streams, 0
+        going, starts = streams, [request.sequence.n_certain for request, _ in streams]
         while going:
-            rows = [(request, request.row(rows[at])) for request, rows in going]
+            rows = [
+                (request, request.row(rows[request.sequence.n_certain - start]))
+                for (request, rows), start in zip(going, starts)
+            ]
             for (request, row), sampled in zip(rows, self._sampled(rows)):
                 if not isinstance(sampled, BaseException):
-                    self._take(request, partial(self._add_token, request, sampled, row))
+                    self._take(request, partial(self._add_tokens, request, sampled, row))
                 elif request.sampler.chain.has_callables:  # the user's own error
                     self.scheduler.finish(request, "error", sampled)
                 else:
                     self._fail(request, sampled)
             if not speculations:
                 return  # there is one row for each
-            going = [(r, rows) for r, rows in going if r.finish_reason is None and not r.sequence.pending]
-            at += 1
+            left = [
+                (stream, start)
+                for stream, start in zip(going, starts)
+                if stream[0].finish_reason is None and not stream[0].sequence.pending
+            ]
+            going, starts = [stream for stream, _ in left], [start for _, start in left]
         for speculation in speculations:
             self.observers.draft(*speculation.end())
 
-    def _add_token(self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray) -> str | None:
+    def _add_tokens(self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray) -> str | None:
+        """Adds a sampled token and those that must follow; the reason if the last of them ends the text."""
+        reason = self._add_token(request, sampled, row)
+        if reason is not None or request.jump is None:
+            return reason
+        for token in next_tokens(request.jump, request.sampler):
+            if request.speculation is not None and request.sequence.n_drafts:
+                request.speculation.pass_over()
+            request.sampler.accept(token)
+            reason = self._add_token(request, token, None)
+            if reason is not None:
+                break
+        return reason
+
+    def _add_token(
+        self, request: TextRequest, sampled: int | SampledToken, row: np.ndarray | None
+    ) -> str | None:
         reason = request.take(sampled, row)
         if request.speculation is not None:
             # a token that is not pending was drafted: the pass has run it, and has the logits after it

@@ -74,7 +74,8 @@ def plain_sampler(config: SamplerConfig) -> Plain:
         stage if isinstance(stage, str) else {"stage": names[i]} for i, stage in enumerate(config.order)
     ]
     found["grammar"] = _plain_grammar(config.grammar)
-    found["json_schema"] = _plain_schema(config.json_schema)
+    for name in ("json_schema", "structural_tag"):
+        found[name] = _plain_schema(name, getattr(config, name))
     return found
 
 
@@ -86,6 +87,7 @@ def plain_options(options: GenerationOptions) -> Plain:
     found["timeout"] = None if options.timeout is None else float(options.timeout)
     found["speculate"] = _path(options.speculate)
     found["tools"] = None if options.tools is None else definitions(options.tools)
+    found["response_format"] = _plain_schema("response_format", options.response_format)
     form = options.message_format
     found["message_format"] = asdict(form) if isinstance(form, ToolCallGrammar) else form
     return found
@@ -129,8 +131,8 @@ def _plain_grammar(grammar: Any) -> Any:
     return {"rules": plain_rules(grammar.rules)} if isinstance(grammar, Grammar) else str(grammar)
 
 
-def _plain_schema(schema: Any) -> Any:
-    """The text of a schema, whose keys keep their order: it is the order of the properties."""
+def _plain_schema(name: str, schema: Any) -> Any:
+    """The text of an object with schemas, whose keys keep their order: it is that of the properties."""
     if schema is None or isinstance(schema, (bool, str)):
         return schema
     kind = "mapping" if isinstance(schema, Mapping) else "type"
@@ -140,7 +142,7 @@ def _plain_schema(schema: Any) -> Any:
         of_type = schema if kind == "mapping" else schema_of_type(schema)
         return {kind: json.dumps(of_type, allow_nan=False, default=_as_dict)}
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"json_schema: expected JSON values, got others: {error}") from error
+        raise ConfigError(f"{name}: expected JSON values, got others: {error}") from error
 
 
 def _as_dict(value: Any) -> Any:
@@ -185,6 +187,7 @@ def sampler_of(plain: Any, stages: Stages | None = None) -> SamplerConfig:
     found["json_schema"] = _held(
         "json_schema", found.get("json_schema"), {"mapping": _mapping, "type": _saved_type}
     )
+    found["structural_tag"] = _held("structural_tag", found.get("structural_tag"), {"mapping": _mapping})
     return SamplerConfig(**found)
 
 
@@ -193,6 +196,7 @@ def options_of(plain: Any, stages: Stages | None = None) -> GenerationOptions:
     found = _known("options", plain, GenerationOptions)
     if found.get("sampler") is not None:
         found["sampler"] = sampler_of(found["sampler"], stages)
+    found["response_format"] = _held("response_format", found.get("response_format"), {"mapping": _mapping})
     return GenerationOptions(**found)
 
 

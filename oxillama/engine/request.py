@@ -19,6 +19,7 @@ import numpy as np
 from oxillama.cache.radix import Node
 from oxillama.config.generation import GenerationOptions
 from oxillama.engine.faults import fault
+from oxillama.engine.jump_forward import JumpForward
 from oxillama.engine.reading import Reading
 from oxillama.engine.recorder import Recorder
 from oxillama.engine.runner import Output
@@ -240,6 +241,7 @@ class TextRequest(Request):
     n_generated : tokens sampled, an ending token included.
     whole : whether the text is handed over in one piece at the end; the reader may switch this on.
     speculation : drafts its next tokens; None without drafts.
+    jump : finds the tokens that must follow a sampled one; None if each token is sampled.
     recorder : makes its receipt; None without one.
     reading : how its reader takes the text apart; None for a text that is left as it is.
     had : what its reader had before it went on from a snapshot.
@@ -273,6 +275,7 @@ class TextRequest(Request):
         self.whole = whole
         self.speculation: Speculation | None = None
         self.recorder: Recorder | None = None
+        self.jump: JumpForward | None = None
         self.n_generated = 0
         room = context_size - len(self.prompt)
         self._limit = room if options.max_tokens is None else min(room, options.max_tokens)
@@ -319,17 +322,17 @@ class TextRequest(Request):
         """
         return logits[: self._n_vocab]
 
-    def take(self, sampled: int | SampledToken, logits: np.ndarray) -> str | None:
-        """Adds a token and its text; the reason if it was the last."""
+    def take(self, sampled: int | SampledToken, logits: np.ndarray | None) -> str | None:
+        """Adds a token and its text; the reason if it was the last. One that must follow has no logits."""
         piece = self._piece
         if isinstance(sampled, SampledToken):
             piece.logprobs.append(sampled)
             sampled = sampled.token
         token = sampled
         piece.tokens.append(token)
-        if self.options.keep_logits:
+        if self.options.keep_logits and logits is not None:
             piece.logits.append(logits.copy())
-        if self.recorder is not None:
+        if self.recorder is not None and logits is not None:
             piece.links.append(self.recorder.add(logits))
         self.sequence.append(token)
         self.n_generated += 1

@@ -83,6 +83,11 @@ class Sequence:
         return self.tokens[: len(self.tokens) - self.n_drafts] if self.n_drafts else self.tokens
 
     @property
+    def n_certain(self) -> int:
+        """Its tokens without the drafted ones."""
+        return len(self.tokens) - self.n_drafts
+
+    @property
     def pending(self) -> int:
         """Tokens that have not been run."""
         return len(self.tokens) - self.cached_len

@@ -81,6 +81,11 @@ class Speculation:
             row, history, lambda target, u: accept_or_replace(target, draft, drafted, u, random), top
         )
 
+    def pass_over(self) -> None:
+        """The next drafted token is not verified: the grammar has chosen the token in its place."""
+        if self.distributions:
+            self.distributions.pop(0)
+
     def begin(self, n_drafted: int) -> None:
         """A pass has run so many drafted tokens, which are verified now."""
         self.n_drafted, self.n_accepted = n_drafted, 0

@@ -9,7 +9,9 @@ from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.grammar import Grammar
 from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.lark import parse_lark
 from oxillama.grammar.state import GrammarState
+from oxillama.grammar.structural_tags import structural_tag_rules
 from oxillama.grammar.vocabulary import Vocabulary
 
 __all__ = [
@@ -19,7 +21,9 @@ __all__ = [
     "Vocabulary",
     "apply_grammar_mask",
     "parse_gbnf",
+    "parse_lark",
     "print_gbnf",
+    "structural_tag_rules",
 ]
 
 

@@ -149,28 +149,10 @@ class InfillBody(NativeBody):
     input_extra: list[ExtraFile] = Field(default_factory=list)
 
 
-class JsonSchemaFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str = ""
-    description: str | None = None
-    schema_: dict[str, Any] | bool = Field(True, alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")  # llama-server's way
-
-
 class ChatBody(Generating):
     messages: list[dict[str, Any]] = Field(min_length=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=100)
-    response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     reasoning_effort: str | None = None
     reasoning_format: Literal["auto", "none", "deepseek"] = "auto"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oxillama.config import GenerationOptions
+from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError
 from oxillama.server.messages import Conversation, number_of_calls, prompt_tokens
-from oxillama.server.options import options_of
+from oxillama.server.options import options_of, rules_text
 from oxillama.server.running import checked_prompt
 
 
@@ -42,8 +43,7 @@ class Chat:
 
         A text that a grammar rules from its first token has no reasoning, even if the prompt opens one.
         """
-        names = ("grammar", "json_schema", "regex", "choices")
-        is_ruled = any(fields.get(name) is not None for name in names for fields in (self.rest, self.fixed))
+        is_ruled = rules_text(self.rest) or any(self.fixed.get(name) is not None for name in CONSTRAINTS)
         return None if self.keeps_reasoning or (is_ruled and not self.conversation.tools) else "auto"
 
 

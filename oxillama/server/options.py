@@ -15,6 +15,8 @@ from typing import Any
 
 from oxillama.config import GenerationOptions
 from oxillama.config.generation import OPTION_NAMES
+from oxillama.config.response_format import constraint_of, same_constraint
+from oxillama.config.sampler import CONSTRAINTS
 from oxillama.engine.engine import InferenceEngine
 from oxillama.server.errors import ApiError, invalid
 from oxillama.server.loras import loras
@@ -97,6 +99,47 @@ def speculation(name: str, value: Any) -> str:
     return str(value)
 
 
+def response_format(name: str, value: Any) -> dict[str, Any]:
+    """OpenAI's object: the field of a constraint, or none for text."""
+    return constraint_of(value)
+
+
+STRUCTURED = {
+    "json": "json_schema",
+    "regex": "regex",
+    "choice": "choices",
+    "grammar": "grammar",
+    "structural_tag": "structural_tag",
+    "json_object": "json_schema",
+}
+"""The keys of vLLM's `structured_outputs`, and the fields that they come to."""
+
+
+def structured_outputs(name: str, value: Any) -> dict[str, Any]:
+    """vLLM's object, with one of the keys of `STRUCTURED`: the field of a constraint."""
+    if not isinstance(value, Mapping):
+        raise invalid(name, f"an object with one of {', '.join(STRUCTURED)}", value)
+    given = {key: item for key, item in value.items() if item is not None}
+    for key, item in list(given.items()):
+        if key not in STRUCTURED:
+            raise invalid(name, f"one of {', '.join(STRUCTURED)}", key)
+        if key == "json_object" and item is False:
+            del given[key]
+    if len(given) != 1:
+        raise invalid(name, f"one of {', '.join(STRUCTURED)}", list(given))
+    ((key, item),) = given.items()
+    if key == "json_object":
+        return json_object(f"{name}.{key}", item)
+    return {STRUCTURED[key]: texts(key, item)}
+
+
+def json_object(name: str, value: Any) -> dict[str, Any]:
+    """Whether the text must be any JSON object."""
+    if not isinstance(value, bool):
+        raise invalid(name, "true or false", value)
+    return {"json_schema": {"type": "object"}} if value else {}
+
+
 @dataclass(frozen=True)
 class Option:
     """Where a field of a body goes.
@@ -128,6 +171,7 @@ NOT_OFFERED = (
     *("logprobs", "top_logprobs"),  # each interface has its form
     *("tools", "tool_choice", "parallel_tool_calls", "message_format"),  # of chats alone
     *("adapters", "logit_bias"),  # of the model: see OF_THE_MODEL
+    "response_format",  # see SEVERAL
 )
 """Fields that no body may set under their own names."""
 
@@ -139,7 +183,12 @@ OTHER_NAMES = {
     "repeat_last_n": "repetition_window",
     "dry_penalty_last_n": "dry_range",
     "samplers": "order",
-    "cache_salt": "salt",  # vLLM
+    "cache_salt": "salt",  # vLLM from here on
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "choices",
+    "guided_grammar": "grammar",
+    "choice": "choices",
 }
 """Other names of fields, and whose they are."""
 
@@ -149,6 +198,13 @@ OPTIONS: dict[str, Option] = {
     "cache_prompt": Option("salt", own_salt),
 }
 """Every name of an option."""
+
+SEVERAL: dict[str, Callable[[str, Any], dict[str, Any]]] = {
+    "response_format": response_format,
+    "structured_outputs": structured_outputs,
+    "guided_json_object": json_object,
+}
+"""Names whose values say which field they set, or none: what makes fields of them."""
 
 OF_THE_MODEL: dict[str, tuple[str, Callable[[InferenceEngine, str, Any], Any]]] = {
     "logit_bias": ("logit_bias", biases),
@@ -176,6 +232,7 @@ HARMLESS: dict[str, tuple[Any, ...] | None] = {
     "parallel_tool_calls": None,
     **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep")),  # Ollama
     **dict.fromkeys(("low_vram", "numa", "use_mmap", "use_mlock")),
+    "guided_decoding_backend": None,  # vLLM: there is one
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
@@ -220,17 +277,16 @@ def options_of(
     for name, value in rest.items():
         if value is None:
             continue
-        if name in OPTIONS:
-            option = OPTIONS[name]
-            made = option.convert(name, value)
-            if made is ABSENT:
-                continue
-            if option.field in chosen and chosen[option.field] != made:
-                raise invalid(name, f"the value of {said[option.field]}", value)
-            if option.field in fixed:
-                message = f"{name}: cannot be combined with what sets {option.field} already"
-                raise ApiError(400, message, param=name, code="invalid_value")
-            chosen[option.field], said[option.field] = made, name
+        if name in OPTIONS or name in SEVERAL:
+            for field, made in made_of(name, value).items():
+                if field in chosen and not same_constraint(chosen[field], made):
+                    raise invalid(name, f"the value of {said[field]}", value)
+                other = next((said[c] for c in CONSTRAINTS if c in said and c != field), None)
+                if field in CONSTRAINTS and other is not None:
+                    raise conflict(name, other)
+                if field in fixed:
+                    raise conflict(name, f"what sets {field} already")
+                chosen[field], said[field] = made, name
         elif name in OF_THE_MODEL:
             field, make = OF_THE_MODEL[name]
             chosen[field] = make(engine, name, value)
@@ -241,9 +297,40 @@ def options_of(
     return GenerationOptions.of(None, {**defaults, **fixed, **chosen}, engine.config.sampler)
 
 
+def made_of(name: str, value: Any) -> dict[str, Any]:
+    """The fields that a name of `OPTIONS` or `SEVERAL` sets, with values. Raises ApiError, ConfigError."""
+    if name in SEVERAL:
+        return SEVERAL[name](name, value)
+    option = OPTIONS[name]
+    made = option.convert(name, value)
+    return {} if made is ABSENT else {option.field: made}
+
+
+def rules_text(rest: Mapping[str, Any]) -> bool:
+    """Whether the fields of a body have a grammar rule the text from its first token."""
+    for name, value in rest.items():
+        if value is None:
+            continue
+        if name in SEVERAL:
+            if any(field in RULES for field in SEVERAL[name](name, value)):
+                return True
+        elif name in OPTIONS and OPTIONS[name].field in RULES:
+            return True
+    return False
+
+
+RULES = frozenset(CONSTRAINTS) - {"structural_tag"}
+"""Constraints that leave no room for reasoning."""
+
+
+def conflict(name: str, other: str) -> ApiError:
+    """The error for a field that cannot be honoured together with another one."""
+    return ApiError(400, f"{name}: cannot be combined with {other}", param=name, code="invalid_value")
+
+
 def unknown(name: str, known: Iterable[str]) -> ApiError:
     """The error for a field that nobody knows, or that a path does not have."""
-    names = {*known, *OPTIONS, *OF_THE_MODEL, *HARMLESS} - {name}
+    names = {*known, *OPTIONS, *SEVERAL, *OF_THE_MODEL, *HARMLESS} - {name}
     near = difflib.get_close_matches(name, sorted(names), 1)
     hint = f"; {near[0]} is" if near else ""
     return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")

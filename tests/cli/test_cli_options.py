@@ -72,7 +72,7 @@ def texts_of(value: Any) -> list[str]:
 FIELDS = [(cls, f.name) for cls in (EngineConfig, SamplerConfig, GenerationOptions) for f in fields(cls)]
 
 
-READ = ("grammar", "json_schema")  # from files
+READ = ("grammar", "json_schema", "structural_tag")  # from files
 
 
 @pytest.mark.parametrize(("cls", "name"), [f for f in FIELDS if f[1] not in (*options.EXCLUDED, *READ)])
@@ -99,6 +99,7 @@ def test_only_fields_made_of_other_arguments_have_no_option() -> None:
         "keep_logits",
         "receipt",
         "request_id",
+        "response_format",
     }
 
 

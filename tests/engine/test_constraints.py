@@ -35,6 +35,17 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[SamplerConfig]:
     return seen
 
 
+def test_a_structural_tag_finds_its_tokens_in_the_vocabulary(tokenizer: TokenizerBridge) -> None:
+    end = tokenizer.token_text(tokenizer.eos_id or 0)
+    tag = {"format": {"type": "sequence", "elements": [
+        {"type": "const_string", "value": "a"}, {"type": "token", "token": end},
+    ]}}  # fmt: skip
+    state = Constraints(tokenizer).of(SamplerConfig(structural_tag=tag))
+    assert state is not None and not state.allows_token(tokenizer.eos_id or 0)
+    state.advance(tokenizer.encode("a", add_special=False)[-1])
+    assert state.allows_token(tokenizer.eos_id or 0) and not state.is_complete
+
+
 def choice(i: int) -> SamplerConfig:
     return SamplerConfig(choices=(f"answer {i}",))
 

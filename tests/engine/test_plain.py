@@ -68,6 +68,8 @@ SAMPLERS = {
     "list of types": SamplerConfig(json_schema=list[Animal]),
     "regex": SamplerConfig(regex="a+|b"),
     "choices": SamplerConfig(choices=("yes", "no", "")),
+    "structural tag": SamplerConfig(structural_tag={"format": {"type": "const_string", "value": "é"}}),
+    "structural tag as text": SamplerConfig(structural_tag='{"format": {"type": "any_text"}}'),
     "order": SamplerConfig(order=("temperature", *(name for name in ORDER if name != "temperature"))),
     "stages": SamplerConfig(order=(halved, *ORDER, Scaled(), halved, lambda i, x, h: x, lambda i, x, h: -x)),
 }
@@ -84,7 +86,7 @@ def test_samplers_come_back(config: SamplerConfig) -> None:
     found = back(config)
     assert plain_sampler(found) == plain_sampler(config)
     for field in fields(config):
-        if field.name not in ("grammar", "json_schema"):
+        if field.name not in ("grammar", "json_schema", "structural_tag"):
             assert getattr(found, field.name) == getattr(config, field.name)
     if config.constraint is not None and config.constraint != "grammar":
         assert compiled(found, None).digest == compiled(config, None).digest  # type: ignore[arg-type]

@@ -27,6 +27,12 @@ SAMPLERS = (
     SamplerConfig(
         temperature=1.2, top_k=0, seed=3, grammar=Grammar.parse('root ::= ([a-g] | "k" [l-p]){3,12} [q-z]*')
     ),
+    SamplerConfig(  # most of its tokens must follow, and are appended
+        temperature=1.2,
+        top_k=0,
+        seed=4,
+        grammar=Grammar.parse('root ::= ("abce" [g-i] | "klm" [p-r]* "st"){2,6}'),
+    ),
 )
 
 

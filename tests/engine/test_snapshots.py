@@ -77,6 +77,9 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "regex": {"regex": "([0-9]{3}-){4,}[a-f]+"},
     "emoji": {"regex": "([🟥🟩]é)+", "ignore_eos": True},
     "choices": {"choices": ("it was a long and winding road to the sea", "it was a short one")},
+    "structural tag": {"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<"], "tags": [
+        {"begin": "<a>", "content": {"type": "regex", "pattern": "(was|is){9}"}, "end": "</a>"}],
+        "at_least_one": True}}},
 }  # fmt: skip
 STAGES = dict.fromkeys(stage_names(SamplerConfig(**SAMPLERS["stage"])).values(), halved)
 

@@ -187,7 +187,7 @@ def test_any_object_and_any_text(client: Client) -> None:
         (
             {"response_format": {"type": "json_object"}, "json_schema": {}},
             "json_schema",
-            "json_schema: cannot be combined with what sets json_schema already",
+            "json_schema: expected the value of response_format, got {}",
         ),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, None, ""),
         ({"verbosity": "low"}, "verbosity", "verbosity: is no option"),

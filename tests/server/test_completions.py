@@ -270,7 +270,7 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
         ({"grammar": "root ::= ("}, None, "line 1"),
         ({"grammar": "root ::= x"}, None, ""),
         ({"json_schema": {"type": "nonsense"}}, None, ""),
-        ({"regex": "a", "choices": ["b"]}, "regex", "regex: cannot be combined with choices"),
+        ({"regex": "a", "choices": ["b"]}, "choices", "choices: cannot be combined with regex"),
         ({"prompt": ""}, "prompt", "prompt: "),
         ({"prompt": []}, "prompt", "prompt: expected"),
         ({"prompt": [[]]}, "prompt", "prompt: expected a text, token ids, or a list of"),

@@ -22,6 +22,7 @@ from oxillama.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.config.sampler import SamplerConfig
 from oxillama.engine.beams import UNCHANGED, BeamHypothesis, BeamSearchConfig, EngineBeams, search
 from oxillama.engine.building import cache_pool
+from oxillama.engine.jump_forward import JumpForward, next_tokens
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.metrics import EngineMetrics
 from oxillama.engine.request import End, Event, Piece, TextRequest
@@ -79,6 +80,15 @@ class Letters:
     n_vocab = 10**6  # the models here have no rows beyond their vocabulary
     undecoded = b""
 
+    def __init__(self, n_letters: int = 0) -> None:
+        self.n_letters = n_letters
+
+    def vocab_bytes(self) -> list[bytes]:
+        return [b"" if id == ENDS else chr(97 + id).encode() for id in range(self.n_letters)]
+
+    def encode(self, text: str, add_special: bool) -> list[int]:
+        return [ord(char) - 97 for char in text]
+
     def stream_decoder(self, continuing: bool, shown: object = ()) -> Letters:
         return self
 
@@ -112,7 +122,13 @@ def part_of(name: str, part: tuple[int, int]) -> Decoder:
 @functools.cache
 def vocabulary(n_vocab: int) -> Vocabulary:
     """The letters, for grammars."""
-    return Vocabulary([b"" if id == ENDS else chr(97 + id).encode() for id in range(n_vocab)], {ENDS})
+    return Vocabulary(Letters(n_vocab).vocab_bytes(), {ENDS})
+
+
+def jump_of(name: str, sampler: Sampler) -> JumpForward | None:
+    """What appends the tokens that a grammar leaves no choice about."""
+    letters: Any = Letters(n_vocab_of(name))
+    return JumpForward(letters) if sampler.constraint is not None else None
 
 
 def sampler_of(name: str, config: SamplerConfig) -> Sampler:
@@ -318,6 +334,7 @@ class Serving:
             key=key,
         )
         made.window, made.adapters = window, (adapters, start)
+        made.jump = jump_of(self.name, made.sampler)
         if drafts:
             known = alone(self.name, self.kv_type, tuple(prompt), max_tokens, config, adapters, start).tokens
             made.speculation = Speculation(Guesses(prompt, known, right, n_vocab_of(self.name)), drafts)
@@ -396,6 +413,7 @@ class Alone:
     """What a request gives when it runs alone, token by token, with nothing but the runner."""
 
     tokens: list[int]
+    chosen: list[bool]  # whether a token was sampled: only those have logits
     logits: np.ndarray
     text: str
 
@@ -415,14 +433,20 @@ def alone(
     pool = Serving(name, kv_type=kv_type).pool
     runner, chooser = Runner(model, pool, 1), sampler_of(name, sampler)
     sequence, rows = Sequence(pool, prompt, adapters=adaptation(name, adapters, start)), []
-    while len(rows) < max_tokens and sequence.total_len < CONTEXT:
+    jump, chosen, most = jump_of(name, chooser), [], min(max_tokens, CONTEXT - len(prompt))
+    while len(chosen) < most:
         rows.append(runner.forward([(sequence, sequence.pending)])[0])
         sequence.tokens.append(chooser.sample(rows[-1], sequence.tokens))
+        chosen.append(True)
+        for token in [] if jump is None else next_tokens(jump, chooser)[: most - len(chosen)]:
+            chooser.accept(token)
+            sequence.tokens.append(token)
+            chosen.append(False)
         if sequence.tokens[-1] == ENDS:
             break
     tokens = sequence.tokens[len(prompt) :]
     text = "".join(chr(97 + t) for t in tokens if t != ENDS)
-    return Alone(tokens, np.array(rows), text)
+    return Alone(tokens, chosen, np.array(rows), text)
 
 
 def check_as_alone(serving: Serving, request: Recorded, max_tokens: int) -> None:
@@ -431,7 +455,7 @@ def check_as_alone(serving: Serving, request: Recorded, max_tokens: int) -> None
     expected = alone(serving.name, serving.kv_type, prompt, max_tokens, config, *request.adapters)
     n = len(request.tokens)
     assert request.tokens == expected.tokens[:n]
-    assert len(request.logits) == n
+    assert len(request.logits) == sum(expected.chosen[:n])
     for mine, other in zip(request.logits, expected.logits):
         assert same_bits(mine, other)
     if request.finish_reason in ("stop", "length"):

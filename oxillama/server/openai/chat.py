@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
 from oxillama.sampling.logprobs import SampledToken
-from oxillama.server.bodies import ChatBody, ResponseFormat, read_body
+from oxillama.server.bodies import ChatBody, read_body
 from oxillama.server.chats import Chat, ChatPlan, chat_plan
 from oxillama.server.errors import ApiError
 from oxillama.server.messages import Deltas, conversation_of, prompt_tokens, whole_message
@@ -43,8 +43,6 @@ def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
     fixed: dict[str, Any] = {"logprobs": body.logprobs or None, "top_logprobs": body.top_logprobs or None}
-    if body.response_format is not None:
-        fixed |= constraint_of(body.response_format)
     chat = Chat(
         conversation_of(body),
         body.rest,
@@ -55,21 +53,6 @@ def plan_of(engine: InferenceEngine, body: ChatBody, request_id: str) -> Plan:
         body.reasoning_format == "none",
     )
     return Plan(**vars(chat_plan(engine, chat, request_id)), body=body)
-
-
-def constraint_of(wanted: ResponseFormat) -> dict[str, Any]:
-    """The field of `SamplerConfig` that a response format comes to."""
-    if wanted.type == "text":
-        if wanted.json_schema is not None or wanted.schema_ is not None:
-            message = "response_format: expected no schema for text, got one"
-            raise ApiError(400, message, param="response_format", code="invalid_value")
-        return {}
-    if wanted.type == "json_schema":
-        if wanted.json_schema is None and wanted.schema_ is None:
-            param = "response_format.json_schema"
-            raise ApiError(400, f"{param}: expected a schema, got none", param=param, code="missing")
-        return {"json_schema": wanted.schema_ if wanted.json_schema is None else wanted.json_schema.schema_}
-    return {"json_schema": {"type": "object"} if wanted.schema_ is None else wanted.schema_}
 
 
 async def chat_completions(request: Request) -> Response | EventStream:

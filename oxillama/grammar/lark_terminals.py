@@ -1,0 +1,136 @@
+"""What terminals of Lark-style grammars are made of: regular expressions with flags, and known terminals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.config.checks import shown
+from oxillama.errors import GrammarError
+from oxillama.grammar.codepoints import complement, union
+from oxillama.grammar.regex import parse_regex
+from oxillama.grammar.rules import Alt, Chars, Node, Ref, Repeat, Rules, Seq, Text
+
+COMMON = {
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[0-9a-fA-F]",
+    "INT": "[0-9]+",
+    "SIGNED_INT": "[+-]?[0-9]+",
+    "DECIMAL": r"[0-9]+\.[0-9]*|\.[0-9]+",
+    "FLOAT": r"[0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?",
+    "SIGNED_FLOAT": r"[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)",
+    "NUMBER": r"[0-9]+|[0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?",
+    "SIGNED_NUMBER": r"[+-]?([0-9]+|[0-9]+[eE][+-]?[0-9]+|([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)",
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[A-Za-z]",
+    "WORD": "[A-Za-z]+",
+    "CNAME": "[_A-Za-z][_A-Za-z0-9]*",
+    "ESCAPED_STRING": r'"([^"\\\n]|\\[^\n])*"',
+    "WS_INLINE": r"[ \t]+",
+    "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r",
+    "LF": r"\n",
+    "NEWLINE": r"(\r?\n)+",
+}
+"""Terminals that `%import common` knows, as regular expressions; those of Lark's common.lark."""
+
+FLAGS = "is"
+MOST_FOLDED = 10_000
+"""Characters of a class that is taken in either case."""
+
+MOST_PARTS = 2000
+"""Parts of a text whose substrings are wanted."""
+
+
+def regex_node(pattern: str, flags: str) -> Node:
+    """The texts that a regular expression matches from end to end.
+
+    Parameters
+    ----------
+    flags : "i" for either case, "s" for a dot that takes a line feed too.
+
+    Raises
+    ------
+    GrammarError : the pattern or a flag is none.
+    """
+    for flag in flags:
+        if flag not in FLAGS:
+            raise GrammarError(f"regex: expected the flags i and s, got {flag}")
+    node = parse_regex(_with_dots(pattern, "s" in flags), search=False)
+    return folded(node) if "i" in flags else node
+
+
+def _with_dots(pattern: str, all_characters: bool) -> str:
+    """A pattern whose dots take every character, or every one but a line feed."""
+    dot = r"[\s\S]" if all_characters else r"[^\n]"
+    parts = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]|\.", re.DOTALL)
+    return parts.sub(lambda found: dot if found[0] == "." else found[0], pattern)
+
+
+def folded(node: Node) -> Node:
+    """The same texts in either case, character by character."""
+    if isinstance(node, Text):
+        return Seq(tuple(_either(char) for char in node.text))
+    if isinstance(node, Chars):
+        if sum(last - first for first, last in node.ranges) > MOST_FOLDED:
+            return _folded_class(node)
+        cased = [
+            (ord(other), ord(other))
+            for first, last in node.ranges
+            for code in range(first, last + 1)
+            for other in _cases(chr(code))
+        ]
+        return Chars(union(cased))
+    if isinstance(node, (Seq, Alt)):
+        return type(node)(tuple(folded(item) for item in node.items))
+    if isinstance(node, Repeat):
+        return Repeat(folded(node.item), node.least, node.most)
+    return node
+
+
+def _folded_class(node: Chars) -> Chars:
+    """A large class, such as a dot; what it leaves out must have no case."""
+    left_out = complement(node.ranges)
+    if sum(last - first for first, last in left_out) > MOST_FOLDED or any(
+        len(_cases(chr(code))) > 1 for first, last in left_out for code in range(first, last + 1)
+    ):
+        raise GrammarError(f"regex: expected classes of at most {MOST_FOLDED} characters with the flag i")
+    return node
+
+
+def _either(char: str) -> Node:
+    return Chars(union([(ord(other), ord(other)) for other in _cases(char)]))
+
+
+def _cases(char: str) -> set[str]:
+    """A character, and its upper and lower case where they are one character."""
+    return {found for found in (char, char.lower(), char.upper()) if len(found) == 1}
+
+
+def substrings(value: Mapping[str, Any]) -> Rules:
+    """The texts that `%regex` with an object stands for: all substrings of a text, the empty one too.
+
+    Parameters
+    ----------
+    value : ``{"substring_chars": text}`` or ``{"substring_chunks": [text, ...]}``, whose substrings begin and
+        end between chunks.
+
+    Raises
+    ------
+    GrammarError : it is another object, or has too many parts.
+    """
+    parts = next(iter(value.values()), None)
+    wanted = {"substring_chars": str, "substring_chunks": list}
+    name = next(iter(value), "")
+    is_good = len(value) == 1 and name in wanted and isinstance(parts, wanted[name])
+    if not is_good or not all(isinstance(part, str) for part in parts or ()):
+        raise GrammarError(f"%regex: expected substring_chars or substring_chunks, got {shown(dict(value))}")
+    assert parts is not None
+    if len(parts) > MOST_PARTS:
+        raise GrammarError(f"%regex: expected at most {MOST_PARTS} parts, got {len(parts)}")
+    rules: dict[str, Node] = {f"{len(parts)}": Seq(())}
+    for i, part in enumerate(parts):
+        rules[f"{i}"] = Repeat(Seq((Text(part), Ref(f"{i + 1}"))), 0, 1)
+    return Rules("root", {"root": Alt(tuple(Ref(name) for name in rules)), **rules})

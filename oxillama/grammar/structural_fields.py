@@ -1,0 +1,96 @@
+"""Reads the objects of a structural tag, key by key: each key must be one that somebody takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from oxillama.config.checks import shown
+from oxillama.errors import GrammarError
+
+MAX_COUNT = 1_000_000_000
+
+_REQUIRED = object()
+
+
+class Fields:
+    """The keys of an object, each of which must be taken."""
+
+    def __init__(self, path: str, values: Mapping[str, Any]) -> None:
+        self._path, self._values = path, values
+        self._left = set(values)
+
+    def path_of(self, name: str) -> str:
+        return f"{self._path}.{name}"
+
+    def error(self, name: str, expected: str) -> GrammarError:
+        """The error for the value of a key."""
+        return GrammarError(f"{self.path_of(name)}: expected {expected}, got {shown(self._values.get(name))}")
+
+    def done(self) -> None:
+        """Raises GrammarError for a key that nobody took."""
+        for name in sorted(self._left, key=str):
+            raise GrammarError(f"{self._path}: expected only keys that are honoured, got {shown(name)}")
+
+    def known(self, name: str) -> Any:
+        """A value that is taken later."""
+        return self._values.get(name)
+
+    def take(self, name: str, default: Any = _REQUIRED) -> Any:
+        if name not in self._values:
+            if default is _REQUIRED:
+                raise GrammarError(f"{self._path}: expected {name}, got {shown(list(self._values))}")
+            return default
+        self._left.discard(name)
+        return self._values[name]
+
+    def text(self, name: str, default: Any = _REQUIRED) -> str:
+        (found,) = texts_of(self.path_of(name), [self.take(name, default)])
+        return found
+
+    def items(self, name: str, default: Any = _REQUIRED, least: int = 0) -> list[Any]:
+        found = self.take(name, default)
+        if not isinstance(found, (list, tuple)) or len(found) < least:
+            raise self.error(name, "a list" + (" that is not empty" if least else ""))
+        return list(found)
+
+    def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+        return texts_of(self.path_of(name), self.items(name, default))
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        found = self.take(name, default)
+        if not isinstance(found, bool):
+            raise self.error(name, "true or false")
+        return found
+
+    def count(self, name: str, default: int | None) -> int | None:
+        found = self.take(name, default)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_COUNT:
+            raise self.error(name, f"a number from 0 to {MAX_COUNT}")
+        return found
+
+
+def mapping(path: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise GrammarError(f"{path}: expected an object, got {shown(value)}")
+    return value
+
+
+def texts_of(path: str, values: Any) -> tuple[str, ...]:
+    """Texts without lone surrogates, which no text has."""
+    if not isinstance(values, (list, tuple)):
+        raise GrammarError(f"{path}: expected texts, got {shown(values)}")
+    for value in values:
+        if not isinstance(value, str) or value != value.encode(errors="ignore").decode():
+            raise GrammarError(f"{path}: expected text that UTF-8 can express, got {shown(value)}")
+    return tuple(values)
+
+
+def parsed(path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise GrammarError(f"{path}: is not JSON: {error}") from None

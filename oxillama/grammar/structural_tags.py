@@ -1,0 +1,360 @@
+"""Structural tags, XGrammar's notation for texts in which some parts are ruled: to `Rules`.
+
+A tag is ``begin``, a ruled content, and ``end``. Behind a trigger, which is the beginning of a tag, only that
+tag may follow; other text is free. Texts that stand before something else leave out what would begin it, as
+those of messages with tool calls do. Both shapes are read: ``{"format": {...}}`` and the older one with
+``structures`` and ``triggers``. Source: the formats of xgrammar 0.2.8 (`xgrammar/structural_tag.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from oxillama.config.checks import shown
+from oxillama.errors import GrammarError
+from oxillama.grammar.gbnf import parse_gbnf
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.regex import ANY, EMPTY, parse_regex
+from oxillama.grammar.rulebook import RuleBook, texts_without
+from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of
+
+MAX_DEPTH = 60
+"""Formats inside formats."""
+MAX_TEXT = 4_000_000
+"""Characters of a structural tag that is given as text."""
+
+TokenIds = Callable[[str], list[int]]
+Stops = tuple[str, ...]
+
+
+def structural_tag_rules(tag: Mapping[str, Any] | str, token_ids: TokenIds | None = None) -> Rules:
+    """Read a structural tag.
+
+    Parameters
+    ----------
+    tag : mapping or str
+        The structural tag, or its JSON text.
+    token_ids : callable, optional
+        Turns the text of a token into token ids, of which there must be one.
+
+    Raises
+    ------
+    GrammarError
+        The tag has another form, or asks for what cannot be honoured; a schema, a regular expression or a
+        grammar in it is none. The message names the path.
+    """
+    try:
+        return _Writer(token_ids).rules(_loaded(tag))
+    except RecursionError:
+        raise GrammarError("structural_tag: nested too deeply") from None
+
+
+def _loaded(tag: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    if isinstance(tag, str):
+        if len(tag) > MAX_TEXT:
+            raise GrammarError(f"structural_tag: expected at most {MAX_TEXT} characters, got {len(tag)}")
+        try:
+            tag = json.loads(tag)
+        except ValueError as error:
+            raise GrammarError(f"structural_tag: is not JSON: {error}") from None
+    return mapping("structural_tag", tag)
+
+
+class _Writer:
+    """Writes the rules of formats into a book.
+
+    A format gets ``stops``: texts that follow it, which free text at its end may not contain.
+    """
+
+    def __init__(self, token_ids: TokenIds | None) -> None:
+        self._token_ids = token_ids
+        self._book = RuleBook()
+        self._depth = 0
+        self._writers: dict[str, Callable[[Fields, Stops], Node]] = {
+            "const_string": self._const,
+            "json_schema": self._schema,
+            "regex": self._regex,
+            "grammar": self._grammar,
+            "any_text": self._any_text,
+            "token": self._token,
+            "exclude_token": self._exclude_token,
+            "any_tokens": self._any_tokens,
+            "sequence": self._sequence,
+            "or": self._or,
+            "optional": self._optional,
+            "plus": self._plus,
+            "star": self._star,
+            "repeat": self._repeat,
+            "tag": self._tag,
+            "triggered_tags": self._triggered,
+            "token_triggered_tags": self._token_triggered,
+            "tags_with_separator": self._separated,
+            "dispatch": self._dispatch,
+            "token_dispatch": self._token_dispatch,
+        }
+
+    def rules(self, tag: Mapping[str, Any]) -> Rules:
+        fields = Fields("structural_tag", tag)
+        if fields.text("type", "structural_tag") != "structural_tag":
+            raise fields.error("type", '"structural_tag"')
+        found = self._format("format", fields.take("format"), ()) if "format" in tag else self._legacy(fields)
+        fields.done()
+        return self._book.rules(found)
+
+    def _legacy(self, fields: Fields) -> Node:
+        """The older shape: structures with a schema each, and triggers."""
+        tags = []
+        for i, item in enumerate(fields.items("structures")):
+            structure = Fields(f"structures[{i}]", mapping(f"structures[{i}]", item))
+            begin, end, schema = structure.text("begin"), structure.text("end"), structure.take("schema")
+            structure.done()
+            content = {"type": "json_schema", "json_schema": schema}
+            tags.append({"type": "tag", "begin": begin, "content": content, "end": end})
+        return self._triggered(
+            Fields("structural_tag", {"tags": tags, "triggers": fields.take("triggers")}), ()
+        )
+
+    def _format(self, path: str, value: Any, stops: Stops) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise GrammarError(f"{path}: expected at most {MAX_DEPTH} formats inside each other")
+        fields = Fields(path, mapping(path, value))
+        kind = fields.take("type")
+        if not isinstance(kind, str) or kind not in self._writers:
+            raise GrammarError(f"{path}.type: expected one of {', '.join(self._writers)}, got {shown(kind)}")
+        found = self._book.rule(self._writers[kind](fields, stops))
+        fields.done()
+        self._depth -= 1
+        return found
+
+    # ------------------------------------------------------------------ parts
+
+    def _const(self, fields: Fields, stops: Stops) -> Node:
+        return Text(fields.text("value"))
+
+    def _schema(self, fields: Fields, stops: Stops) -> Node:
+        if fields.text("style", "json") != "json":
+            raise fields.error("style", '"json"')
+        if fields.texts("excludes", ()):
+            raise fields.error("excludes", "no texts, which schemas cannot leave out")
+        blanks = fields.count("max_whitespace_cnt", None)
+        in_any_order = fields.flag("any_order")
+        schema = fields.take("json_schema")
+        if isinstance(schema, str):
+            schema = parsed(fields.path_of("json_schema"), schema)
+        compiler = JsonSchemaCompiler(
+            whitespace="compact" if blanks == 0 else "single", any_order=10 if in_any_order else 0
+        )
+        return self._book.include(_within(fields.path_of("json_schema"), lambda: compiler.compile(schema)))
+
+    def _regex(self, fields: Fields, stops: Stops) -> Node:
+        pattern = fields.text("pattern")
+        found: Node = _within(fields.path_of("pattern"), lambda: parse_regex(pattern, search=False))
+        return found
+
+    def _grammar(self, fields: Fields, stops: Stops) -> Node:
+        text = fields.text("grammar")
+        path = fields.path_of("grammar")
+        return self._book.include(_within(path, lambda: parse_gbnf(text, "root", self._token_ids)))
+
+    def _any_text(self, fields: Fields, stops: Stops) -> Node:
+        excludes, most = fields.texts("excludes", ()), fields.count("max_chars", None)
+        if fields.take("max_tokens", None) is not None:
+            raise fields.error("max_tokens", "max_chars, for tokens of a text are not counted")
+        if most is None:
+            return self._free((*excludes, *stops))
+        if excludes or stops:
+            raise fields.error("max_chars", "none where texts are left out, by excludes or before an end")
+        return Repeat(ANY, 0, most)
+
+    def _free(self, stops: Iterable[str]) -> Node:
+        """Any text without these."""
+        return self._book.rule(texts_without(tuple(dict.fromkeys(stops))))
+
+    # ------------------------------------------------------------------ tokens
+
+    def _token(self, fields: Fields, stops: Stops) -> Node:
+        return Tokens((self._id(fields.path_of("token"), fields.take("token")),))
+
+    def _exclude_token(self, fields: Fields, stops: Stops) -> Node:
+        return Tokens(self._ids(fields, "exclude_tokens"), negated=True)
+
+    def _any_tokens(self, fields: Fields, stops: Stops) -> Node:
+        item = Tokens(self._ids(fields, "exclude_tokens"), negated=True)
+        return Repeat(item, 0, fields.count("max_tokens", None))
+
+    def _ids(self, fields: Fields, name: str, wanted: bool = False) -> tuple[int, ...]:
+        items = fields.items(name, least=1) if wanted else fields.items(name, ())
+        return tuple(self._id(f"{fields.path_of(name)}[{i}]", item) for i, item in enumerate(items))
+
+    def _id(self, path: str, token: Any) -> int:
+        if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31:
+            return token
+        if not isinstance(token, str):
+            raise GrammarError(f"{path}: expected a token id or the text of a token, got {shown(token)}")
+        if self._token_ids is None:
+            raise GrammarError(f"{path}: {token!r} can only be looked up in a tokenizer, and none was given")
+        ids = self._token_ids(token)
+        if len(ids) != 1:
+            raise GrammarError(f"{path}: expected the text of one token, but {token!r} is {len(ids)} tokens")
+        return ids[0]
+
+    # ------------------------------------------------------------------ combinations
+
+    def _sequence(self, fields: Fields, stops: Stops) -> Node:
+        path, items = fields.path_of("elements"), fields.items("elements", least=1)
+        last = len(items) - 1
+        parts = [
+            self._format(f"{path}[{i}]", item, stops if i == last else ()) for i, item in enumerate(items)
+        ]
+        return Seq(tuple(parts))
+
+    def _or(self, fields: Fields, stops: Stops) -> Node:
+        path, items = fields.path_of("elements"), fields.items("elements", least=1)
+        return Alt(tuple(self._format(f"{path}[{i}]", item, stops) for i, item in enumerate(items)))
+
+    def _content(self, fields: Fields, stops: Stops = ()) -> Node:
+        return self._format(fields.path_of("content"), fields.take("content"), stops)
+
+    def _optional(self, fields: Fields, stops: Stops) -> Node:
+        return Repeat(self._content(fields, stops), 0, 1)
+
+    def _plus(self, fields: Fields, stops: Stops) -> Node:
+        return Repeat(self._content(fields, stops), 1, None)
+
+    def _star(self, fields: Fields, stops: Stops) -> Node:
+        return Repeat(self._content(fields, stops), 0, None)
+
+    def _repeat(self, fields: Fields, stops: Stops) -> Node:
+        least, most = fields.count("min", None), fields.take("max")
+        if least is None:
+            raise fields.error("min", "a number")
+        if (
+            isinstance(most, bool)
+            or not isinstance(most, int)
+            or not (most == -1 or least <= most <= MAX_COUNT)
+        ):
+            raise fields.error("max", f"-1, or {least} to {MAX_COUNT}")
+        return Repeat(self._content(fields, stops), least, None if most == -1 else most)
+
+    # ------------------------------------------------------------------ tags
+
+    def _tag(self, fields: Fields, stops: Stops) -> Node:
+        return Seq((self._begin(fields), *self._inside(fields)))
+
+    def _begin(self, fields: Fields) -> Node:
+        begin = fields.take("begin")
+        return Text(begin) if isinstance(begin, str) else self._format(fields.path_of("begin"), begin, ())
+
+    def _inside(self, fields: Fields) -> tuple[Node, Node]:
+        """The content of a tag, and its end, which free text at the end of the content leaves out."""
+        end = fields.take("end")
+        if isinstance(end, Mapping):
+            return self._content(fields), self._format(fields.path_of("end"), end, ())
+        ends = texts_of(fields.path_of("end"), [end] if isinstance(end, str) else end)
+        if not ends:
+            raise fields.error("end", "at least one text")
+        return self._content(fields, tuple(text for text in ends if text)), Alt(tuple(map(Text, ends)))
+
+    def _tags(self, fields: Fields) -> list[Fields]:
+        path, found = fields.path_of("tags"), []
+        for i, item in enumerate(fields.items("tags", least=1)):
+            tag = Fields(f"{path}[{i}]", mapping(f"{path}[{i}]", item))
+            if tag.text("type", "tag") != "tag":
+                raise tag.error("type", '"tag"')
+            found.append(tag)
+        return found
+
+    def _whole(self, tag: Fields) -> Node:
+        found = self._book.rule(self._tag(tag, ()))
+        tag.done()
+        return found
+
+    def _triggered(self, fields: Fields, stops: Stops) -> Node:
+        triggers = fields.texts("triggers")
+        if not triggers or "" in triggers:
+            raise fields.error("triggers", "texts that are not empty")
+        tags = self._tags(fields)
+        for tag in tags:
+            begin = tag.known("begin")
+            matching = [t for t in triggers if isinstance(begin, str) and begin.startswith(t)]
+            if len(matching) != 1:
+                raise tag.error("begin", f"a text that begins with one of the triggers {shown(triggers)}")
+        between = self._free((*triggers, *fields.texts("excludes", ()), *stops))
+        return self._in_free_text(fields, between, [self._whole(tag) for tag in tags])
+
+    def _token_triggered(self, fields: Fields, stops: Stops) -> Node:
+        triggers = self._ids(fields, "trigger_tokens", wanted=True)
+        tags = self._tags(fields)
+        for tag in tags:
+            path, begin = tag.path_of("begin"), tag.known("begin")
+            is_token = isinstance(begin, Mapping) and begin.get("type") == "token"
+            if not is_token or self._id(path, begin.get("token")) not in triggers:
+                raise tag.error("begin", "a format of type token that is one of trigger_tokens")
+        others = Tokens((*triggers, *self._ids(fields, "exclude_tokens")), negated=True)
+        between = self._book.rule(Repeat(others, 0, None))
+        return self._in_free_text(fields, between, [self._whole(tag) for tag in tags])
+
+    def _in_free_text(self, fields: Fields, between: Node, tags: list[Node]) -> Node:
+        """Tags with free text between them; where one is wanted at least, the text begins with it."""
+        tag = self._book.rule(Alt(tuple(tags)))
+        wanted, once = fields.flag("at_least_one"), fields.flag("stop_after_first")
+        if once:
+            return tag if wanted else Seq((between, Repeat(tag, 0, 1)))
+        return Seq((tag if wanted else EMPTY, between, Repeat(Seq((tag, between)), 0, None)))
+
+    def _separated(self, fields: Fields, stops: Stops) -> Node:
+        tag = self._book.rule(Alt(tuple(self._whole(tag) for tag in self._tags(fields))))
+        more = Seq((Text(fields.text("separator")), tag))
+        wanted, once = fields.flag("at_least_one"), fields.flag("stop_after_first")
+        found = tag if once else Seq((tag, Repeat(more, 0, None)))
+        return found if wanted else Repeat(found, 0, 1)
+
+    # ------------------------------------------------------------------ dispatch
+
+    def _dispatch(self, fields: Fields, stops: Stops) -> Node:
+        pairs = self._pairs(fields)
+        patterns = texts_of(fields.path_of("rules"), [pattern for pattern, _ in pairs])
+        if "" in patterns:
+            raise fields.error("rules", "patterns that are not empty")
+        between = self._free((*patterns, *fields.texts("excludes", ()), *stops))
+        return self._dispatched(
+            fields, between, [(Text(p), content) for p, (_, content) in zip(patterns, pairs)]
+        )
+
+    def _token_dispatch(self, fields: Fields, stops: Stops) -> Node:
+        pairs = self._pairs(fields)
+        ids = tuple(self._id(fields.path_of("rules"), pattern) for pattern, _ in pairs)
+        others = Tokens((*ids, *self._ids(fields, "exclude_tokens")), negated=True)
+        between = self._book.rule(Repeat(others, 0, None))
+        return self._dispatched(fields, between, [(Tokens((id,)), c) for id, (_, c) in zip(ids, pairs)])
+
+    def _pairs(self, fields: Fields) -> list[tuple[Any, Any]]:
+        found = []
+        for item in fields.items("rules", least=1):
+            if not isinstance(item, (list, tuple)) or len(item) != 2:
+                raise fields.error("rules", "pairs of a pattern and a format")
+            found.append((item[0], item[1]))
+        return found
+
+    def _dispatched(self, fields: Fields, between: Node, pairs: list[tuple[Node, Any]]) -> Node:
+        path = fields.path_of("rules")
+        ways = [
+            Seq((pattern, self._format(f"{path}[{i}][1]", content, ())))
+            for i, (pattern, content) in enumerate(pairs)
+        ]
+        one = self._book.rule(Alt(tuple(ways)))
+        if not fields.flag("loop", True):
+            return Seq((between, Repeat(one, 0, 1)))
+        return Seq((between, Repeat(Seq((one, between)), 0, None)))
+
+
+def _within(path: str, make: Callable[[], Any]) -> Any:
+    """What ``make`` gives; its errors name the path."""
+    try:
+        return make()
+    except GrammarError as error:
+        raise GrammarError(f"{path}: {error}") from error

@@ -1,0 +1,136 @@
+"""Lark-style grammars: which texts they allow, and what is refused, with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from oxillama import EngineConfig, SamplerConfig, demo
+from oxillama.engine.constraints import Constraints
+from oxillama.errors import GrammarError
+from oxillama.grammar import Grammar, parse_lark
+from oxillama.grammar.lark import is_lark
+from oxillama.tokenizer.bridge import TokenizerBridge
+
+
+def grammar_of(text: str) -> Grammar:
+    return Grammar.from_rules(parse_lark(text))
+
+
+GRAMMARS: dict[str, tuple[str, list[str], list[str]]] = {
+    "header": ('%llguidance {}\nstart: "a"', ["a"], ["", "aa"]),
+    "rules": ('start: x y\nx: "a"\n?y: "b"\n | "c"', ["ab", "ac"], ["a", "abc"]),
+    "comments": ('// one\nstart: "a" // two\n# three\n', ["a"], ["a "]),
+    "alternatives": ('start: "a" |\n "b" "c"\n   | "d" -> named', ["a", "bc", "d"], ["b", "ac"]),
+    "empty alternative": ('start: "a" ("b" |)', ["a", "ab"], ["b"]),
+    "groups": ('start: (\n "a"\n | "b"\n)+ ["c"]', ["a", "abc"], ["c", "cc"]),
+    "recursion": ('start: "(" start ")" | "x"', ["x", "((x))"], ["(x"]),
+    "left recursion": ('start: start "+" N | N\nN: /[0-9]/', ["1", "1+2+3"], ["+1", "12"]),
+    "counts": ('start: "a"{2} "b"{1,2} "c"{,1} "d"{1,}', ["aabd", "aabbcdd"], ["abd", "aabbbd", "aab"]),
+    "counts with a tilde": ('start: "a"~2 "b"~1..2', ["aab", "aabb"], ["ab", "aabbb"]),
+    "stacked": ('start: ("a"?)+', ["", "aaa"], ["b"]),
+    "escapes": ('start: "a\\n\\u00e9\\""', ['a\né"'], ["a"]),
+    "case": ('start: "Straße"i "ok"', ["straßeok", "STRAßEok"], ["straßeOK"]),
+    "range": ('start: "a".."c"', ["a", "c"], ["d", "ac"]),
+    "regex": ("start: /[a-z]+\\/\\d/", ["ab/1"], ["ab1"]),
+    "dot": ("start: /./", ["a", "\r"], ["\n"]),
+    "dot in a class": ("start: /[.]\\./", [".."], ["a."]),
+    "dot and lines": ("start: /./s", ["a", "\n"], [""]),
+    "regex and case": ("start: /a[b-c]./i", ["aBx", "AcX"], ["dBx"]),
+    "and": ("start: A\nA: /[a-z]+/ & /.{3}/ & ~/abc/", ["abd"], ["abc", "ab", "AAA"]),
+    "and of terminals": ('W: /[a-z]+/\nstart: A\nA: W & ~("if" | "of")', ["i", "iff"], ["if", "of"]),
+    "terminals": ("start: A\nA: B{2}\nB: /[0-9]/", ["12"], ["1"]),
+    "ignore": ('start: "a" B\nB: "b" "c"\n%ignore /[ ]+/\n%ignore "_"',
+        ["abc", "a  _bc ", "a bc"], [" abc", "ab c"]),
+    "ignore at the beginning": (
+        '%llguidance {"allow_initial_skip": true}\nstart: "a"\n%ignore " "',
+        ["a", " a"],
+        ["b"],
+    ),
+    "schema": ('start: "x=" %json {\n "type": "object", "properties": {"a": {"const": 1}},\n'
+        ' "required": ["a"], "additionalProperties": false }', ['x={"a":1}', 'x={"a": 1}'], ["x={}", "x="]),
+    "two schemas": ('start: %json {"const": 1} "," %json {"const": 2}', ["1,2"], ["1,1"]),
+    "substrings": ('start: %regex {"substring_chars": "abc"}', ["", "b", "bc", "abc"], ["ac", "abcd"]),
+    "substrings of chunks": ('start: %regex {"substring_chunks": ["a b", " c"]}',
+        ["a b", "a b c", " c"], ["b c"]),
+    "imports": ("%import common.INT\n%import common.WS -> BLANK\n%import common (CNAME, WORD)\n"
+        'start: CNAME BLANK INT WORD', ["a_1 12x"], ["1 12x", "a_1 x"]),
+    "names that differ in a bar": ('start: a_b ab\na_b: "1"\nab: "2"', ["12"], ["11"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_grammars(name: str) -> None:
+    text, good, bad = GRAMMARS[name]
+    found = grammar_of(text)
+    assert [each for each in good if not found.matches(each)] == []
+    assert [each for each in bad if found.matches(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ('start: "a" x', 1, 12, "x is not defined"),
+        ('start: "a"\nstart: "b"', 2, 1, "start is defined twice"),
+        ('start "a"', 1, 7, "expected : after start"),
+        ('start: "a', 1, 8, "expected a string in quotes"),
+        ('start: "\\ud800"', 1, 8, "expected a string with JSON's escapes"),
+        ("start: /a", 1, 8, "expected a regular expression that ends in its line"),
+        ("start: /(/", 1, 8, "regex"),
+        ("start: /a/m", 1, 8, "expected the flags i and s, got m"),
+        ("start: /[^a]/i", 1, 8, "expected classes of at most"),
+        ('start: ("a"', 1, 12, "expected ) to close the group of line 1, column 8"),
+        ('start: "a"\n  }', 2, 3, "expected a rule, a terminal or a directive"),
+        ('start: "a"{3,2}', 1, 11, "expected the second bound at or above the first"),
+        ('start: "a"{}', 1, 11, "expected a repetition"),
+        ('start: "b".."a"', 1, 8, "expected a range of characters"),
+        ('start[capture]: "a"', 1, 6, "attributes are not supported"),
+        ('start.2: "a"', 1, 6, "priorities are not supported"),
+        ("start: @other", 1, 8, "other grammars cannot be named"),
+        ("start: A\nA: B & /a/\nB: ~/b/", 2, 4, "expected a terminal that is defined above, got B"),
+        ("start: A\nB: ~/b/\nA: B & /a/", 3, 4, "expected parts without & and ~ of their own"),
+        ("start: ~/a/", 1, 8, "~ can only combine the parts of a terminal"),
+        ("start: /a/ & /b/", 1, 12, "& can only combine the parts of a terminal"),
+        ('start: A\nA: b\nb: "x"', 2, 4, "expected a terminal within a terminal, got the rule b"),
+        ("start: A\nA: %json {}", 2, 4, "%json cannot stand in a terminal"),
+        ("start: A\nA: <[1]>", 2, 4, "expected text within a terminal, got a token"),
+        ('start: A\nA: "x" B\nB: A', 2, 1, "the terminal A contains itself"),
+        ('start: %json {"type": 5}', 1, 8, "type"),
+        ('start: %json {"x-guidance": {}}', 1, 8, "x-guidance"),
+        ("start: %json [1]", 1, 14, "expected a JSON object"),
+        ('start: %regex {"substring_words": "a"}', 1, 8, "expected substring_chars or substring_chunks"),
+        ("start: <a>", 1, 8, "can only be looked up in a tokenizer"),
+        ("start: <[a]>", 1, 8, "expected token ids"),
+        ('%declare A\nstart: "a"', 1, 1, "expected %ignore, %import or %llguidance"),
+        ("%import common.WHAT\nstart: WHAT", 1, 9, "expected one of DIGIT"),
+        ('%llguidance {"no_forcing": true}\nstart: "a"', 1, 1, "expected no option but allow_initial_skip"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_refused_with_its_place(
+    text: str, line: int, column: int, message: str
+) -> None:
+    with pytest.raises(GrammarError) as error:
+        parse_lark(text)
+    assert message in str(error.value)
+    assert (error.value.line, error.value.column) == (line, column)
+
+
+def test_a_grammar_needs_a_start() -> None:
+    with pytest.raises(GrammarError, match="expected a rule start, got a"):
+        parse_lark('a: "x"')
+
+
+def test_groups_that_are_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(GrammarError, match="expected at most 60 groups"):
+        parse_lark("start: " + "(" * 100 + '"a"' + ")" * 100)
+
+
+def test_the_header_tells_it_from_gbnf_and_tokens_are_looked_up() -> None:
+    assert is_lark("\n%llguidance {}\nstart: x") and not is_lark('root ::= "%llguidance"')
+    tokenizer = TokenizerBridge.from_gguf(demo.STORY)
+    eos = tokenizer.eos_id or 0
+    text = f'%llguidance {{}}\nstart: "a" ({tokenizer.token_text(eos)} | <[5-7]>)'
+    state = Constraints(tokenizer).of(SamplerConfig(grammar=text))
+    assert state is not None and not state.allows_token(eos) and not state.allows_token(6)
+    state.advance(tokenizer.encode("a", add_special=False)[-1])
+    assert state.allows_token(eos) and state.allows_token(6) and not state.allows_token(8)
+    assert EngineConfig(sampler=SamplerConfig(grammar=text)).sampler.grammar == text

@@ -1,0 +1,110 @@
+"""The names that clients have for what a text must be: OpenAI's, vLLM's and the library's, in one table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from oxillama import EngineConfig, InferenceEngine, demo
+from oxillama.errors import ConfigError
+from oxillama.server.errors import ApiError
+from oxillama.server.options import options_of, rules_text
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "null"}}}
+TAG = {"format": {"type": "any_text"}}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    with InferenceEngine(EngineConfig(model_path=demo.STORY, num_threads=1)) as engine:
+        yield engine
+
+
+NAMES: list[tuple[dict[str, Any], str, Any]] = [
+    ({"guided_json": SCHEMA}, "json_schema", SCHEMA),
+    ({"guided_json": json.dumps(SCHEMA)}, "json_schema", json.dumps(SCHEMA)),
+    ({"guided_regex": "a+"}, "regex", "a+"),
+    ({"guided_choice": ["a", "b"]}, "choices", ("a", "b")),
+    ({"guided_grammar": 'root ::= "a"'}, "grammar", 'root ::= "a"'),
+    ({"guided_json_object": True}, "json_schema", {"type": "object"}),
+    ({"choice": ["a"]}, "choices", ("a",)),
+    ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA),
+    ({"structured_outputs": {"json_object": True, "regex": None}}, "json_schema", {"type": "object"}),
+    ({"structured_outputs": {"regex": "a+", "json_object": False}}, "regex", "a+"),
+    ({"structured_outputs": {"choice": ["a", "b"]}}, "choices", ("a", "b")),
+    ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "grammar", 'root ::= "a"'),
+    ({"structured_outputs": {"structural_tag": TAG}}, "structural_tag", TAG),
+    ({"structural_tag": json.dumps(TAG)}, "structural_tag", json.dumps(TAG)),
+    ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
+    (
+        {"response_format": {"type": "structural_tag", **TAG}},
+        "structural_tag",
+        {"type": "structural_tag", **TAG},
+    ),
+    ({"guided_json": SCHEMA, "json_schema": SCHEMA}, "json_schema", SCHEMA),
+]
+
+
+@pytest.mark.parametrize(("body", "field", "value"), NAMES)
+def test_names(engine: InferenceEngine, body: dict[str, Any], field: str, value: Any) -> None:
+    sampler = options_of(body, engine).sampler
+    assert sampler is not None and sampler.constraint == field
+    assert getattr(sampler, field) == value
+    assert rules_text(body) == (field != "structural_tag")
+
+
+@pytest.mark.parametrize("body", [{"response_format": {"type": "text"}}, {"guided_json_object": False}, {}])
+def test_names_that_ask_for_nothing(engine: InferenceEngine, body: dict[str, Any]) -> None:
+    sampler = options_of(body, engine).sampler
+    assert sampler is not None and sampler.constraint is None and not rules_text(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "first", "second"),
+    [
+        ({"guided_regex": "a", "guided_json": SCHEMA}, "guided_json", "guided_regex"),
+        ({"guided_regex": "a", "regex": "b"}, "regex", "guided_regex"),
+        (
+            {"guided_choice": ["a"], "structured_outputs": {"regex": "b"}},
+            "structured_outputs",
+            "guided_choice",
+        ),
+        (
+            {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'},
+            "grammar",
+            "response_format",
+        ),
+        ({"response_format": {"type": "json_object"}, "json_schema": {}}, "json_schema", "response_format"),
+    ],
+)
+def test_conflicts_name_both(engine: InferenceEngine, body: dict[str, Any], first: str, second: str) -> None:
+    with pytest.raises(ApiError) as error:
+        options_of(body, engine)
+    assert error.value.status == 400 and error.value.param == first
+    assert error.value.message.startswith(f"{first}: ") and second in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs: expected one of json, regex"),
+        (
+            {"structured_outputs": {"json": {}, "regex": "a"}},
+            "structured_outputs: expected one of json, regex",
+        ),
+        ({"structured_outputs": {"whitespace_pattern": " "}}, "got 'whitespace_pattern'"),
+        ({"structured_outputs": "json"}, "structured_outputs: expected an object"),
+        (
+            {"structured_outputs": {"json_object": 1}},
+            "structured_outputs.json_object: expected true or false",
+        ),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern: is no option"),
+        ({"response_format": {"type": "xml"}}, "response_format.type: expected one of text"),
+    ],
+)
+def test_other_values_are_refused(engine: InferenceEngine, body: dict[str, Any], message: str) -> None:
+    with pytest.raises((ApiError, ConfigError)) as error:
+        options_of(body, engine)
+    assert message in str(error.value)
