@@ -63,7 +63,7 @@ def test_json_accepts_what_python_writes() -> None:
 
 @pytest.mark.skipif(not PAGE.exists(), reason="only the package was unpacked")
 def test_the_examples_in_the_documentation() -> None:
-    assert doctest.testfile(str(PAGE), module_relative=False) == (0, 4)
+    assert doctest.testfile(str(PAGE), module_relative=False) == (0, 13)
 
 
 # --------------------------------------------------------------------------- whole texts
