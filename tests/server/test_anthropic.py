@@ -579,11 +579,12 @@ def test_an_error_can_name_what_is_no_text(client: Client) -> None:
 def test_a_full_queue(model: Path) -> None:
     scheduler = SchedulerConfig(max_sequences=1, max_waiting=1)
     engine = InferenceEngine.from_gguf(model, num_threads=1, scheduler=scheduler)
-    with serving(engine) as client:
+    with serving(engine, ping_seconds=0.02) as client:
         body = {"prompt": "hello", "n": 4, "max_tokens": 200, "ignore_eos": True, "stream": True}
-        connection, _ = client.open("/v1/completions", body)
-        until(lambda: engine.metrics.snapshot().waiting > 0)
-        answer = client.ask(PATH, BASE)
+        with stopped(engine):
+            connection, _ = client.open("/v1/completions", body)
+            until(lambda: len(engine.model.thread._coming) == 4)
+            answer = client.ask(PATH, BASE)
         error_of(answer, 429, "rate_limit_error")
         assert answer.headers["retry-after"] == "1"
         connection.close()

@@ -333,15 +333,16 @@ def test_every_option_of_the_library_has_a_name() -> None:
 def test_a_full_queue_is_429() -> None:
     scheduler = SchedulerConfig(max_sequences=1, max_waiting=1)
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1, scheduler=scheduler)
-    with serving(engine) as client:
+    with serving(engine, ping_seconds=0.02) as client:
         body = {"prompt": PROMPT, "n": 4, "max_tokens": 400, "ignore_eos": True, "stream": True}
-        connection, _ = client.open(PATH, body)
-        until(lambda: engine.metrics.snapshot().waiting > 0)
-        answer = client.ask(PATH, body)
+        with stopped(engine):
+            connection, _ = client.open(PATH, body)
+            until(lambda: len(engine.model.thread._coming) == 4)
+            answer = client.ask(PATH, body)
         assert (answer.status, answer.headers["retry-after"]) == (429, "1")
         assert (answer.error["type"], answer.error["code"]) == ("rate_limit_error", "queue_full")
         connection.close()
-        until(lambda: engine.metrics.snapshot().finished.get("cancelled") == 4)
+        until(lambda: sum(engine.metrics.snapshot().finished.values()) == 4)
         assert client.ask(PATH, {**body, "n": 1, "max_tokens": 4}).status == 200
 
 
