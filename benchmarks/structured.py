@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     whole = runs.Run("structured", args, {"threads": args.threads, "new": args.new})
     with InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefix_cache_bytes=0) as engine:
         ways: dict[str, dict[str, Any]] = {
-            "jump-forward": {"json_schema": SCHEMA},
-            "sampled": {"json_schema": SCHEMA, "jump_forward": False},
+            "jump-forward": {"json_schema": SCHEMA, "jump_forward": True},
+            "sampled": {"json_schema": SCHEMA},
             "free": {"max_tokens": args.new, "ignore_eos": True},
         }
         seeds = {name: itertools.count() for name in ways}

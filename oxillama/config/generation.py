@@ -61,8 +61,9 @@ class GenerationOptions:
         "structural_tag". It becomes ``json_schema`` or ``structural_tag`` of the sampler, and None here, as
         soon as there is a sampler.
     jump_forward : appends tokens that a grammar leaves no choice about without sampling them, several in a
-        pass. Off for requests with log-probabilities, kept logits, a receipt, mirostat, stages in Python,
-        bans, biases of logits, ``min_tokens`` or ``ignore_eos``.
+        pass. Their text is the same, its tokens may be others than sampled ones. Cannot be combined with
+        log-probabilities, kept logits, a receipt, mirostat, stages in Python, bans, biases of logits,
+        ``min_tokens`` or ``ignore_eos``.
     request_id : what logs and traces call the request: 1 to 200 characters that can be printed. None for its
         number in the engine.
 
@@ -91,7 +92,7 @@ class GenerationOptions:
     tool_choice: str | Mapping[str, Any] = field(default="auto", hash=False, repr=False)
     parallel_tool_calls: bool = True
     response_format: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)
-    jump_forward: bool = True
+    jump_forward: bool = False
     request_id: str | None = None
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oxillama.config import GenerationOptions
-from oxillama.errors import GrammarError
+from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar import GrammarState
 from oxillama.sampling.sampler import Sampler
 from oxillama.tokenizer.bridge import TokenizerBridge
@@ -152,22 +152,28 @@ def jumps(options: GenerationOptions, sampler: Sampler) -> bool:
     """Whether a request appends what must follow.
 
     Log-probabilities, kept logits and receipts are of rows that each token was chosen from, mirostat learns
-    from each choice, and a token that is banned is not to be appended: those requests sample every token.
+    from each choice, and a token that is banned is not to be appended. Raises ConfigError for these.
     """
+    if not options.jump_forward or not isinstance(sampler.constraint, GrammarState):
+        return False
     config = sampler.config
-    noted = options.logprobs or options.top_logprobs is not None or options.keep_logits or options.receipt
-    return bool(
-        options.jump_forward
-        and isinstance(sampler.constraint, GrammarState)
-        and not noted
-        and not config.mirostat
-        and not sampler.chain.has_callables
-        and not config.banned_tokens
-        and config.allowed_tokens is None
-        and not config.logit_bias
-        and not config.ignore_eos
-        and not config.min_tokens
-    )
+    against = {
+        "logprobs": options.logprobs,
+        "top_logprobs": options.top_logprobs is not None,
+        "keep_logits": options.keep_logits,
+        "receipt": options.receipt,
+        "mirostat": config.mirostat,
+        "a stage in Python": sampler.chain.has_callables,
+        "banned_tokens": config.banned_tokens,
+        "allowed_tokens": config.allowed_tokens is not None,
+        "logit_bias": config.logit_bias,
+        "ignore_eos": config.ignore_eos,
+        "min_tokens": config.min_tokens,
+    }
+    for name, is_set in against.items():
+        if is_set:
+            raise ConfigError(f"jump_forward: cannot be combined with {name}")
+    return True
 
 
 def next_tokens(jump: JumpForward, sampler: Sampler) -> list[int]:

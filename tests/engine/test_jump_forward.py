@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oxillama import EngineConfig, InferenceEngine, SamplerConfig, demo
+from oxillama import ConfigError, EngineConfig, InferenceEngine, SamplerConfig, demo
 from oxillama.engine import jump_forward
 from oxillama.engine.constraints import Constraints
 from oxillama.engine.jump_forward import MOST_TOKENS, JumpForward
@@ -22,6 +22,9 @@ SCHEMA = {
     "required": NAMES,
     "additionalProperties": False,
 }
+
+
+JUMPS = {"jump_forward": True}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def passes(engine: InferenceEngine, **fields: Any) -> tuple[Any, int]:
     real = engine.model.runner.start
     engine.model.runner.start = lambda *given: begun.append(1) or real(*given)  # type: ignore[method-assign,func-returns-value]
     try:
-        found = engine.stream("My friend", seed=3, max_tokens=300, **fields).result()
+        found = engine.stream("My friend", seed=3, max_tokens=300, **JUMPS | fields).result()
     finally:
         engine.model.runner.start = real  # type: ignore[method-assign]
     return found, len(begun)
@@ -97,7 +100,7 @@ def test_what_must_follow_takes_no_passes_and_the_text_fits(engine: InferenceEng
 
 
 def test_drafts_batches_and_threads_change_nothing(engine: InferenceEngine) -> None:
-    fields: dict[str, Any] = {"json_schema": SCHEMA, "seed": 3, "max_tokens": 300}
+    fields: dict[str, Any] = {"json_schema": SCHEMA, "seed": 3, "max_tokens": 300, **JUMPS}
     alone = engine.stream("My friend", **fields).result()
     assert engine.stream("My friend", speculate="lookup", **fields).result().tokens == alone.tokens
     many = [g.result().tokens for g in engine.stream_batch(["My friend", "A", "My friend"], **fields)]
@@ -107,50 +110,55 @@ def test_drafts_batches_and_threads_change_nothing(engine: InferenceEngine) -> N
 
 
 def test_stop_strings_limits_and_callbacks_see_its_tokens(engine: InferenceEngine) -> None:
-    whole = engine.stream("My friend", seed=3, json_schema=SCHEMA, max_tokens=300).result()
-    stopped = engine.stream(
-        "My friend", seed=3, json_schema=SCHEMA, max_tokens=300, stop="property_2"
-    ).result()
+    fields: dict[str, Any] = {"seed": 3, "json_schema": SCHEMA, **JUMPS}
+    whole = engine.stream("My friend", max_tokens=300, **fields).result()
+    stopped = engine.stream("My friend", max_tokens=300, stop="property_2", **fields).result()
     assert stopped.text == whole.text[: whole.text.index("property_2")] and stopped.finish_reason == "stop"
     for most in (1, 5, 9):
-        cut = engine.stream("My friend", seed=3, json_schema=SCHEMA, max_tokens=most).result()
+        cut = engine.stream("My friend", max_tokens=most, **fields).result()
         assert cut.tokens == whole.tokens[:most] and cut.finish_reason == "length"
     seen: list[str] = []
-    engine.generate("My friend", seed=3, json_schema=SCHEMA, max_tokens=300, callback=seen.append)  # type: ignore[arg-type]
+    engine.generate("My friend", max_tokens=300, callback=seen.append, **fields)
     assert "".join(map(str, seen)) == whole.text
 
 
 def test_sessions_go_on_behind_its_tokens(engine: InferenceEngine) -> None:
     with engine.session() as session:
         session.prefill("My friend")
-        text = session.generate(seed=3, json_schema=SCHEMA, max_tokens=9)
+        text = session.generate(seed=3, json_schema=SCHEMA, jump_forward=True, max_tokens=9)
         n = len(session.tokens)
         logits = session.prefill(" and")
         assert text and (logits == engine.logits(session.tokens)[-1]).all() and len(session.tokens) > n
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("name", "value"),
     [
-        {"logprobs": True},
-        {"top_logprobs": 1},
-        {"keep_logits": True},
-        {"receipt": True},
-        {"mirostat": 2},
-        {"banned_tokens": [5]},
-        {"allowed_tokens": range(3, 512)},
-        {"logit_bias": {5: 1.0}},
-        {"min_tokens": 2},
-        {"order": ("temperature", lambda ids, logits, history: None)},
+        ("logprobs", True),
+        ("top_logprobs", 1),
+        ("keep_logits", True),
+        ("receipt", True),
+        ("mirostat", 2),
+        ("banned_tokens", [5]),
+        ("allowed_tokens", range(3, 512)),
+        ("logit_bias", {5: 1.0}),
+        ("min_tokens", 2),
+        ("ignore_eos", True),
     ],
 )
-def test_requests_that_sample_every_token(engine: InferenceEngine, fields: dict[str, Any]) -> None:
-    if "allowed_tokens" in fields:
-        fields = {"allowed_tokens": tuple(range(engine.tokenizer.n_vocab))}
-    if "order" in fields:
-        fields |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    found, n = passes(engine, json_schema=SCHEMA, **fields)
-    assert n == len(found.tokens)
+def test_what_it_cannot_be_combined_with(engine: InferenceEngine, name: str, value: Any) -> None:
+    fields: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError, match=f"jump_forward: cannot be combined with {name}"):
+        engine.generate("My friend", json_schema=SCHEMA, jump_forward=True, **fields)
+    assert engine.generate("My friend", json_schema=SCHEMA, max_tokens=4, **fields)
+    assert engine.generate("My friend", jump_forward=True, max_tokens=4, **fields), "there is no grammar"
+
+
+def test_stages_in_python_see_each_token(engine: InferenceEngine) -> None:
+    order = ("temperature", lambda ids, logits, history: None)
+    cuts: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "order": order}
+    with pytest.raises(ConfigError, match="a stage in Python"):
+        engine.generate("My friend", json_schema=SCHEMA, jump_forward=True, **cuts)
 
 
 def test_a_grammar_that_is_too_hard_to_look_ahead_is_sampled(
