@@ -12,6 +12,7 @@ from oxillama.convert.options import granite_scales
 from oxillama.convert.parts import (
     ATTENTION,
     BEFORE,
+    EXPERTS,
     FEED,
     HEAD_NORMS,
     MIXTRAL_EXPERTS,
@@ -25,12 +26,6 @@ from oxillama.errors import LoadError
 SIGMOID = 2
 """GGUF's number for weights of experts that are sigmoids."""
 
-ROUTED = (
-    Part("mlp.gate", "ffn_gate_inp", "experts d"),
-    Part("mlp.experts.{e}.gate_proj", "ffn_gate_exps", "expert_ff d"),
-    Part("mlp.experts.{e}.up_proj", "ffn_up_exps", "expert_ff d"),
-    Part("mlp.experts.{e}.down_proj", "ffn_down_exps", "d expert_ff"),
-)
 SHARED = (
     Part("mlp.shared_experts.gate_proj", "ffn_gate_shexp", "shared_ff d"),
     Part("mlp.shared_experts.up_proj", "ffn_up_shexp", "shared_ff d"),
@@ -43,7 +38,7 @@ def correction(source: str, shape: str = "experts", kind: str = "routed") -> Par
     return Part(source, "exp_probs_b.bias", shape, only=kind, bare=True)
 
 
-DENSE_THEN_EXPERTS = (*only("dense", FEED), *only("routed", ROUTED), *only("shared", SHARED))
+DENSE_THEN_EXPERTS = (*only("dense", FEED), *only("routed", EXPERTS), *only("shared", SHARED))
 
 
 def dense_first(config: Config, metadata: Metadata, sizes: Sizes, n: int) -> None:
@@ -223,7 +218,7 @@ HUNYUAN_NORMS = (
 )
 HUNYUAN_EXPERTS = (
     Part("mlp.gate.wg", "ffn_gate_inp", "experts d"),
-    *ROUTED[1:],
+    *EXPERTS[1:],
     Part("mlp.shared_mlp.gate_proj", "ffn_gate_shexp", "shared_ff d"),
     Part("mlp.shared_mlp.up_proj", "ffn_up_shexp", "shared_ff d"),
     Part("mlp.shared_mlp.down_proj", "ffn_down_shexp", "d shared_ff"),

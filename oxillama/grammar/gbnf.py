@@ -10,10 +10,10 @@ bound it replaces by "no bound"), this parser either raises or does what was wri
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement, union
+from oxillama.grammar.grammar_text import GrammarText
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -27,7 +27,6 @@ from oxillama.grammar.rules import (
     Tokens,
 )
 
-MAX_TEXT = 4_000_000  # characters
 MAX_DEPTH = 60  # groups inside groups
 MAX_REPEAT = 1_000_000_000
 
@@ -59,12 +58,10 @@ def parse_gbnf(text: str, root: str = "root", token_ids: Callable[[str], list[in
     return _Parser(text, token_ids).parse(root)
 
 
-class _Parser:
+class _Parser(GrammarText):
     def __init__(self, text: str, token_ids: Callable[[str], list[int]] | None) -> None:
-        if len(text) > MAX_TEXT:
-            raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, got {len(text)}")
-        self.text, self.token_ids = text, token_ids
-        self.pos = 0
+        super().__init__(text)
+        self.token_ids = token_ids
         self.depth = 0
         self.used: dict[str, int] = {}  # where each name is first referred to
 
@@ -256,9 +253,6 @@ class _Parser:
 
     # ------------------------------------------------------------------ text
 
-    def peek(self) -> str:
-        return self.text[self.pos : self.pos + 1]
-
     def skip_space(self, newlines: bool = False) -> None:
         """Pass blanks and comments, and ends of lines where the item may go on in the next."""
         blanks = " \t\r\n" if newlines else " \t"
@@ -288,19 +282,3 @@ class _Parser:
         if self.pos - start > 10 or int(self.text[start : self.pos]) > MAX_REPEAT:
             self.fail(f"expected at most {MAX_REPEAT} repetitions", start)
         return int(self.text[start : self.pos])
-
-    def found(self) -> str:
-        char = self.peek()
-        return repr(char) if char else "the end of the text"
-
-    def place(self, pos: int) -> str:
-        line, column = self.line_and_column(pos)
-        return f"line {line}, column {column}"
-
-    def line_and_column(self, pos: int) -> tuple[int, int]:
-        before = self.text[:pos]
-        return before.count("\n") + 1, pos - before.rfind("\n")
-
-    def fail(self, message: str, pos: int | None = None) -> NoReturn:
-        line, column = self.line_and_column(self.pos if pos is None else pos)
-        raise GrammarError(message, line=line, column=column)

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.schema.array_text import array_node
@@ -30,7 +31,6 @@ from oxillama.grammar.schema.unevaluated import Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
 ANY_ORDER = 6  # objects of at most this many known names accept them in any order
-MAX_TEXT = 4_000_000  # characters of a schema given as text
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.gbnf import parse_gbnf
+from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.regex import ANY, EMPTY, parse_regex
 from oxillama.grammar.rulebook import RuleBook, texts_without
@@ -23,8 +24,6 @@ from oxillama.grammar.structural_fields import MAX_COUNT, Fields, mapping, parse
 
 MAX_DEPTH = 60
 """Formats inside formats."""
-MAX_TEXT = 4_000_000
-"""Characters of a structural tag that is given as text."""
 
 TokenIds = Callable[[str], list[int]]
 Stops = tuple[str, ...]

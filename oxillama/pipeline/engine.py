@@ -10,6 +10,7 @@ from typing import Any
 
 from oxillama.cache.pool import CachePool
 from oxillama.config import EngineConfig
+from oxillama.config.engine import MAX_CONTEXT
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.loop import EngineLoop
@@ -63,7 +64,7 @@ class PipelinedParts(Untraced):
 
     def spec(self, spec: Spec, file: ModelFile) -> Spec:
         """The last stage's; also starts the others."""
-        context_size = self.config.context_size or min(spec.context_length, 999_999)
+        context_size = self.config.context_size or min(spec.context_length, MAX_CONTEXT)
         parts = split(spec, file, self.speeds, self.borders)
         stage = replace(self.config, model_path=None, tokenizer_path=None, adapters=(), speculate=None)
         self.whole = spec

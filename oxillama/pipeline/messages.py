@@ -79,14 +79,12 @@ class StageFacts:
     ----------
     model : facts of the file, equal for files that have the same tensors in the same places.
     state_floats, record_floats : sizes of its part of a recurrent state and of a record.
-    matrix_bytes : of its packed matrices.
     unused : tensors of the file that it does not use.
     """
 
     model: tuple[int, int]
     state_floats: int
     record_floats: int
-    matrix_bytes: int
     unused: tuple[str, ...]
 
 

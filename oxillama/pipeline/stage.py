@@ -13,7 +13,6 @@ from oxillama.cache.pool import CachePool
 from oxillama.cache.recurrent_states import SlotPool
 from oxillama.config import available_cpus
 from oxillama.engine.building import cache_pool, load_decoder, load_weights, panel_store
-from oxillama.engine.draft_models import matrix_bytes
 from oxillama.engine.packing import open_packed
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder, read_spec
@@ -48,9 +47,7 @@ class Stage:
     ) -> None:
         self.model = model
         self.pool: CachePool = cache_pool(model, kv_type, page_size)
-        self._facts = StageFacts(
-            file, model.state_floats, model.record_floats, matrix_bytes(model), tuple(unused)
-        )
+        self._facts = StageFacts(file, model.state_floats, model.record_floats, tuple(unused))
         self._work = model.workspace()
         self._tuner = ThreadTuner(n_threads, model.store.busy_seconds)
 

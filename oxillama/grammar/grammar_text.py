@@ -1,0 +1,49 @@
+"""The text of a grammar: where a reader is in it, and the errors that say so."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from oxillama.errors import GrammarError
+
+MAX_TEXT = 4_000_000
+"""Characters of a grammar, a schema or a structural tag."""
+
+
+class GrammarText:
+    """A text, and the place that is read next.
+
+    Raises
+    ------
+    GrammarError : it is too long.
+    """
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_TEXT:
+            raise GrammarError(f"grammar: expected at most {MAX_TEXT} characters, got {len(text)}")
+        self.text = text
+        self.pos = 0
+
+    def peek(self) -> str:
+        """The next character; "" at the end."""
+        return self.text[self.pos : self.pos + 1]
+
+    def found(self) -> str:
+        """The next character, as an error shows it."""
+        char = self.peek()
+        return repr(char) if char else "the end of the text"
+
+    def place(self, pos: int) -> str:
+        """A position, as an error names it."""
+        line, column = self.line_and_column(pos)
+        return f"line {line}, column {column}"
+
+    def line_and_column(self, pos: int) -> tuple[int, int]:
+        """Of a position, both from 1."""
+        before = self.text[:pos]
+        return before.count("\n") + 1, pos - before.rfind("\n")
+
+    def fail(self, message: str, pos: int | None = None) -> NoReturn:
+        """Raises GrammarError with the line and column of a position; None for the next character."""
+        line, column = self.line_and_column(self.pos if pos is None else pos)
+        raise GrammarError(message, line=line, column=column)
