@@ -83,8 +83,7 @@ class SpreadPagePool(KvCachePool):
             if width:
                 link.call("write_pages", self._number, list(pages), part)
         if self._widths[-1]:
-            for page, source in zip(pages, own):
-                self.page(page)[:] = source
+            super().write_pages(pages, own)
 
 
 class SpreadStatePool(RecurrentStatePool):
