@@ -6,11 +6,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.counts import to_the_end
+from oxillama.grammar.rules import (
+    SURROGATES,
+    Alt,
+    Chars,
+    Counted,
+    Dfa,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Text,
+    Tokens,
+    has_characters,
+)
 
 MAX_NODE_DEPTH = 200
 INLINE_SIZE = 16  # a rule used more than once and larger than this is called, not copied
-SURROGATES = 0xD800, 0xDFFF
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -92,6 +106,8 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
         return not node.text
     if isinstance(node, Dfa):
         return 0 in node.accepting
+    if isinstance(node, Counted):
+        return node.least == 0 and 0 in node.dfa.accepting
     if isinstance(node, Ref):
         return node.name in rules
     if isinstance(node, Seq):
@@ -108,11 +124,14 @@ def is_productive(node: Node, rules: set[str] | frozenset[str] = frozenset()) ->
     if isinstance(node, Text):
         return not any(SURROGATES[0] <= ord(char) <= SURROGATES[1] for char in node.text)
     if isinstance(node, Chars):
-        return any(_has_characters(first, last) for first, last in node.ranges)
+        return any(has_characters(first, last) for first, last in node.ranges)
     if isinstance(node, Tokens):
         return node.negated or bool(node.ids)
     if isinstance(node, Dfa):
-        return 0 in _live_states(node)
+        return to_the_end(node, len(node.edges))[0] is not None
+    if isinstance(node, Counted):
+        need = to_the_end(node.dfa, node.whole)[0]
+        return need is not None and (node.most is None or need <= node.most)
     if isinstance(node, Ref):
         return node.name in rules
     if isinstance(node, Seq):
@@ -120,27 +139,6 @@ def is_productive(node: Node, rules: set[str] | frozenset[str] = frozenset()) ->
     if isinstance(node, Alt):
         return any(is_productive(item, rules) for item in node.items)
     return node.least == 0 or is_productive(node.item, rules)
-
-
-def _has_characters(first: int, last: int) -> bool:
-    return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
-
-
-def _live_states(dfa: Dfa) -> set[int]:
-    """States from which the string can end."""
-    sources: dict[int, list[int]] = {}
-    for state, edges in enumerate(dfa.edges):
-        for first, last, target in edges:
-            if _has_characters(first, last):
-                sources.setdefault(target, []).append(state)
-    live: set[int] = set()
-    todo = list(dfa.accepting)
-    while todo:
-        state = todo.pop()
-        if state not in live:
-            live.add(state)
-            todo += sources.get(state, ())
-    return live
 
 
 # --------------------------------------------------------------------------- what is called
@@ -195,6 +193,8 @@ def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
         return len(node.text.encode("utf-8", "surrogatepass"))
     if isinstance(node, Chars):
         return 1 if not node.ranges or node.ranges[-1][1] < 0x80 else 8
+    if isinstance(node, Counted):
+        node = node.dfa
     if isinstance(node, Dfa):
         return sum([1 if not edges or edges[-1][1] < 0x80 else 8 for edges in node.edges])
     if isinstance(node, Ref):

@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, contains, union
-from oxillama.grammar.rules import LAST_CODE_POINT, Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.rules import LAST_CODE_POINT, NEVER, Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 MAX_POSITIONS = 10_000  # of one expression, its repetitions written out
 MAX_STATES = 4_000  # of a deterministic automaton
-MERGE_ROUNDS = 40  # of looking for equal states
+MERGE_WORK = 10_000_000  # of looking for equal states: rounds times states times classes
 MAX_WORK = 400_000  # its states times its classes of characters
 
 _Part = tuple[list[int], list[int], bool]  # first positions, last positions, whether it can be empty
 Edge = tuple[int, int, int]
-NEVER = Dfa(((),), frozenset())
 
 
 class Language:
@@ -79,7 +80,27 @@ class Language:
             return first, [p for part in parts for p in part[1]], any(part[2] for part in parts)
         if isinstance(node, Repeat):
             return self._repeat(node)
+        if isinstance(node, Dfa):
+            return self._automaton(node)
         raise TypeError(f"not an expression over characters: {type(node).__name__}")
+
+    def _automaton(self, node: Dfa) -> _Part:
+        into: list[list[int]] = [[] for _ in node.edges]  # the positions that lead to each state
+        starts: list[list[int]] = [[] for _ in node.edges]  # those that come after it
+        known: dict[tuple[int, Ranges], int] = {}
+        for state, edges in enumerate(node.edges):
+            by_target: dict[int, list[tuple[int, int]]] = {}
+            for first, last, target in edges:
+                by_target.setdefault(target, []).append((first, last))
+            for target, ranges in by_target.items():
+                key = target, union(ranges)
+                if key not in known:
+                    known[key] = self._add(Chars(key[1]))[0][0]
+                    into[target].append(known[key])
+                starts[state].append(known[key])
+        for before, after in zip(into, starts):
+            self._link(before, after)
+        return starts[0], [p for state in node.accepting for p in into[state]], 0 in node.accepting
 
     def _link(self, sources: list[int], targets: list[int]) -> None:
         bits = _bits(targets)
@@ -136,8 +157,8 @@ def determinise(
     ------
     GrammarError : the automaton needs more than `MAX_STATES` states.
     """
-    classes = _classes([ranges for lang in languages for ranges in lang.chars[1:]])
-    masks = [[_positions(lang, ranges[0][0]) for lang in languages] for ranges in classes]
+    classes = classes_of([ranges for lang in languages for ranges in lang.chars[1:]])
+    masks = [[positions(lang, ranges[0][0]) for lang in languages] for ranges in classes]
     cap = least if most is None else most + 1
     number: dict[tuple[int, ...], int] = {(0, *[1] * len(languages)): 0}
     order = list(number)
@@ -161,7 +182,7 @@ def determinise(
                     )
             row.append(number[target])
         table.append(row)
-    return _reduced(table, accepting, classes)
+    return reduced(table, accepting, classes)
 
 
 def from_steps(
@@ -191,7 +212,7 @@ def from_steps(
     dead = len(table)
     table = [[dead if t < 0 else t for t in row] for row in table] + [[dead] * len(alphabet)]
     accepting = {number[state] for state in order if accepts(state)}
-    return _reduced(table, accepting, [union([(ord(c), ord(c)) for c in group]) for group in alphabet])
+    return reduced(table, accepting, [union([(ord(c), ord(c)) for c in group]) for group in alphabet])
 
 
 def _tree(texts: Iterable[str]) -> tuple[list[dict[int, int]], set[int]]:
@@ -242,7 +263,7 @@ def _members(bits: int) -> Iterator[int]:
         bits ^= low
 
 
-def _positions(lang: Language, point: int) -> int:
+def positions(lang: Language, point: int) -> int:
     """The states of ``lang`` that reading this code point may lead to."""
     member: dict[Ranges, bool] = {}
     found = 0
@@ -253,7 +274,7 @@ def _positions(lang: Language, point: int) -> int:
     return found
 
 
-def _classes(sets: Sequence[Ranges]) -> list[Ranges]:
+def classes_of(sets: Sequence[Ranges]) -> list[Ranges]:
     """All code points in classes that no set tells apart."""
     events: dict[int, int] = {0: 0}
     for bit, ranges in enumerate(dict.fromkeys(sets)):
@@ -269,7 +290,7 @@ def _classes(sets: Sequence[Ranges]) -> list[Ranges]:
     return [tuple(ranges) for ranges in classes.values()]
 
 
-def _reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Ranges]) -> Dfa:
+def reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Ranges]) -> Dfa:
     """Merge states that accept the same strings, drop those that accept none."""
     block = _blocks(table, accepting)
     row_of = {b: table[q] for q, b in enumerate(block)}
@@ -294,18 +315,27 @@ def _reduced(table: list[list[int]], accepting: set[int], classes: Sequence[Rang
 def _blocks(table: list[list[int]], accepting: set[int]) -> list[int]:
     """A number for each state; states of one number accept the same strings.
 
-    Automata that count take as many rounds as they count, and have hardly any equal states: after
-    `MERGE_ROUNDS` every state stays what it is.
+    States are told apart by hashes of what they lead to; what comes out is checked. Automata that count take
+    as many rounds as they count, and large ones have hardly any equal states: after `MERGE_WORK` every state
+    stays what it is.
     """
-    block = [int(q in accepting) for q in range(len(table))]
-    n_blocks = len(set(block))
-    for _ in range(MERGE_ROUNDS):
-        keys: dict[tuple[int, ...], int] = {}
-        block = [keys.setdefault((b, *[block[t] for t in row]), len(keys)) for b, row in zip(block, table)]
-        if len(keys) == n_blocks:
-            return block
-        n_blocks = len(keys)
-    return list(range(len(table)))
+    rows = np.array(table)
+    rng = np.random.default_rng(0)
+    weights = rng.integers(1 << 64, size=rows.shape[1] + 1, dtype=np.uint64) | np.uint64(1)
+    values = rng.integers(1 << 64, size=len(rows), dtype=np.uint64)
+    ends = np.zeros(len(rows), int)
+    ends[list(accepting)] = 1
+    block, n_blocks = ends, len(set(ends.tolist()))
+    for _ in range(MERGE_WORK // rows.size):
+        labels = values[block]
+        hashes = labels * weights[0] + (labels[rows] * weights[1:]).sum(axis=1, dtype=np.uint64)
+        found, first, block = np.unique(hashes, return_index=True, return_inverse=True)
+        if len(found) == n_blocks:
+            like = first[block]
+            same = (block[rows] == block[rows[like]]).all() and (ends == ends[like]).all()
+            return list(block.tolist()) if same else list(range(len(rows)))
+        n_blocks = len(found)
+    return list(range(len(rows)))
 
 
 def _live(graph: dict[int, set[int]], accepting: set[int]) -> set[int]:

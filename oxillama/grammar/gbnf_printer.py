@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
+from oxillama.grammar.counts import unrolled
 from oxillama.grammar.gbnf import ANY, WORD
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
     Chars,
+    Counted,
     Dfa,
     Node,
     Ref,
@@ -18,6 +20,8 @@ from oxillama.grammar.rules import (
     Text,
     Tokens,
 )
+
+MAX_UNROLLED = 100_000  # states of an automaton and a count, one rule each
 
 
 def print_gbnf(rules: Rules) -> str:
@@ -73,6 +77,8 @@ class _Printer:
             return self.names[node.name]
         if isinstance(node, Dfa):
             return self.dfa(node)
+        if isinstance(node, Counted):
+            return self.dfa(unrolled(node, MAX_UNROLLED))
         if isinstance(node, Repeat):
             atom = self.item(node.item)
             if isinstance(node.item, Repeat):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LAST_CODE_POINT = 0x10FFFF
+SURROGATES = 0xD800, 0xDFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,24 @@ class Dfa:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """The strings of an automaton that have from ``least`` to ``most`` characters; None for no upper bound.
+
+    Every string of fewer than ``least`` characters that begins one can be continued to one.
+
+    Attributes
+    ----------
+    whole : edges into states below this number count a character, others do not: for automata in which a
+        character is spelled by several.
+    """
+
+    dfa: Dfa
+    whole: int
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ref:
     """What the rule of this name matches."""
 
@@ -78,7 +97,16 @@ class Repeat:
     most: int | None
 
 
-Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat
+Node = Text | Chars | Tokens | Dfa | Counted | Ref | Seq | Alt | Repeat
+
+
+NEVER = Dfa(((),), frozenset())
+"""No string."""
+
+
+def has_characters(first: int, last: int) -> bool:
+    """Whether a range of code points holds any that a text can have: lone surrogates have no UTF-8."""
+    return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text
+from oxillama.grammar.counts import unrolled
+from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Ref, Repeat, Rules, Seq, Text
 
 NEVER = 10**9
+MOST_STATES = 200_000
 SURROGATES = 0xD800, 0xDFFF
 
 
@@ -40,6 +42,8 @@ class Sampler:
             return min(map(self.shortest, node.items), default=NEVER)
         if isinstance(node, Repeat):
             return min(NEVER, node.least * self.shortest(node.item)) if node.least else 0
+        if isinstance(node, Counted):
+            node = unrolled(node, MOST_STATES)
         if isinstance(node, Dfa):
             return 1 if self.ways_out(node)[0] < NEVER else NEVER
         return 1
@@ -68,6 +72,8 @@ class Sampler:
             self.write(self.rng.choice([item for cost, item in costs if cost <= most]))
         elif isinstance(node, Repeat):
             self.repeat(node)
+        elif isinstance(node, Counted):
+            self.walk(unrolled(node, MOST_STATES))
         elif isinstance(node, Dfa):
             self.walk(node)
 

@@ -309,7 +309,7 @@ cdef class Matcher:
         cdef int32_t least = self.states.least[q], most = self.states.most[q]
         if n >= ABOVE or most == 0:
             return n
-        if most > 0 and most - n <= self.trie.max_depth:
+        if most > 0 and most - self.states.slack[q] - n <= self.trie.max_depth:
             return n
         return ABOVE if n >= least else BELOW if least - n > self.trie.max_depth else n
 
@@ -442,12 +442,10 @@ cdef class Matcher:
         """
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t least = max(0, self.states.least[q] - n), i, k
+        cdef int32_t least = max(0, self.states.least[q] - n)
         cdef Item item = Item(q, ABOVE, OPEN)
         cdef Run run
         cdef Loop* loop
-        cdef Slice part
-        cdef const uint32_t* bits
         if end - node <= self.sliced_ or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
@@ -463,9 +461,18 @@ cdef class Matcher:
         run.most = self.trie.max_depth  # no token has more characters
         if self.states.most[q] > 0:
             run.most = min(run.most, self.states.most[q] - n)
-        if run.most <= 0:
+        if run.most > 0:
+            self.runs(loop, &run, node, level, out)
+        if loop.covers or out.overflow:
             return 0
-        part = <Slice>self.slices[self.slice(node, loop.start, loop.loop)]
+        item = Item(q, n, p)
+        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop, node, level, out)
+
+    cdef int runs(self, Loop* loop, Run* run, int32_t node, int level, Found* out) except -1:
+        """Add the tokens that begin with a run of a counted class."""
+        cdef Slice part = <Slice>self.slices[self.slice(node, loop.start, loop.loop)]
+        cdef const uint32_t* bits
+        cdef int32_t i, k
         if run.most <= UPTO:
             bits = part.of_length(run.most)
         else:
@@ -476,14 +483,11 @@ cdef class Matcher:
                 self.scratch[k >> 5] &= ~(<uint32_t>1 << (k & 31))
         for i in range(self.trie.n_words):
             out.bits[i] |= bits[i]
-        self.walk_after_run(loop.to, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        self.walk_after_run(loop.to, part, 0, <int32_t>part.nodes.n, 0, run, level, out)
         if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
             run.exact = True
-            self.walk_after_run(run.state, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
-        if loop.covers or out.overflow:
-            return 0
-        item = Item(q, n, p)
-        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop, node, level, out)
+            self.walk_after_run(run.state, part, 0, <int32_t>part.nodes.n, 0, run, level, out)
+        return 0
 
     cdef int walk_after_run(
         self, int32_t state, Slice part, int32_t i, int32_t end, int32_t depth, Run* run, int level, Found* out

@@ -109,6 +109,7 @@ cdef class ParserStates:
         memcpy(self.class_of, net.class_of, 256)
         self.n_states, self.n_classes = net.n_states, net.n_classes
         self.flags, self.least, self.most, self.labels = net.flags, net.least, net.most, net.labels
+        self.slack = net.slack
         self.byte_edges, self.byte_first = net.bytes.rows, net.bytes.first
         self.token_edges, self.token_first = net.tokens.rows, net.tokens.first
         self.calls, self.calls_first = net.calls.rows, net.calls.first
@@ -207,7 +208,7 @@ cdef class ParserStates:
         for i in range(self.states.first[state], self.states.first[state + 1]):
             q, n = self.states.items[i].q, self.states.items[i].n
             for e in range(self.token_first[q], self.token_first[q + 1]):
-                if self.after(self.token_edges[3 * e + 1], q, n) >= 0:
+                if self.after(self.token_edges + 3 * e, q, n) >= 0:
                     found.add(self.token_edges[3 * e])
         return sorted(found)
 
@@ -275,7 +276,7 @@ cdef class ParserStates:
             for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
                 edge = self.byte_edges + 3 * e
                 if self.labels[edge[0] * self.stride + byte_class]:
-                    n = self.after(edge[1], item.q, item.n)
+                    n = self.after(edge, item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
         to = self.finish()
@@ -293,7 +294,7 @@ cdef class ParserStates:
             for e in range(self.token_first[item.q], self.token_first[item.q + 1]):
                 edge = self.token_edges + 3 * e
                 if hits[edge[0]]:
-                    n = self.after(edge[1], item.q, item.n)
+                    n = self.after(edge, item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
                         hit = True
@@ -305,23 +306,23 @@ cdef class ParserStates:
             self.add(item.q, item.n, item.p)
         return self.finish()
 
-    cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept:
+    cdef inline int32_t after(self, const int32_t* edge, int32_t q, int32_t n) noexcept:
         """The count that an edge leaves, -1 where the count does not allow it."""
+        cdef int32_t op = edge[1], most
         if n >= ABOVE:
             if n == BELOW and op & ENOUGH:
                 return -1
             op = op & COUNT_BITS
             return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
-        if op & MORE and self.most[q] >= 0 and n >= self.most[q]:
-            return -1
         if op & ENOUGH and n < self.least[q]:
             return -1
+        most = self.most[edge[2]] if op & MORE else -1
         op = op & COUNT_BITS
-        if op == KEEP:
-            return n
         if op == NEXT:
-            return min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
-        return 1 if op == ONE else 0
+            n = min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
+        elif op != KEEP:
+            n = 1 if op == ONE else 0
+        return -1 if 0 <= most < n else n
 
     # ------------------------------------------------------------------ the parser state being made
 
@@ -402,12 +403,12 @@ cdef class ParserStates:
                 self.pop(item.p)
             for e in range(self.epsilon_first[item.q], self.epsilon_first[item.q + 1]):
                 edge = self.epsilon_edges + 3 * e
-                n = self.after(edge[1], item.q, item.n)
+                n = self.after(edge, item.q, item.n)
                 if n >= 0:
                     self.add(edge[2], n, item.p)
             for e in range(self.calls_first[item.q], self.calls_first[item.q + 1]):
                 edge = self.calls + 3 * e
-                n = self.after(edge[1], item.q, item.n)
+                n = self.after(edge, item.q, item.n)
                 if n >= 0:
                     self.add(self.called(edge[0]), 0, self.push(edge[2], n, item.p))
         return 0

@@ -241,6 +241,8 @@ def spelled_expression(node: Node) -> Node:
         if isinstance(node.item, Chars) and (node.least, node.most) == (0, None):
             return spelled_run(node.item.ranges)
         return Repeat(spelled_expression(node.item), node.least, node.most)
+    if isinstance(node, Dfa):
+        return spell(node)
     raise TypeError(f"not an expression over characters: {type(node).__name__}")
 
 
