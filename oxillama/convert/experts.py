@@ -126,15 +126,6 @@ def ernie_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"])
 
 
-def one_number(config: Config, key: str, default: int | None = None) -> int:
-    """A size that some configs give as a list, layer by layer."""
-    value = config.get(key, default)
-    values = set(value) if isinstance(value, list) and all(type(v) is int for v in value) else {value}
-    if len(values) != 1:
-        raise LoadError(f"{config.name}: {key}: expected the same number for all layers, got {value!r:.60}")
-    return Config({key: values.pop()}, config.name).size(key)
-
-
 def hunyuan_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Their "dynamic" multiplies the base by alpha^(d / (d - 2)) once, whatever the length of a text."""
     for key in ("rope_scaling", "rope_parameters"):
@@ -154,15 +145,15 @@ def hunyuan_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensor
 def hunyuan_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Experts as wide as a dense block, in every layer."""
     sizes["experts"] = metadata["expert_count"] = config.size("num_experts")
-    metadata["expert_used_count"] = one_number(config, "moe_topk")
-    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = one_number(
-        config, "moe_intermediate_size", sizes["ff"]
+    metadata["expert_used_count"] = config.same_size("moe_topk")
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.same_size(
+        "moe_intermediate_size", sizes["ff"]
     )
     if sizes["expert_ff"] != sizes["ff"]:
         raise LoadError(
             f"{config.name}: moe_intermediate_size: expected {sizes['ff']}, got {sizes['expert_ff']}"
         )
-    n = one_number(config, "num_shared_expert", 1)
+    n = config.same_size("num_shared_expert", 1)
     sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = n * sizes["ff"]
     config.only("use_qk_norm", True)
     config.only("use_cla", False)

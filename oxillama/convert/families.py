@@ -7,15 +7,17 @@ stacked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from oxillama.convert import options
-from oxillama.convert.config import Config, Plan
+from oxillama.convert.config import HARMLESS, Config, Plan
 from oxillama.convert.decoders import Decoder, Part, decoder_plan
 from oxillama.convert.encoders import bert
 from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
+from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
 from oxillama.convert.hybrids import HYBRID_DECODERS
 from oxillama.convert.latent import LATENT_DECODERS
 from oxillama.convert.parts import (
@@ -90,6 +92,8 @@ GEMMA3 = replace(
         *(("query_pre_attn_scalar", 256), ("sliding_window", 4096), ("max_position_embeddings", 131072)),
         *(("num_attention_heads", 8), ("num_key_value_heads", 4)),
     ),
+    left_out=(*TOWERS, "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
+    renamed=TEXT_IN_TOWERS,
 )
 PHI3 = Decoder("phi3", (*BEFORE, *FUSED), options.phi3)
 STARCODER2 = Decoder(
@@ -169,6 +173,7 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HUNYUAN),
     "Glm4ForCausalLM": ("glm4", GLM4),
     "GraniteForCausalLM": ("granite", GRANITE),
+    **GEMMA_DECODERS,
     **EXPERT_DECODERS,
     **HYBRID_DECODERS,
     **LATENT_DECODERS,
@@ -180,13 +185,55 @@ PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
 }
 """The model_type of an architecture, and what makes its plan."""
 
+WITH_TOWERS = {
+    "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
+    "Gemma3nForConditionalGeneration": ("gemma3n", "Gemma3nForCausalLM"),
+    "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4ForCausalLM"),
+}
+"""Architectures that also read images or sound: their model_type, and that of their text model alone."""
+
+OF_TOWERS = re.compile(
+    r"(vision|audio)_config|[a-z_]+_token_(id|index)|[a-z]+_soft_tokens_per_image|mm_tokens_per_image"
+)
+"""Keys that are about what is left out."""
+
 
 def plan_of(config: Config, n_tensors: int) -> Plan:
     """The plan for a config and a source of so many tensors. Raises LoadError for what is not supported."""
     names = config.get("architectures", [])
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in [*PLANS]:
-        raise LoadError(f"config.json: architectures: expected one of {', '.join(PLANS)}, got {names!r:.80}")
-    kind, plan = PLANS[names[0]]
+    known = [*PLANS, *WITH_TOWERS]
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
+        raise LoadError(f"config.json: architectures: expected one of {', '.join(known)}, got {names!r:.80}")
+    name = names[0]
+    if name in WITH_TOWERS:
+        kind, name = WITH_TOWERS[name]
+        take_text(config, kind)
+    kind, plan = PLANS[name]
     config.only("model_type", kind)
     config.only("quantization_config")
     return plan(config, n_tensors)
+
+
+def take_text(config: Config, kind: str) -> None:
+    """Puts the keys of the text model in the place of those of a model with towers.
+
+    Raises LoadError for a key that both have with other values.
+    """
+    config.only("model_type", kind)
+    text = config.table("text_config").values
+    outer = {
+        key: value
+        for key, value in config.values.items()
+        if key not in ("text_config", "model_type", "architectures") and not OF_TOWERS.fullmatch(key)
+    }
+    for key, value in outer.items():
+        if key not in HARMLESS and value is not None and text.get(key, value) != value:
+            found = f"{value!r:.60} and {text[key]!r:.60}"
+            raise LoadError(f"{config.name}: {key}: expected what text_config says, too, got {found}")
+    eos = text.get("eos_token_id", config.values.get("eos_token_id"))
+    config.values = {
+        **outer,
+        **text,
+        "eos_token_id": eos,
+        "_name_or_path": config.values.get("_name_or_path"),
+    }

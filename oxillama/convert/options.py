@@ -12,9 +12,8 @@ from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
 from oxillama.errors import LoadError
 
 
-def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
-    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
-    layers have it; ``layer_types`` wins over what is usual."""
+def kinds_of_attention(config: Config, usual: list[bool]) -> list[bool]:
+    """Which layers have windows: by ``layer_types``, or as is ``usual``."""
     kinds = config.get("layer_types", ["sliding_attention" if has else "full_attention" for has in usual])
     known = {"sliding_attention": True, "full_attention": False}
     if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
@@ -22,7 +21,13 @@ def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool 
             f"config.json: layer_types: expected {' or '.join(known)} for each of {len(usual)} layers, "
             f"got {kinds!r:.80}"
         )
-    has = [known[kind] for kind in kinds]
+    return [known[kind] for kind in kinds]
+
+
+def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
+    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
+    layers have it; ``layer_types`` wins over what is usual."""
+    has = kinds_of_attention(config, usual)
     if not config.has("sliding_window") or not any(has):
         metadata["attention.sliding_window"] = 0
         return

@@ -52,6 +52,34 @@ YARN = {
     "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
 }  # fmt: skip
 
+GEMMA: dict[str, Any] = {
+    "num_hidden_layers": 8, "hidden_act": "gelu_pytorch_tanh", "sliding_window": 6, "rope_theta": None,
+    "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": hf.N_VOCAB, "rope_parameters": None,
+    "layer_types": [*4 * ["sliding_attention", "sliding_attention", "full_attention"]][:7] + ["full_attention"],
+    "num_kv_shared_layers": 3, "final_logit_softcapping": 3.0,
+}  # fmt: skip
+GEMMA4: dict[str, Any] = {
+    **GEMMA, "global_head_dim": 16,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 50.0},
+    },
+}  # fmt: skip
+GEMMA4_EXPERTS: dict[str, Any] = {
+    **GEMMA4, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1, "enable_moe_block": True, "num_experts": 5, "top_k_experts": 3,
+    "moe_intermediate_size": 24,
+}  # fmt: skip
+GEMMA3N: dict[str, Any] = {
+    **GEMMA, "num_hidden_layers": 6, "laurel_rank": 8, "num_kv_shared_layers": 2,
+    "layer_types": [*2 * ["sliding_attention", "sliding_attention", "full_attention"]],
+    "activation_sparsity_pattern": [0.95, 0.9, 0.0, 0.0, 0.0, 0.0],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+}  # fmt: skip
+
 SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", "smollm3", {}),
     "arcee": ("Arcee", "arcee", {"hidden_act": "relu2"}),
@@ -120,8 +148,46 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
         "GlmMoeDsa", "glm_moe_dsa",
         {**LATENT, **SELECTOR, "indexer_types": ["full", "full", "shared", "full"]},
     ),
+    "gemma4": ("Gemma4", "gemma4_text", {**GEMMA4, "use_double_wide_mlp": True}),
+    "gemma4-moe": ("Gemma4", "gemma4_text", GEMMA4_EXPERTS),
+    "gemma3n": ("Gemma3n", "gemma3n_text", GEMMA3N),
 }  # fmt: skip
+TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gemma4-towers": (
+        "Gemma4ForConditionalGeneration", "gemma4",
+        {
+            "text_config": {**SIZES, **GEMMA4},
+            "vision_config": {
+                "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 64, "patch_size": 4,
+            },
+        },
+    ),
+    "gemma3-towers": (
+        "Gemma3ForConditionalGeneration", "gemma3",
+        {
+            "text_config": {
+                **SIZES, "sliding_window": 6, "query_pre_attn_scalar": 12, "hidden_act": "gelu_pytorch_tanh",
+                "layer_types": ["sliding_attention", "full_attention"] * 2, "rope_theta": None,
+                "rope_parameters": GEMMA3N["rope_parameters"],
+            },
+            "vision_config": {
+                "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "image_size": 16, "patch_size": 4, "vocab_size": 8,
+            },
+            "mm_tokens_per_image": 4,
+        },
+    ),
+}  # fmt: skip
+"""Models that also see, of which only the text model is converted."""
+
 CONFIGS: dict[str, dict[str, Any]] = {
-    name: {"architectures": [f"{kind}ForCausalLM"], "model_type": model_type, **SIZES, **specific}
-    for name, (kind, model_type, specific) in SPECIFIC.items()
+    **{
+        name: {"architectures": [f"{kind}ForCausalLM"], "model_type": model_type, **SIZES, **specific}
+        for name, (kind, model_type, specific) in SPECIFIC.items()
+    },
+    **{
+        name: {"architectures": [kind], "model_type": model_type, **specific}
+        for name, (kind, model_type, specific) in TOWERS.items()
+    },
 }
