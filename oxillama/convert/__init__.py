@@ -34,6 +34,9 @@ from oxillama.weights.file_types import FILE_TYPES, is_quantized
 TYPES = ("F32", "F16", "BF16", "Q8_0")
 CHUNK = 1 << 26
 """Bytes of a matrix that are read at once."""
+MOSTLY_MXFP4 = 38
+"""GGUF's number for files whose experts are MXFP4."""
+
 POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 
 
@@ -151,7 +154,8 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
     name = (
         str(config.values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.resolve().name
     )
-    general = {"general.name": name, "general.file_type": FILE_TYPES[kind].id}
+    file_type = MOSTLY_MXFP4 if plan.packed else FILE_TYPES[kind].id
+    general = {"general.name": name, "general.file_type": file_type}
     own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
     if os.path.lexists(folder / "modules.json") and os.path.lexists(folder / "1_Pooling" / "config.json"):
         asked = read_json(folder / "1_Pooling" / "config.json")
@@ -172,8 +176,8 @@ def format_of(wanted: Wanted, kind: str) -> Format:
 def parts_of(kernels: Kernels, fmt: Format, wanted: Wanted, sources: list[Stored]) -> Iterator[np.ndarray]:
     """The bytes of a tensor, source by source, or some rows of one at a time."""
     for stored in sources:
-        whole = wanted.heads > 0 or wanted.change is not None or len(stored.shape) < 2
-        for piece in [stored] if whole else stored.pieces(CHUNK):
+        whole = wanted.heads > 0 or (wanted.change is not None and not wanted.each) or len(stored.shape) < 2
+        for piece in [stored] if whole else stored.pieces(1 if wanted.each else CHUNK):
             values = piece.values()
             values = reordered(values, wanted.heads) if wanted.heads else values
             values = values + np.float32(wanted.plus) if wanted.plus else values

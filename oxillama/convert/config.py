@@ -24,6 +24,7 @@ class Wanted:
     plus : added to all values.
     change : makes the target's values of a source's, None for the same; its result has the shape ``becomes``.
     rows : above the source's, further rows of a table repeat its first one.
+    each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     """
 
     sources: tuple[str, ...]
@@ -34,6 +35,7 @@ class Wanted:
     change: Callable[[np.ndarray], np.ndarray] | None = None
     becomes: tuple[int, ...] = ()
     rows: int = 0
+    each: bool = False
 
     @property
     def stored(self) -> tuple[int, ...]:

@@ -43,6 +43,7 @@ class Part:
     change, becomes : makes the target's values of the source's, and their shape; the same where it is None.
     bare : the names are whole, without a ".weight".
     plain : `Decoder.norm_plus` is not added to it.
+    each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     count : the size that says how many stand for "{e}".
     rows : the size that says how many rows a table has in the target, if these are more.
     """
@@ -56,6 +57,7 @@ class Part:
     becomes: str = ""
     bare: bool = False
     plain: bool = False
+    each: bool = False
     count: str = "experts"
     rows: str = ""
 
@@ -236,6 +238,7 @@ def tensors_of(
         change=None if change is None else lambda values: change(values, sizes),
         becomes=shape_of(part.becomes, sizes),
         rows=sizes[part.rows] if part.rows else 0,
+        each=part.each,
     )
     if part.bare:
         return [weights]

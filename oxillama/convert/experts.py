@@ -186,11 +186,11 @@ GRANITE_EXPERTS = (
     Part("block_sparse_moe.router.layer", "ffn_gate_inp", "experts d"),
     Part(
         "block_sparse_moe.input_linear", "ffn_gate_exps", "experts ff+ff d",
-        change=part_of_experts(0), becomes="experts ff d",
+        change=part_of_experts(0), becomes="experts ff d", each=True,
     ),
     Part(
         "block_sparse_moe.input_linear", "ffn_up_exps", "experts ff+ff d",
-        change=part_of_experts(1), becomes="experts ff d",
+        change=part_of_experts(1), becomes="experts ff d", each=True,
     ),
     Part("block_sparse_moe.output_linear", "ffn_down_exps", "experts d ff"),
 )  # fmt: skip

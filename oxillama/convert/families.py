@@ -18,6 +18,7 @@ from oxillama.convert.decoders import Decoder, Part, decoder_plan
 from oxillama.convert.encoders import bert
 from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
 from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
+from oxillama.convert.gpt_oss import GPT_OSS
 from oxillama.convert.hybrids import HYBRID_DECODERS
 from oxillama.convert.latent import LATENT_DECODERS
 from oxillama.convert.parts import (
@@ -173,6 +174,7 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HUNYUAN),
     "Glm4ForCausalLM": ("glm4", GLM4),
     "GraniteForCausalLM": ("granite", GRANITE),
+    "GptOssForCausalLM": ("gpt_oss", GPT_OSS),
     **GEMMA_DECODERS,
     **EXPERT_DECODERS,
     **HYBRID_DECODERS,
@@ -210,8 +212,10 @@ def plan_of(config: Config, n_tensors: int) -> Plan:
         take_text(config, kind)
     kind, plan = PLANS[name]
     config.only("model_type", kind)
-    config.only("quantization_config")
-    return plan(config, n_tensors)
+    made = plan(config, n_tensors)
+    if "quantization_config" not in config.seen:
+        config.only("quantization_config")
+    return made
 
 
 def take_text(config: Config, kind: str) -> None:

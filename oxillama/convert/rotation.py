@@ -90,7 +90,8 @@ def yarn(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensor
     metadata["rope.scaling.original_context_length"] = original
     metadata["rope.scaling.yarn_beta_fast"] = rope.number("beta_fast", 32.0)
     metadata["rope.scaling.yarn_beta_slow"] = rope.number("beta_slow", 1.0)
-    rope.only("truncate", True)
+    if not rope.flag("truncate", True):
+        metadata["rope.scaling.yarn_truncate"] = False
 
     def size_of(m: float) -> float:
         return 1 + 0.1 * m * math.log(max(1.0, factor))

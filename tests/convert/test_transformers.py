@@ -18,12 +18,11 @@ from tests.support.newer_configs import CONFIGS
 from tests.support.tiny_models import Running
 from tests.support.transformers_models import LAST, RECORDED, TOKENS, run_transformers, write_model
 
-
 OF_TOWERS = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.")
 
 
 def check(folder: Path, target: Path, wanted: np.ndarray) -> None:
-    """The folder converts, all of its text model, and its logits are the ``wanted`` ones of the last tokens."""
+    """The folder converts, but for towers, and its logits are the ``wanted`` ones of the last tokens."""
     left_out = convert(folder, target, "F32").left_out
     assert all(name.removeprefix("model.").startswith(OF_TOWERS) for name in left_out)
     running = Running(target.read_bytes())

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.support import huggingface as hf
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 SIZES: dict[str, Any] = {
     **hf.SIZES, "num_hidden_layers": 4, "head_dim": 8, "vocab_size": hf.N_VOCAB, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2,
@@ -55,7 +56,7 @@ YARN = {
 GEMMA: dict[str, Any] = {
     "num_hidden_layers": 8, "hidden_act": "gelu_pytorch_tanh", "sliding_window": 6, "rope_theta": None,
     "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": hf.N_VOCAB, "rope_parameters": None,
-    "layer_types": [*4 * ["sliding_attention", "sliding_attention", "full_attention"]][:7] + ["full_attention"],
+    "layer_types": [LOCAL, LOCAL, GLOBAL, LOCAL, LOCAL, GLOBAL, LOCAL, GLOBAL],
     "num_kv_shared_layers": 3, "final_logit_softcapping": 3.0,
 }  # fmt: skip
 GEMMA4: dict[str, Any] = {
@@ -72,7 +73,7 @@ GEMMA4_EXPERTS: dict[str, Any] = {
 }  # fmt: skip
 GEMMA3N: dict[str, Any] = {
     **GEMMA, "num_hidden_layers": 6, "laurel_rank": 8, "num_kv_shared_layers": 2,
-    "layer_types": [*2 * ["sliding_attention", "sliding_attention", "full_attention"]],
+    "layer_types": 2 * [LOCAL, LOCAL, GLOBAL],
     "activation_sparsity_pattern": [0.95, 0.9, 0.0, 0.0, 0.0, 0.0],
     "rope_parameters": {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -148,6 +149,17 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
         "GlmMoeDsa", "glm_moe_dsa",
         {**LATENT, **SELECTOR, "indexer_types": ["full", "full", "shared", "full"]},
     ),
+    "gpt_oss": (
+        "GptOss", "gpt_oss",
+        {
+            "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 6, "rope_theta": None,
+            "intermediate_size": 64, "swiglu_limit": 7.0,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                "original_max_position_embeddings": 64, "truncate": False,
+            },
+        },
+    ),
     "gemma4": ("Gemma4", "gemma4_text", {**GEMMA4, "use_double_wide_mlp": True}),
     "gemma4-moe": ("Gemma4", "gemma4_text", GEMMA4_EXPERTS),
     "gemma3n": ("Gemma3n", "gemma3n_text", GEMMA3N),
@@ -168,7 +180,7 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "text_config": {
                 **SIZES, "sliding_window": 6, "query_pre_attn_scalar": 12, "hidden_act": "gelu_pytorch_tanh",
-                "layer_types": ["sliding_attention", "full_attention"] * 2, "rope_theta": None,
+                "layer_types": 2 * [LOCAL, GLOBAL], "rope_theta": None,
                 "rope_parameters": GEMMA3N["rope_parameters"],
             },
             "vision_config": {
