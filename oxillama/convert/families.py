@@ -14,13 +14,15 @@ from functools import partial
 
 from oxillama.convert import options
 from oxillama.convert.config import HARMLESS, Config, Plan
+from oxillama.convert.convolutions import CONVOLUTION_DECODERS
 from oxillama.convert.decoders import Decoder, Part, decoder_plan
+from oxillama.convert.delta import DELTA_DECODERS
 from oxillama.convert.encoders import bert
 from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
 from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
 from oxillama.convert.gpt_oss import GPT_OSS
-from oxillama.convert.hybrids import HYBRID_DECODERS
 from oxillama.convert.latent import LATENT_DECODERS
+from oxillama.convert.mamba import MAMBA_DECODERS
 from oxillama.convert.parts import (
     ATTENTION,
     BEFORE,
@@ -177,7 +179,9 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "GptOssForCausalLM": ("gpt_oss", GPT_OSS),
     **GEMMA_DECODERS,
     **EXPERT_DECODERS,
-    **HYBRID_DECODERS,
+    **DELTA_DECODERS,
+    **CONVOLUTION_DECODERS,
+    **MAMBA_DECODERS,
     **LATENT_DECODERS,
 }
 PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
