@@ -181,6 +181,7 @@ def parts_of(kernels: Kernels, fmt: Format, wanted: Wanted, sources: list[Stored
             values = piece.values()
             values = reordered(values, wanted.heads) if wanted.heads else values
             values = values + np.float32(wanted.plus) if wanted.plus else values
+            values = values * np.float32(wanted.factor) if wanted.factor != 1 else values
             values = wanted.change(values) if wanted.change else values
             yield encoded(kernels, wanted.target, fmt, values)
         missing = wanted.rows - stored.shape[0] if stored.shape else 0

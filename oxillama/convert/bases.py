@@ -13,7 +13,7 @@ from pathlib import Path
 from oxillama.convert.config import Config, Wanted
 from oxillama.convert.decoders import Decoder
 from oxillama.convert.encoders import MATRICES, TABLES
-from oxillama.convert.families import DECODERS, plan_of
+from oxillama.convert.families import ALL_DECODERS, plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
@@ -98,7 +98,7 @@ def places_of(tensors: list[Wanted]) -> dict[str, Place]:
     """The places of all matrices. An output that is written as a copy of the embedding is a place too."""
     found: dict[str, Place] = {}
     for wanted in tensors:
-        if len(wanted.shape) != 2 or wanted.change is not None or wanted.rows:
+        if len(wanted.shape) != 2 or wanted.change is not None or wanted.rows or wanted.factor != 1:
             continue  # an adapter of it would have to be changed
         n_experts = len(wanted.sources) if len(wanted.sources) > 1 else 0
         shape = (wanted.shape[0], wanted.shape[1])
@@ -112,9 +112,9 @@ def file_base(path: Path) -> Base:
     """The base of a GGUF file, by the names that the families of its architecture have."""
     with ModelFile.open(path) as file:
         architecture, kind = file.get("general.architecture", str), file.get("general.type", str, "model")
-        families = [family for _, family in DECODERS.values() if family.architecture == architecture]
+        families = [family for family in ALL_DECODERS if family.architecture == architecture]
         if kind != "model" or not (families or architecture == "bert"):
-            known = ", ".join(sorted({family.architecture for _, family in DECODERS.values()} | {"bert"}))
+            known = ", ".join(sorted({family.architecture for family in ALL_DECODERS} | {"bert"}))
             raise LoadError(f"{path}: expected a model of {known}, got a {kind:.40} of {architecture!r:.40}")
         heads = {}
         if any(family.reordered for family in families):
@@ -147,13 +147,16 @@ def modules_of(families: list[Decoder]) -> dict[str, str]:
     if not families:
         found = {target: f"embeddings.{name}_embeddings" for name, target in TABLES.items()}
         return found | {target: f"encoder.layer.{{i}}.{name}" for name, (target, _) in MATRICES.items()}
-    found = {"output": "lm_head"}
+    found = {}
     for family in families:
+        if family.head is not None and not family.head.factor:
+            found[family.head.target] = family.head.source
         inside = {
             f"{family.inside}layers.{{i}}.": family.parts,
             family.inside: (family.table, *family.others),
         }
         for beginning, parts in inside.items():
-            adapted = [part for part in parts if part.change is None and not (part.bare or part.rows)]
-            found |= {part.target: beginning + part.source for part in adapted if part.target}
+            for part in parts:
+                if part.target and part.change is None and not (part.bare or part.rows or part.factor):
+                    found[part.target] = beginning + part.source
     return found

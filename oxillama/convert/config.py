@@ -24,6 +24,7 @@ class Wanted:
     plus : added to all values.
     change : makes the target's values of a source's, None for the same; its result has the shape ``becomes``.
     rows : above the source's, further rows of a table repeat its first one.
+    factor : all values are multiplied by it.
     each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     """
 
@@ -36,6 +37,7 @@ class Wanted:
     becomes: tuple[int, ...] = ()
     rows: int = 0
     each: bool = False
+    factor: float = 1.0
 
     @property
     def stored(self) -> tuple[int, ...]:

@@ -19,11 +19,13 @@ class Sizes(dict[str, int]):
     Attributes
     ----------
     kinds : which layers have the parts of a kind (`Part.only`).
+    factors : what tensors are multiplied by (`Part.factor`).
     """
 
     def __init__(self, values: dict[str, int]) -> None:
         super().__init__(values)
         self.kinds: dict[str, list[bool]] = {}
+        self.factors: dict[str, float] = {}
 
 
 Change = Callable[[np.ndarray, Sizes], np.ndarray]
@@ -43,6 +45,7 @@ class Part:
     change, becomes : makes the target's values of the source's, and their shape; the same where it is None.
     bare : the names are whole, without a ".weight".
     plain : `Decoder.norm_plus` is not added to it.
+    factor : the name of what its values are multiplied by (`Sizes.factors`).
     each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     count : the size that says how many stand for "{e}".
     rows : the size that says how many rows a table has in the target, if these are more.
@@ -57,6 +60,7 @@ class Part:
     becomes: str = ""
     bare: bool = False
     plain: bool = False
+    factor: str = ""
     each: bool = False
     count: str = "experts"
     rows: str = ""
@@ -92,6 +96,8 @@ class Decoder:
     renamed : beginnings of names that some sources have, and the usual ones.
     numbers : keys of metadata, without any prefix, and the tensor of each layer, of one number, behind them.
     packed : makes tensors that keep the format of their sources, for some configs.
+    prepare : changes keys of a config to those that are read here.
+    chosen : the family that a config belongs to, where it may be another one.
     """
 
     architecture: str
@@ -117,10 +123,16 @@ class Decoder:
     renamed: tuple[tuple[str, str], ...] = ()
     numbers: tuple[tuple[str, str], ...] = ()
     packed: Callable[[Config, Sizes], list[Packed]] | None = None
+    prepare: Callable[[Config], None] | None = None
+    chosen: Callable[[Config], Decoder] | None = None
 
 
 def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
     """The plan of a config for a source of so many tensors. Raises LoadError naming what is not supported."""
+    if family.chosen is not None:
+        family = family.chosen(config)
+    if family.prepare is not None:
+        family.prepare(config)
     for key, value in family.defaults:
         config.values.setdefault(key, value)
     config.only("hidden_act", *family.activations)
@@ -239,6 +251,7 @@ def tensors_of(
         becomes=shape_of(part.becomes, sizes),
         rows=sizes[part.rows] if part.rows else 0,
         each=part.each,
+        factor=sizes.factors[part.factor] if part.factor else 1.0,
     )
     if part.bare:
         return [weights]

@@ -77,18 +77,23 @@ def first_dense(config: Config) -> int:
     return n
 
 
-def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
-    """Experts as in DeepSeek's configs."""
-    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    dense_first(config, metadata, sizes, first_dense(config))
-    shared(config, metadata, sizes, "n_shared_experts")
-    metadata["expert_gating_func"] = SIGMOID
+def weights_of_experts(config: Config, metadata: Metadata) -> None:
+    """Their sum and their factor, and the groups that they are chosen from."""
     metadata["expert_weights_norm"] = config.flag("norm_topk_prob", True)
     metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
     groups = config.size("n_group", 1)
     used = config.size("topk_group", groups)
     if groups > 1:
         metadata["expert_group_count"], metadata["expert_group_used_count"] = groups, used
+
+
+def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
+    """Experts as in DeepSeek's configs."""
+    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+    dense_first(config, metadata, sizes, first_dense(config))
+    shared(config, metadata, sizes, "n_shared_experts")
+    metadata["expert_gating_func"] = SIGMOID
+    weights_of_experts(config, metadata)
     config.only("moe_layer_freq", 1)
     config.only("scoring_func", "sigmoid")
     config.only("topk_method", "noaux_tc")

@@ -22,7 +22,7 @@ from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS,
 from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
 from oxillama.convert.gpt_oss import GPT_OSS
 from oxillama.convert.latent import LATENT_DECODERS
-from oxillama.convert.mamba import MAMBA_DECODERS
+from oxillama.convert.mamba import MAMBA_DECODERS, NEMOTRON_H_MOE
 from oxillama.convert.parts import (
     ATTENTION,
     BEFORE,
@@ -184,6 +184,9 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     **MAMBA_DECODERS,
     **LATENT_DECODERS,
 }
+ALL_DECODERS = (*(family for _, family in DECODERS.values()), NEMOTRON_H_MOE)
+"""Those of which a class has several, too."""
+
 PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
     **{name: (kind, partial(decoder_plan, family)) for name, (kind, family) in DECODERS.items()},
     "BertModel": ("bert", bert),

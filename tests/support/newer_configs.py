@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.support import huggingface as hf
 
+MAMBA_2 = "linear_attention"
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 SIZES: dict[str, Any] = {
     **hf.SIZES, "num_hidden_layers": 4, "head_dim": 8, "vocab_size": hf.N_VOCAB, "pad_token_id": 0,
@@ -79,6 +80,22 @@ GEMMA3N: dict[str, Any] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         "full_attention": {"rope_type": "default", "rope_theta": 50.0},
     },
+}  # fmt: skip
+
+FALCON: dict[str, Any] = {
+    "mamba_d_ssm": 48, "mamba_n_heads": 4, "mamba_d_head": 12, "mamba_n_groups": 2, "mamba_d_state": 8,
+    "rope_theta": None, "embedding_multiplier": 2.0, "lm_head_multiplier": 0.3, "key_multiplier": 0.7,
+    "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.6, "mlp_multipliers": [1.4, 0.5], "ssm_multipliers": [0.9, 0.8, 1.1, 1.2, 0.7],
+}  # fmt: skip
+NEMOTRON: dict[str, Any] = {
+    "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "num_hidden_layers": None,
+    "rope_theta": None, "rope_parameters": None, "rms_norm_eps": None, "hidden_act": None,
+    "layer_norm_epsilon": 1e-3,
+}  # fmt: skip
+NEMOTRON_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 20, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5,
 }  # fmt: skip
 
 SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -158,6 +175,26 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
                 "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
                 "original_max_position_embeddings": 64, "truncate": False,
             },
+        },
+    ),
+    "falcon_h1": ("FalconH1", "falcon_h1", FALCON),
+    "falcon_h1-normed": (
+        "FalconH1", "falcon_h1",
+        {**FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "tie_word_embeddings": True},
+    ),
+    "nemotron_h": (
+        "NemotronH", "nemotron_h",
+        {**NEMOTRON, "layers_block_type": [MAMBA_2, "mlp", GLOBAL, "mlp", MAMBA_2]},
+    ),
+    "nemotron_h-moe": (
+        "NemotronH", "nemotron_h",
+        {**NEMOTRON, **NEMOTRON_EXPERTS, "layers_block_type": [MAMBA_2, "moe", GLOBAL, "moe"]},
+    ),
+    "nemotron_h-latent": (
+        "NemotronH", "nemotron_h",
+        {
+            **NEMOTRON, **NEMOTRON_EXPERTS, "moe_latent_size": 12,
+            "layers_block_type": [MAMBA_2, "moe", GLOBAL, "moe"],
         },
     ),
     "gemma4": ("Gemma4", "gemma4_text", {**GEMMA4, "use_double_wide_mlp": True}),
