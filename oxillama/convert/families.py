@@ -37,6 +37,7 @@ from oxillama.convert.parts import (
     SHARED,
     biased,
 )
+from oxillama.convert.windowed import WINDOWED_DECODERS
 from oxillama.errors import LoadError
 
 # --- families ---------------------------------------------------------------------------------------
@@ -153,6 +154,32 @@ GLM4 = Decoder(  # as ERNIE
 )
 GRANITE = Decoder("granite", LLAMA.parts, options.granite, reordered=True)
 
+APERTUS = Decoder(
+    "apertus",
+    (
+        *biased(ATTENTION, ""),
+        *HEAD_NORMS,
+        Part("attention_layernorm", "attn_norm", "d"),
+        Part("feedforward_layernorm", "ffn_norm", "d"),
+        *biased(FEED[1:], ""),
+    ),
+    options.apertus,
+    activations=("xielu",),
+    copies_tied=True,
+    numbers=tuple((f"xielu.{name}", f"mlp.act_fn.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")),
+)
+JAIS2 = Decoder(
+    "jais2",
+    (*ATTENTION, *BEFORE, *FEED[1:]),
+    options.jais2,
+    epsilon="layer_norm_eps",
+    layer_norm=True,
+    norm_bias=True,
+    activations=("relu2",),
+    biased=True,
+    defaults=(("layer_norm_eps", 1e-5),),
+)
+
 DECODERS: dict[str, tuple[str, Decoder]] = {
     "LlamaForCausalLM": ("llama", LLAMA),
     "MistralForCausalLM": ("mistral", LLAMA),
@@ -183,6 +210,9 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     **CONVOLUTION_DECODERS,
     **MAMBA_DECODERS,
     **LATENT_DECODERS,
+    **WINDOWED_DECODERS,
+    "ApertusForCausalLM": ("apertus", APERTUS),
+    "Jais2ForCausalLM": ("jais2", JAIS2),
 }
 ALL_DECODERS = (*(family for _, family in DECODERS.values()), NEMOTRON_H_MOE)
 """Those of which a class has several, too."""

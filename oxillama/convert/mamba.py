@@ -179,7 +179,8 @@ def scaled_by_part(values: np.ndarray, sizes: Sizes) -> np.ndarray:
     parts = {"z": "inner", "x": "inner", "b": "state", "c": "state", "dt": "ssm_heads"}
     factors = [np.full(sizes[size], sizes.factors[name]) for name, size in parts.items()]
     scales: np.ndarray = (np.concatenate(factors) * sizes.factors["ssm_in"]).astype(np.float32)
-    return np.multiply(values, scales[:, None])
+    found: np.ndarray = values * scales[:, None]
+    return found
 
 
 def scaled(part: Part, factor: str) -> Part:

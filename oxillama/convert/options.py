@@ -209,3 +209,22 @@ def granite_scales(config: Config, metadata: Metadata) -> None:
     metadata["embedding_scale"] = config.number("embedding_multiplier", 1.0)
     metadata["residual_scale"] = config.number("residual_multiplier", 1.0)
     metadata["logit_scale"] = config.number("logits_scaling", 1.0)
+
+
+def apertus(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """The class fills in a rotation: Llama 3's with a factor of 8."""
+    usual = {
+        **{"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0},
+        **{"high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    }
+    if not config.has("rope_parameters") and not config.has("rope_scaling"):
+        config.values["rope_parameters"] = usual
+    config.get("post_norm")  # which the class does not read
+    config.get("qk_norm")
+    return rotation(config, metadata, sizes["dim"], 12e6)
+
+
+def jais2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("attention_bias", True)
+    config.only("mlp_bias", True)
+    return rotation(config, metadata, sizes["dim"])

@@ -53,7 +53,7 @@ def test_every_tensor_counts(case: str, tmp_path: Path) -> None:
     names = sorted(name for name in shapes if not name.removeprefix("model.").startswith(OF_TOWERS))
     for i in {3 * len(names) // 7, 5 * len(names) // 7}:
         less = {key: shape for key, shape in shapes.items() if key != names[i]}
-        name = names[i].rpartition("language_model.")[2].removeprefix("model.")
+        name = names[i].rpartition("language_model.")[2].removeprefix("model.").removeprefix("backbone.")
         folder = write_model(tmp_path / f"model{i}", config, less)
         with pytest.raises(
             LoadError, match=rf"{name}: expected a tensor that config.json asks for, got none"

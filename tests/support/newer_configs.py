@@ -98,6 +98,11 @@ NEMOTRON_EXPERTS: dict[str, Any] = {
     "moe_shared_expert_intermediate_size": 20, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.5,
 }  # fmt: skip
 
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
+
 SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", "smollm3", {}),
     "arcee": ("Arcee", "arcee", {"hidden_act": "relu2"}),
@@ -195,6 +200,50 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             **NEMOTRON, **NEMOTRON_EXPERTS, "moe_latent_size": 12,
             "layers_block_type": [MAMBA_2, "moe", GLOBAL, "moe"],
+        },
+    ),
+    "exaone4": ("Exaone4", "exaone4", {"sliding_window": None, "layer_types": 4 * [GLOBAL]}),
+    "exaone4-windows": (
+        "Exaone4", "exaone4",
+        {"sliding_window": 6, "num_hidden_layers": 64, "layer_types": 16 * [LOCAL, LOCAL, LOCAL, GLOBAL]},
+    ),
+    "exaone_moe": (
+        "ExaoneMoe", "exaone_moe",
+        {
+            "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_shared_experts": 2,
+            "sliding_window": 6, "n_group": 3, "topk_group": 2,
+        },
+    ),
+    "apertus": ("Apertus", "apertus", {"hidden_act": "xielu", "rope_parameters": LLAMA3}),
+    "jais2": ("Jais2", "jais2", {"hidden_act": "relu2", "layer_norm_eps": 1e-3, "rms_norm_eps": None}),
+    "afmoe": (
+        "Afmoe", "afmoe",
+        {
+            "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_shared_experts": 2,
+            "sliding_window": 6, "mup_enabled": True, "route_scale": 1.5,
+        },
+    ),
+    "granite_swa": (
+        "GraniteSWA", "granite_swa",
+        {**GRANITE, "sliding_window": 6, "layer_rope_theta": [100.0, 0.0, 100.0, 0.0]},
+    ),
+    "granitemoe_swa": (
+        "GraniteMoeSWA", "granitemoe_swa",
+        {
+            **GRANITE, "sliding_window": 6, "num_local_experts": 5, "num_experts_per_tok": 3,
+            "shared_intermediate_size": 20,
+        },
+    ),
+    "mimo_v2_flash": (
+        "MiMoV2Flash", "mimo_v2_flash",
+        {
+            "sliding_window": 6, "n_routed_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+            "v_head_dim": 6, "num_key_value_heads": 1, "layer_types": [GLOBAL, LOCAL, LOCAL, GLOBAL],
+            "rope_theta": None,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": 0.5}
+                for kind, base in ((GLOBAL, 100.0), (LOCAL, 50.0))
+            },
         },
     ),
     "gemma4": ("Gemma4", "gemma4_text", {**GEMMA4, "use_double_wide_mlp": True}),
