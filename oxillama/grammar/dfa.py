@@ -322,7 +322,7 @@ def _blocks(table: list[list[int]], accepting: set[int]) -> list[int]:
     rows = np.array(table)
     rng = np.random.default_rng(0)
     weights = rng.integers(1 << 64, size=rows.shape[1] + 1, dtype=np.uint64) | np.uint64(1)
-    values = rng.integers(1 << 64, size=len(rows), dtype=np.uint64)
+    values = rng.integers(1 << 64, size=len(rows) + 1, dtype=np.uint64)
     ends = np.zeros(len(rows), int)
     ends[list(accepting)] = 1
     block, n_blocks = ends, len(set(ends.tolist()))
