@@ -65,7 +65,7 @@ class Language:
         if isinstance(node, Chars):
             if len(self.chars) > MAX_POSITIONS:
                 raise GrammarError(
-                    f"regular expression: at most {MAX_POSITIONS} characters, repetitions written out"
+                    f"regex: expected at most {MAX_POSITIONS} characters, repetitions written out, got more"
                 )
             self.chars.append(node.ranges)
             self.follow.append(0)
@@ -178,7 +178,7 @@ def determinise(
                 order.append(target)
                 if len(order) > MAX_STATES or len(order) * len(masks) > MAX_WORK:
                     raise GrammarError(
-                        f"regular expression: its automaton needs more than {MAX_STATES} states"
+                        f"expected an automaton of at most {MAX_STATES} states, got more"
                     )
             row.append(number[target])
         table.append(row)
@@ -206,7 +206,7 @@ def from_steps(
                 number[target] = len(order)
                 order.append(target)
                 if len(order) > MAX_STATES:
-                    raise GrammarError(f"automaton: needs more than {MAX_STATES} states")
+                    raise GrammarError(f"expected at most {MAX_STATES} states for a number, got more")
             row.append(-1 if target is None else number[target])
         table.append(row)
     dead = len(table)

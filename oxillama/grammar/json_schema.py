@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.analysis import without_match
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Ref, Rules
@@ -23,6 +24,7 @@ from oxillama.grammar.schema.conditions import Condition, State, of_schema, orde
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
+from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.on_demand import OnDemand
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
@@ -110,6 +112,18 @@ class JsonSchemaCompiler:
             if found is None
             else Rules("root", {"root": Ref("value")}, {"value": found})
         )
+
+    def explained(self, error: GrammarError, schema: object, strict: bool) -> GrammarError:
+        """The error of a grammar that could not be built of a schema, with the path in the schema.
+
+        Parameters are those of `compile`, which was successful.
+        """
+        writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
+        node = writer.write_all(root)
+        without = without_match({**writer.rules, "root": node})
+        if "root" not in without:
+            return GrammarError(f"#: {error}")
+        return GrammarError(unmet(node, writer.rules, writer.states, without))
 
     def _part(self, schema: object, strict: bool) -> OnDemand | None:
         if self.registry is not None or self.mark:

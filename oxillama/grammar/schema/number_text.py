@@ -144,8 +144,8 @@ class Machine:
     excluded : pairs of values: it must not lie between them, nor be both.
     plain : an integer has no ".0".
 
-    Where it may be negative there is "-0" too, where it may not there is none. Where it must not be 0 it is no
-    number that would be read as 0.
+    Where it may be negative there is "-0" too, where it may not there is none. Where it must not be 0 it is
+    no number that would be read as 0.
     """
 
     def __init__(
@@ -291,5 +291,5 @@ def _modulus(step: Fraction) -> tuple[int, int]:
     places = len(text.partition(".")[2])
     modulus = int(text.replace(".", ""))
     if modulus > MAX_MODULUS:
-        raise GrammarError(f"multipleOf: its digits make at most {MAX_MODULUS}, found {text}")
+        raise GrammarError(f"multipleOf: expected digits that make at most {MAX_MODULUS}, got {text}")
     return modulus, places

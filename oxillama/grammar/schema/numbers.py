@@ -5,8 +5,8 @@ of anything, as one digit before the point and an exponent: of these texts an au
 An integer may carry the ".0" that Python writes after a float. A number without bounds is any JSON number.
 
 Readers of JSON make doubles of numbers. Rounding keeps order, so a number within a bound is read as one
-within it, but a number beside a bound that is not in, or beside an excluded value, could be read as just that.
-Such numbers are as far away as the next double.
+within it, but a number beside a bound that is not in, or beside an excluded value, could be read as just
+that. Such numbers are as far away as the next double.
 """
 
 from __future__ import annotations

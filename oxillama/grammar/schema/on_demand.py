@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from threading import Lock
 
-from oxillama.grammar.analysis import all_productive
+from oxillama.grammar.analysis import without_match
 from oxillama.grammar.rules import Node, Ref, Rules
 from oxillama.grammar.schema.certain import Certainty, key
 from oxillama.grammar.schema.conditions import ANYTHING, State, of_schema, state_of
@@ -68,7 +68,7 @@ class OnDemand:
                 schema = _alone(state)
                 if name not in self.writer.rules and schema is not None:
                     needs[name] = Ref(key(schema))
-            if not all_productive({**self.certainty.needs, **needs, **written}):
+            if without_match({**self.certainty.needs, **needs, **written}):
                 return False
         return True
 
