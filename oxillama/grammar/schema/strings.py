@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
 from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
@@ -21,7 +22,6 @@ from oxillama.grammar.schema.json_text import (
     Layout,
     literal,
     quoted,
-    spell,
     spelled_expression,
 )
 from oxillama.grammar.schema.lengths import shortened, span
