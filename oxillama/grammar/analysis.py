@@ -42,7 +42,7 @@ def check(rules: Rules) -> None:
         else:
             raise GrammarError(f"rule {name}: expected at most {MAX_NODE_DEPTH} nodes inside each other")
         for node in walk(rule):
-            if isinstance(node, Ref) and node.name not in rules.rules:
+            if isinstance(node, Ref) and node.name not in rules.rules and node.name not in rules.parts:
                 raise GrammarError(f"rule {name}: refers to {node.name!r}, which is not defined")
             if isinstance(node, Repeat) and not 0 <= node.least <= (
                 node.least if node.most is None else node.most
