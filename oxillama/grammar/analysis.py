@@ -50,8 +50,8 @@ def check(rules: Rules) -> None:
                 raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
 
 
-def all_productive(rules: Mapping[str, Node]) -> bool:
-    """Whether each rule matches something, if names without a rule do.
+def unproductive(rules: Mapping[str, Node]) -> set[str]:
+    """The rules that match nothing, if names without a rule match something.
 
     Each rule is reduced once to the names that it cannot do without, and looked at again only when one of
     those that it waits for is found to match something.
@@ -71,7 +71,7 @@ def all_productive(rules: Mapping[str, Node]) -> bool:
         for user in waiting.pop(todo.pop(), ()):
             if user in open_rules:
                 _wait(user, open_rules, waiting, todo)
-    return not open_rules
+    return set(open_rules)
 
 
 _NOTHING = Seq(())

@@ -83,9 +83,13 @@ class Writer:
     def write_one(self, name: str) -> None:
         """Write the rule of a state by its name."""
         state = self.states[name]
+        self.rules[name] = self.at(state, self.body)
+
+    def at(self, state: State, make: Callable[[State], T]) -> T:
+        """What is made of a state; errors name the path of its schema."""
         self.path = _path(state)
         try:
-            self.rules[name] = self.body(state)
+            return make(state)
         except GrammarError as error:
             reason = str(error)
             raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
