@@ -62,12 +62,12 @@ class OnDemand:
                     if self.certainty.of(one) is None:
                         needs[key(one)] = self.met(state)
                 continue
+            first = len(self.writer.queue)
             known = states.of(state)
             if known is not None:
                 todo += known.below
                 needs[self.writer.name(state)] = known.needs
                 continue
-            first = len(self.writer.queue)
             self.write(self.writer.name(state))
             todo += self.writer.queue[first:]
         written = {name: self.writer.rules[name] for names in self.local.values() for name in names}
