@@ -136,6 +136,7 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
         ({"type": "array", "uniqueItems": True}, "#/properties/a/items: cannot be enforced: uniqueItems"),
         ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
         ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),
+        ({"type": "string", "minimum": "x"}, "#/properties/a/items/minimum: expected a number"),
         ({"type": "objekt"}, "#/properties/a/items/type: expected names of types"),
         ({"$ref": "#/definitions/none"}, "#/properties/a/items/$ref: there is no"),
         ({"required": "b"}, "#/properties/a/items/required: expected a list of strings"),

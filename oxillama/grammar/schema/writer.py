@@ -96,6 +96,10 @@ class Writer:
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
+        if len(state) == 1:
+            (condition,) = state
+            found = self.followed(condition)
+            return state if found is condition else state_of(found)
         return state_of(*map(self.followed, ordered(state)))
 
     def node(self, state: State) -> Node:
