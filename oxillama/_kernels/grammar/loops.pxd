@@ -29,6 +29,7 @@ cdef class Loops:
     cdef int32_t stepped(self, int32_t state, int32_t byte) except -1
     cdef bint goes_on(self, int32_t state, const uint8_t* loop) except -1
     cdef bint ends_run(self, Loop* loop, const Item* counted) except -1
+    cdef bint repeats(self, int32_t byte, int32_t first) noexcept
     cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1
     cdef bint tails_lead_to(self, int32_t state, int32_t lead, int32_t to) except -1
     cdef bint last_leads_to(self, int32_t state, int32_t to) except -1

@@ -90,12 +90,18 @@ cdef class Loops:
         cdef uint8_t text = <uint8_t>byte
         return self.states.run(state, &text, 1)
 
+    cdef inline bint repeats(self, int32_t byte, int32_t first) noexcept:
+        """Whether a byte is of the class of the byte before, of those from ``first`` on."""
+        return byte > first and self.states.class_of[byte] == self.states.class_of[byte - 1]
+
     cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1:
         """Whether every character beyond ASCII leads from one parser state to another; ``alive``: any to anywhere."""
         cdef int32_t lead, inside
         cdef bint all_do = True
         alive[0] = False
         for lead in range(0xC2, 0xF5):
+            if self.repeats(lead, 0xC2) and lead not in (0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4):
+                continue  # the rests of the characters are those of the lead before
             inside = self.stepped(state, lead)
             alive[0] = alive[0] or inside != DEAD
             if all_do and not self.tails_lead_to(inside, lead, to):
@@ -117,6 +123,8 @@ cdef class Loops:
         elif lead == 0xF4:
             high = 0x8F
         for byte in range(low, high + 1):
+            if self.repeats(byte, low):
+                continue
             inside = self.stepped(state, byte)
             if inside == previous:
                 continue
@@ -129,6 +137,8 @@ cdef class Loops:
             for third in range(0x80, 0xC0):
                 if inside == DEAD:
                     return False
+                if self.repeats(third, 0x80):
+                    continue
                 if more == 2:
                     if self.stepped(inside, third) != to:
                         return False
@@ -143,7 +153,7 @@ cdef class Loops:
         if state == DEAD:
             return False
         for byte in range(0x80, 0xC0):
-            if self.stepped(state, byte) != to:
+            if not self.repeats(byte, 0x80) and self.stepped(state, byte) != to:
                 return False
         return True
 
@@ -155,7 +165,7 @@ cdef class Loops:
                 return True
         if loop[128]:
             for byte in range(0xC2, 0xF5):
-                if self.stepped(state, byte) != DEAD:
+                if not self.repeats(byte, 0xC2) and self.stepped(state, byte) != DEAD:
                     return True
         return False
 
