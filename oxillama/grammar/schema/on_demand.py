@@ -68,7 +68,7 @@ class OnDemand:
                 schema = _alone(state)
                 if name not in self.writer.rules and schema is not None:
                     needs[name] = Ref(key(schema))
-            if not all_productive(Rules("", {**self.certainty.needs, **needs, **written})):
+            if not all_productive({**self.certainty.needs, **needs, **written}):
                 return False
         return True
 
