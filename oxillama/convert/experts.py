@@ -178,11 +178,11 @@ def minimax_m2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"], partial=True)
 
 
-def part_of_experts(which: int) -> Any:
+def part_of_experts(which: int, size: str = "ff") -> Any:
     """Half of a matrix of all experts that holds gates and then ups."""
 
     def half(values: np.ndarray, sizes: Sizes) -> np.ndarray:
-        return values[:, which * sizes["ff"] : (which + 1) * sizes["ff"]]
+        return values[:, which * sizes[size] : (which + 1) * sizes[size]]
 
     return half
 

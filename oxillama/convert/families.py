@@ -21,6 +21,7 @@ from oxillama.convert.encoders import bert
 from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
 from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
 from oxillama.convert.gpt_oss import GPT_OSS
+from oxillama.convert.kimi import KIMI_LINEAR
 from oxillama.convert.latent import LATENT_DECODERS
 from oxillama.convert.mamba import MAMBA_DECODERS, NEMOTRON_H_MOE
 from oxillama.convert.parts import (
@@ -210,6 +211,7 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     **CONVOLUTION_DECODERS,
     **MAMBA_DECODERS,
     **LATENT_DECODERS,
+    "KimiLinearForCausalLM": ("kimi_linear", KIMI_LINEAR),
     **WINDOWED_DECODERS,
     "ApertusForCausalLM": ("apertus", APERTUS),
     "Jais2ForCausalLM": ("jais2", JAIS2),

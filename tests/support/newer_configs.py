@@ -43,11 +43,12 @@ MAMBA = {
     "shared_intermediate_size": 20,
 }  # fmt: skip
 
-LATENT = {
+NARROW: dict[str, Any] = {
     "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10,
-    "head_dim": 4, "num_key_value_heads": 4, **DEEPSEEK,
+    "head_dim": 4, "num_key_value_heads": 4,
     "rms_norm_eps": 1e-6,  # as the norms of compressed vectors have, whatever the config says
 }  # fmt: skip
+LATENT = {**NARROW, **DEEPSEEK}
 SELECTOR = {"index_topk": 9, "index_n_heads": 8, "index_head_dim": 64}
 YARN = {
     "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64,
@@ -200,6 +201,25 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             **NEMOTRON, **NEMOTRON_EXPERTS, "moe_latent_size": 12,
             "layers_block_type": [MAMBA_2, "moe", GLOBAL, "moe"],
+        },
+    ),
+    "mistral4": (
+        "Mistral4", "mistral4",
+        {
+            **LATENT, "first_k_dense_replace": 0, "head_dim": 10, "n_group": 3, "topk_group": 2,
+            "rope_parameters": {
+                **YARN, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16,
+                "partial_rotary_factor": 0.4,
+            },
+        },
+    ),
+    "kimi_linear": (
+        "KimiLinear", "kimi_linear",
+        {
+            **NARROW, "q_lora_rank": None, "num_experts": 6, "linear_head_dim": 8, "linear_num_heads": 4,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 24, "routed_scaling_factor": 1.5,
+            "linear_conv_kernel_dim": 3, "layer_types": [MAMBA_2, MAMBA_2, GLOBAL, MAMBA_2],
+            "rope_parameters": None, "rope_theta": None, "num_shared_experts": 2,
         },
     ),
     "exaone4": ("Exaone4", "exaone4", {"sliding_window": None, "layer_types": 4 * [GLOBAL]}),
