@@ -22,6 +22,7 @@ from oxillama.convert.adapters import ADAPTER_TYPES, convert_adapter
 from oxillama.convert.config import Config, Packed, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
+from oxillama.convert.sentences import matrices_of, modules_of, pooling_of
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
 from oxillama.errors import LoadError, ModelFileError
@@ -36,8 +37,6 @@ CHUNK = 1 << 26
 """Bytes of a matrix that are read at once."""
 MOSTLY_MXFP4 = 38
 """GGUF's number for files whose experts are MXFP4."""
-
-POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 
 
 def convert(
@@ -99,6 +98,12 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
         warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=3)
     found, left_out = matched(plan, tensors)
     metadata = {"general.architecture": plan.architecture, **model_metadata(folder, config, plan, kind)}
+    width = plan.metadata["embedding_length"]
+    beyond, matrices = matrices_of(modules_of(folder), plan.architecture, width)
+    metadata |= {f"{plan.architecture}.{key}": value for key, value in beyond.items()}
+    for wanted, stored in matrices:
+        plan.tensors.append(wanted)
+        found[wanted.target] = [stored]
     metadata |= {key: [float(stored.values().item()) for stored in found[key]] for key in plan.numbers}
     metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
     kernels = best()
@@ -157,12 +162,10 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
     file_type = MOSTLY_MXFP4 if plan.packed else FILE_TYPES[kind].id
     general = {"general.name": name, "general.file_type": file_type}
     own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
-    if os.path.lexists(folder / "modules.json") and os.path.lexists(folder / "1_Pooling" / "config.json"):
-        asked = read_json(folder / "1_Pooling" / "config.json")
-        modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
-        if len(modes) != 1 or modes[0] not in POOLINGS:
-            raise LoadError(f"1_Pooling/config.json: expected one of {', '.join(POOLINGS)}, got {modes}")
-        own[f"{plan.architecture}.pooling_type"] = POOLINGS[modes[0]]
+    modules = modules_of(folder)
+    pooling = pooling_of(modules)
+    if pooling is not None:
+        own[f"{plan.architecture}.pooling_type"] = pooling
     return general | own
 
 

@@ -174,8 +174,8 @@ def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
     if family.drafts and config.has(family.drafts):
         ends = range(sizes["layers"], sizes["layers"] + config.size(family.drafts, 1))
         ignored += [f"{family.inside}layers.{i}." for i in ends]
+    tied = config.flag("tie_word_embeddings", family.tied)
     if family.head is not None:
-        tied = config.flag("tie_word_embeddings", family.tied)
         if tied:
             ignored.append("lm_head.weight")  # a copy of the embedding that some write nevertheless
         if not tied:

@@ -17,7 +17,7 @@ from oxillama.convert.config import HARMLESS, Config, Plan
 from oxillama.convert.convolutions import CONVOLUTION_DECODERS
 from oxillama.convert.decoders import Decoder, Part, decoder_plan
 from oxillama.convert.delta import DELTA_DECODERS
-from oxillama.convert.encoders import bert
+from oxillama.convert.encoders import ENCODERS, bert
 from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
 from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
 from oxillama.convert.gpt_oss import GPT_OSS
@@ -99,6 +99,9 @@ GEMMA3 = replace(
     ),
     left_out=(*TOWERS, "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
     renamed=TEXT_IN_TOWERS,
+)
+GEMMA_EMBEDDING = replace(
+    GEMMA3, architecture="gemma-embedding", options=options.gemma_embedding, head=None, inside="", renamed=()
 )
 PHI3 = Decoder("phi3", (*BEFORE, *FUSED), options.phi3)
 STARCODER2 = Decoder(
@@ -215,6 +218,8 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     **WINDOWED_DECODERS,
     "ApertusForCausalLM": ("apertus", APERTUS),
     "Jais2ForCausalLM": ("jais2", JAIS2),
+    "Gemma3TextModel": ("gemma3_text", GEMMA_EMBEDDING),
+    **ENCODERS,
 }
 ALL_DECODERS = (*(family for _, family in DECODERS.values()), NEMOTRON_H_MOE)
 """Those of which a class has several, too."""

@@ -156,6 +156,13 @@ def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return two_rotations(config, metadata, sizes["dim"], 1e6, local)
 
 
+def gemma_embedding(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Gemma 3 with attention both ways, and windows as much before a token as behind it."""
+    if not config.flag("use_bidirectional_attention"):
+        raise LoadError(f"{config.name}: use_bidirectional_attention: expected true of an encoder, got false")
+    return gemma3(config, metadata, sizes)
+
+
 def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """A window is stated layer by layer. One that is not is ignored, for files of other makers state windows
     that do not count."""

@@ -21,6 +21,13 @@ from tests.support.transformers_models import LAST, RECORDED, TOKENS, run_transf
 OF_TOWERS = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.")
 
 
+def rows_of(running: Running, chunk: int) -> np.ndarray:
+    """Logits, or an encoder's hidden states."""
+    if running.model.spec.family.output == "none":
+        return running.hidden_states([TOKENS])[0]
+    return running.logits(TOKENS, chunk)
+
+
 def check(folder: Path, target: Path, wanted: np.ndarray) -> None:
     """The folder converts, but for towers, and its logits are the ``wanted`` ones of the last tokens."""
     left_out = convert(folder, target, "F32").left_out
@@ -28,7 +35,7 @@ def check(folder: Path, target: Path, wanted: np.ndarray) -> None:
     running = Running(target.read_bytes())
     assert running.weights.unused() == []
     for chunk in (100, 7):
-        found = running.logits(TOKENS, chunk)[-len(wanted) :]
+        found = rows_of(running, chunk)[-len(wanted) :]
         assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
 
 

@@ -299,6 +299,28 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 """Models that also see, of which only the text model is converted."""
 
+BOTH = GEMMA3N["rope_parameters"]
+ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "modernbert": (
+        "ModernBertModel", "modernbert",
+        {
+            **SIZES, "local_attention": 12, "norm_eps": 1e-3, "rms_norm_eps": None, "rope_theta": None,
+            "rope_parameters": BOTH, "hidden_act": None, "num_key_value_heads": 4,
+            "layer_types": [GLOBAL, LOCAL, LOCAL, GLOBAL], "cls_token_id": 1, "sep_token_id": 2,
+        },
+    ),
+    "eurobert": ("EuroBertModel", "eurobert", {**SIZES, "mask_token_id": 3}),
+    "gemma_embedding": (
+        "Gemma3TextModel", "gemma3_text",
+        {
+            **SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8, "hidden_act": "gelu_pytorch_tanh",
+            "layer_types": 2 * [LOCAL, GLOBAL], "rope_theta": None, "use_bidirectional_attention": True,
+            "rope_parameters": BOTH,
+        },
+    ),
+}  # fmt: skip
+"""Encoders, of which hidden states are compared."""
+
 CONFIGS: dict[str, dict[str, Any]] = {
     **{
         name: {"architectures": [f"{kind}ForCausalLM"], "model_type": model_type, **SIZES, **specific}
@@ -306,6 +328,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     **{
         name: {"architectures": [kind], "model_type": model_type, **specific}
-        for name, (kind, model_type, specific) in TOWERS.items()
+        for name, (kind, model_type, specific) in (TOWERS | ENCODERS).items()
     },
 }
