@@ -138,13 +138,17 @@ def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, list[Stor
         *((packed.target, packed.sources) for packed in plan.packed),
         *((key, dict.fromkeys(sources, number)) for key, sources in plan.numbers.items()),
     ]
+    others = {
+        wanted.target: (wanted.shape[:-2] + wanted.shape[:-3:-1],) for wanted in plan.tensors if wanted.either
+    }
+    others |= dict.fromkeys(plan.numbers, ((1,),))
     found: dict[str, list[Stored]] = {}
     for target, shapes in asked:
         for source, shape in shapes.items():
             stored = named.get(source)
             if stored is None:
                 raise LoadError(f"{source}: expected a tensor that config.json asks for, got none")
-            if stored.shape != shape and not (shape == number and stored.shape == (1,)):
+            if stored.shape != shape and stored.shape not in others.get(target, ()):
                 raise LoadError(f"{source}: expected shape {list(shape)}, got {list(stored.shape)}")
         found[target] = [named[source] for source in shapes]
     rest = sorted(named.keys() - {source for _, shapes in asked for source in shapes})
@@ -182,6 +186,7 @@ def parts_of(kernels: Kernels, fmt: Format, wanted: Wanted, sources: list[Stored
         whole = wanted.heads > 0 or (wanted.change is not None and not wanted.each) or len(stored.shape) < 2
         for piece in [stored] if whole else stored.pieces(1 if wanted.each else CHUNK):
             values = piece.values()
+            values = values.swapaxes(-1, -2) if values.shape[1:] != wanted.shape[1:] else values
             values = reordered(values, wanted.heads) if wanted.heads else values
             values = values + np.float32(wanted.plus) if wanted.plus else values
             values = values * np.float32(wanted.factor) if wanted.factor != 1 else values

@@ -25,6 +25,7 @@ class Wanted:
     change : makes the target's values of a source's, None for the same; its result has the shape ``becomes``.
     rows : above the source's, further rows of a table repeat its first one.
     factor : all values are multiplied by it.
+    either : the last two dimensions of a source may be swapped.
     each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     """
 
@@ -38,6 +39,7 @@ class Wanted:
     rows: int = 0
     each: bool = False
     factor: float = 1.0
+    either: bool = False
 
     @property
     def stored(self) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ class Part:
     change, becomes : makes the target's values of the source's, and their shape; the same where it is None.
     bare : the names are whole, without a ".weight".
     plain : `Decoder.norm_plus` is not added to it.
+    either : the last two dimensions of the source may be swapped.
     factor : the name of what its values are multiplied by (`Sizes.factors`).
     each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     count : the size that says how many stand for "{e}".
@@ -61,6 +62,7 @@ class Part:
     bare: bool = False
     plain: bool = False
     factor: str = ""
+    either: bool = False
     each: bool = False
     count: str = "experts"
     rows: str = ""
@@ -251,6 +253,7 @@ def tensors_of(
         becomes=shape_of(part.becomes, sizes),
         rows=sizes[part.rows] if part.rows else 0,
         each=part.each,
+        either=part.either,
         factor=sizes.factors[part.factor] if part.factor else 1.0,
     )
     if part.bare:

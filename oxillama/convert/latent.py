@@ -9,12 +9,12 @@ from oxillama.convert.decoders import Decoder, Part, Sizes
 from oxillama.convert.experts import (
     DENSE_THEN_EXPERTS,
     SHARED,
+    STACKED,
     correction,
     counts,
     deepseek_experts,
     dense_first,
     first_dense,
-    part_of_experts,
     shared,
     weights_of_experts,
 )
@@ -174,17 +174,6 @@ SELECTOR = only(
         Part("self_attn.indexer.k_norm.bias", "indexer.k_norm.bias", "selector", bare=True),
     ),
 )
-STACKED = (
-    *(
-        Part(
-            "mlp.experts.gate_up_proj", f"{target}.weight", "experts expert_ff+expert_ff d",
-            bare=True, each=True, change=part_of_experts(which, "expert_ff"),
-            becomes="experts expert_ff d",
-        )
-        for which, target in enumerate(("ffn_gate_exps", "ffn_up_exps"))
-    ),
-    Part("mlp.experts.down_proj", "ffn_down_exps.weight", "experts d expert_ff", bare=True),
-)  # fmt: skip
 CORRECTION = correction("mlp.gate.e_score_correction_bias")
 DRAFTS = "num_nextn_predict_layers"
 DEEPSEEK2 = Decoder("deepseek2", (*LATENT, *BEFORE, *DENSE_THEN_EXPERTS), deepseek2)

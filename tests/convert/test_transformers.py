@@ -18,7 +18,9 @@ from tests.support.newer_configs import CONFIGS
 from tests.support.tiny_models import Running
 from tests.support.transformers_models import LAST, RECORDED, TOKENS, run_transformers, write_model
 
-OF_TOWERS = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.")
+OF_TOWERS = (
+    *("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.", "visual."),
+)
 
 
 def rows_of(running: Running, chunk: int) -> np.ndarray:

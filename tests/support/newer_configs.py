@@ -270,6 +270,16 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma4-moe": ("Gemma4", "gemma4_text", GEMMA4_EXPERTS),
     "gemma3n": ("Gemma3n", "gemma3n_text", GEMMA3N),
 }  # fmt: skip
+SIGHT: dict[str, Any] = {
+    "depth": 1, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 32,
+    "deepstack_visual_indexes": [0], "num_position_embeddings": 16, "patch_size": 4,
+}  # fmt: skip
+SECTIONS: dict[str, Any] = {
+    "rope_theta": None,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+    },
+}  # fmt: skip
 TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma4-towers": (
         "Gemma4ForConditionalGeneration", "gemma4",
@@ -280,6 +290,23 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
                 "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 64, "patch_size": 4,
             },
         },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration", "qwen3_vl",
+        {"text_config": {**SIZES, **SECTIONS}, "vision_config": SIGHT, "tie_word_embeddings": False},
+    ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe",
+        {
+            "text_config": {
+                **SIZES, **SECTIONS, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+            },
+            "vision_config": SIGHT, "tie_word_embeddings": False,
+        },
+    ),
+    "qwen3_5-towers": (
+        "Qwen3_5ForConditionalGeneration", "qwen3_5",
+        {"text_config": {**SIZES, **LINEAR}, "vision_config": SIGHT, "tie_word_embeddings": False},
     ),
     "gemma3-towers": (
         "Gemma3ForConditionalGeneration", "gemma3",
