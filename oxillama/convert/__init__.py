@@ -105,7 +105,7 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
         plan.tensors.append(wanted)
         found[wanted.target] = [stored]
     metadata |= {key: [float(stored.values().item()) for stored in found[key]] for key in plan.numbers}
-    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
+    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"), plan.architecture)
     kernels = best()
     pieces: list[Piece] = [
         (Tensor(name, FORMATS["F32"], values.shape[::-1]), [encoded(kernels, name, FORMATS["F32"], values)])
