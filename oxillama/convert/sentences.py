@@ -26,7 +26,9 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     if not os.path.lexists(path):
         return []
     try:
-        listed = json.loads(read_text(path))
+        listed: list[dict[str, Any]] = json.loads(read_text(path))
+        if not isinstance(listed, list):
+            raise TypeError
         entries = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in listed]
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise LoadError("modules.json: expected a list of types and paths, got something else") from error
