@@ -122,9 +122,11 @@ def file_base(path: Path) -> Base:
         if any(family.reordered for family in families):
             heads["attn_q"] = file.get(f"{architecture}.attention.head_count", int)
             key = f"{architecture}.attention.head_count_kv"
-            by_layer = isinstance(file.metadata.get(key), np.ndarray)
-            found_heads: int | list[int] = file.get(key, list[int] if by_layer else int, heads["attn_q"])
-            heads["attn_k"] = found_heads
+            heads["attn_k"] = heads["attn_q"]
+            if isinstance(file.metadata.get(key), np.ndarray):
+                heads["attn_k"] = file.get(key, list[int])  # layer by layer
+            elif key in file.metadata:
+                heads["attn_k"] = file.get(key, int)
         modules, places = modules_of(families), {}
         for name, info in file.tensors.items():
             found = TENSOR.fullmatch(name)
