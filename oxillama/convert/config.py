@@ -134,10 +134,11 @@ class Config:
     def same_size(self, key: str, default: int | None = None) -> int:
         """A size that some configs give as a list, layer by layer."""
         value = self.get(key, default)
-        values = set(value) if isinstance(value, list) and all(type(v) is int for v in value) else {value}
-        if len(values) != 1:
+        listed = isinstance(value, list) and len(value) > 0 and all(type(v) is int for v in value)
+        values = value if listed else [value]
+        if any(other != values[0] for other in values):
             raise LoadError(f"{self.name}: {key}: expected the same number for all layers, got {value!r:.60}")
-        return Config({key: values.pop()}, self.name).size(key)
+        return Config({key: values[0]}, self.name).size(key)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""

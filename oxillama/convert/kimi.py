@@ -30,7 +30,7 @@ def usual_keys(config: Config) -> None:
     n = config.size("num_hidden_layers")
     if inner.has("full_attn_layers"):
         full, recurrent = inner.get("full_attn_layers"), inner.get("kda_layers", [])
-        sound = isinstance(full, list) and isinstance(recurrent, list)
+        sound = isinstance(full, list) and isinstance(recurrent, list) and len(full) + len(recurrent) == n
         if not sound or sorted([*full, *recurrent], key=str) != sorted(range(1, n + 1), key=str):
             raise LoadError(
                 f"{inner.name}: full_attn_layers and kda_layers: expected each of 1 to {n} once, got "
