@@ -19,9 +19,10 @@ from oxillama.toolcalls.events import (
     TextPart,
     ToolCall,
 )
-from oxillama.toolcalls.formats import GRAMMARS, ToolCallGrammar, grammar_of_template
+from oxillama.toolcalls.formats import GRAMMARS, grammar_of_template
 from oxillama.toolcalls.message import MessageParser
 from oxillama.toolcalls.run import CallResult, ToolRun, arun_tools, run_tools
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 __all__ = [
     "GRAMMARS",
