@@ -20,6 +20,7 @@ WIDE = Repeat(Chars(((10, 10), (32, 32))), 0, 10)
 """White space between the lines of a list of calls."""
 DIGITS = Repeat(Chars(((48, 57),)), 1, 3)
 LINE = Repeat(Text("\n"), 0, 1)
+LINES = Repeat(Text("\n"), 0, 2)
 MANY = 128
 """Calls of a message, at most."""
 
@@ -43,7 +44,7 @@ class CallRules:
         self._book = book
         self._special = special
         self._blocks: dict[tuple[bool, bool], Node] = {}
-        self._values = ValueRules(book, self.mark, grammar.quote)
+        self._values = ValueRules(book, self.mark, grammar.quote, "flexible" if grammar.spread else "single")
 
     def mark(self, text: str) -> Node:
         """A delimiter: its text, or the special tokens that are spelled so."""
@@ -156,7 +157,7 @@ class CallRules:
             between = (self.mark(end_key), LINE, self.mark(value))
             arguments = self._values.tagged(tool, key, Seq(between), end_value, LINE)
             head = (self.mark(behind),) if behind else ()
-            return Seq((Text(tool.name), *head, LINE, arguments))
+            return Seq((Text(tool.name), *head, LINES, arguments))
 
         call = Seq((self.mark(begin), self.each(write), self.mark(end)))
         if grammar.close == end:

@@ -42,7 +42,14 @@ _ROWS = (
         tags=invoke_tags("atem:"),
         dropped=("<|eot|>",),
     ),
-    ToolCallGrammar("functionary-v3.2", "recipients", (">>>",), "", headers=("", "\n", "", "all", "")),
+    ToolCallGrammar(
+        "functionary-v3.2",
+        "recipients",
+        (">>>",),
+        "",
+        headers=("", "\n", "", "all", ""),
+        dropped=("<|eot_id|>",),
+    ),
     ToolCallGrammar(
         "deepseek-dsml",
         "invoke",

@@ -78,17 +78,20 @@ def harmony(book: RuleBook, calls: CallRules) -> TurnRules:
     channel, message = mark("<|channel|>"), mark("<|message|>")
     channels = Alt(tuple(map(Text, ("analysis", "commentary", "final"))))
 
+    constrained = Seq((Repeat(Text(" "), 0, 1), mark("<|constrain|>"), Text("json")))
+    kind = Alt((NOTHING, Text(" json"), constrained))
+    commentary = book.rule(Seq((channel, Text("commentary"))))
+
     def write(tool: Tool) -> Node:
-        """The rest of a call, from its recipient on."""
-        constrained = Seq((Repeat(Text(" "), 0, 1), mark("<|constrain|>"), Text("json")))
-        kind = Alt((NOTHING, Text(" json"), constrained))
-        head = Seq((Text(f" to=functions.{tool.name}"), kind, message))
-        return Seq((head, calls.arguments(tool)))
+        """A call, whose recipient stands behind the channel or, as in templates, before it."""
+        to = Text(f" to=functions.{tool.name}")
+        head = Alt((Seq((commentary, to)), Seq((to, commentary))))
+        return Seq((head, kind, message, calls.arguments(tool)))
 
     return TurnRules(
         thought=book.rule(Seq((channel, Text("analysis"), message, body))),
         plain=book.rule(Seq((channel, channels, message, body))),
-        call=book.rule(Seq((channel, Text("commentary"), calls.each(write)))),
+        call=calls.each(write),
         next=book.rule(Seq((mark("<|end|>"), mark("<|start|>assistant")))),
         first=book.rule(free_text(ENDS, (header,))),  # of a prompt with a header
     )

@@ -89,13 +89,18 @@ class ValueRules:
     book : of the grammar.
     delimiter : writes a text that may be made of special tokens.
     mark : the text around strings in the style "dict"; "" for JSON.
+    whitespace : in JSON, as `JsonSchemaCompiler` has it.
     """
 
-    def __init__(self, book: RuleBook, delimiter: Callable[[str], Node], mark: str = "") -> None:
+    def __init__(
+        self, book: RuleBook, delimiter: Callable[[str], Node], mark: str = "", whitespace: str = "single"
+    ) -> None:
         self._book = book
         self._delimiter = delimiter
         self._mark = mark
-        self._compiler = JsonSchemaCompiler(open_objects=False, plain_integers=True, mark=mark)
+        self._compiler = JsonSchemaCompiler(
+            open_objects=False, plain_integers=True, mark=mark, whitespace=whitespace
+        )
         self._known: dict[str, Node] = {}
 
     def arguments(self, tool: Tool) -> Node:
