@@ -213,3 +213,65 @@ def test_references_to_other_arguments() -> None:
     found = MessageParser(GRAMMARS["qwen-xml"], [{"name": "t", "parameters": parameters}])
     (call,) = [event.call for event in found.feed(tags("t", c="3")) if isinstance(event, CallEnd)]
     assert json.loads(call.text) == {"c": 3}
+
+
+NESTED_TOOL: dict[str, Any] = {
+    "name": "plan",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "steps": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 2,
+                "items": {
+                    "type": "object",
+                    "properties": {"id": {"type": "integer"}, "label": {"type": "string"}},
+                    "required": ["id"],
+                },
+            },
+            "any": {"type": ["string", "object"]},
+            "unique": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "args, is_allowed",
+    [
+        ({"steps": [{"id": 1, "label": "x"}, {"id": 2}]}, True),
+        ({"steps": [{"label": "x", "id": 1}]}, True),
+        ({"steps": []}, False),
+        ({"steps": [{"id": 1}] * 3}, False),
+        ({"steps": [{"label": "x"}]}, False),
+        ({"steps": [{"id": "x"}]}, False),
+        ({"steps": [{"id": 1, "more": 1}]}, False),
+        ({"any": "text"}, True),
+        ({"any": '{"a": 1}'}, True),
+        ({"any": " ]<]minimax[>[<a>"}, False),
+        ({"unique": '["b", "a"]'}, True),
+        ({"unique": '["a", "a"]'}, False),
+        ({"unique": ["a"]}, False),
+    ],
+)
+def test_nested_values(args: dict[str, Any], is_allowed: bool) -> None:
+    """What plain keywords describe stands in tags; what needs others, or may be a text, in JSON."""
+    grammar = grammar_of(GRAMMARS["minimax-m3"], "required", [NESTED_TOOL])
+    assert grammar.matches(minimax_m3(("plan", args))) == is_allowed
+
+
+@pytest.mark.parametrize("name", ["minimax-m3", "kimi-k3", "minicpm", "muse", "hunyuan"])
+def test_nested_values_of_any_text(name: str) -> None:
+    """However they are nested, they are read as what their schema allows."""
+    vocabulary, tokens, ids, end = vocabulary_of(FORMATS[name], True)
+    grammar = grammar_of(FORMATS[name], "required", [NESTED_TOOL], special=ids, parallel=False)
+    n_calls = 0
+    for seed in range(60):
+        text, _ = random_text(grammar, vocabulary, tokens, end, seed, 200)
+        parser = MessageParser(FORMATS[name], [NESTED_TOOL], constrained=True)
+        for event in parser.feed(text) + parser.finish():
+            if isinstance(event, CallEnd):
+                jsonschema.validate(event.call.args, NESTED_TOOL["parameters"])
+                n_calls += 1
+    assert n_calls > 0
