@@ -17,7 +17,11 @@ Clock = Callable[[], float]
 
 
 class Engine:
-    """One engine over one vocabulary. ``masks`` yields the seconds of each mask along the tokens."""
+    """One engine over one vocabulary.
+
+    ``masks`` yields the seconds of each mask along the tokens; ConfigError or GrammarError where a token is
+    refused, or the text may not end.
+    """
 
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         self.tokenizer = tokenizer
@@ -28,9 +32,9 @@ class Engine:
     def masks(self, compiled: Any, tokens: list[int], clock: Clock) -> Iterator[float]:
         raise NotImplementedError
 
-    def held(self, compiled: Any) -> int:
-        """Bytes of a compiled grammar and what was found with it; 0 where that is not known."""
-        return 0
+    def held(self, compiled: Any) -> int | None:
+        """Bytes of a compiled grammar and what was found with it; None where that is not known."""
+        return None
 
 
 class Oxillama(Engine):
@@ -92,6 +96,8 @@ class LlGuidance(Engine):
             start = clock()
             matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             yield clock() - start
+            if not self.words[token >> 5] >> (token & 31) & 1:  # without asking: it would print a warning
+                raise ConfigError(f"llguidance: refuses token {token}")
             if not matcher.consume_token(token):
                 raise ConfigError(f"llguidance: {matcher.get_error()}")
         if not matcher.is_accepting():

@@ -60,4 +60,4 @@ def bert(config: Config, n_tensors: int) -> Plan:
             dims = tuple(sizes[size] for size in shape.split())
             add(f"encoder.layer.{i}.{source}", f"blk.{i}.{target}", dims)
     ignored = ("embeddings.position_ids", "pooler.dense.", "cls.")
-    return Plan("bert", n_vocab, metadata, tensors, {}, ignored, ("bert.",))
+    return Plan("bert", n_vocab, metadata, tensors, ignored=ignored, renamed=(("bert.", ""),))

@@ -12,9 +12,8 @@ from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
 from oxillama.errors import LoadError
 
 
-def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
-    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
-    layers have it; ``layer_types`` wins over what is usual."""
+def kinds_of_attention(config: Config, usual: list[bool]) -> list[bool]:
+    """Which layers have windows: by ``layer_types``, or as is ``usual``."""
     kinds = config.get("layer_types", ["sliding_attention" if has else "full_attention" for has in usual])
     known = {"sliding_attention": True, "full_attention": False}
     if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
@@ -22,7 +21,13 @@ def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool 
             f"config.json: layer_types: expected {' or '.join(known)} for each of {len(usual)} layers, "
             f"got {kinds!r:.80}"
         )
-    has = [known[kind] for kind in kinds]
+    return [known[kind] for kind in kinds]
+
+
+def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
+    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
+    layers have it; ``layer_types`` wins over what is usual."""
+    has = kinds_of_attention(config, usual)
     if not config.has("sliding_window") or not any(has):
         metadata["attention.sliding_window"] = 0
         return
@@ -204,3 +209,22 @@ def granite_scales(config: Config, metadata: Metadata) -> None:
     metadata["embedding_scale"] = config.number("embedding_multiplier", 1.0)
     metadata["residual_scale"] = config.number("residual_multiplier", 1.0)
     metadata["logit_scale"] = config.number("logits_scaling", 1.0)
+
+
+def apertus(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """The class fills in a rotation: Llama 3's with a factor of 8."""
+    usual = {
+        **{"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0},
+        **{"high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    }
+    if not config.has("rope_parameters") and not config.has("rope_scaling"):
+        config.values["rope_parameters"] = usual
+    config.get("post_norm")  # which the class does not read
+    config.get("qk_norm")
+    return rotation(config, metadata, sizes["dim"], 12e6)
+
+
+def jais2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("attention_bias", True)
+    config.only("mlp_bias", True)
+    return rotation(config, metadata, sizes["dim"])

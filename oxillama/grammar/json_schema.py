@@ -16,7 +16,7 @@ from typing import Any
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
-from oxillama.grammar.rules import Rules
+from oxillama.grammar.rules import Ref, Rules
 from oxillama.grammar.schema.array_text import array_node
 from oxillama.grammar.schema.certain import Certainty
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
@@ -98,12 +98,20 @@ class JsonSchemaCompiler:
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 
-    def on_demand(self, schema: object, strict: bool = True) -> OnDemand | None:
-        """The rules of a schema, written when they are asked for.
+    def on_demand(self, schema: object, strict: bool = True) -> Rules:
+        """The same grammar as a part, whose rules are written when a text comes to them.
 
-        All errors of `compile` are found at once, and all that is `unenforced`. None where all rules have to
-        be written to know the language, and where other documents may come in.
+        All errors of `compile` are found at once, and all that is `unenforced`. Where all rules have to be
+        written to know the language, and where other documents may come in, all are written.
         """
+        found = self._part(schema, strict)
+        return (
+            self.compile(schema, strict)
+            if found is None
+            else Rules("root", {"root": Ref("value")}, {"value": found})
+        )
+
+    def _part(self, schema: object, strict: bool) -> OnDemand | None:
         if self.registry is not None or self.mark:
             return None
         try:

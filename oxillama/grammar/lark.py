@@ -19,8 +19,8 @@ from oxillama.grammar.dfa import determinise, language
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark_terminals import COMMON, folded, regex_node, substrings
 from oxillama.grammar.lark_text import LarkText
+from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
-from oxillama.grammar.schema.writer import renamed
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
@@ -70,10 +70,12 @@ class _Parser(LarkText):
         self.token_ids = token_ids
         self.depth = 0
         self.nodes: dict[str, Node] = {}  # rules and terminals by name
-        self.names: dict[str, str] = {}  # of rules and terminals, by those that references have
+        self.refs: dict[str, Ref] = {}  # ... and what stands for them
+        self.names: dict[Ref, str] = {}
         self.places: dict[str, int] = {}
         self.used: dict[str, int] = {}
-        self.parts: dict[str, Node] = {}  # rules of schemas
+        self.book = RuleBook()
+        self.skip = self.book.name("skip")  # what is ignored
         self.ignored: list[Node] = []
         self.skips_first = False
         self.in_terminal = False
@@ -93,13 +95,18 @@ class _Parser(LarkText):
         if "start" not in self.nodes:
             raise GrammarError(f"grammar: expected a rule start, got {', '.join(self.nodes) or 'no rules'}")
         skip = Repeat(Alt(tuple(self.inlined(node, ()) for node in self.ignored)), 0, None)
-        rules = {
-            _ref(name).name: self.inlined(node, (name,)) if name.isupper() else node
-            for name, node in self.nodes.items()
-        }
-        start: Node = _ref("start")
-        root = Seq((Ref(_SKIP), start)) if self.skips_first else start
-        return Rules("root", {"root": root, _SKIP: skip if self.ignored else EMPTY, **rules, **self.parts})
+        self.book.define(self.skip, skip if self.ignored else EMPTY)
+        for name, node in self.nodes.items():
+            self.book.define(self.ref(name), self.inlined(node, (name,)) if name.isupper() else node)
+        start = self.ref("start")
+        return self.book.rules(Seq((self.skip, start)) if self.skips_first else start)
+
+    def ref(self, name: str) -> Ref:
+        """What stands for a rule or a terminal."""
+        if name not in self.refs:
+            self.refs[name] = self.book.name(name)
+            self.names[self.refs[name]] = name
+        return self.refs[name]
 
     # ------------------------------------------------------------------ statements
 
@@ -124,7 +131,6 @@ class _Parser(LarkText):
         if name in self.nodes:
             self.fail(f"{name} is defined twice", at)
         self.nodes[name], self.places[name] = node, at
-        self.names[_ref(name).name] = name
 
     def body(self, is_terminal: bool) -> Node:
         self.in_terminal = is_terminal
@@ -286,11 +292,11 @@ class _Parser(LarkText):
         if self.in_terminal and not name.isupper():
             self.fail(f"expected a terminal within a terminal, got the rule {name}", start)
         self.used.setdefault(name, start)
-        return self.lexeme(_ref(name)) if name.isupper() else _ref(name)
+        return self.lexeme(self.ref(name)) if name.isupper() else self.ref(name)
 
     def lexeme(self, node: Node) -> Node:
         """A terminal; in a rule, with what is ignored behind it."""
-        return node if self.in_terminal else Seq((node, Ref(_SKIP)))
+        return node if self.in_terminal else Seq((node, self.skip))
 
     def group(self, close: str) -> Node:
         start = self.pos
@@ -388,12 +394,10 @@ class _Parser(LarkText):
         if "x-guidance" in value:
             self.fail("x-guidance: options of schemas are not supported", start)
         try:
-            rules = JsonSchemaCompiler().compile(value)
+            rules = JsonSchemaCompiler().on_demand(value)
         except GrammarError as error:
             self.fail(str(error), start)
-        names = {name: f"json-{len(self.parts)}-{name}" for name in rules.rules}
-        self.parts |= {names[name]: renamed(node, names) for name, node in rules.rules.items()}
-        return Ref(names[rules.root])
+        return self.book.include(rules)
 
     def substrings(self, value: Mapping[str, Any], start: int) -> Node:
         self.need_rule("%regex", start)
@@ -401,17 +405,14 @@ class _Parser(LarkText):
             rules = substrings(value)
         except GrammarError as error:
             self.fail(str(error), start)
-        names = {name: f"regex-{len(self.parts)}-{name}" for name in rules.rules}
-        self.parts |= {names[name]: renamed(node, names) for name, node in rules.rules.items()}
-        return Ref(names[rules.root])
+        return self.book.include(rules)
 
     def inlined(self, node: Node, within: tuple[str, ...]) -> Node:
         """A terminal with those in it written out: no terminal may contain itself."""
         if isinstance(node, Ref):
-            name = self.names.get(node.name)
-            if name is None:
-                used, at = next(pair for pair in self.used.items() if _ref(pair[0]) == node)
-                self.fail(f"expected a terminal that is defined above, got {used}", at)
+            name = self.names[node]
+            if name not in self.nodes:
+                self.fail(f"expected a terminal that is defined above, got {name}", self.used[name])
             if name in within or len(within) > MAX_DEPTH:
                 self.fail(f"the terminal {name} contains itself", self.places[name])
             return self.inlined(self.nodes[name], (*within, name))
@@ -432,15 +433,7 @@ class _Parser(LarkText):
             self.fail(f"{what} cannot stand in a terminal", start)
 
 
-_SKIP = "skip-ignored"
-
-
 def _has_automaton(node: Node) -> bool:
     if isinstance(node, (Seq, Alt)):
         return any(map(_has_automaton, node.items))
     return isinstance(node, Dfa) or (isinstance(node, Repeat) and _has_automaton(node.item))
-
-
-def _ref(name: str) -> Ref:
-    """A reference to a rule or a terminal; names of grammars have "-" where those of Lark have "_"."""
-    return Ref(f"of-{name.replace('_', '-')}")

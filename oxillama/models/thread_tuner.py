@@ -4,6 +4,9 @@ If the system suspends a thread, all others wait for its chunk of rows until its
 times a layer. Fewer threads are faster then. The tuner measures every layer. From time to time, and when a
 layer takes much longer than usual, it runs a few layers with another number of threads and keeps the faster
 one. Results do not depend on the number of threads.
+
+Threads that stand on one processor wait for each other as well, though another one is idle. The tuner moves
+them apart (decision 44).
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+
+from oxillama._kernels.machine import team
 
 TRIAL = 6
 """Layers of a trial: a run with another number of threads."""
@@ -20,6 +25,11 @@ SLOW = 2.0
 """A layer slower than the usual time by this factor starts a trial."""
 GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
+
+LONG = 1e-4
+"""Seconds of a layer after which its threads may have shared a processor: waiting threads spin for longer."""
+PATIENCE = 1024
+"""Most long layers between two looks at the processors, where threads had to be moved again and again."""
 
 ALONE = nullcontext(1)
 """The context of every layer where there is one thread."""
@@ -34,16 +44,24 @@ class ThreadTuner(AbstractContextManager[int]):
     ----------
     max_threads : most threads to use.
     clock : the time in seconds.
+    spread : moves so many threads to processors of their own; returns how many were moved.
 
     Attributes
     ----------
     n_threads : of the present layer, or of the last one.
     """
 
-    def __init__(self, max_threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        max_threads: int,
+        clock: Callable[[], float] = time.perf_counter,
+        spread: Callable[[int], int] = team.spread,
+    ) -> None:
         self.max_threads = max_threads
         self.n_threads = max_threads
         self._clock = clock
+        self._spread = spread
+        self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
         self._sizes: dict[int, SizeTuner] = {}
         # of the layer under way: its rows, what measures it, when it began
         self._rows = 0
@@ -68,8 +86,23 @@ class ThreadTuner(AbstractContextManager[int]):
         return size.n_threads
 
     def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None:
-            self._size.took(self._clock() - self._start, self._rows)
+        if kind is not None:
+            return
+        seconds = self._clock() - self._start
+        if self.n_threads > 1 and seconds > LONG and self._has_moved_threads():
+            self._size.forget()
+        else:
+            self._size.took(seconds, self._rows)
+
+    def _has_moved_threads(self) -> bool:
+        """Moves threads apart that share a processor. Where they come together again, another process has one
+        of the processors, and they are left alone ever longer."""
+        self._unseen += 1
+        if self._unseen < self._patience:
+            return False
+        moved, self._unseen = self._spread(self.n_threads) > 0, 0
+        self._patience = min(2 * self._patience, PATIENCE) if moved else max(self._patience // 2, 1)
+        return moved
 
 
 class SizeTuner:
@@ -102,6 +135,13 @@ class SizeTuner:
             due = self.since >= self.interval or (slow and self.since > TRIAL)
             if due and len(self.usual) == TRIAL:
                 self.n_threads, self.since = self.other(), 0
+
+    def forget(self) -> None:
+        """Forgets the times of the last layers with this number of threads: the next ones will be faster."""
+        if self.n_threads == self.steady:
+            self.usual = []
+        else:
+            self.trial = []
 
     def other(self) -> int:
         """The number to try next: in turn one more, one fewer, and half."""

@@ -28,6 +28,7 @@ from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.trie import Trie
+from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
@@ -642,6 +643,13 @@ def of_cpu() -> dict[str, Maker]:
     }
 
 
+def of_team() -> dict[str, Maker]:
+    return {
+        "processors": lambda: Call(team.processors, n_threads=1),
+        "spread": lambda: Call(team.spread, n_threads=1),
+    }
+
+
 def of_page_table() -> dict[str, Maker]:
     def table() -> PageTable:
         made = PageTable(100)
@@ -738,6 +746,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.parser_states": of_parser_states,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
+    "machine.team": of_team,
     "packing.pack": of_pack,
     "recurrent.state_batch": of_state_batch,
 }

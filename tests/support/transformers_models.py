@@ -26,14 +26,18 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def weights_of(shapes: Shapes) -> dict[str, np.ndarray]:
-    """Random values for each name: vectors are small, those of norms about 1, and so are rows' lengths."""
+    """Random values for each name: vectors are small, those of norms and factors about 1, and so are the
+    lengths of rows."""
     found = {}
     for name, shape in shapes.items():
-        values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
+        values = np.asarray(
+            np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape), np.float32
+        )
         if len(shape) > 1:
             values *= np.float32(shape[-1] ** -0.5)
         else:
-            values = np.float32(0.2) * values + np.float32("norm" in name and name.endswith("weight"))
+            factors = ("norm" in name and name.endswith("weight")) or name.endswith(("scale", "scalar"))
+            values = np.float32(0.2) * values + np.float32(factors)
         found[name] = values
     return found
 
@@ -59,6 +63,8 @@ def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, n
     if kind is None:
         raise LookupError(CONFIGS[name]["architectures"][0])
     values.pop("model_type")
+    if "text_config" in values:  # its class says which are those of the text model
+        values["text_config"] = {k: v for k, v in values["text_config"].items() if k != "model_type"}
     kind(kind.config_class(**values)).float().save_pretrained(folder)
     shapes = stored_shapes(folder)
     (folder / "model.safetensors").write_bytes(hf.safetensors(weights_of(shapes)))

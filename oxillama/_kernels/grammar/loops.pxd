@@ -10,9 +10,9 @@ cdef struct Loop:
     # Characters in ``start`` lead to the parser state ``to``; those in ``loop`` lead from ``to`` to itself. Index 0
     # to 127 is an ASCII character, 128 stands for all others.
     # known: the fields are filled in; found: there is a loop worth a slice; covers: no character outside of
-    # ``start`` can follow; same: ``start`` equals ``loop``.
+    # ``start`` can follow; same: ``start`` equals ``loop``; inside: it is part of it.
     # ends_run: 1 if only the counted item takes a character of the loop after a run, -1 if others do, 0 unknown.
-    bint known, found, covers, same
+    bint known, found, covers, same, inside
     int32_t to, ends_run
     uint8_t start[129]
     uint8_t loop[129]
@@ -23,6 +23,7 @@ cdef class Loops:
     cdef Loop** loops        # by parser state
     cdef int32_t room, min_loop
 
+    cdef bint is_known(self, int32_t state) noexcept
     cdef Loop* of(self, int32_t state) except NULL
     cdef int find_loop(self, int32_t state, Loop* loop) except -1
     cdef int32_t stepped(self, int32_t state, int32_t byte) except -1

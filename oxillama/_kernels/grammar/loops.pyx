@@ -30,6 +30,10 @@ cdef class Loops:
             free(self.loops[i])
         free(self.loops)
 
+    cdef bint is_known(self, int32_t state) noexcept:
+        """Whether `of` has been asked for a parser state."""
+        return state < self.room and self.loops[state] != NULL and self.loops[state].known
+
     cdef Loop* of(self, int32_t state) except NULL:
         """What a parser state does with single characters, found once."""
         cdef int32_t room
@@ -66,17 +70,19 @@ cdef class Loops:
         if best < self.min_loop:
             return 0
         count = 0
-        loop.covers = loop.same = True
+        loop.covers = loop.same = loop.inside = True
         for byte in range(128):
             loop.start[byte] = after[byte] == loop.to
             loop.loop[byte] = self.stepped(loop.to, byte) == loop.to
             loop.covers = loop.covers and (loop.start[byte] or after[byte] == DEAD)
             loop.same = loop.same and loop.start[byte] == loop.loop[byte]
+            loop.inside = loop.inside and loop.start[byte] <= loop.loop[byte]
             count += loop.loop[byte]
         loop.start[128] = self.all_lead_to(state, loop.to, &alive)
         loop.covers = loop.covers and (loop.start[128] or not alive)
         loop.loop[128] = self.all_lead_to(loop.to, loop.to, &alive)
         loop.same = loop.same and loop.start[128] == loop.loop[128]
+        loop.inside = loop.inside and loop.start[128] <= loop.loop[128]
         loop.found = count >= self.min_loop
         return 0
 

@@ -132,7 +132,13 @@ class Keywords:
         self.constants: dict[str, Schema] = {}
 
     def formulas(self, place: Place, kind: str) -> Iterator[Formula]:
-        """What all keywords but `unevaluated*` of a schema mean for values of a type."""
+        """What all keywords but `unevaluated*` of a schema mean for values of a type.
+
+        Names of properties keep the order in which formulas mention them: the schema's own come first.
+        """
+        hidden = place.has("$ref") and place.schema.dialect.ref_hides_siblings
+        if kind == "object" and not hidden:
+            yield from self.objects(place)
         for keyword in REFERENCES:
             if place.has(keyword):
                 yield Is(self.target(place, keyword))
@@ -144,7 +150,6 @@ class Keywords:
             "number": self.numbers,
             "string": self.strings,
             "array": self.arrays,
-            "object": self.objects,
         }
         if kind in by_kind:
             yield from by_kind[kind](place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from threading import Lock
 
 from oxillama.grammar.analysis import all_productive
 from oxillama.grammar.rules import Node, Ref, Rules
@@ -14,13 +15,13 @@ from oxillama.grammar.schema.writer import Writer, any_value
 
 
 class OnDemand:
-    """Writes rules as they are asked for.
+    """Writes rules as they are asked for: a `Part`, after `prepare`.
 
-    Attributes
+    Parameters
     ----------
-    root : the name of the root's rule, after `prepare`.
+    writer : of the rules.
+    certainty : finds the schemas whose rules can wait.
     all_rules : writes the whole grammar.
-    common : the rules that all schemas have.
     """
 
     def __init__(self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules]) -> None:
@@ -29,6 +30,7 @@ class OnDemand:
         self.all_rules = all_rules
         self.root = ""
         self.common = any_value(writer.layout)
+        self.lock = Lock()
         self.local: dict[str, list[str]] = {}  # the rules that were written with a rule
 
     def prepare(self, root: State) -> bool:
@@ -66,7 +68,7 @@ class OnDemand:
                 schema = _alone(state)
                 if name not in self.writer.rules and schema is not None:
                     needs[name] = Ref(key(schema))
-            if not all_productive(Rules("", {**self.certainty.needs, **needs, **written})):
+            if not all_productive({**self.certainty.needs, **needs, **written}):
                 return False
         return True
 
@@ -78,8 +80,9 @@ class OnDemand:
 
     def rules(self, name: str) -> Rules:
         """A rule, and those that were written with it."""
-        if name not in self.writer.rules:
-            self.write(name)
+        with self.lock:
+            if name not in self.writer.rules:
+                self.write(name)
         return Rules(name, {one: self.writer.rules[one] for one in self.local.get(name, (name,))})
 
 

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
-from oxillama.grammar.program import Common
-from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Common, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
@@ -175,7 +174,7 @@ class Writer:
 
     def any_value(self) -> dict[str, Node]:
         """The rules of every JSON value."""
-        return any_value(self.layout).rules
+        return dict(any_value(self.layout).rules)
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
@@ -206,8 +205,8 @@ def _path(state: State) -> str:
     return "#"
 
 
-def shared(rules: dict[str, Node]) -> dict[str, Node]:
-    """The same rules, those with equal bodies as one."""
+def shared(rules: dict[str, Node], root: str = "root") -> dict[str, Node]:
+    """The same rules, those with equal bodies as one; the root keeps its name."""
     users: dict[str, set[str]] = {}
     for name, body in rules.items():
         for node in walk(body):
@@ -221,7 +220,7 @@ def shared(rules: dict[str, Node]) -> dict[str, Node]:
         for name in changed:
             kept = first.setdefault(rules[name], name)
             kept = same.get(kept, kept)
-            if kept != name and name != "root":
+            if kept != name and name != root:
                 found[name] = kept
         same = {name: found.get(kept, kept) for name, kept in same.items()} | found
         touched = {user for name in found for user in users.get(name, ())}
