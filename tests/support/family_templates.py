@@ -5,7 +5,8 @@ from __future__ import annotations
 OURS = (
     "{% if tools %}[{{ tools | tojson }}]{% endif %}"
     "{% for m in messages %}{% if m.role == 'assistant' %}ANSWER"
-    "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}PROMPT{% endif %}"
+    "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}PROMPT{% endif %}"
 )
 EACH = "{% for c in m.tool_calls or [] %}{% set f = c.function %}CALL{% endfor %}"
 PAIRS = "{% for k, v in f.arguments.items() %}PAIR{% endfor %}"
