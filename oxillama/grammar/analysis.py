@@ -64,7 +64,7 @@ def check(rules: Rules) -> None:
                 raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
 
 
-def without_match(rules: Mapping[str, Node]) -> set[str]:
+def unproductive(rules: Mapping[str, Node]) -> set[str]:
     """The rules that match nothing, if names without a rule match something.
 
     Each rule is reduced once to the names that it cannot do without, and looked at again only when one of
@@ -169,9 +169,9 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
     if isinstance(node, Text):
         return not node.text
     if isinstance(node, Dfa):
-        return 0 in node.accepting
+        return node.accepts_empty()
     if isinstance(node, Counted):
-        return node.least == 0 and 0 in node.dfa.accepting
+        return node.least == 0 and node.dfa.accepts_empty()
     if isinstance(node, Ref):
         return node.name in rules
     if isinstance(node, Seq):
@@ -200,7 +200,7 @@ def _matches_something(node: Node) -> bool:
         need = to_the_end(node.dfa, node.whole)[0]
         return need is not None and (node.most is None or need <= node.most)
     assert isinstance(node, Dfa)
-    return to_the_end(node, len(node.edges))[0] is not None
+    return node.holds_text()
 
 
 # --------------------------------------------------------------------------- what is called
@@ -258,7 +258,7 @@ def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
     if isinstance(node, Counted):
         node = node.dfa
     if isinstance(node, Dfa):
-        return sum([1 if not edges or edges[-1][1] < 0x80 else 8 for edges in node.edges])
+        return node.size()
     if isinstance(node, Ref):
         return 1 if node.name in called else sizes.get(node.name, 1)
     if isinstance(node, Repeat):

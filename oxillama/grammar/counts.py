@@ -24,12 +24,12 @@ def to_the_end(dfa: Dfa, whole: int) -> list[int | None]:
     dfa : an automaton.
     whole : edges into states below this number complete a character; others do not.
     """
-    sources: list[list[int]] = [[] for _ in dfa.edges]
+    sources: list[list[int]] = [[] for _ in range(dfa.n_states)]
     for state, edges in enumerate(dfa.edges):
         for first, last, target in edges:
             if has_characters(first, last):
                 sources[target].append(state)
-    needs: list[int | None] = [None] * len(dfa.edges)
+    needs: list[int | None] = [None] * dfa.n_states
     todo: deque[tuple[int, int]] = deque((state, 0) for state in dfa.accepting)
     while todo:
         state, need = todo.popleft()
@@ -52,7 +52,7 @@ def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
     ------
     GrammarError : the lower bound needs an automaton of more than `MAX_STATES` states.
     """
-    needs = to_the_end(dfa, len(dfa.edges))
+    needs = to_the_end(dfa, dfa.n_states)
     if needs[0] is None or (most is not None and needs[0] > most):
         return NEVER
     if least > needs[0] and not _goes_on(dfa, needs, least, most):
@@ -62,7 +62,7 @@ def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
         least = 0
         if most is None or _is_short(dfa, most):
             return dfa
-    return Counted(dfa, len(dfa.edges), least, most)
+    return Counted(dfa, dfa.n_states, least, most)
 
 
 def _goes_on(dfa: Dfa, needs: list[int | None], least: int, most: int | None) -> bool:
@@ -72,8 +72,9 @@ def _goes_on(dfa: Dfa, needs: list[int | None], least: int, most: int | None) ->
     characters than there are lengths to hit.
     """
     longer: list[int] = []
+    edges = dfa.edges
     for state in dfa.accepting:
-        ways = [needs[target] for first, last, target in dfa.edges[state] if has_characters(first, last)]
+        ways = [needs[target] for first, last, target in edges[state] if has_characters(first, last)]
         steps = [1 + need for need in ways if need is not None]
         if not steps:
             return False
@@ -83,29 +84,31 @@ def _goes_on(dfa: Dfa, needs: list[int | None], least: int, most: int | None) ->
 
 def _is_short(dfa: Dfa, most: int) -> bool:
     """Whether no string is longer than ``most``."""
-    into = [0] * len(dfa.edges)
-    for edges in dfa.edges:
+    rows = dfa.edges
+    into = [0] * len(rows)
+    for edges in rows:
         for _, _, target in edges:
             into[target] += 1
-    longest = [0] * len(dfa.edges)
+    longest = [0] * len(rows)
     todo = [state for state, count in enumerate(into) if count == 0]
     for state in todo:  # grows while it is read; a state on a cycle never gets in
-        for _, _, target in dfa.edges[state]:
+        for _, _, target in rows[state]:
             longest[target] = max(longest[target], longest[state] + 1)
             into[target] -= 1
             if into[target] == 0:
                 todo.append(target)
-    return len(todo) == len(dfa.edges) and max(longest) <= most
+    return len(todo) == len(rows) and max(longest) <= most
 
 
 def _at_least(dfa: Dfa, needs: list[int | None], least: int) -> Dfa:
     """The strings of at least so many characters, counted by states."""
     number = {(0, 0): 0}
     order = [(0, 0)]
+    rows = dfa.edges
     edges: list[list[tuple[int, int, int]]] = []
     for state, count in order:  # grows while it is read
         found = []
-        for first, last, target in dfa.edges[state]:
+        for first, last, target in rows[state]:
             if needs[target] is None:
                 continue
             key = target, min(count + 1, least)
@@ -118,22 +121,24 @@ def _at_least(dfa: Dfa, needs: list[int | None], least: int) -> Dfa:
                     )
             found.append((first, last, number[key]))
         edges.append(found)
-    accepting = frozenset(i for i, (q, count) in enumerate(order) if q in dfa.accepting and count >= least)
+    ends = dfa.accepting
+    accepting = [i for i, (q, count) in enumerate(order) if q in ends and count >= least]
     return _live(Dfa(tuple(map(tuple, edges)), accepting))
 
 
 def _live(dfa: Dfa) -> Dfa:
     """Without the states from which no string ends."""
-    needs = to_the_end(dfa, len(dfa.edges))
+    needs = to_the_end(dfa, dfa.n_states)
     if needs[0] is None:
         return NEVER
     kept = [state for state, need in enumerate(needs) if need is not None]
     number = {state: i for i, state in enumerate(kept)}
+    rows = dfa.edges
     edges = tuple(
-        tuple((first, last, number[target]) for first, last, target in dfa.edges[state] if target in number)
+        tuple((first, last, number[target]) for first, last, target in rows[state] if target in number)
         for state in kept
     )
-    return Dfa(edges, frozenset(number[state] for state in dfa.accepting if state in number))
+    return Dfa(edges, (number[state] for state in dfa.accepting if state in number))
 
 
 def unrolled(node: Counted, limit: int) -> Dfa:
@@ -147,10 +152,11 @@ def unrolled(node: Counted, limit: int) -> Dfa:
     cap = node.least if node.most is None else node.most
     number = {(0, 0): 0}
     order = [(0, 0)]
+    rows, ends = node.dfa.edges, node.dfa.accepting
     edges: list[tuple[tuple[int, int, int], ...]] = []
     for state, count in order:  # grows while it is read
         found = []
-        for first, last, target in node.dfa.edges[state]:
+        for first, last, target in rows[state]:
             n, need = count + (target < node.whole), needs[target]
             if need is None or (node.most is not None and n + need > node.most):
                 continue
@@ -162,5 +168,4 @@ def unrolled(node: Counted, limit: int) -> Dfa:
         if len(order) > limit:
             raise GrammarError(f"automaton: expected at most {limit} states that count, got more")
         edges.append(tuple(found))
-    ends = frozenset(i for i, (q, n) in enumerate(order) if q in node.dfa.accepting and n >= node.least)
-    return Dfa(tuple(edges), ends)
+    return Dfa(edges, [i for i, (q, n) in enumerate(order) if q in ends and n >= node.least])

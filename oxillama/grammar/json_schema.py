@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
-from oxillama.grammar.analysis import without_match
+from oxillama.grammar.analysis import unproductive
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Ref, Rules
@@ -26,7 +26,7 @@ from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
 from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
-from oxillama.grammar.schema.on_demand import OnDemand
+from oxillama.grammar.schema.on_demand import NO_VALUE, OnDemand
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import Unevaluated
@@ -46,8 +46,8 @@ class JsonSchemaCompiler:
     default_schema : what schemas without `$schema` are taken to declare there; "": nothing.
     formats : whether `format` is enforced. None: as the schema's draft says, which is no for schemas that
         declare 2019-09 or 2020-12, and yes for all others.
-    whitespace : "single" (at most one space after a comma or colon), "compact" (none) or "flexible" (also new
-        lines and indentation).
+    whitespace : "single" (at most one space after a comma or colon), "compact" (none), "spaced" (always one)
+        or "flexible" (also new lines and indentation).
     any_order : objects of at most this many known names accept their properties in any order; larger ones in
         the order of the schema. 0: always the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
@@ -120,9 +120,10 @@ class JsonSchemaCompiler:
         """
         writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
         node = writer.write_all(root)
-        without = without_match({**writer.rules, "root": node})
+        without = unproductive({**writer.rules, "root": node})
         if "root" not in without:
-            return GrammarError(f"#: {error}")
+            reason = str(error)
+            return GrammarError(reason if reason.startswith("#") else f"#: {reason}")
         return GrammarError(unmet(node, writer.rules, writer.states, without))
 
     def _part(self, schema: object, strict: bool) -> OnDemand | None:
@@ -138,7 +139,13 @@ class JsonSchemaCompiler:
                 return again.write(start)
 
             found = OnDemand(writer, Certainty(keywords), all_rules)
-            return found if found.prepare(root) else None
+            try:
+                found.prepare(root)
+            except GrammarError as error:
+                if str(error) != NO_VALUE:
+                    raise
+                raise self.explained(error, values, strict) from None
+            return found
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 

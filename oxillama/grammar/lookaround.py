@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from oxillama._kernels.grammar.dfa import reduced
 from oxillama.errors import GrammarError
 from oxillama.grammar.anchors import assertions, pieces
-from oxillama.grammar.codepoints import EVERYTHING, WORD, Ranges, contains
-from oxillama.grammar.dfa import MAX_POSITIONS, MAX_STATES, Language, classes_of, positions, reduced
+from oxillama.grammar.codepoints import EVERYTHING, WORD, Ranges, classes_of, contains
+from oxillama.grammar.dfa import MAX_STATES, determinise, language
 from oxillama.grammar.expressions import ANYTHING, EMPTY, Assertion, alternatives, sequence
-from oxillama.grammar.rules import NEVER, Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
+MAX_PLACES = 10_000  # of an expression, its repetitions written out
 MAX_WAYS = 500  # ways of one state
 START, OTHER, IN_WORD = range(3)  # what stands before a place: nothing, a character, one of a word
 
@@ -29,7 +31,7 @@ State = tuple[int, tuple[int, ...], frozenset[Way]]  # what stands before, the l
 Fail = Callable[[str, int], GrammarError]
 
 _NO_PROMISE: Promises = frozenset()
-_AT_END = Dfa(((),), frozenset({0}))
+_AT_END = Dfa(((),), {0})
 _AT_WORD = Dfa((tuple((first, last, 1) for first, last in WORD), ((*EVERYTHING[0], 1),)), frozenset({1}))
 _ALL = ((*EVERYTHING[0], 0),)
 
@@ -66,7 +68,6 @@ class _Reader:
         self.promised: list[Dfa] = [_AT_END, _AT_WORD]
         self.promise: dict[tuple[Assertion, int], int] = {}
         self.behind: dict[Assertion, int] = {}
-        self.languages: list[Language] = []
         for one in self.found:
             if one.sign in ("?=", "?!"):
                 self.look_ahead(one)
@@ -94,14 +95,15 @@ class _Reader:
         ways = pieces(one.body)
         if ways is None or any(way.last for way in ways):
             raise self.fail("a lookbehind that looks around itself is not supported", one.at)
-        self.behind[one] = len(self.languages)
-        self.languages.append(Language(alternatives([way.whole(after=EMPTY) for way in ways])))
+        self.behind[one] = len(self.promised)
+        read = alternatives([way.whole(after=EMPTY) for way in ways])
+        self.promised.append(determinise([language(read)], all))
 
     # ------------------------------------------------------------------ the expression's places
 
     def state(self) -> int:
-        if len(self.moves) > MAX_POSITIONS:
-            raise self.fail(f"at most {MAX_POSITIONS} characters, repetitions written out", self.at)
+        if len(self.moves) > MAX_PLACES:
+            raise self.fail(f"at most {MAX_PLACES} characters, repetitions written out", self.at)
         self.moves.append([])
         self.free.append([])
         return len(self.moves) - 1
@@ -148,8 +150,8 @@ class _Reader:
     def prepare(self) -> None:
         """Find the classes that nothing tells apart, and where each leads."""
         sets = [ranges for moves in self.moves for ranges, _ in moves]
-        sets += [ranges for language in self.languages for ranges in language.chars[1:]]
-        sets += [((first, last),) for dfa in self.promised for edges in dfa.edges for first, last, _ in edges]
+        rows = [dfa.edges for dfa in self.promised]
+        sets += [((first, last),) for edges in rows for row in edges for first, last, _ in row]
         self.classes = classes_of(sets)
         points = [ranges[0][0] for ranges in self.classes]
         self.in_word = [contains(WORD, point) for point in points]
@@ -157,23 +159,26 @@ class _Reader:
             [[target for ranges, target in moves if contains(ranges, point)] for moves in self.moves]
             for point in points
         ]
-        self.masks = [[positions(language, point) for language in self.languages] for point in points]
         self.tables = [
             [
                 [next((t for first, last, t in edges if first <= point <= last), -1) for point in points]
-                for edges in dfa.edges
+                for edges in dfa
             ]
-            for dfa in self.promised
+            for dfa in rows
+        ]
+        self.ends = [dfa.accepting for dfa in self.promised]
+        self.always = [  # states that accept whatever follows
+            {q for q, row in enumerate(edges) if row == ((*EVERYTHING[0], q),) and q in ends}
+            for edges, ends in zip(rows, self.ends)
         ]
 
     # ------------------------------------------------------------------ promises
 
     def kept(self, automaton: int, state: int, wanted: bool) -> Promises | None:
         """A promise about the rest of the string; None where it cannot be kept."""
-        dfa = self.promised[automaton]
-        if state < 0 or dfa == NEVER:
+        if state < 0 or not self.ends[automaton]:
             return None if wanted else _NO_PROMISE
-        if dfa.edges[state] == ((*EVERYTHING[0], state),) and state in dfa.accepting:
+        if state in self.always[automaton]:
             return _NO_PROMISE if wanted else None
         return frozenset({(automaton, state, wanted)})
 
@@ -189,9 +194,8 @@ class _Reader:
             return self.kept(1, 0, (before == IN_WORD) != (one.sign == "b"))
         if one.sign in ("?=", "?!"):
             return self.kept(self.promise[one, before], 0, one.sign == "?=")
-        i = self.behind[one]
-        met = bool(behind[i] & self.languages[i].accepting)
-        return _NO_PROMISE if met == (one.sign == "?<=") else None
+        at = behind[list(self.behind).index(one)]
+        return _NO_PROMISE if (at in self.ends[self.behind[one]]) == (one.sign == "?<=") else None
 
     def closed(self, ways: Iterable[Way], before: int, behind: tuple[int, ...]) -> State:
         """The state of some ways and all that they lead to without reading."""
@@ -226,17 +230,13 @@ class _Reader:
             more = _NO_PROMISE.union(*(one for one in found if one is not None))
             if None not in found:
                 after.update((target, more) for target in self.targets[k][place])
-        now = tuple(
-            language.after(states) & mask
-            for language, states, mask in zip(self.languages, behind, self.masks[k])
-        )
+        now = tuple(-1 if at < 0 else self.tables[i][at][k] for i, at in zip(self.behind.values(), behind))
         before = IN_WORD if self.minds and self.in_word[k] else OTHER
         return self.closed(after, before, now)
 
     def accepts(self, state: State) -> bool:
         return any(
-            place == self.end
-            and all((at in self.promised[i].accepting) == wanted for i, at, wanted in promises)
+            place == self.end and all((at in self.ends[i]) == wanted for i, at, wanted in promises)
             for place, promises in state[2]
         )
 
@@ -244,7 +244,7 @@ class _Reader:
 
     def automaton(self) -> Dfa:
         """The deterministic automaton."""
-        start = self.closed([(0, _NO_PROMISE)], self.before, (1,) * len(self.languages))
+        start = self.closed([(0, _NO_PROMISE)], self.before, (0,) * len(self.behind))
         number: dict[object, int] = {self.key(start): 0}
         order = [start]
         table: list[list[int]] = []

@@ -90,14 +90,22 @@ class Writer:
     def write_one(self, name: str) -> None:
         """Write the rule of a state by its name."""
         state = self.states[name]
+        self.rules[name] = self.at(state, self.body)
+
+    def at(self, state: State, make: Callable[[State], T]) -> T:
+        """What is made of a state; errors name the path of its schema."""
         self.path, self.state = _path(state), state
         try:
-            self.rules[name] = self.body(state)
+            return make(state)
         except GrammarError as error:
             raise GrammarError(located(state, self.path, str(error))) from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
+        if len(state) == 1:
+            (condition,) = state
+            found = self.followed(condition)
+            return state if found is condition else state_of(found)
         return state_of(*map(self.followed, ordered(state)))
 
     def node(self, state: State) -> Node:
