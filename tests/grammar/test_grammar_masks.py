@@ -115,9 +115,9 @@ AUTOMATA = [
     Dfa((((97, 97, 1),), ((98, 98, 0), (0x65E5, 0x65E5, 1))), frozenset({0, 1})),
     Dfa((((97, 99, 1), (0xE9, 0x10FFFF, 2)), ((97, 97, 1),), ((97, 97, 2),)), frozenset({1})),
     Dfa((((97, 99, 0), (0xE9, 0x10FFFF, 1)), ((97, 97, 2),), ((97, 98, 3),), ()), frozenset({0, 3})),
-    spell(Dfa((((0x80, 0x10FFFF, 0), (97, 97, 1)), ((92, 98, 0),)), frozenset({0, 1}))),
+    spell(Dfa((((97, 97, 1), (0x80, 0x10FFFF, 0)), ((92, 98, 0),)), {0, 1})),
 ]
-LENGTHS = st.sampled_from([(0, 2), (0, 3), (0, 30), (2, 4), (3, None), (20, 33), (0, 300)])
+LENGTHS = st.sampled_from([(0, 2), (0, 3), (0, 30), (2, 4), (3, None), (20, 33)])
 DFAS = st.one_of(
     st.sampled_from(AUTOMATA),
     st.builds(lambda dfa, bounds: within(dfa, *bounds), st.sampled_from(AUTOMATA[:3]), LENGTHS),

@@ -8,6 +8,7 @@ of the text (and go on beyond it).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 
@@ -223,6 +224,7 @@ class Reading:
         return False
 
 
+@cache
 def written_out(node: Dfa | Counted) -> Dfa:
     """An automaton with a state for every state and number of characters."""
     if isinstance(node, Dfa):
