@@ -79,7 +79,7 @@ def test_where_the_count_is(pattern: str, least: int, most: int, counted: bool) 
 
 def test_the_way_to_the_end_counts_whole_characters() -> None:
     spelled = Dfa(
-        (((97, 97, 1), (92, 92, 2)), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1})
+        (((92, 92, 2), (97, 97, 1)), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1})
     )
     assert to_the_end(spelled, 2) == [1, 0, 1, 2]
 
@@ -135,5 +135,5 @@ def test_uris_with_a_bound(text: str, good: bool) -> None:
 )
 def test_masks_near_a_bound_equal_a_walk_of_each_token(schema: dict) -> None:
     grammar = Grammar.from_json_schema({"type": "string"} | schema)
-    for seed in range(6):
+    for seed in range(2):
         check(grammar, 6_000, (40, 128)[seed % 2], random.Random(seed))
