@@ -23,8 +23,8 @@ QUOTE = Text('"')
 _PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
 MAX_DIGITS = 800  # of a number in a schema written out
 
-# At most one space after a comma or colon; new lines and indentation too; none.
-WHITESPACE = ("single", "flexible", "compact")
+# At most one space after a comma or colon; new lines and indentation too; none; always one space there.
+WHITESPACE = ("single", "flexible", "compact", "spaced")
 
 
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -52,6 +52,8 @@ class Layout:
         """The layout of one of the names in `WHITESPACE`. With a ``mark`` there is no white space."""
         if whitespace == "compact" or mark:
             return Layout(Text(","), Text(":"), Seq(()), mark)
+        if whitespace == "spaced":
+            return Layout(Text(", "), Text(": "), Seq(()))
         space = Repeat(Text(" "), 0, 1)
         if whitespace == "single":
             return Layout(Seq((Text(","), space)), Seq((Text(":"), space)), Seq(()))
