@@ -196,7 +196,7 @@ def _loaded(schema: object) -> object:
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
     """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if not isinstance(value, (Mapping, list, tuple)):
+    if isinstance(value, (str, int, float, Decimal)) or not isinstance(value, (dict, Mapping, list, tuple)):
         return value
     if id(value) not in known:
         if isinstance(value, Mapping):
