@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.grammar_texts import Case
 from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.grammar import Grammar, GrammarState, Vocabulary, structural_tag_rules
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 Clock = Callable[[], float]
@@ -43,7 +43,10 @@ class Oxillama(Engine):
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
 
     def compile(self, case: Case) -> Grammar:
-        grammar = Grammar.parse(case.gbnf) if case.gbnf else Grammar.from_json_schema(case.schema)
+        if case.tag is not None:
+            grammar = Grammar.from_rules(structural_tag_rules(case.tag))
+        else:
+            grammar = Grammar.parse(case.gbnf) if case.gbnf else Grammar.from_json_schema(case.schema)
         grammar.constraint(self.vocabulary)
         return grammar
 
@@ -81,7 +84,16 @@ class LlGuidance(Engine):
         self.words = np.zeros((tokenizer.n_vocab + 31) // 32, np.int32)
 
     def compile(self, case: Case) -> Any:
-        if case.schema is not None:
+        if case.tag is not None:
+            tag = self.library.StructTag
+            tags = [
+                tag(
+                    trigger=case.tag["triggers"][0], begin=one["begin"], grammar=one["schema"], end=one["end"]
+                )
+                for one in case.tag["structures"]
+            ]
+            text = tag.to_grammar(tags)
+        elif case.schema is not None:
             text = self.library.LLMatcher.grammar_from_json_schema(json.dumps(case.schema))
         else:
             text = self.library.grammar_from("gbnf", case.gbnf)
@@ -117,6 +129,17 @@ class XGrammar(Engine):
 
     def compile(self, case: Case) -> Any:
         compiler = self.library.GrammarCompiler(self.info, max_threads=1, cache_enabled=False)
+        if case.tag is not None:
+            tags = [
+                {
+                    "begin": one["begin"],
+                    "content": {"type": "json_schema", "json_schema": one["schema"]},
+                    "end": one["end"],
+                }
+                for one in case.tag["structures"]
+            ]
+            form = {"type": "triggered_tags", "triggers": case.tag["triggers"], "tags": tags}
+            return compiler.compile_structural_tag({"type": "structural_tag", "format": form})
         if case.schema is not None:
             return compiler.compile_json_schema(json.dumps(case.schema))
         return (

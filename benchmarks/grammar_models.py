@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NewType
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal, NewType
 from oxillama.grammar.python_types import schema_of_type
 
 Sample = tuple[str, dict[str, Any], list[dict[str, Any]]]
-"""A name, a schema, and tests as those of real schemas: ``{"data": ..., "valid": ...}``."""
+"""A name, a schema or structural tag, and tests: ``{"data": ..., "valid": ...}``, or a ``text`` for data."""
 
 
 class Colour(enum.Enum):
@@ -300,16 +301,35 @@ def models() -> list[Sample]:
     return found
 
 
+def calls(n: int) -> list[tuple[str, dict[str, Any]]]:
+    """Calls of the first ``n`` tools, with tests of the arguments."""
+    known = list(PARAMETERS)[:n]
+    return [(name, test) for name, good, wrong in CALLS if name in known for test in tests(good, wrong)]
+
+
 def unions() -> list[Sample]:
     """Unions of 5 and of 20 tools."""
     found: list[Sample] = []
     for n in (5, 20):
-        known = list(PARAMETERS)[:n]
-        calls = [
-            {"data": {"name": name, "arguments": test["data"]}, "valid": test["valid"]}
-            for name, good, wrong in CALLS
-            if name in known
-            for test in tests(good, wrong)
+        made = [{**test, "data": {"name": name, "arguments": test["data"]}} for name, test in calls(n)]
+        found.append((f"{n} tools", union(n), made))
+    return found
+
+
+def tags() -> list[Sample]:
+    """Structural tags of 5 and of 20 tools: free text, and calls behind ``<call=``. Tests are texts."""
+    found: list[Sample] = []
+    for n in (5, 20):
+        structures = [
+            {"begin": f"<call={name}>", "schema": parameters(name), "end": "</call>"}
+            for name in list(PARAMETERS)[:n]
         ]
-        found.append((f"{n} tools", union(n), calls))
+        texts = [
+            {
+                "text": f"Let me see.\n<call={name}>{json.dumps(test['data'])}</call>\n",
+                "valid": test["valid"],
+            }
+            for name, test in calls(n)
+        ]
+        found.append((f"{n} tags", {"structures": structures, "triggers": ["<call="]}, texts))
     return found

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.grammar_engines import Engine
-from benchmarks.grammar_models import Sample, models, unions
+from benchmarks.grammar_models import Sample, models, tags, unions
 from benchmarks.grammar_texts import Case
 from oxillama.bench.report import Metric, Row, align
 from oxillama.errors import ConfigError, GrammarError
@@ -50,7 +50,7 @@ class Outcome:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schemas", type=Path, metavar="FOLDER", help="real schemas in place of the cases")
-    parser.add_argument("--models", action="store_true", help="schemas of Python types and tools")
+    parser.add_argument("--models", action="store_true", help="schemas of Python types and tools, and tags")
     parser.add_argument("--only", metavar="REGEX", help="of the schemas, those that are so called")
     parser.add_argument("--slow", type=int, default=0, metavar="N", help="list the slowest N of each kind")
 
@@ -63,7 +63,7 @@ def groups(args: argparse.Namespace) -> dict[str, list[Sample]]:
         if not found["real schemas"]:
             raise ConfigError(f"--schemas: expected a folder of .json files, got {args.schemas}")
     if args.models:
-        found |= {"Python types": models(), "unions of tools": unions()}
+        found |= {"Python types": models(), "unions of tools": unions(), "tags of tools": tags()}
     if args.only:
         found = {
             group: [sample for sample in samples if re.search(args.only, sample[0])]
@@ -84,12 +84,14 @@ def measure(engines: dict[str, Engine], samples: Sequence[Sample], rounds: int) 
     for name, schema, tests in samples:
         documents: Tests = []
         for test in tests:
-            text = json.dumps(test["data"], ensure_ascii=False)
+            text = test["text"] if "text" in test else json.dumps(test["data"], ensure_ascii=False)
             tokenizer = next(iter(engines.values())).tokenizer
             documents.append((tokenizer.encode(text, add_special=False), test["valid"]))
+        is_tag = "structures" in schema if isinstance(schema, dict) else False
+        case = Case(name, "", "", tag=schema) if is_tag else Case(name, "", "", schema)
         for _ in range(rounds):
             for engine_name, engine in engines.items():
-                one(engine, Case(name, "", "", schema), documents, outcomes[engine_name])
+                one(engine, case, documents, outcomes[engine_name])
     return outcomes
 
 

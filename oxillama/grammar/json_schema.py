@@ -44,8 +44,8 @@ class JsonSchemaCompiler:
     default_schema : what schemas without `$schema` are taken to declare there; "": nothing.
     formats : whether `format` is enforced. None: as the schema's draft says, which is no for schemas that
         declare 2019-09 or 2020-12, and yes for all others.
-    whitespace : "single" (at most one space after a comma or colon), "compact" (none) or "flexible" (also new
-        lines and indentation).
+    whitespace : "single" (at most one space after a comma or colon), "compact" (none), "spaced" (always one)
+        or "flexible" (also new lines and indentation).
     any_order : objects of at most this many known names accept their properties in any order; larger ones in
         the order of the schema. 0: always the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
@@ -124,7 +124,8 @@ class JsonSchemaCompiler:
                 return again.write(start)
 
             found = OnDemand(writer, Certainty(keywords), all_rules)
-            return found if found.prepare(root) else None
+            found.prepare(root)
+            return found
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 
-from benchmarks.grammar_models import Sample, models, unions
+from benchmarks.grammar_models import Sample, models, tags, unions
 from oxillama.grammar import Grammar, parse_lark, structural_tag_rules
 
 SAMPLES = [*models(), *unions()]
@@ -28,3 +28,11 @@ def test_verdicts(sample: Sample) -> None:
         text = json.dumps(test["data"])
         assert validator.is_valid(test["data"]) == test["valid"], text
         assert [grammar.matches(text) for grammar in grammars] == [test["valid"]] * 3, text
+
+
+@pytest.mark.parametrize("sample", tags(), ids=[name for name, _, _ in tags()])
+def test_verdicts_of_tags(sample: Sample) -> None:
+    _, tag, tests = sample
+    grammar = Grammar.from_rules(structural_tag_rules(tag))
+    for test in tests:
+        assert grammar.matches(test["text"]) == test["valid"], test
