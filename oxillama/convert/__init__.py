@@ -22,6 +22,7 @@ from oxillama.convert.adapters import ADAPTER_TYPES, convert_adapter
 from oxillama.convert.config import Config, Packed, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
+from oxillama.convert.sentences import matrices_of, modules_of, pooling_of
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
 from oxillama.errors import LoadError, ModelFileError
@@ -36,8 +37,6 @@ CHUNK = 1 << 26
 """Bytes of a matrix that are read at once."""
 MOSTLY_MXFP4 = 38
 """GGUF's number for files whose experts are MXFP4."""
-
-POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
 
 
 def convert(
@@ -99,8 +98,14 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
         warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=3)
     found, left_out = matched(plan, tensors)
     metadata = {"general.architecture": plan.architecture, **model_metadata(folder, config, plan, kind)}
+    width = plan.metadata["embedding_length"]
+    beyond, matrices = matrices_of(modules_of(folder), plan.architecture, width)
+    metadata |= {f"{plan.architecture}.{key}": value for key, value in beyond.items()}
+    for wanted, stored in matrices:
+        plan.tensors.append(wanted)
+        found[wanted.target] = [stored]
     metadata |= {key: [float(stored.values().item()) for stored in found[key]] for key in plan.numbers}
-    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
+    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"), plan.architecture)
     kernels = best()
     pieces: list[Piece] = [
         (Tensor(name, FORMATS["F32"], values.shape[::-1]), [encoded(kernels, name, FORMATS["F32"], values)])
@@ -133,13 +138,17 @@ def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, list[Stor
         *((packed.target, packed.sources) for packed in plan.packed),
         *((key, dict.fromkeys(sources, number)) for key, sources in plan.numbers.items()),
     ]
+    others = {
+        wanted.target: (wanted.shape[:-2] + wanted.shape[:-3:-1],) for wanted in plan.tensors if wanted.either
+    }
+    others |= dict.fromkeys(plan.numbers, ((1,),))
     found: dict[str, list[Stored]] = {}
     for target, shapes in asked:
         for source, shape in shapes.items():
             stored = named.get(source)
             if stored is None:
                 raise LoadError(f"{source}: expected a tensor that config.json asks for, got none")
-            if stored.shape != shape and not (shape == number and stored.shape == (1,)):
+            if stored.shape != shape and stored.shape not in others.get(target, ()):
                 raise LoadError(f"{source}: expected shape {list(shape)}, got {list(stored.shape)}")
         found[target] = [named[source] for source in shapes]
     rest = sorted(named.keys() - {source for _, shapes in asked for source in shapes})
@@ -157,12 +166,10 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
     file_type = MOSTLY_MXFP4 if plan.packed else FILE_TYPES[kind].id
     general = {"general.name": name, "general.file_type": file_type}
     own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
-    if os.path.lexists(folder / "modules.json") and os.path.lexists(folder / "1_Pooling" / "config.json"):
-        asked = read_json(folder / "1_Pooling" / "config.json")
-        modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
-        if len(modes) != 1 or modes[0] not in POOLINGS:
-            raise LoadError(f"1_Pooling/config.json: expected one of {', '.join(POOLINGS)}, got {modes}")
-        own[f"{plan.architecture}.pooling_type"] = POOLINGS[modes[0]]
+    modules = modules_of(folder)
+    pooling = pooling_of(modules)
+    if pooling is not None:
+        own[f"{plan.architecture}.pooling_type"] = pooling
     return general | own
 
 
@@ -179,6 +186,7 @@ def parts_of(kernels: Kernels, fmt: Format, wanted: Wanted, sources: list[Stored
         whole = wanted.heads > 0 or (wanted.change is not None and not wanted.each) or len(stored.shape) < 2
         for piece in [stored] if whole else stored.pieces(1 if wanted.each else CHUNK):
             values = piece.values()
+            values = values.swapaxes(-1, -2) if values.shape[1:] != wanted.shape[1:] else values
             values = reordered(values, wanted.heads) if wanted.heads else values
             values = values + np.float32(wanted.plus) if wanted.plus else values
             values = values * np.float32(wanted.factor) if wanted.factor != 1 else values

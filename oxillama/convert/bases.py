@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from oxillama.convert.config import Config, Wanted
 from oxillama.convert.decoders import Decoder
 from oxillama.convert.encoders import MATRICES, TABLES
@@ -22,7 +24,7 @@ MOST_PARTS = 100_000
 """Layers, or experts of all layers, of a base of which only the config is known."""
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-TENSOR = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.weight", re.ASCII)
+TENSOR = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>[\w.]+)\.weight", re.ASCII)
 ONE_ROW = "ffn_gate_inp_shexp"
 """A matrix that GGUF has as a vector."""
 TABLES_OF_GGUF = (EMBEDDING, *(f"{target}.weight" for target in TABLES.values()))
@@ -116,10 +118,15 @@ def file_base(path: Path) -> Base:
         if kind != "model" or not (families or architecture == "bert"):
             known = ", ".join(sorted({family.architecture for family in ALL_DECODERS} | {"bert"}))
             raise LoadError(f"{path}: expected a model of {known}, got a {kind:.40} of {architecture!r:.40}")
-        heads = {}
+        heads: dict[str, int | list[int]] = {}
         if any(family.reordered for family in families):
             heads["attn_q"] = file.get(f"{architecture}.attention.head_count", int)
-            heads["attn_k"] = file.get(f"{architecture}.attention.head_count_kv", int, heads["attn_q"])
+            key = f"{architecture}.attention.head_count_kv"
+            heads["attn_k"] = heads["attn_q"]
+            if isinstance(file.metadata.get(key), np.ndarray):
+                heads["attn_k"] = file.get(key, list[int])  # layer by layer
+            elif key in file.metadata:
+                heads["attn_k"] = file.get(key, int)
         modules, places = modules_of(families), {}
         for name, info in file.tensors.items():
             found = TENSOR.fullmatch(name)
@@ -129,6 +136,9 @@ def file_base(path: Path) -> Base:
                 continue
             matrix = (1, shape[0]) if len(shape) < 2 else (shape[-2], shape[-1])
             n_heads = heads.get(found["part"], 0)
+            if isinstance(n_heads, list):
+                i = int(found["layer"] or 0)
+                n_heads = n_heads[i] if i < len(n_heads) else -1
             if n_heads and (n_heads < 0 or matrix[0] % (2 * n_heads)):
                 raise LoadError(f"{path}: {name}: expected rows of {n_heads} heads, got {matrix[0]}")
             here = module.replace("{i}", found["layer"] or "")

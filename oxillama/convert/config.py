@@ -25,6 +25,7 @@ class Wanted:
     change : makes the target's values of a source's, None for the same; its result has the shape ``becomes``.
     rows : above the source's, further rows of a table repeat its first one.
     factor : all values are multiplied by it.
+    either : the last two dimensions of a source may be swapped.
     each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     """
 
@@ -38,6 +39,7 @@ class Wanted:
     rows: int = 0
     each: bool = False
     factor: float = 1.0
+    either: bool = False
 
     @property
     def stored(self) -> tuple[int, ...]:
@@ -132,10 +134,11 @@ class Config:
     def same_size(self, key: str, default: int | None = None) -> int:
         """A size that some configs give as a list, layer by layer."""
         value = self.get(key, default)
-        values = set(value) if isinstance(value, list) and all(type(v) is int for v in value) else {value}
-        if len(values) != 1:
+        listed = isinstance(value, list) and len(value) > 0 and all(type(v) is int for v in value)
+        values = value if listed else [value]
+        if any(other != values[0] for other in values):
             raise LoadError(f"{self.name}: {key}: expected the same number for all layers, got {value!r:.60}")
-        return Config({key: values.pop()}, self.name).size(key)
+        return Config({key: values[0]}, self.name).size(key)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""

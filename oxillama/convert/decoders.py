@@ -45,6 +45,7 @@ class Part:
     change, becomes : makes the target's values of the source's, and their shape; the same where it is None.
     bare : the names are whole, without a ".weight".
     plain : `Decoder.norm_plus` is not added to it.
+    either : the last two dimensions of the source may be swapped.
     factor : the name of what its values are multiplied by (`Sizes.factors`).
     each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     count : the size that says how many stand for "{e}".
@@ -61,6 +62,7 @@ class Part:
     bare: bool = False
     plain: bool = False
     factor: str = ""
+    either: bool = False
     each: bool = False
     count: str = "experts"
     rows: str = ""
@@ -152,7 +154,8 @@ def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
         "vocab_size": sizes["vocab"],
     }
     made = family.options(config, metadata, sizes)
-    check_count("experts of all layers", sizes.get("experts", 1) * sizes["layers"], n_tensors)
+    if any("{e}" in part.source for part in family.parts):  # otherwise they are stacked in the source, too
+        check_count("experts of all layers", sizes.get("experts", 1) * sizes["layers"], n_tensors)
     tensors: list[Wanted] = []
     ignored: list[str] = []
 
@@ -174,8 +177,8 @@ def decoder_plan(family: Decoder, config: Config, n_tensors: int) -> Plan:
     if family.drafts and config.has(family.drafts):
         ends = range(sizes["layers"], sizes["layers"] + config.size(family.drafts, 1))
         ignored += [f"{family.inside}layers.{i}." for i in ends]
+    tied = config.flag("tie_word_embeddings", family.tied)
     if family.head is not None:
-        tied = config.flag("tie_word_embeddings", family.tied)
         if tied:
             ignored.append("lm_head.weight")  # a copy of the embedding that some write nevertheless
         if not tied:
@@ -251,6 +254,7 @@ def tensors_of(
         becomes=shape_of(part.becomes, sizes),
         rows=sizes[part.rows] if part.rows else 0,
         each=part.each,
+        either=part.either,
         factor=sizes.factors[part.factor] if part.factor else 1.0,
     )
     if part.bare:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from oxillama.convert.config import Config
 from oxillama.convert.decoders import Change, Decoder, Part, Sizes
 from oxillama.convert.experts import counts
 from oxillama.convert.hybrids import flat, kinds_of, negative_exponential
-from oxillama.convert.parts import ATTENTION, EXPERTS, FEED, SHARED, only
+from oxillama.convert.options import with_sections
+from oxillama.convert.parts import ATTENTION, EXPERTS, FEED, SHARED, SIGHT, TEXT_IN_TOWERS, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
 
@@ -57,26 +57,6 @@ def delta_experts(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.only("decoder_sparse_step", 1)
     config.only("mlp_only_layers", [])
     return delta(config, metadata, sizes)
-
-
-def with_sections(inner: Any, config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    """Qwen 3.5 rotates by coordinates of images; those of a text are equal."""
-    rope = config.table("rope_parameters")
-    found = rope.get("mrope_section", [])
-    merged = {
-        key: value for key, value in rope.values.items() if key not in ("mrope_section", "mrope_interleaved")
-    }
-    config.values["rope_parameters"] = merged
-    made: Tensors = inner(config, metadata, sizes)
-    pairs = metadata["rope.dimension_count"] // 2
-    if not found:
-        found = [-(-pairs // 3), (pairs + 1) // 3, pairs // 3]  # pairs take turns
-    if not isinstance(found, list) or any(type(n) is not int or n < 0 for n in found) or sum(found) != pairs:
-        raise LoadError(
-            f"{config.name}: mrope_section: expected three numbers of {pairs} in all, got {found!r:.60}"
-        )
-    metadata["rope.dimension_sections"] = [*found, 0]
-    return made
 
 
 def of_key_heads(first: int, second: int) -> Change:
@@ -173,12 +153,17 @@ DELTA = only(
     ),
 )  # fmt: skip
 DEFAULTS = (("partial_rotary_factor", 0.25), ("intermediate_size", 1))
+LEFT_OUT = ("mtp.", *SIGHT)
+"""Blocks for drafting, and what reads images."""
+
 QWEN3_NEXT = Decoder(
     "qwen3next",
     (*GATED_ATTENTION, *NEXT_DELTA, *DELTA_NORMS, *EXPERTS, *SHARED),
     delta_experts,
     norm_plus=1.0,
     defaults=DEFAULTS,
+    left_out=LEFT_OUT,
+    renamed=TEXT_IN_TOWERS,
 )
 QWEN35 = Decoder(
     "qwen35",
@@ -186,6 +171,8 @@ QWEN35 = Decoder(
     partial(with_sections, delta),
     norm_plus=1.0,
     defaults=DEFAULTS,
+    left_out=LEFT_OUT,
+    renamed=TEXT_IN_TOWERS,
 )
 QWEN35_MOE = Decoder(
     "qwen35moe",
@@ -193,6 +180,8 @@ QWEN35_MOE = Decoder(
     partial(with_sections, delta_experts),
     norm_plus=1.0,
     defaults=DEFAULTS,
+    left_out=LEFT_OUT,
+    renamed=TEXT_IN_TOWERS,
 )
 
 DELTA_DECODERS: dict[str, tuple[str, Decoder]] = {

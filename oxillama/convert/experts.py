@@ -178,14 +178,27 @@ def minimax_m2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"], partial=True)
 
 
-def part_of_experts(which: int) -> Any:
+def part_of_experts(which: int, size: str = "ff") -> Any:
     """Half of a matrix of all experts that holds gates and then ups."""
 
     def half(values: np.ndarray, sizes: Sizes) -> np.ndarray:
-        return values[:, which * sizes["ff"] : (which + 1) * sizes["ff"]]
+        return values[:, which * sizes[size] : (which + 1) * sizes[size]]
 
     return half
 
+
+STACKED = (
+    *(
+        Part(
+            "mlp.experts.gate_up_proj", f"{target}.weight", "experts expert_ff+expert_ff d",
+            either=True, bare=True, each=True, change=part_of_experts(which, "expert_ff"),
+            becomes="experts expert_ff d",
+        )
+        for which, target in enumerate(("ffn_gate_exps", "ffn_up_exps"))
+    ),
+    Part("mlp.experts.down_proj", "ffn_down_exps.weight", "experts d expert_ff", bare=True, either=True),
+)  # fmt: skip
+"""Experts in one tensor, as newer classes have them; some older folders have them transposed."""
 
 GRANITE_EXPERTS = (
     Part("block_sparse_moe.router.layer", "ffn_gate_inp", "experts d"),

@@ -17,10 +17,11 @@ from oxillama.convert.config import HARMLESS, Config, Plan
 from oxillama.convert.convolutions import CONVOLUTION_DECODERS
 from oxillama.convert.decoders import Decoder, Part, decoder_plan
 from oxillama.convert.delta import DELTA_DECODERS
-from oxillama.convert.encoders import bert
-from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
-from oxillama.convert.gemmas import GEMMA_DECODERS, TEXT_IN_TOWERS, TOWERS
+from oxillama.convert.encoders import ENCODERS, bert
+from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, STACKED, hunyuan_rotation
+from oxillama.convert.gemmas import GEMMA_DECODERS
 from oxillama.convert.gpt_oss import GPT_OSS
+from oxillama.convert.kimi import KIMI_LINEAR
 from oxillama.convert.latent import LATENT_DECODERS
 from oxillama.convert.mamba import MAMBA_DECODERS, NEMOTRON_H_MOE
 from oxillama.convert.parts import (
@@ -35,6 +36,9 @@ from oxillama.convert.parts import (
     MIXTRAL_EXPERTS,
     ROW_NORMS,
     SHARED,
+    SIGHT,
+    TEXT_IN_TOWERS,
+    TOWERS,
     biased,
 )
 from oxillama.convert.windowed import WINDOWED_DECODERS
@@ -62,6 +66,20 @@ QWEN3 = Decoder(
     "qwen3", (*ATTENTION, *HEAD_NORMS, *BEFORE, *FEED), options.qwen, defaults=(("head_dim", 128),)
 )
 QWEN3_MOE = Decoder("qwen3moe", (*ATTENTION, *HEAD_NORMS, *BEFORE, *EXPERTS), options.qwen_experts)
+QWEN3_VL = replace(
+    QWEN3,
+    architecture="qwen3vl",
+    options=partial(options.with_sections, options.qwen),
+    left_out=SIGHT,
+    renamed=TEXT_IN_TOWERS,
+)
+QWEN3_VL_MOE = Decoder(
+    "qwen3vlmoe",
+    (*ATTENTION, *HEAD_NORMS, *BEFORE, EXPERTS[0], *STACKED),
+    options.many_experts_of_sight,
+    left_out=SIGHT,
+    renamed=TEXT_IN_TOWERS,
+)
 OLMO2 = Decoder("olmo2", (*ATTENTION, *ROW_NORMS, *BEHIND, *FEED), options.olmo2, copies_tied=True)
 OLMO3 = replace(OLMO2, options=options.olmo3, defaults=(("sliding_window", 4096),))
 OLMOE = Decoder("olmoe", (*ATTENTION, *ROW_NORMS, *BEFORE, *EXPERTS), options.olmoe, copies_tied=True)
@@ -98,6 +116,9 @@ GEMMA3 = replace(
     ),
     left_out=(*TOWERS, "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
     renamed=TEXT_IN_TOWERS,
+)
+GEMMA_EMBEDDING = replace(
+    GEMMA3, architecture="gemma-embedding", options=options.gemma_embedding, head=None, inside="", renamed=()
 )
 PHI3 = Decoder("phi3", (*BEFORE, *FUSED), options.phi3)
 STARCODER2 = Decoder(
@@ -210,9 +231,14 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     **CONVOLUTION_DECODERS,
     **MAMBA_DECODERS,
     **LATENT_DECODERS,
+    "KimiLinearForCausalLM": ("kimi_linear", KIMI_LINEAR),
     **WINDOWED_DECODERS,
     "ApertusForCausalLM": ("apertus", APERTUS),
     "Jais2ForCausalLM": ("jais2", JAIS2),
+    "Qwen3VLForConditionalGeneration": ("qwen3_vl_text", QWEN3_VL),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe_text", QWEN3_VL_MOE),
+    "Gemma3TextModel": ("gemma3_text", GEMMA_EMBEDDING),
+    **ENCODERS,
 }
 ALL_DECODERS = (*(family for _, family in DECODERS.values()), NEMOTRON_H_MOE)
 """Those of which a class has several, too."""
@@ -228,6 +254,10 @@ WITH_TOWERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": ("gemma3n", "Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4ForCausalLM"),
+    "Qwen3VLForConditionalGeneration": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration"),
+    "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen3_5ForCausalLM"),
+    "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe", "Qwen3_5MoeForCausalLM"),
 }
 """Architectures that also read images or sound: their model_type, and that of their text model alone."""
 
@@ -240,7 +270,7 @@ OF_TOWERS = re.compile(
 def plan_of(config: Config, n_tensors: int) -> Plan:
     """The plan for a config and a source of so many tensors. Raises LoadError for what is not supported."""
     names = config.get("architectures", [])
-    known = [*PLANS, *WITH_TOWERS]
+    known = [*PLANS, *(name for name in WITH_TOWERS if name not in PLANS)]
     if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
         raise LoadError(f"config.json: architectures: expected one of {', '.join(known)}, got {names!r:.80}")
     name = names[0]
@@ -268,6 +298,8 @@ def take_text(config: Config, kind: str) -> None:
         if key not in ("text_config", "model_type", "architectures") and not OF_TOWERS.fullmatch(key)
     }
     for key, value in outer.items():
+        if key == "tie_word_embeddings" and value is not None:
+            text[key] = value  # of the whole model, which the text model is a part of
         if key not in HARMLESS and value is not None and text.get(key, value) != value:
             found = f"{value!r:.60} and {text[key]!r:.60}"
             raise LoadError(f"{config.name}: {key}: expected what text_config says, too, got {found}")

@@ -8,7 +8,7 @@ from statistics import NormalDist
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Decoder, Part, Sizes
 from oxillama.convert.options import kinds_of_attention, two_rotations, windows
-from oxillama.convert.parts import ATTENTION, BOTH_SIDES, FEED, HEAD_NORMS, only
+from oxillama.convert.parts import ATTENTION, BOTH_SIDES, FEED, HEAD_NORMS, TEXT_IN_TOWERS, TOWERS, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation_of
 from oxillama.errors import LoadError
 
@@ -24,14 +24,6 @@ LAYER_EMBEDDINGS = (
 )
 SHARED_KV = tuple(Part(f"self_attn.{name}.", "", "") for name in ("k_proj", "v_proj", "k_norm", "v_norm"))
 """Tensors that some files have in layers without keys of their own, and that count for nothing."""
-
-TOWERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
-TEXT_IN_TOWERS = (
-    ("model.language_model.", "model."),
-    ("language_model.model.", "model."),
-    ("language_model.lm_head.", "lm_head."),
-)
-"""Names of the text model in a folder that also has towers."""
 
 DEFAULTS = (("hidden_activation", "gelu_pytorch_tanh"), ("rms_norm_eps", 1e-6), ("head_dim", 256))
 

@@ -6,6 +6,8 @@ returns tensors that come from the config alone (factors of the rotation).
 
 from __future__ import annotations
 
+from typing import Any
+
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Sizes
 from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
@@ -156,6 +158,13 @@ def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return two_rotations(config, metadata, sizes["dim"], 1e6, local)
 
 
+def gemma_embedding(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Gemma 3 with attention both ways, and windows as much before a token as behind it."""
+    if not config.flag("use_bidirectional_attention"):
+        raise LoadError(f"{config.name}: use_bidirectional_attention: expected true of an encoder, got false")
+    return gemma3(config, metadata, sizes)
+
+
 def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """A window is stated layer by layer. One that is not is ignored, for files of other makers state windows
     that do not count."""
@@ -228,3 +237,36 @@ def jais2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     config.only("attention_bias", True)
     config.only("mlp_bias", True)
     return rotation(config, metadata, sizes["dim"])
+
+
+def with_sections(inner: Any, config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Qwen's models that see rotate by coordinates of images; those of a text are equal."""
+    rope = config.table("rope_parameters")
+    found = rope.get("mrope_section", [])
+    merged = {
+        key: value for key, value in rope.values.items() if key not in ("mrope_section", "mrope_interleaved")
+    }
+    config.values["rope_parameters"] = merged
+    made: Tensors = inner(config, metadata, sizes)
+    pairs = metadata["rope.dimension_count"] // 2
+    if not found:
+        found = [-(-pairs // 3), (pairs + 1) // 3, pairs // 3]  # pairs take turns
+    if not isinstance(found, list) or any(type(n) is not int or n < 0 for n in found) or sum(found) != pairs:
+        raise LoadError(
+            f"{config.name}: mrope_section: expected three numbers of {pairs} in all, got {found!r:.60}"
+        )
+    metadata["rope.dimension_sections"] = [*found, 0]
+    return made
+
+
+def many_experts_of_sight(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Qwen 3's experts; the weights of the chosen ones always sum to 1."""
+    key = "num_local_experts" if config.has("num_local_experts") else "num_experts"
+    config.get("num_experts")
+    sizes["experts"] = metadata["expert_count"] = config.size(key)
+    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size("moe_intermediate_size")
+    config.only("norm_topk_prob", True)
+    config.only("decoder_sparse_step", 1)
+    config.only("mlp_only_layers", [])
+    return with_sections(qwen, config, metadata, sizes)

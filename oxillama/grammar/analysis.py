@@ -50,8 +50,8 @@ def check(rules: Rules) -> None:
                 raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
 
 
-def all_productive(rules: Mapping[str, Node]) -> bool:
-    """Whether each rule matches something, if names without a rule do.
+def unproductive(rules: Mapping[str, Node]) -> set[str]:
+    """The rules that match nothing, if names without a rule match something.
 
     Each rule is reduced once to the names that it cannot do without, and looked at again only when one of
     those that it waits for is found to match something.
@@ -71,7 +71,7 @@ def all_productive(rules: Mapping[str, Node]) -> bool:
         for user in waiting.pop(todo.pop(), ()):
             if user in open_rules:
                 _wait(user, open_rules, waiting, todo)
-    return not open_rules
+    return set(open_rules)
 
 
 _NOTHING = Seq(())
@@ -155,7 +155,7 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
     if isinstance(node, Text):
         return not node.text
     if isinstance(node, Dfa):
-        return 0 in node.accepting
+        return node.accepts_empty()
     if isinstance(node, Ref):
         return node.name in rules
     if isinstance(node, Seq):
@@ -181,28 +181,11 @@ def _matches_something(node: Node) -> bool:
     if isinstance(node, Tokens):
         return node.negated or bool(node.ids)
     assert isinstance(node, Dfa)
-    return 0 in _live_states(node)
+    return node.holds_text()
 
 
 def _has_characters(first: int, last: int) -> bool:
     return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
-
-
-def _live_states(dfa: Dfa) -> set[int]:
-    """States from which the string can end."""
-    sources: dict[int, list[int]] = {}
-    for state, edges in enumerate(dfa.edges):
-        for first, last, target in edges:
-            if _has_characters(first, last):
-                sources.setdefault(target, []).append(state)
-    live: set[int] = set()
-    todo = list(dfa.accepting)
-    while todo:
-        state = todo.pop()
-        if state not in live:
-            live.add(state)
-            todo += sources.get(state, ())
-    return live
 
 
 # --------------------------------------------------------------------------- what is called
@@ -258,7 +241,7 @@ def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
     if isinstance(node, Chars):
         return 1 if not node.ranges or node.ranges[-1][1] < 0x80 else 8
     if isinstance(node, Dfa):
-        return sum([1 if not edges or edges[-1][1] < 0x80 else 8 for edges in node.edges])
+        return node.size()
     if isinstance(node, Ref):
         return 1 if node.name in called else sizes.get(node.name, 1)
     if isinstance(node, Repeat):

@@ -124,7 +124,8 @@ class JsonSchemaCompiler:
                 return again.write(start)
 
             found = OnDemand(writer, Certainty(keywords), all_rules)
-            return found if found.prepare(root) else None
+            found.prepare(root)
+            return found
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 

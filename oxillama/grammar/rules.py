@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from oxillama._kernels.grammar.dfa import Dfa as Dfa
+
 LAST_CODE_POINT = 0x10FFFF
 
 
@@ -33,20 +35,6 @@ class Tokens:
 
     ids: tuple[int, ...]
     negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dfa:
-    """A string of a regular language, given as a deterministic automaton over code points. State 0 starts.
-
-    Attributes
-    ----------
-    edges : for each state its (first, last, target), ascending and disjoint.
-    accepting : states in which the string may end.
-    """
-
-    edges: tuple[tuple[tuple[int, int, int], ...], ...]
-    accepting: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ KINDS = 8
 
 LONG = 1e-4
 """Seconds of a layer after which its threads may have shared a processor: waiting threads spin for longer."""
-PATIENCE = 1024
+PATIENCE = 256
 """Most long layers between two looks at the processors, where threads had to be moved again and again."""
 
 ALONE = nullcontext(1)
@@ -103,7 +103,8 @@ class ThreadTuner(AbstractContextManager[int]):
         if self._unseen < self._patience:
             return False
         moved, self._unseen = self._spread(self.n_threads) > 0, 0
-        self._patience = min(2 * self._patience, PATIENCE) if moved else max(self._patience // 2, 1)
+        # up by factors and down by ones: on a busy machine about every second look finds threads together
+        self._patience = min(4 * self._patience, PATIENCE) if moved else max(self._patience - 1, 1)
         return moved
 
 

@@ -166,6 +166,25 @@ def test_threads_that_come_together_again_and_again_are_left_alone() -> None:
     assert 1 < shared.looks < 30
 
 
+def test_looks_that_find_threads_together_every_second_time_become_rare() -> None:
+    shared = Shared(again=True)
+
+    def spread(n_threads: int) -> int:
+        shared.looks += 1
+        return shared.looks % 2
+
+    machine = Machine(2, lambda n: 1.0 / n, spread)
+    machine.run(8 * PATIENCE)
+    assert shared.looks < 60
+    shared.looks = 0
+    machine.tuner._spread = shared.spread
+    shared.is_shared, shared.again = False, False
+    machine.run(PATIENCE * PATIENCE)
+    before = shared.looks
+    machine.run(100)
+    assert shared.looks - before > 90, "every layer is looked at again where all has been quiet for long"
+
+
 def test_nobody_looks_where_threads_cannot_have_waited() -> None:
     for most, seconds in ((2, LONG / 2), (1, 1.0)):
         shared = Shared()

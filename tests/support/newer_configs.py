@@ -43,11 +43,12 @@ MAMBA = {
     "shared_intermediate_size": 20,
 }  # fmt: skip
 
-LATENT = {
+NARROW: dict[str, Any] = {
     "q_lora_rank": 16, "kv_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10,
-    "head_dim": 4, "num_key_value_heads": 4, **DEEPSEEK,
+    "head_dim": 4, "num_key_value_heads": 4,
     "rms_norm_eps": 1e-6,  # as the norms of compressed vectors have, whatever the config says
 }  # fmt: skip
+LATENT = {**NARROW, **DEEPSEEK}
 SELECTOR = {"index_topk": 9, "index_n_heads": 8, "index_head_dim": 64}
 YARN = {
     "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 64,
@@ -202,6 +203,25 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
             "layers_block_type": [MAMBA_2, "moe", GLOBAL, "moe"],
         },
     ),
+    "mistral4": (
+        "Mistral4", "mistral4",
+        {
+            **LATENT, "first_k_dense_replace": 0, "head_dim": 10, "n_group": 3, "topk_group": 2,
+            "rope_parameters": {
+                **YARN, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16,
+                "partial_rotary_factor": 0.4,
+            },
+        },
+    ),
+    "kimi_linear": (
+        "KimiLinear", "kimi_linear",
+        {
+            **NARROW, "q_lora_rank": None, "num_experts": 6, "linear_head_dim": 8, "linear_num_heads": 4,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 24, "routed_scaling_factor": 1.5,
+            "linear_conv_kernel_dim": 3, "layer_types": [MAMBA_2, MAMBA_2, GLOBAL, MAMBA_2],
+            "rope_parameters": None, "rope_theta": None, "num_shared_experts": 2,
+        },
+    ),
     "exaone4": ("Exaone4", "exaone4", {"sliding_window": None, "layer_types": 4 * [GLOBAL]}),
     "exaone4-windows": (
         "Exaone4", "exaone4",
@@ -250,6 +270,16 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma4-moe": ("Gemma4", "gemma4_text", GEMMA4_EXPERTS),
     "gemma3n": ("Gemma3n", "gemma3n_text", GEMMA3N),
 }  # fmt: skip
+SIGHT: dict[str, Any] = {
+    "depth": 1, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 32,
+    "deepstack_visual_indexes": [0], "num_position_embeddings": 16, "patch_size": 4,
+}  # fmt: skip
+SECTIONS: dict[str, Any] = {
+    "rope_theta": None,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+    },
+}  # fmt: skip
 TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma4-towers": (
         "Gemma4ForConditionalGeneration", "gemma4",
@@ -260,6 +290,23 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
                 "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 64, "patch_size": 4,
             },
         },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration", "qwen3_vl",
+        {"text_config": {**SIZES, **SECTIONS}, "vision_config": SIGHT, "tie_word_embeddings": False},
+    ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe",
+        {
+            "text_config": {
+                **SIZES, **SECTIONS, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+            },
+            "vision_config": SIGHT, "tie_word_embeddings": False,
+        },
+    ),
+    "qwen3_5-towers": (
+        "Qwen3_5ForConditionalGeneration", "qwen3_5",
+        {"text_config": {**SIZES, **LINEAR}, "vision_config": SIGHT, "tie_word_embeddings": False},
     ),
     "gemma3-towers": (
         "Gemma3ForConditionalGeneration", "gemma3",
@@ -279,6 +326,28 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 """Models that also see, of which only the text model is converted."""
 
+BOTH = GEMMA3N["rope_parameters"]
+ENCODERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "modernbert": (
+        "ModernBertModel", "modernbert",
+        {
+            **SIZES, "local_attention": 12, "norm_eps": 1e-3, "rms_norm_eps": None, "rope_theta": None,
+            "rope_parameters": BOTH, "hidden_act": None, "num_key_value_heads": 4,
+            "layer_types": [GLOBAL, LOCAL, LOCAL, GLOBAL], "cls_token_id": 1, "sep_token_id": 2,
+        },
+    ),
+    "eurobert": ("EuroBertModel", "eurobert", {**SIZES, "mask_token_id": 3}),
+    "gemma_embedding": (
+        "Gemma3TextModel", "gemma3_text",
+        {
+            **SIZES, "sliding_window": 12, "query_pre_attn_scalar": 8, "hidden_act": "gelu_pytorch_tanh",
+            "layer_types": 2 * [LOCAL, GLOBAL], "rope_theta": None, "use_bidirectional_attention": True,
+            "rope_parameters": BOTH,
+        },
+    ),
+}  # fmt: skip
+"""Encoders, of which hidden states are compared."""
+
 CONFIGS: dict[str, dict[str, Any]] = {
     **{
         name: {"architectures": [f"{kind}ForCausalLM"], "model_type": model_type, **SIZES, **specific}
@@ -286,6 +355,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     **{
         name: {"architectures": [kind], "model_type": model_type, **specific}
-        for name, (kind, model_type, specific) in TOWERS.items()
+        for name, (kind, model_type, specific) in (TOWERS | ENCODERS).items()
     },
 }

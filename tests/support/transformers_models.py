@@ -48,7 +48,8 @@ def write_model(folder: Path, config: Mapping[str, Any], shapes: Shapes) -> Path
 
 
 def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, np.ndarray]:
-    """The config and the shapes that `transformers` saves, and its logits, float32 (40, vocab).
+    """The config and the shapes that `transformers` saves, and its logits, float32 (40, vocab), or, of an
+    encoder, its hidden states, float32 (40, n_embd).
 
     Raises
     ------
@@ -70,8 +71,9 @@ def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, n
     (folder / "model.safetensors").write_bytes(hf.safetensors(weights_of(shapes)))
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
-    return json.loads((folder / "config.json").read_text()), shapes, logits
+        found = model(torch.tensor([TOKENS]))
+    rows = found.logits if "logits" in found else found.last_hidden_state
+    return json.loads((folder / "config.json").read_text()), shapes, rows[0].numpy()
 
 
 def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

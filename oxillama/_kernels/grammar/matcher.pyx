@@ -359,6 +359,11 @@ cdef class Matcher:
         cdef Loop* loop
         if end - i > self.sliced_:
             loop = self.loops.of(state)
+            if loop.cover:
+                number = self.slice(node, loop.cover, loop.cover)
+                self.cache.put_slice(&out.tokens, number, NULL, 0)
+                self.walk_whole(state, number, loop.leaves, level, out)
+                return self.beside(state, loop.cover, node, level, out)
             if loop.found:
                 ends = self.states.states.flags[loop.to] & DEPENDENT
                 if loop.inside and not loop.same and not ends:
@@ -366,7 +371,7 @@ cdef class Matcher:
                     return self.beside(state, loop.loop, node, level, out)
                 number = self.slice(node, loop.start, loop.loop)
                 if ends:
-                    self.add_dependent(Dependent(NULL, 0, PARTS * number, &loop.loop[0]), out)
+                    self.add_dependent(Dependent(NULL, 0, PARTS * number, loop.loop), out)
                 self.cache.put_slice(&out.tokens, number, NULL, 0)
                 self.walk_tails(loop.to, number, level, out)
                 return self.beside(state, loop.start, node, level, out)
@@ -405,6 +410,17 @@ cdef class Matcher:
             if part.place_first[byte] < part.place_first[byte + 1] and self.loops.stepped(state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk(state, &tail.rests, 0, <int32_t>tail.rests.n, 0, level, out, PARTS * number + 2 * byte)
+        return 0
+
+    cdef int walk_whole(self, int32_t state, int32_t number, const uint8_t* leaves, int level, Found* out) except -1:
+        """Add the tokens that leave a slice with one of these bytes and can follow a parser state."""
+        cdef Slice part = <Slice>self.cache.slices[number]
+        cdef Nodes* nodes
+        cdef int byte
+        for byte in range(256):
+            if leaves[byte] and part.place_first[byte] < part.place_first[byte + 1]:
+                nodes = part.whole(self.trie, byte)
+                self.walk(state, nodes, 0, <int32_t>nodes.n, 0, level, out, PARTS * number + 2 * byte + 1)
         return 0
 
     # ------------------------------------------------------------------ ways into a loop
@@ -602,7 +618,7 @@ cdef class Matcher:
             run.byte += 1
         if self.states.states.flags[loop.to] & DEPENDENT:
             run.state = self.states.popped(p)
-            if self.loops.goes_on(run.state, &loop.loop[0]) or self.states.states.flags[run.state] & DEPENDENT:
+            if self.loops.goes_on(run.state, loop.loop) or self.states.states.flags[run.state] & DEPENDENT:
                 return self.visit_plainly(q, n, p, node, level, out)
         run.most = self.trie.max_depth  # no token has more characters
         if self.states.most[q] > 0:

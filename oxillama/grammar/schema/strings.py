@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
 from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
@@ -22,7 +23,6 @@ from oxillama.grammar.schema.json_text import (
     Layout,
     literal,
     quoted,
-    spell,
     spelled_expression,
 )
 from oxillama.grammar.schema.lengths import shortened, span

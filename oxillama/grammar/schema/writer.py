@@ -83,15 +83,23 @@ class Writer:
     def write_one(self, name: str) -> None:
         """Write the rule of a state by its name."""
         state = self.states[name]
+        self.rules[name] = self.at(state, self.body)
+
+    def at(self, state: State, make: Callable[[State], T]) -> T:
+        """What is made of a state; errors name the path of its schema."""
         self.path = _path(state)
         try:
-            self.rules[name] = self.body(state)
+            return make(state)
         except GrammarError as error:
             reason = str(error)
             raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
+        if len(state) == 1:
+            (condition,) = state
+            found = self.followed(condition)
+            return state if found is condition else state_of(found)
         return state_of(*map(self.followed, ordered(state)))
 
     def node(self, state: State) -> Node:
