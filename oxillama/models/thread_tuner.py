@@ -22,7 +22,7 @@ TRIAL = 6
 SOONEST, LATEST = 64, 2048
 """Least and most layers between two trials; the interval doubles after a trial that changes nothing."""
 SLOW = 2.0
-"""A layer slower than the usual time by this factor starts a trial."""
+"""The second layer of the last `TRIAL` that is slower than the fastest by this factor starts a trial."""
 GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
 
@@ -130,9 +130,9 @@ class SizeTuner:
             if len(self.trial) == TRIAL:
                 self.judge()
         else:
-            slow = len(self.usual) == TRIAL and seconds > SLOW * min(self.usual)
             self.usual = [*self.usual[1 - TRIAL :], seconds]
             self.since += 1
+            slow = seconds > SLOW * min(self.usual) and len(self.slow_layers()) > 1
             due = self.since >= self.interval or (slow and self.since > TRIAL)
             if due and len(self.usual) == TRIAL:
                 self.n_threads, self.since = self.other(), 0
@@ -144,6 +144,11 @@ class SizeTuner:
         else:
             self.trial = []
 
+    def slow_layers(self) -> list[float]:
+        """The times of the last layers with the steady number that were slow."""
+        least = SLOW * min(self.usual)
+        return [seconds for seconds in self.usual if seconds > least]
+
     def other(self) -> int:
         """The number to try next: in turn one more, one fewer, and half."""
         n = self.steady
@@ -152,8 +157,11 @@ class SizeTuner:
         return numbers[self.trials % len(numbers)]
 
     def judge(self) -> None:
-        """Ends a trial: keeps the faster number."""
-        if sum(self.trial) < GAIN * sum(self.usual):
+        """Ends a trial: keeps the faster number. A single slow layer tells nothing of the steady one: it was
+        disturbed, as any thread is at times."""
+        slow = self.slow_layers()
+        usual = sum(self.usual) - (slow[0] - min(self.usual) if len(slow) == 1 else 0.0)
+        if sum(self.trial) < GAIN * usual:
             self.steady, self.interval, self.usual = self.n_threads, SOONEST, []
         else:
             self.interval = min(2 * self.interval, LATEST)
