@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -41,17 +42,23 @@ class Node:
     used: int = 0  # time of the last use, on the cache's clock
     seen: int = 0  # time of the last use of its pages of windowed groups
     pins: int = 0
-    children: dict[int, list[Node]] = field(default_factory=dict)  # by their first token
+    children: dict[int, list[Node]] = field(default_factory=dict)  # by first token, sorted
     states: dict[int, CachedState] = field(default_factory=dict)  # by their end, a position in this page
 
     def longest(self, tokens: Tokens) -> tuple[Node | None, int]:
         """The child with the longest common prefix with ``tokens``, and its length."""
+        siblings = self.children.get(tokens[0], []) if tokens else []
+        at = bisect_left(siblings, tokens, key=_tokens)
         best, most = None, 0
-        for child in self.children.get(tokens[0], ()) if tokens else ():
+        for child in siblings[max(at - 1, 0) : at + 1]:  # no other has a longer one than the neighbours
             n = common(child.tokens, tokens)
             if n > most:
                 best, most = child, n
         return best, most
+
+
+def _tokens(node: Node) -> Tokens:
+    return node.tokens
 
 
 def walk(root: Node | None, tokens: Sequence[int], page_size: int) -> tuple[list[Node], int]:
@@ -177,7 +184,8 @@ class RadixTree:
         assert {id(node) for node in found if not node.children} == {id(node) for node in self._leaves}
         for node in found:
             assert node.parent is not None
-            assert node in node.parent.children[node.tokens[0]]
+            siblings = node.parent.children[node.tokens[0]]
+            assert node in siblings and siblings == sorted(siblings, key=_tokens)
             assert node.end == node.parent.end + len(node.tokens)
             assert len(node.tokens) == self.pool.page_size or not node.children
             assert 0 < len(node.tokens) <= self.pool.page_size
@@ -229,7 +237,7 @@ class RadixTree:
     def _add(self, parent: Node, tokens: Tokens, pages: list[int]) -> Node:
         node = Node(tokens, [], parent, end=parent.end + len(tokens), used=self._clock, seen=self._clock)
         self._put(node, pages)
-        parent.children.setdefault(tokens[0], []).append(node)
+        insort(parent.children.setdefault(tokens[0], []), node, key=_tokens)
         if parent.parent is None:
             self._roots[parent.key] = parent
         self._leaves.discard(parent)

@@ -7,6 +7,7 @@ from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import MAX_NODE_DEPTH
+from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -27,6 +28,7 @@ MOST = 2**31 - 1
 
 def plain_rules(rules: Rules) -> dict[str, Any]:
     """A grammar as dicts, lists, strings and integers; rules in their order."""
+    rules = whole(rules)
     return {"root": rules.root, "rules": [[name, _plain(node)] for name, node in rules.rules.items()]}
 
 

@@ -25,6 +25,8 @@ SLOW = 2.0
 """The second layer of the last `TRIAL` that is slower than the fastest by this factor starts a trial."""
 GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
+KINDS = 8
+"""Numbers of rows of one size whose usual times are known at a time."""
 
 LONG = 1e-4
 """Seconds of a layer after which its threads may have shared a processor: waiting threads spin for longer."""
@@ -81,18 +83,18 @@ class ThreadTuner(AbstractContextManager[int]):
         if size is None:
             size = self._sizes[bits] = SizeTuner(self.max_threads)
         self._size = size
-        self.n_threads = size.n_threads
+        self.n_threads = size.threads(self._rows)
         self._start = self._clock()
-        return size.n_threads
+        return self.n_threads
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is not None:
             return
         seconds = self._clock() - self._start
         if self.n_threads > 1 and seconds > LONG and self._has_moved_threads():
-            self._size.forget()
+            self._size.forget(self._rows, self.n_threads)
         else:
-            self._size.took(seconds, self._rows)
+            self._size.took(seconds, self._rows, self.n_threads)
 
     def _has_moved_threads(self) -> bool:
         """Moves threads apart that share a processor. Where they come together again, another process has one
@@ -107,47 +109,52 @@ class ThreadTuner(AbstractContextManager[int]):
 
 
 class SizeTuner:
-    """Measurements of batches of 2^n to 2^(n + 1) - 1 rows."""
+    """Measurements of batches of 2^n to 2^(n + 1) - 1 rows.
+
+    A layer is compared with layers of the same number of rows. Batches may change their number from pass to
+    pass, as those of appended and drafted tokens do, so a trial goes on across them.
+    """
 
     def __init__(self, max_threads: int) -> None:
         self.max_threads = max_threads
-        self.n_threads = max_threads  # of the next layer
+        self.n_threads = max_threads  # of the next layer whose usual time is known
         self.steady = max_threads  # between trials
-        self.usual: list[float] = []  # seconds of the last layers with `steady` threads
+        self.usual: dict[int, list[float]] = {}  # seconds of the last layers with `steady` threads, by rows
         self.trial: list[float] = []
+        self.expected: list[float] = []  # usual times of the layers in `trial`
         self.since = 0  # layers since the last trial
         self.interval = SOONEST
         self.trials = -1
-        self.rows = 0  # of the layers in `usual`
 
-    def took(self, seconds: float, rows: int) -> None:
-        """Records the time of a layer with `n_threads`."""
-        if rows != self.rows:  # times of other numbers of rows do not compare
-            self.rows, self.usual, self.trial = rows, [], []
-            self.n_threads = self.steady
-        elif self.n_threads != self.steady:
+    def threads(self, rows: int) -> int:
+        """The number of threads of the next layer: that of a trial only where its time can be compared."""
+        return self.n_threads if len(self.usual.get(rows, ())) == TRIAL else self.steady
+
+    def took(self, seconds: float, rows: int, n_threads: int) -> None:
+        """Records the time of a layer with so many threads."""
+        if n_threads != self.steady:
             self.trial.append(seconds)
+            self.expected.append(typical(self.usual[rows]))
             if len(self.trial) == TRIAL:
                 self.judge()
-        else:
-            self.usual = [*self.usual[1 - TRIAL :], seconds]
-            self.since += 1
-            slow = seconds > SLOW * min(self.usual) and len(self.slow_layers()) > 1
-            due = self.since >= self.interval or (slow and self.since > TRIAL)
-            if due and len(self.usual) == TRIAL:
-                self.n_threads, self.since = self.other(), 0
+            return
+        known = self.usual.pop(rows, [])
+        self.usual[rows] = known = [*known[-TRIAL + 1 :], seconds]
+        if len(self.usual) > KINDS:
+            del self.usual[next(iter(self.usual))]
+        self.since += 1
+        slow = seconds > SLOW * min(known) and len(slow_ones(known)) > 1
+        due = self.since >= self.interval or (slow and self.since > TRIAL)
+        if due and self.n_threads == self.steady and len(known) == TRIAL:
+            self.n_threads, self.since = self.other(), 0
+            self.usual = {rows: known}  # what others took may be long ago
 
-    def forget(self) -> None:
-        """Forgets the times of the last layers with this number of threads: the next ones will be faster."""
-        if self.n_threads == self.steady:
-            self.usual = []
+    def forget(self, rows: int, n_threads: int) -> None:
+        """Forgets the times of the last layers with so many threads: the next ones will be faster."""
+        if n_threads == self.steady:
+            self.usual.pop(rows, None)
         else:
-            self.trial = []
-
-    def slow_layers(self) -> list[float]:
-        """The times of the last layers with the steady number that were slow."""
-        least = SLOW * min(self.usual)
-        return [seconds for seconds in self.usual if seconds > least]
+            self.trial, self.expected = [], []
 
     def other(self) -> int:
         """The number to try next: in turn one more, one fewer, and half."""
@@ -157,12 +164,21 @@ class SizeTuner:
         return numbers[self.trials % len(numbers)]
 
     def judge(self) -> None:
-        """Ends a trial: keeps the faster number. A single slow layer tells nothing of the steady one: it was
-        disturbed, as any thread is at times."""
-        slow = self.slow_layers()
-        usual = sum(self.usual) - (slow[0] - min(self.usual) if len(slow) == 1 else 0.0)
-        if sum(self.trial) < GAIN * usual:
-            self.steady, self.interval, self.usual = self.n_threads, SOONEST, []
+        """Ends a trial: keeps the faster number."""
+        if sum(self.trial) < GAIN * sum(self.expected):
+            self.steady, self.interval, self.usual = self.n_threads, SOONEST, {}
         else:
             self.interval = min(2 * self.interval, LATEST)
-        self.n_threads, self.trial = self.steady, []
+        self.n_threads, self.trial, self.expected = self.steady, [], []
+
+
+def slow_ones(times: list[float]) -> list[float]:
+    """Those of some layers' times that are slow."""
+    least = SLOW * min(times)
+    return [seconds for seconds in times if seconds > least]
+
+
+def typical(times: list[float]) -> float:
+    """The mean of some layers' times. A single slow one is left out: any thread is disturbed at times."""
+    slow = slow_ones(times)
+    return (sum(times) - slow[0]) / (len(times) - 1) if len(slow) == 1 else sum(times) / len(times)

@@ -81,6 +81,20 @@ def test_a_leaf_that_is_continued_is_replaced_and_one_that_differs_stands_beside
     assert known(cache, [*range(9), 77, 78]) == 10
 
 
+def test_pages_that_begin_alike_are_found_in_whatever_order_they_came_and_grew() -> None:
+    cache = cache_of()
+    put(cache, [1, 2])
+    put(cache, [1, 3, 1])
+    put(cache, [1, 3, 0, 5])
+    put(cache, [1, 3, 1, 7])
+    put(cache, [1, 2, 9])  # grows from [1, 2]
+    put(cache, [1, 2, 4, 4])
+    put(cache, [1, 2, 9, 0])
+    for tokens in ([1, 2, 4, 4], [1, 2, 9, 0], [1, 3, 0, 5], [1, 3, 1, 7]):
+        assert known(cache, tokens) == 4
+    assert cache.n_pages == 4
+
+
 def test_shared_pages_are_not_copied() -> None:
     cache = cache_of()
     put(cache, range(8))

@@ -88,6 +88,33 @@ def test_work_of_another_size_is_not_compared() -> None:
     assert machine.run(SOONEST // 4, rows=512) == [2] * (SOONEST // 4)
 
 
+@pytest.mark.parametrize("layers", [4, 6])
+def test_passes_of_changing_numbers_of_rows_are_tuned_too(layers: int) -> None:
+    """As those of appended tokens are: no number of rows comes twice in a row, and no trial fits one pass."""
+    machine = Machine(2, busy)
+
+    def passes(n: int, seconds: Callable[[int], float]) -> list[int]:
+        used = []
+        for i in range(n):
+            rows = (9, 12, 8, 15, 10)[i % 5]
+            machine.seconds = seconds
+            used += machine.run(layers, rows)
+        return used
+
+    assert passes(60, busy)[-60:].count(1) > 50
+    assert passes(300, quiet)[-60:].count(2) > 50
+
+
+def test_many_rows_are_not_compared_with_few() -> None:
+    """A trial that goes on in passes of few rows is not judged by the time of passes of many."""
+    machine = Machine(2, lambda n: 100.0 / n)
+    machine.run(SOONEST, rows=15)
+    machine.seconds = quiet
+    assert machine.run(TRIAL, rows=8) == [2] * TRIAL
+    assert machine.run(TRIAL, rows=8) == [1] * TRIAL
+    assert machine.run(TRIAL, rows=8) == [2] * TRIAL
+
+
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_never_more_than_asked_for(most: int) -> None:
     used = Machine(most, lambda n: 1.0).run(10 * SOONEST)

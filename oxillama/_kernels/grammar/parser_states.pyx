@@ -264,22 +264,32 @@ cdef class ParserStates:
         return state
 
     cdef int step(self, int32_t state, int byte_class) except -1:
-        """Make one step and keep it in the table."""
-        cdef int32_t i, e, n, to
+        """Make one step and keep it in the table, for all classes that the same edges take."""
+        cdef int32_t i, e, k, n, to, n_classes = self.n_classes
         cdef Item item
         cdef const int32_t* edge
+        cdef const uint8_t* takes
+        cdef int32_t* row
+        cdef uint8_t[256] others  # whether some edge tells the class from this one
         self.begin()
+        memset(others, 0, n_classes)
         for i in range(self.states.first[state], self.states.first[state + 1]):
             item = self.states.items[i]
             self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
             for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
                 edge = self.byte_edges + 3 * e
-                if self.labels[edge[0] * self.stride + byte_class]:
+                takes = self.labels + edge[0] * self.stride
+                for k in range(n_classes):
+                    others[k] |= takes[k] ^ takes[byte_class]
+                if takes[byte_class]:
                     n = self.after(edge[1], item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
         to = self.finish()
-        self.rows[<Py_ssize_t>state * self.stride + byte_class] = to
+        row = self.rows + <Py_ssize_t>state * self.stride
+        for k in range(n_classes):
+            if not others[k]:
+                row[k] = to
         return to
 
     cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1:
