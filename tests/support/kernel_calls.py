@@ -134,6 +134,7 @@ def of_vector(k: Kernels) -> dict[str, Maker]:
             name="sigmoid",
             n_threads=1,
         ),
+        "cut": lambda: Call(v.cut, "x", sizes="d x", x=normal(3, 20), d=12, scale=0.5, n_threads=1),
         "soft_cap": lambda: Call(v.soft_cap, "x", sizes="x", x=normal(3, 20), cap=30.0, n_threads=1),
         "add_scaled": lambda: Call(
             v.add_scaled, "x", sizes="y:0", x=normal(3, 20), y=normal(3, 20), factor=0.5, n_threads=1
