@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 
 MAX_NODE_DEPTH = 200
 INLINE_SIZE = 16  # a rule used more than once and larger than this is called, not copied
@@ -17,6 +17,9 @@ def children(node: Node) -> tuple[Node, ...]:
     """The nodes that a node is made of."""
     if isinstance(node, (Seq, Alt)):
         return node.items
+    if isinstance(node, Distinct):
+        parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
+        return (*(part for part in parts if part is not None), node.separator)
     return (node.item,) if isinstance(node, Repeat) else ()
 
 
@@ -119,7 +122,14 @@ def is_productive(node: Node, rules: set[str] | frozenset[str] = frozenset()) ->
         return all(is_productive(item, rules) for item in node.items)
     if isinstance(node, Alt):
         return any(is_productive(item, rules) for item in node.items)
+    if isinstance(node, Distinct):
+        needed = node.places[: max(1, node.least)]
+        return all(any(_is_productive_member(m, rules) for m in place) for place in needed)
     return node.least == 0 or is_productive(node.item, rules)
+
+
+def _is_productive_member(member: Member, rules: set[str] | frozenset[str]) -> bool:
+    return all(is_productive(node, rules) for node in (member.node, member.rest) if node is not None)
 
 
 def _has_characters(first: int, last: int) -> bool:
@@ -202,6 +212,8 @@ def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
     if isinstance(node, Repeat):
         one = size(node.item, called, sizes)
         return (repeat_copies(node, one) or 1) * one
+    if isinstance(node, Distinct):  # its members are called
+        return sum([4 + 4 * len(place) for place in node.places])
     return sum([size(item, called, sizes) for item in children(node)])
 
 

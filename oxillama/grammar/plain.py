@@ -12,6 +12,8 @@ from oxillama.grammar.rules import (
     Alt,
     Chars,
     Dfa,
+    Distinct,
+    Member,
     Node,
     Ref,
     Repeat,
@@ -56,7 +58,15 @@ def _plain(node: Node) -> list[Any]:
         return ["ref", node.name]
     if isinstance(node, Repeat):
         return ["repeat", _plain(node.item), node.least, node.most]
+    if isinstance(node, Distinct):
+        places = [[_plain_member(member) for member in place] for place in node.places]
+        return ["distinct", places, _plain(node.separator), node.least, node.most, node.marks]
     return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
+
+
+def _plain_member(member: Member) -> list[Any]:
+    rest = None if member.rest is None else _plain(member.rest)
+    return [_plain(member.node), member.mark, rest, member.by_value]
 
 
 def _node(plain: Any, depth: int) -> Node:
@@ -89,11 +99,26 @@ def _node(plain: Any, depth: int) -> Node:
         item, least, most = held
         _integers([least, 0 if most is None else most], 2, MOST)
         return Repeat(_node(item, depth + 1), least, most)
+    if kind == "distinct":
+        places, separator, least, most, marks = held
+        _integers([least, 0 if most is None else most, marks], 3, MOST)
+        if not places:
+            raise ValueError("a distinct without places")
+        found = tuple(tuple(_member(member, depth + 1) for member in place) for place in places)
+        return Distinct(found, _node(separator, depth + 1), least, most, marks)
     if kind not in ("seq", "alt"):
         raise ValueError(f"a node of the kind {kind!r}")
     (items,) = held
     nodes = tuple(_node(item, depth + 1) for item in items)
     return Seq(nodes) if kind == "seq" else Alt(nodes)
+
+
+def _member(plain: Any, depth: int) -> Member:
+    node, mark, rest, by_value = plain
+    _integers([0 if mark is None else mark], 1, MOST)
+    if not isinstance(by_value, bool):
+        raise ValueError(f"by_value is {by_value!r}")
+    return Member(_node(node, depth), mark, None if rest is None else _node(rest, depth), by_value)
 
 
 def _text(value: Any) -> str:

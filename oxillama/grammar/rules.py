@@ -78,7 +78,47 @@ class Repeat:
     most: int | None
 
 
-Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What may stand at a place of a `Distinct`.
+
+    Attributes
+    ----------
+    node : what is told apart.
+    mark : the number by which it is told apart; None: its text, white space between the tokens of JSON left out.
+    rest : what follows it, before the separator.
+    by_value : without a mark, JSON texts of equal values are the same.
+    """
+
+    node: Node
+    mark: int | None = None
+    rest: Node | None = None
+    by_value: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """One or more members with separators between them, no two of them the same.
+
+    Only what stands between brackets in JSON is followed right: a member begins behind a bracket or a comma, with
+    white space between at most. Members must be such that after each beginning of a text there is an end that did
+    not come before, or that the beginning of an old text tells that there is none.
+
+    Attributes
+    ----------
+    places : the members that may stand at the first place, the second, ...; the last are those of all further ones.
+    least, most : bounds of their number; None for no upper bound.
+    marks : members with all marks below this must be there.
+    """
+
+    places: tuple[tuple[Member, ...], ...]
+    separator: Node
+    least: int = 1
+    most: int | None = None
+    marks: int = 0
+
+
+Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat | Distinct
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.registers cimport (
+    ALL, ARGUMENT, AT_LEAST, BEGIN, COUNT_MASK, END, END_JSON, FEWER, KIND, MARK, MARKS, REGISTER,
+)
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import INLINE_SIZE, is_nullable, repeat_copies, size
 from oxillama.grammar.left_recursion import cycles, remove_left_recursion
 from oxillama.grammar.rtn_state import State
-from oxillama.grammar.rules import Alt, Chars, Dfa, Ref, Repeat, Seq, Text
+from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Ref, Repeat, Seq, Text
 from oxillama.grammar.utf8 import byte_tree
 
 cdef enum:  # kinds of edges
@@ -49,6 +52,7 @@ cdef enum:  # of states, as parser_states.pyx reads them
 
 cdef enum:
     UNIT = 1 << 29
+    MAX_TOLD_APART = 1 << 22  # members that are told apart
     MAX_INLINE_DEPTH = 80  # of nodes and copied rules inside each other; deeper rules are called
 
 
@@ -206,7 +210,8 @@ cdef class Builder:
         elif kind is Repeat:
             end = self.repeat(node, start)
         else:
-            end = self.dfa(node, start) if kind is Dfa else self.tokens(node, start)
+            end = (self.dfa(node, start) if kind is Dfa else self.distinct(node, start) if kind is Distinct
+                   else self.tokens(node, start))
         self.depth -= 1
         return end
 
@@ -380,6 +385,59 @@ cdef class Builder:
             self.add(BYTES, start, self.label(bits), op | KEEP, found)
         return 0
 
+    # ------------------------------------------------------------------ members that are told apart
+
+    cdef int32_t distinct(self, object node, int32_t start) except -1:
+        """States with a register call what is told apart, and test and change the register by epsilon edges."""
+        cdef int32_t bound = max(1, node.least, 0 if node.most is None else node.most), end = self.new()
+        cdef int32_t op, at, i
+        if bound >= MAX_TOLD_APART or node.marks >= 1 << 7:
+            raise GrammarError(f"grammar: expected to tell at most {MAX_TOLD_APART - 1} members and 127 marks apart, "
+                               f"got {bound} and {node.marks}")
+        bound |= node.marks << MARKS
+        begins = [self.register(bound) for _ in node.places]
+        self.add(EPSILON, start, 0, RESET, begins[0])
+        for i in range(len(node.places)):
+            after = self.register(bound)
+            for member in node.places[i]:
+                op = operation(BEGIN, 0) if member.mark is None else operation(MARK, member.mark)
+                at = self.register(bound)
+                self.add(CALLS, begins[i], self.callee(member.node), op, at)
+                if member.mark is None:
+                    at = self.tested(at, END_JSON if member.by_value else END, 0, bound)
+                if member.rest is None:
+                    self.add(EPSILON, at, 0, KEEP, after)
+                else:
+                    self.add(CALLS, at, self.callee(member.rest), KEEP, after)
+            at = self.tested(after, ALL, node.marks, bound) if node.marks else after
+            at = self.tested(at, AT_LEAST, node.least, bound) if node.least > 1 else at
+            self.add(EPSILON, at, 0, RESET, end)
+            at = after if node.most is None else self.tested(after, FEWER, node.most, bound)
+            self.add(CALLS, at, self.callee(node.separator), KEEP, begins[min(i + 1, len(begins) - 1)])
+        return end
+
+    cdef int32_t register(self, int32_t bound) except -1:
+        """A new state whose count is a register."""
+        cdef int32_t state = self.new()
+        self.least[state] = bound
+        return state
+
+    cdef int32_t tested(self, int32_t start, int32_t kind, int32_t argument, int32_t bound) except -1:
+        """The state behind an operation on a register."""
+        cdef int32_t state = self.register(bound)
+        self.add(EPSILON, start, 0, operation(kind, argument), state)
+        return state
+
+    cdef int32_t callee(self, object node) except? -1:
+        """The number of a subnetwork of the node's texts, none of which is empty."""
+        if isinstance(node, Ref):
+            return self.subnetwork(node.name)
+        found = self.number_of.get(node)
+        if found is None:
+            found = self.number_of[node] = len(self.bodies)
+            self.bodies.append(node)
+        return found
+
     # ------------------------------------------------------------------ subnetworks that read something
 
     cdef int index(self) except -1:
@@ -400,7 +458,8 @@ cdef class Builder:
             for kind in range(EPSILON):
                 for i in range(self.edges[kind].first[q], self.edges[kind].first[q + 1]):
                     edge = self.edges[kind].items[i]
-                    self.add(kind, fresh, edge.what, ONE if edge.op & COUNT_BITS == NEXT else RESET, edge.target)
+                    op = edge.op if edge.op & REGISTER else ONE if edge.op & COUNT_BITS == NEXT else RESET
+                    self.add(kind, fresh, edge.what, op, edge.target)
             for i in range(self.edges[EPSILON].first[q], self.edges[EPSILON].first[q + 1]):
                 edge = self.edges[EPSILON].items[i]
                 if (not edge.op & ENOUGH or self.least[q] == 0) and edge.target not in seen:
@@ -681,6 +740,8 @@ cdef object flags_of(bytes final, int32_t[::1] least, dict arrays):
             can_end[q] = 1
             for i in range(into.first[q], into.first[q + 1]):
                 edge = into.items[i]
+                if edge.op & REGISTER:
+                    continue  # the end depends on what came
                 flags[edge.target] |= ENDS_IF_ENOUGH if edge.op & ENOUGH else ENDS_ALWAYS
                 if not edge.op & ENOUGH or least[edge.target] == 0:
                     todo[n_todo] = edge.target
@@ -688,7 +749,10 @@ cdef object flags_of(bytes final, int32_t[::1] least, dict arrays):
         for q in range(n):
             if byte_first[q + 1] > byte_first[q] or token_first[q + 1] > token_first[q]:
                 flags[q] |= CONSUMES
-            if flags[q] & CONSUMES or calls_first[q + 1] > calls_first[q]:
+            tests = False
+            for i in range(epsilon_first[q], epsilon_first[q + 1]):
+                tests = tests or epsilon[i, 1] & REGISTER
+            if tests or flags[q] & CONSUMES or calls_first[q + 1] > calls_first[q]:
                 todo[n_todo] = q
                 n_todo += 1
         while n_todo:
@@ -777,6 +841,11 @@ cdef int copy_by_callee(const List* calls, List* out, int32_t n) except -1:
     for i in range(out.n):
         out.items[i].source, out.items[i].what = out.items[i].what, out.items[i].source
     return 0
+
+
+cdef inline int32_t operation(int32_t kind, int32_t argument) noexcept:
+    """An operation on a register, as edges hold it."""
+    return REGISTER | kind << KIND | argument << ARGUMENT
 
 
 cdef bint is_spelling(object dfa):

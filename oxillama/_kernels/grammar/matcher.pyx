@@ -19,12 +19,13 @@ from libc.string cimport memcpy, memset
 
 from oxillama._kernels.arrays cimport checked
 from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.grammar.corrections cimport Corrections
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, ParserStates,
+    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, ParserStates,
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Trie
 
@@ -64,6 +65,7 @@ cdef class Matcher:
     cdef readonly ParserStates states
     cdef MaskCache cache
     cdef Loops loops
+    cdef Corrections corrections
     cdef list slices         # those that dependents point into
     cdef dict slice_numbers  # by node, first characters and loop
     cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
@@ -76,6 +78,7 @@ cdef class Matcher:
         self.states = states
         self.cache = MaskCache(states, trie.n_words)
         self.loops = Loops(states)
+        self.corrections = Corrections(trie, states)
         self.slices = []
         self.slice_numbers = {}
         self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
@@ -156,10 +159,28 @@ cdef class Matcher:
         self.states.allow(self.states.budget)
         while True:
             try:
-                self.visit(state, -1, 0, &out)
+                if self.states.states.flags[state] & REGISTERED:
+                    self.fill_registered(state, &out)
+                else:
+                    self.visit(state, -1, 0, &out)
                 break
             except NotBuilt:
                 self.states.build()
+
+    cdef int fill_registered(self, int32_t state, Found* out) except -1:
+        """As `fill`, where members of an open container are told apart."""
+        cdef int32_t i, abstract = self.states.abstracted(state)
+        cdef Found found
+        self.cache.open(&found)
+        try:
+            self.visit(abstract, -1, 0, &found)
+            self.corrections.correct(state, abstract, found.bits)
+            for i in range(self.trie.n_words):
+                out.bits[i] |= found.bits[i]
+        finally:
+            free(found.bits)
+            free(found.dependents)
+        return 0
 
     def prepare(self, Py_ssize_t work):
         """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""

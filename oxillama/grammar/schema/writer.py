@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
 from oxillama.grammar.program import Common
-from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
@@ -243,4 +244,12 @@ def renamed(node: Node, names: dict[str, str]) -> Node:
         return Alt(tuple([renamed(item, names) for item in node.items]))
     if isinstance(node, Repeat):
         return Repeat(renamed(node.item, names), node.least, node.most)
+    if isinstance(node, Distinct):
+        places = [tuple([_renamed_member(member, names) for member in place]) for place in node.places]
+        return replace(node, places=tuple(places), separator=renamed(node.separator, names))
     return node
+
+
+def _renamed_member(member: Member, names: dict[str, str]) -> Member:
+    rest = None if member.rest is None else renamed(member.rest, names)
+    return replace(member, node=renamed(member.node, names), rest=rest)

@@ -1,0 +1,25 @@
+"""What the values of a register change in a mask, as the matcher sees it."""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+from oxillama._kernels.grammar.parser_states cimport ParserStates
+from oxillama._kernels.grammar.trie cimport Trie
+
+
+cdef class Corrections:
+    cdef Trie trie
+    cdef ParserStates states
+    cdef uint8_t* leads      # (nodes): whether a value may begin, or a bracket close, within a token at or below it
+    cdef int32_t* real       # (depths): parser states along the way, with the real registers
+    cdef int32_t* abstract   # (depths): ... with abstract ones
+    cdef uint8_t* text       # (depths): the bytes along the way
+
+    cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
+    cdef int find_leads(self) except -1
+    cdef int within_tokens(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
+    cdef int old_values(self, int32_t state, uint32_t* bits) except -1
+    cdef int follow(self, int32_t node, int32_t state, const uint8_t* rest, int32_t n, int32_t at, uint32_t* bits)\
+        except -1
+    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1
+    cdef void allow(self, int32_t node, uint32_t* bits) noexcept
+    cdef void forbid(self, int32_t node, uint32_t* bits) noexcept

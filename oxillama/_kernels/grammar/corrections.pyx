@@ -1,0 +1,214 @@
+"""What the values that came change in a mask.
+
+A mask of a parser state with registers is first made with abstract registers, for which all values are new: so it
+shares what is cached. It is wrong for few tokens, and those are followed with the real registers. They are the
+tokens that go on as a value that came before does, and the tokens within which another value begins or an object or
+array ends: such tokens hold a bracket or a comma, so they are found in advance.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+
+from oxillama._kernels.grammar.parser_states cimport DEAD, FRESH, TAPED, ParserStates
+from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
+from oxillama._kernels.grammar.trie cimport Nodes, Trie
+
+cdef enum:  # what the bytes of a token so far say
+    NOTHING = 0
+    OPENED = 1      # a value may begin here: all before was white space, or a bracket or comma and white space
+    INSIDE = 2      # a value began or a bracket closed
+    LITERAL = 3     # ... and LITERAL + 1, ...: the first letters of true, false or null
+
+cdef bytes LITERALS = b"true\0false\0null\0"
+
+
+cdef class Corrections:
+    """Corrects masks over a trie, for parser states of one table."""
+
+    def __cinit__(self, Trie trie not None, ParserStates states not None):
+        self.trie, self.states = trie, states
+        self.real = <int32_t*>malloc(4 * (trie.max_depth + 2))
+        self.abstract = <int32_t*>malloc(4 * (trie.max_depth + 2))
+        self.text = <uint8_t*>malloc(trie.max_depth + 2)
+        if not (self.real and self.abstract and self.text):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.leads)
+        free(self.real)
+        free(self.abstract)
+        free(self.text)
+
+    cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
+        """Make the mask of a parser state with abstract registers that of the one with real ones."""
+        if self.leads == NULL:
+            self.find_leads()
+        self.within_tokens(state, abstract, bits)
+        if self.states.states.flags[state] & TAPED:
+            self.old_values(state, bits)
+        return 0
+
+    # ------------------------------------------------------------------ values that begin or end within a token
+
+    cdef int find_leads(self) except -1:
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i, k, d
+        cdef uint8_t* leads = <uint8_t*>calloc(nodes.n + 1, 1)
+        cdef uint8_t* said = <uint8_t*>malloc(self.trie.max_depth + 2)
+        cdef int32_t* above = <int32_t*>malloc(4 * (self.trie.max_depth + 2))
+        try:
+            if not (leads and said and above):
+                raise MemoryError()
+            said[0] = OPENED
+            for i in range(<int32_t>nodes.n):
+                d = nodes.depth[i]
+                above[d] = i
+                said[d] = after_byte(said[d - 1], nodes.byte[i], d == 1)
+                if said[d] >= INSIDE:
+                    k = d
+                    while k > 0 and not leads[above[k]]:
+                        leads[above[k]] = 1
+                        k -= 1
+            self.leads = leads
+            leads = NULL
+            self.states.charge(nodes.n)
+        finally:
+            free(leads)
+            free(said)
+            free(above)
+        return 0
+
+    cdef int within_tokens(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = 0, d, known = 0, fresh_from = 0  # the depths of ``real`` that are known; 0: nothing is fresh
+        cdef Py_ssize_t visits = 0
+        self.real[0], self.abstract[0] = state, abstract
+        while i < nodes.n:
+            visits += 1
+            d = nodes.depth[i]
+            known = min(known, d - 1)
+            if d <= fresh_from:
+                fresh_from = 0
+            if not self.leads[i]:
+                i = nodes.skip[i]
+                continue
+            self.text[d] = nodes.byte[i]
+            if not fresh_from:
+                self.abstract[d] = self.states.run(self.abstract[d - 1], &self.text[d], 1)
+                if self.abstract[d] == DEAD:
+                    i = nodes.skip[i]
+                    continue
+                if not self.states.states.flags[self.abstract[d]] & FRESH:
+                    i += 1
+                    continue
+                fresh_from = d
+            while known < d:
+                known += 1
+                self.real[known] = self.states.run(self.real[known - 1], &self.text[known], 1)
+            if self.real[d] == DEAD:
+                self.forbid(i, bits)
+                i = nodes.skip[i]
+            else:
+                self.allow(i, bits)
+                i += 1
+        return self.states.spend(visits)
+
+    # ------------------------------------------------------------------ values that came before
+
+    cdef int old_values(self, int32_t state, uint32_t* bits) except -1:
+        cdef int32_t n, text, one, key
+        cdef bytes rest
+        cdef Registers registers = self.states.registers
+        for n in self.states.open_in(state):
+            text = registers.suffix(self.states.tapes[state], registers.registers[n].begin)
+            one = registers.registers[n].members
+            while one:
+                if registers.begins_member(one, text, registers.sets[one].key):
+                    key = registers.sets[one].key - OF_TEXT
+                    rest = registers.bytes_of(key, registers.texts[text].depth)
+                    if rest:
+                        self.follow(-1, state, rest, <int32_t>len(rest), 0, bits)
+                one = registers.sets[one].rest
+        return 0
+
+    cdef int follow(
+        self, int32_t node, int32_t state, const uint8_t* rest, int32_t n, int32_t at, uint32_t* bits
+    ) except -1:
+        """Decide over the tokens below a node that go on as the rest of an old value does, white space between."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n, to
+        cdef uint8_t byte
+        while i < end:
+            byte = nodes.byte[i]
+            if byte == rest[at] or byte == 0x20 or 0x09 <= byte <= 0x0D:
+                self.states.spend(1)
+                to = self.states.run(state, &byte, 1)
+                if to == DEAD:
+                    self.forbid(i, bits)
+                else:
+                    self.allow(i, bits)
+                    if byte != rest[at]:
+                        self.follow(i, to, rest, n, at, bits)
+                    elif at + 1 < n:
+                        self.follow(i, to, rest, n, at + 1, bits)
+                    else:
+                        self.decide_below(i, to, bits)
+            i = nodes.skip[i]
+        return 0
+
+    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1:
+        """Decide over all tokens below a node with the real registers."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node], d
+        cdef uint8_t byte
+        self.real[nodes.depth[node]] = state
+        while i < end:
+            self.states.spend(1)
+            d, byte = nodes.depth[i], nodes.byte[i]
+            self.real[d] = self.states.run(self.real[d - 1], &byte, 1)
+            if self.real[d] == DEAD:
+                self.forbid(i, bits)
+                i = nodes.skip[i]
+            else:
+                self.allow(i, bits)
+                i += 1
+        return 0
+
+    # ------------------------------------------------------------------ bits
+
+    cdef void allow(self, int32_t node, uint32_t* bits) noexcept:
+        """Set the tokens that end at a node."""
+        cdef int32_t k
+        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[node + 1]):
+            bits[self.trie.nodes.order[k] >> 5] |= <uint32_t>1 << (self.trie.nodes.order[k] & 31)
+
+    cdef void forbid(self, int32_t node, uint32_t* bits) noexcept:
+        """Clear the tokens at and below a node."""
+        cdef int32_t k
+        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[self.trie.nodes.skip[node]]):
+            bits[self.trie.nodes.order[k] >> 5] &= ~(<uint32_t>1 << (self.trie.nodes.order[k] & 31))
+
+
+# --------------------------------------------------------------------------- plain C
+
+cdef uint8_t after_byte(uint8_t said, uint8_t byte, bint first) noexcept:
+    """What a token's bytes say after one more; ``first``: before it a value may have begun already."""
+    cdef const uint8_t* letters = LITERALS
+    cdef int32_t i
+    if said == INSIDE or byte in (0x5D, 0x7D):
+        return INSIDE
+    if said == OPENED and (byte == 0x20 or 0x09 <= byte <= 0x0D):
+        return OPENED
+    if said == OPENED and not first:
+        if byte in (0x22, 0x2D, 0x5B, 0x7B) or 0x30 <= byte <= 0x39:
+            return INSIDE
+        for i in (0, 5, 11):
+            if letters[i] == byte:
+                return <uint8_t>(LITERAL + i)
+    if said >= LITERAL:
+        i = said - LITERAL + 1
+        if letters[i] == byte:
+            return <uint8_t>(said + 1)
+        if letters[i] == 0 and not 0x61 <= byte <= 0x7A:
+            return INSIDE
+    return OPENED if byte in (0x2C, 0x5B, 0x7B) else NOTHING
