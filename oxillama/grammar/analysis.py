@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.rules import (
+    Alt,
+    Chars,
+    Dfa,
+    Distinct,
+    Member,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Text,
+    Tokens,
+)
 
 MAX_NODE_DEPTH = 200
 INLINE_SIZE = 16  # a rule used more than once and larger than this is called, not copied
@@ -123,8 +136,14 @@ def is_productive(node: Node, rules: set[str] | frozenset[str] = frozenset()) ->
     if isinstance(node, Alt):
         return any(is_productive(item, rules) for item in node.items)
     if isinstance(node, Distinct):
-        needed = node.places[: max(1, node.least)]
-        return all(any(_is_productive_member(m, rules) for m in place) for place in needed)
+        reached, todo = set[int](), [0]
+        while todo:
+            for member in node.places[todo.pop()]:
+                if member.to not in reached and _is_productive_member(member, rules):
+                    reached.add(member.to)
+                    todo.append(member.to)
+        marked = {m.mark for place in node.places for m in place if _is_productive_member(m, rules)}
+        return marked.issuperset(range(node.marks)) and any(node.ends[place] for place in reached)
     return node.least == 0 or is_productive(node.item, rules)
 
 

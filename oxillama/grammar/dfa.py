@@ -18,6 +18,7 @@ from oxillama.grammar.rules import LAST_CODE_POINT, Alt, Chars, Dfa, Node, Repea
 
 MAX_POSITIONS = 10_000  # of one expression, its repetitions written out
 MAX_STATES = 4_000  # of a deterministic automaton
+MAX_TEXTS = 10_000  # that are counted
 MERGE_ROUNDS = 40  # of looking for equal states
 MAX_WORK = 400_000  # its states times its classes of characters
 
@@ -321,6 +322,28 @@ def _live(graph: dict[int, set[int]], accepting: set[int]) -> set[int]:
                 live.add(source)
                 todo.append(source)
     return live
+
+
+def number_of_texts(dfa: Dfa) -> int | None:
+    """How many strings an automaton without dead states accepts; None where that is more than `MAX_TEXTS`."""
+    counts: dict[int, int] = {}
+    todo = [(0, False)]
+    under_way: set[int] = set()
+    while todo:
+        state, is_done = todo.pop()
+        if is_done:
+            under_way.discard(state)
+            sizes = [(last - first + 1) * counts[target] for first, last, target in dfa.edges[state]]
+            counts[state] = sum(sizes) + (state in dfa.accepting)
+            if counts[state] > MAX_TEXTS:
+                return None
+        elif state in under_way:
+            return None  # it can come to itself
+        elif state not in counts:
+            under_way.add(state)
+            todo.append((state, True))
+            todo += [(target, False) for _, _, target in dfa.edges[state]]
+    return counts[0]
 
 
 def merged(edges: Sequence[Edge]) -> tuple[Edge, ...]:

@@ -73,8 +73,8 @@ class JsonSchemaCompiler:
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
             raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, got {self.whitespace!r}")
-        if not 0 <= self.any_order <= 10:
-            raise ConfigError(f"any_order: expected 0 to 10, got {self.any_order}")
+        if not 0 <= self.any_order <= 64:
+            raise ConfigError(f"any_order: expected 0 to 64, got {self.any_order}")
 
     def compile(self, schema: object, strict: bool = True) -> Rules:
         """The grammar of the JSON texts whose values meet a schema.

@@ -60,13 +60,14 @@ def _plain(node: Node) -> list[Any]:
         return ["repeat", _plain(node.item), node.least, node.most]
     if isinstance(node, Distinct):
         places = [[_plain_member(member) for member in place] for place in node.places]
-        return ["distinct", places, _plain(node.separator), node.least, node.most, node.marks]
+        counts = [node.least, node.most, node.marks]
+        return ["distinct", places, list(node.ends), _plain(node.separator), counts]
     return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
 
 
 def _plain_member(member: Member) -> list[Any]:
     rest = None if member.rest is None else _plain(member.rest)
-    return [_plain(member.node), member.mark, rest, member.by_value]
+    return [_plain(member.node), member.by, rest, [member.to, member.mark, member.after, member.room]]
 
 
 def _node(plain: Any, depth: int) -> Node:
@@ -100,12 +101,14 @@ def _node(plain: Any, depth: int) -> Node:
         _integers([least, 0 if most is None else most], 2, MOST)
         return Repeat(_node(item, depth + 1), least, most)
     if kind == "distinct":
-        places, separator, least, most, marks = held
+        places, ends, separator, (least, most, marks) = held
         _integers([least, 0 if most is None else most, marks], 3, MOST)
-        if not places:
-            raise ValueError("a distinct without places")
         found = tuple(tuple(_member(member, depth + 1) for member in place) for place in places)
-        return Distinct(found, _node(separator, depth + 1), least, most, marks)
+        if not len(ends) == len(found) > max([member.to for place in found for member in place], default=0):
+            raise ValueError("a place that members do not have")
+        if not all(isinstance(end, bool) for end in ends):
+            raise ValueError(f"ends are {ends!r}")
+        return Distinct(found, tuple(ends), _node(separator, depth + 1), least, most, marks)
     if kind not in ("seq", "alt"):
         raise ValueError(f"a node of the kind {kind!r}")
     (items,) = held
@@ -114,11 +117,13 @@ def _node(plain: Any, depth: int) -> Node:
 
 
 def _member(plain: Any, depth: int) -> Member:
-    node, mark, rest, by_value = plain
-    _integers([0 if mark is None else mark], 1, MOST)
-    if not isinstance(by_value, bool):
-        raise ValueError(f"by_value is {by_value!r}")
-    return Member(_node(node, depth), mark, None if rest is None else _node(rest, depth), by_value)
+    node, by, rest, numbers = plain
+    *numbers, room = numbers
+    to, mark, after = _integers(numbers, 3, MOST)
+    _integers([0 if room is None else room], 1, MOST)
+    if by not in ("mark", "text", "value", "nothing"):
+        raise ValueError(f"told apart by {by!r}")
+    return Member(_node(node, depth), by, to, mark, None if rest is None else _node(rest, depth), after, room)
 
 
 def _text(value: Any) -> str:

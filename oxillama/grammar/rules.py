@@ -85,33 +85,42 @@ class Member:
     Attributes
     ----------
     node : what is told apart.
-    mark : the number by which it is told apart; None: its text, white space between the tokens of JSON left out.
-    rest : what follows it, before the separator.
-    by_value : without a mark, JSON texts of equal values are the same.
+    by : how. "mark": by the number ``mark``. "text": by its text, white space between the tokens of JSON left
+        out. "value": a JSON array or object, by its value. "nothing": it may come any number of times, and is
+        not counted.
+    to : the place after it.
+    rest : what follows ``node``, before the separator.
+    after : how many must have come before.
+    room : it comes only if fewer have come, those left out whose marks must be there; None: however many.
     """
 
     node: Node
-    mark: int | None = None
+    by: str
+    to: int = 0
+    mark: int = 0
     rest: Node | None = None
-    by_value: bool = False
+    after: int = 0
+    room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
     """One or more members with separators between them, no two of them the same.
 
-    Only what stands between brackets in JSON is followed right: a member begins behind a bracket or a comma, with
-    white space between at most. Members must be such that after each beginning of a text there is an end that did
-    not come before, or that the beginning of an old text tells that there is none.
+    It stands behind an opening bracket, and a separator is a comma with white space. Members that are told
+    apart by their texts are written in one way. Those told apart by value are such that from each beginning
+    of one there is no end to the values that it can become.
 
     Attributes
     ----------
-    places : the members that may stand at the first place, the second, ...; the last are those of all further ones.
-    least, most : bounds of their number; None for no upper bound.
+    places : the members that may stand at each place; the first one begins.
+    ends : for each place, whether the last member may lead there.
+    least, most : bounds of the number of members; None for no upper bound.
     marks : members with all marks below this must be there.
     """
 
     places: tuple[tuple[Member, ...], ...]
+    ends: tuple[bool, ...]
     separator: Node
     least: int = 1
     most: int | None = None

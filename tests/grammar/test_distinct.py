@@ -15,13 +15,102 @@ from oxillama.grammar.plain import plain_rules, rules_of
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
 
 COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))
-VALUES = ['"a"', '"ab"', '"b"', '""', '"a\\""', "1", "12", "121", "true", "null", "[1]", '[1, "a"]', '{"a":1}']
+VALUES = [
+    '"a"',
+    '"ab"',
+    '"b"',
+    '""',
+    '"a\\""',
+    "1",
+    "12",
+    "121",
+    "true",
+    "null",
+    "[1]",
+    '[1, "a"]',
+    '{"a":1}',
+]
 PIECES = [
-    *(b"[", b"]", b",", b" ", b", ", b'"', b'",', b'", "', b'","', b'"a"', b'"a",', b'a"', b'a",', b'"]', b'"ab'),
-    *(b'"b"]', b'""', b'"",', b'b",', b"1", b"12", b"2", b"1,", b",1", b"1,12", b"1,1", b"1]", b"2,1,", b", 1"),
-    *(b"true", b"t", b"rue", b"true,", b", true", b",null", b" null", b"nul", b"l", b" ", b"[1", b"[[1", b"[1]"),
-    *(b"[1],", b"]]", b"]", b'{"', b'":1}', b'"}', b"}", b'a":', b"{", b":", b'\\"', b'a\\""', b"\\", b"1]]", b"[["),
-    *(b',"a', b', "ab', b'","ab"]', b"e", b"tr", b"n", b'"a"]', b'"a","', b",12", b" 12]", b'["', b"1,1]", b"1, 1"),
+    *(
+        b"[",
+        b"]",
+        b",",
+        b" ",
+        b", ",
+        b'"',
+        b'",',
+        b'", "',
+        b'","',
+        b'"a"',
+        b'"a",',
+        b'a"',
+        b'a",',
+        b'"]',
+        b'"ab',
+    ),
+    *(
+        b'"b"]',
+        b'""',
+        b'"",',
+        b'b",',
+        b"1",
+        b"12",
+        b"2",
+        b"1,",
+        b",1",
+        b"1,12",
+        b"1,1",
+        b"1]",
+        b"2,1,",
+        b", 1",
+    ),
+    *(
+        b"true",
+        b"t",
+        b"rue",
+        b"true,",
+        b", true",
+        b",null",
+        b" null",
+        b"nul",
+        b"l",
+        b" ",
+        b"[1",
+        b"[[1",
+        b"[1]",
+    ),
+    *(
+        b"[1],",
+        b"]]",
+        b"]",
+        b'{"',
+        b'":1}',
+        b'"}',
+        b"}",
+        b'a":',
+        b"{",
+        b":",
+        b'\\"',
+        b'a\\""',
+        b"\\",
+        b"1]]",
+        b"[[",
+    ),
+    *(
+        b',"a',
+        b', "ab',
+        b'","ab"]',
+        b"e",
+        b"tr",
+        b"n",
+        b'"a"]',
+        b'"a","',
+        b",12",
+        b" 12]",
+        b'["',
+        b"1,1]",
+        b"1, 1",
+    ),
 ]
 CHARACTERS = [char.encode() for char in sorted(set("".join(VALUES)))]
 TOKENS = [*dict.fromkeys([*PIECES, *CHARACTERS]), b"<end>"]
@@ -49,7 +138,9 @@ def texts(values: list[str], least: int, most: int) -> set[str]:
         for chosen in permutations(values, n):
             for spelling in product(*map(spellings, chosen)):
                 for commas in product((",", ", "), repeat=n - 1):
-                    found.add("[" + "".join(a + b for a, b in zip(spelling, (*commas, ""), strict=True)) + "]")
+                    found.add(
+                        "[" + "".join(a + b for a, b in zip(spelling, (*commas, ""), strict=True)) + "]"
+                    )
     return found
 
 
@@ -90,8 +181,8 @@ def test_masks_hold_what_can_still_become_distinct_items(seed: int) -> None:
     values = rng.sample(VALUES, rng.randint(2, 5))
     most = rng.randint(1, min(4, len(values)))
     least = rng.randint(1, most)
-    items = (Member(Alt(tuple(map(spelled, values)))),)
-    node = Distinct((items,), COMMA, least, most)
+    items = (Member(Alt(tuple(map(spelled, values))), "text"),)
+    node = Distinct((items,), (True,), COMMA, least, most)
     grammar = Grammar.from_rules(Rules("root", {"root": bracketed(node)}))
     language = texts(values, least, most)
     for _ in range(4):
@@ -104,8 +195,8 @@ def test_masks_hold_the_members_that_are_left(seed: int) -> None:
     names = rng.sample(['"a":1', '"ab":1', '"b":1', '"a\\"":1', '"":1'], rng.randint(2, 5))
     required = rng.randint(0, len(names))
     least = rng.randint(max(1, required), len(names))
-    members = tuple(Member(Text(name), i) for i, name in enumerate(names))
-    node = Distinct((members,), COMMA, least, len(names), required)
+    members = tuple(Member(Text(name), "mark", mark=i) for i, name in enumerate(names))
+    node = Distinct((members,), (True,), COMMA, least, len(names), required)
     grammar = Grammar.from_rules(Rules("root", {"root": bracketed(node)}))
     language = {
         text
@@ -117,8 +208,10 @@ def test_masks_hold_the_members_that_are_left(seed: int) -> None:
 
 
 def test_arrays_of_arrays_whose_items_differ() -> None:
-    inner = bracketed(Distinct(((Member(Alt((Text("1"), Text("12"), Text("2")))),),), COMMA, 1, 2))
-    node = bracketed(Distinct(((Member(Ref("inner")),),), COMMA, 1, 2))
+    inner = bracketed(
+        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 2)
+    )
+    node = bracketed(Distinct(((Member(Ref("inner"), "text"),),), (True,), COMMA, 1, 2))
     grammar = Grammar.from_rules(Rules("root", {"root": node, "inner": inner}))
     lists = [",".join(chosen) for n in (1, 2) for chosen in permutations(("1", "12", "2"), n)]
     spelled_in = {one: [one, one.replace(",", ", ")] if "," in one else [one] for one in lists}

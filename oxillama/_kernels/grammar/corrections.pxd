@@ -10,13 +10,14 @@ cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
     cdef uint8_t* leads      # (nodes): whether a value may begin, or a bracket close, within a token at or below it
-    cdef int32_t* real       # (depths): parser states along the way, with the real registers
-    cdef int32_t* abstract   # (depths): ... with abstract ones
+    cdef int32_t* path       # (depths): parser states along the way
     cdef uint8_t* text       # (depths): the bytes along the way
+    cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
     cdef int find_leads(self) except -1
-    cdef int within_tokens(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
+    cdef list fresh_nodes(self, int32_t abstract)
+    cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1
     cdef int follow(self, int32_t node, int32_t state, const uint8_t* rest, int32_t n, int32_t at, uint32_t* bits)\
         except -1

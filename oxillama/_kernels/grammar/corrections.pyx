@@ -15,9 +15,10 @@ from oxillama._kernels.grammar.trie cimport Nodes, Trie
 
 cdef enum:  # what the bytes of a token so far say
     NOTHING = 0
-    OPENED = 1      # a value may begin here: all before was white space, or a bracket or comma and white space
-    INSIDE = 2      # a value began or a bracket closed
-    LITERAL = 3     # ... and LITERAL + 1, ...: the first letters of true, false or null
+    SPACE = 1       # all is white space
+    OPENED = 2      # a bracket opened, or a comma came, and white space
+    INSIDE = 3      # a member began or a bracket closed
+    LITERAL = 4     # ... and LITERAL + 1, ...: white space, and the first letters of true, false or null
 
 cdef bytes LITERALS = b"true\0false\0null\0"
 
@@ -27,23 +28,25 @@ cdef class Corrections:
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
         self.trie, self.states = trie, states
-        self.real = <int32_t*>malloc(4 * (trie.max_depth + 2))
-        self.abstract = <int32_t*>malloc(4 * (trie.max_depth + 2))
+        self.fresh = {}
+        self.path = <int32_t*>malloc(4 * (trie.max_depth + 2))
         self.text = <uint8_t*>malloc(trie.max_depth + 2)
-        if not (self.real and self.abstract and self.text):
+        if not (self.path and self.text):
             raise MemoryError()
 
     def __dealloc__(self):
         free(self.leads)
-        free(self.real)
-        free(self.abstract)
+        free(self.path)
         free(self.text)
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
         """Make the mask of a parser state with abstract registers that of the one with real ones."""
+        cdef bytes text
+        cdef int32_t node
         if self.leads == NULL:
             self.find_leads()
-        self.within_tokens(state, abstract, bits)
+        for node, text in self.fresh_nodes(abstract):
+            self.decide_leads(node, self.states.run(state, text, len(text)), bits)
         if self.states.states.flags[state] & TAPED:
             self.old_values(state, bits)
         return 0
@@ -59,7 +62,7 @@ cdef class Corrections:
         try:
             if not (leads and said and above):
                 raise MemoryError()
-            said[0] = OPENED
+            said[0] = SPACE
             for i in range(<int32_t>nodes.n):
                 d = nodes.depth[i]
                 above[d] = i
@@ -78,40 +81,59 @@ cdef class Corrections:
             free(above)
         return 0
 
-    cdef int within_tokens(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
+    cdef list fresh_nodes(self, int32_t abstract):
+        """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = 0, d, known = 0, fresh_from = 0  # the depths of ``real`` that are known; 0: nothing is fresh
+        cdef int32_t i = 0, d
         cdef Py_ssize_t visits = 0
-        self.real[0], self.abstract[0] = state, abstract
+        cdef list found = self.fresh.get(abstract)
+        if found is not None:
+            return found
+        found = []
+        self.path[0] = abstract
         while i < nodes.n:
             visits += 1
-            d = nodes.depth[i]
-            known = min(known, d - 1)
-            if d <= fresh_from:
-                fresh_from = 0
             if not self.leads[i]:
                 i = nodes.skip[i]
                 continue
-            self.text[d] = nodes.byte[i]
-            if not fresh_from:
-                self.abstract[d] = self.states.run(self.abstract[d - 1], &self.text[d], 1)
-                if self.abstract[d] == DEAD:
-                    i = nodes.skip[i]
-                    continue
-                if not self.states.states.flags[self.abstract[d]] & FRESH:
-                    i += 1
-                    continue
-                fresh_from = d
-            while known < d:
-                known += 1
-                self.real[known] = self.states.run(self.real[known - 1], &self.text[known], 1)
-            if self.real[d] == DEAD:
+            d = nodes.depth[i]
+            self.text[d - 1] = nodes.byte[i]
+            self.path[d] = self.states.run(self.path[d - 1], &self.text[d - 1], 1)
+            if self.path[d] == DEAD:
+                i = nodes.skip[i]
+            elif self.states.states.flags[self.path[d]] & FRESH:
+                found.append((i, self.text[:d]))
+                i = nodes.skip[i]
+            else:
+                i += 1
+        self.states.spend(visits)
+        self.states.charge(100 + 100 * len(found))
+        self.fresh[abstract] = found
+        return found
+
+    cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1:
+        """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node], d
+        if state == DEAD:
+            self.forbid(node, bits)
+            return 0
+        self.allow(node, bits)
+        self.path[nodes.depth[node]] = state
+        while i < end:
+            self.states.spend(1)
+            if not self.leads[i]:
+                i = nodes.skip[i]
+                continue
+            d = nodes.depth[i]
+            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
+            if self.path[d] == DEAD:
                 self.forbid(i, bits)
                 i = nodes.skip[i]
             else:
                 self.allow(i, bits)
                 i += 1
-        return self.states.spend(visits)
+        return 0
 
     # ------------------------------------------------------------------ values that came before
 
@@ -160,13 +182,12 @@ cdef class Corrections:
         """Decide over all tokens below a node with the real registers."""
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node], d
-        cdef uint8_t byte
-        self.real[nodes.depth[node]] = state
+        self.path[nodes.depth[node]] = state
         while i < end:
             self.states.spend(1)
-            d, byte = nodes.depth[i], nodes.byte[i]
-            self.real[d] = self.states.run(self.real[d - 1], &byte, 1)
-            if self.real[d] == DEAD:
+            d = nodes.depth[i]
+            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
+            if self.path[d] == DEAD:
                 self.forbid(i, bits)
                 i = nodes.skip[i]
             else:
@@ -197,9 +218,11 @@ cdef uint8_t after_byte(uint8_t said, uint8_t byte, bint first) noexcept:
     cdef int32_t i
     if said == INSIDE or byte in (0x5D, 0x7D):
         return INSIDE
-    if said == OPENED and (byte == 0x20 or 0x09 <= byte <= 0x0D):
-        return OPENED
-    if said == OPENED and not first:
+    if said <= OPENED and said and (byte == 0x20 or 0x09 <= byte <= 0x0D):
+        return said
+    if said == OPENED:
+        return INSIDE
+    if said == SPACE and not first:
         if byte in (0x22, 0x2D, 0x5B, 0x7B) or 0x30 <= byte <= 0x39:
             return INSIDE
         for i in (0, 5, 11):

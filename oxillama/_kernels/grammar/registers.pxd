@@ -13,6 +13,8 @@ cdef enum:  # of edges: an operation on a register is REGISTER | kind << KIND | 
     AT_LEAST = 4   # refused if fewer came
     FEWER = 5      # refused unless fewer came
     ALL = 6        # refused unless all marks below the argument came
+    SPARE = 7      # refused unless fewer than argument >> NEEDED came, marks below argument % 2**NEEDED left out
+    NEEDED = 6
 
 cdef enum:
     OF_TEXT = 1 << 24   # a member's key is this plus the number of its text, or a mark's number

@@ -154,7 +154,7 @@ cdef class Registers:
 
     cdef int32_t after(self, int32_t op, int32_t n, int32_t tape) except -2:
         """The register that an edge leaves, -1 where it refuses; ``tape`` holds the bytes read so far."""
-        cdef int32_t kind = op >> KIND & 7, argument = op >> ARGUMENT, key, members
+        cdef int32_t kind = op >> KIND & 7, argument = op >> ARGUMENT, key, members, needed
         if n >= SOME:
             return abstract_after(kind, argument, n)
         members = self.registers[n].members
@@ -175,6 +175,9 @@ cdef class Registers:
             return n if self.sets[members].size >= argument else -1
         if kind == FEWER:
             return n if self.sets[members].size < argument else -1
+        if kind == SPARE:
+            needed = self.marks(members, argument & (1 << NEEDED) - 1)
+            return n if self.sets[members].size - needed < argument >> NEEDED else -1
         return n if self.marks(members, argument) == argument else -1
 
     cdef int32_t marks(self, int32_t members, int32_t most) noexcept:
@@ -222,7 +225,7 @@ cdef int32_t abstract_after(int32_t kind, int32_t argument, int32_t n) noexcept:
         return n + (size < COUNT_MASK) * (1 << SIZE) + (0 if fresh else FRESH_BIT)
     if kind == END_JSON:
         return n if fresh else n + FRESH_BIT
-    if fresh or kind == END:
+    if fresh or kind == END or kind == SPARE:
         return n  # what follows is looked at with the real register
     if kind == AT_LEAST:
         return n if size >= argument else -1

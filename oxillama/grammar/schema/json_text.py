@@ -31,6 +31,8 @@ _SHORT = {
 }
 # What may stand raw between the quotes (RFC 8259, section 7); lone surrogates have no UTF-8.
 _RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
+# What has to be written by its number.
+_CONTROL: Ranges = ((0, 0x7), (0xB, 0xB), (0xE, 0x1F))
 # What `json.dumps` may write by its number.
 _UNPRINTABLE: Ranges = ((0, 0x1F), (0x7F, 0x10FFFF))
 _PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
@@ -102,8 +104,9 @@ _Segments = tuple[tuple[int, int, object], ...]  # (first, last, where to), asce
 class _Speller:
     """States of the text's automaton, made as they are needed; equal ones are made once."""
 
-    def __init__(self, dfa: Dfa, every_way: bool) -> None:
-        self.by_number: Ranges = EVERYTHING if every_way else _UNPRINTABLE
+    def __init__(self, dfa: Dfa, every_way: bool, once: bool) -> None:
+        self.by_number: Ranges = EVERYTHING if every_way else _CONTROL if once else _UNPRINTABLE
+        self.once = once
         self.shorts = {**_SHORT, 0x2F: "/"} if every_way else _SHORT
         self.edges: list[list[Edge]] = [[] for _ in dfa.edges]
         self.known: dict[object, int] = {}
@@ -166,7 +169,8 @@ class _Speller:
                 )
                 if inside:
                     target = self.target(inside[0][2]) if count == 1 else self.digits(inside, count - 1)
-                    found += [(ord(c), ord(c), target) for c in {f"{digit:x}", f"{digit:X}"}]
+                    spelled = {f"{digit:x}"} if self.once else {f"{digit:x}", f"{digit:X}"}
+                    found += [(ord(c), ord(c), target) for c in spelled]
             self.edges[state] = list(merged(sorted(found)))
         return state
 
@@ -207,9 +211,12 @@ def _code_units(edges: list[Edge]) -> _Segments:
 
 
 @lru_cache(maxsize=128)
-def spell(dfa: Dfa, every_way: bool = False) -> Dfa:
-    """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``."""
-    edges = _Speller(dfa, every_way).edges
+def spell(dfa: Dfa, every_way: bool = False, once: bool = False) -> Dfa:
+    """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``.
+
+    ``every_way``: all that JSON has. ``once``: one, that of `json.dumps` without ``ensure_ascii``.
+    """
+    edges = _Speller(dfa, every_way, once).edges
     return Dfa(tuple(tuple(found) for found in edges), dfa.accepting)
 
 
@@ -278,6 +285,8 @@ def quoted(node: Node) -> Node:
 _ALL = Dfa((((0, 0x10FFFF, 0),),), frozenset({0}))
 ANY_STRING = quoted(spell(_ALL, every_way=True))
 ANY_NAME = quoted(spell(_ALL))
+ANY_NAME_ONCE = quoted(spell(_ALL, once=True))
+ANY_CHAR_ONCE = spell(Dfa((((0, 0x10FFFF, 1),), ()), frozenset({1})), once=True)
 ANY_CHAR = spell(Dfa((((0, 0x10FFFF, 1),), ()), frozenset({1})), every_way=True)
 
 
