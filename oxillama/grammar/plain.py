@@ -60,7 +60,7 @@ def _plain(node: Node) -> list[Any]:
         return ["repeat", _plain(node.item), node.least, node.most]
     if isinstance(node, Distinct):
         places = [[_plain_member(member) for member in place] for place in node.places]
-        counts = [node.least, node.most, node.marks]
+        counts = [node.least, node.most, node.marks, node.may_run_out]
         return ["distinct", places, list(node.ends), _plain(node.separator), counts]
     return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
 
@@ -101,14 +101,14 @@ def _node(plain: Any, depth: int) -> Node:
         _integers([least, 0 if most is None else most], 2, MOST)
         return Repeat(_node(item, depth + 1), least, most)
     if kind == "distinct":
-        places, ends, separator, (least, most, marks) = held
+        places, ends, separator, (least, most, marks, may_run_out) = held
         _integers([least, 0 if most is None else most, marks], 3, MOST)
         found = tuple(tuple(_member(member, depth + 1) for member in place) for place in places)
         if not len(ends) == len(found) > max([member.to for place in found for member in place], default=0):
             raise ValueError("a place that members do not have")
-        if not all(isinstance(end, bool) for end in ends):
-            raise ValueError(f"ends are {ends!r}")
-        return Distinct(found, tuple(ends), _node(separator, depth + 1), least, most, marks)
+        if not all(isinstance(flag, bool) for flag in (*ends, may_run_out)):
+            raise ValueError(f"ends are {ends!r}, may_run_out {may_run_out!r}")
+        return Distinct(found, tuple(ends), _node(separator, depth + 1), least, most, marks, may_run_out)
     if kind not in ("seq", "alt"):
         raise ValueError(f"a node of the kind {kind!r}")
     (items,) = held

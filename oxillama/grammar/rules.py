@@ -117,6 +117,7 @@ class Distinct:
     ends : for each place, whether the last member may lead there.
     least, most : bounds of the number of members; None for no upper bound.
     marks : members with all marks below this must be there.
+    may_run_out : after some members no other may be left at the next place, so that none can follow.
     """
 
     places: tuple[tuple[Member, ...], ...]
@@ -125,6 +126,7 @@ class Distinct:
     least: int = 1
     most: int | None = None
     marks: int = 0
+    may_run_out: bool = False
 
 
 Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat | Distinct

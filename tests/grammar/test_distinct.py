@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
-from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary
-from oxillama.grammar.plain import plain_rules, rules_of
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
 
 COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))

@@ -415,7 +415,7 @@ cdef class Builder:
                 at = self.tested(begins[i], AT_LEAST, member.after, bound) if member.after else begins[i]
                 if member.room is not None:
                     at = self.tested(at, SPARE, member.room << NEEDED | node.marks, bound)
-                at = self.member(member, at, bound)
+                at = self.member(member, at, bound, node.may_run_out)
                 self.add(EPSILON, at, 0, KEEP, ends[member.to])
             at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
             self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
@@ -428,15 +428,15 @@ cdef class Builder:
                 self.add(EPSILON, at, 0, RESET, end)
         return end
 
-    cdef int32_t member(self, object member, int32_t start, int32_t bound) except -1:
+    cdef int32_t member(self, object member, int32_t start, int32_t bound, bint may_run_out) except -1:
         """The state behind a member."""
         cdef int32_t at = self.register(bound), op = KEEP
         if member.by == "mark":
             op = operation(MARK, member.mark)
         elif member.by != "nothing":
-            op = operation(BEGIN, 0)
+            op = operation(BEGIN, may_run_out)
         self.add(CALLS, start, self.callee(member.node), op, at)
-        if op == operation(BEGIN, 0):
+        if member.by in ("text", "value"):
             at = self.tested(at, END_JSON if member.by == "value" else END, 0, bound)
         if member.rest is not None:
             start, at = at, self.register(bound)

@@ -56,6 +56,7 @@ cdef class Corrections:
     cdef int find_leads(self) except -1:
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i, k, d
+        cdef uint8_t bit
         cdef uint8_t* leads = <uint8_t*>calloc(nodes.n + 1, 1)
         cdef uint8_t* said = <uint8_t*>malloc(self.trie.max_depth + 2)
         cdef int32_t* above = <int32_t*>malloc(4 * (self.trie.max_depth + 2))
@@ -67,11 +68,11 @@ cdef class Corrections:
                 d = nodes.depth[i]
                 above[d] = i
                 said[d] = after_byte(said[d - 1], nodes.byte[i], d == 1)
-                if said[d] >= INSIDE:
-                    k = d
-                    while k > 0 and not leads[above[k]]:
-                        leads[above[k]] = 1
-                        k -= 1
+                bit = 1 if said[d] >= INSIDE else 2 if said[d] == OPENED else 0
+                k = d
+                while bit and k > 0 and not leads[above[k]] & bit:
+                    leads[above[k]] |= bit
+                    k -= 1
             self.leads = leads
             leads = NULL
             self.states.charge(nodes.n)
@@ -85,6 +86,7 @@ cdef class Corrections:
         """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = 0, d
+        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
         cdef Py_ssize_t visits = 0
         cdef list found = self.fresh.get(abstract)
         if found is not None:
@@ -93,7 +95,7 @@ cdef class Corrections:
         self.path[0] = abstract
         while i < nodes.n:
             visits += 1
-            if not self.leads[i]:
+            if not self.leads[i] & wanted:
                 i = nodes.skip[i]
                 continue
             d = nodes.depth[i]
@@ -115,6 +117,7 @@ cdef class Corrections:
         """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node], d
+        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
         if state == DEAD:
             self.forbid(node, bits)
             return 0
@@ -122,7 +125,7 @@ cdef class Corrections:
         self.path[nodes.depth[node]] = state
         while i < end:
             self.states.spend(1)
-            if not self.leads[i]:
+            if not self.leads[i] & wanted:
                 i = nodes.skip[i]
                 continue
             d = nodes.depth[i]

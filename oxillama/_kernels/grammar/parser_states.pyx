@@ -286,6 +286,8 @@ cdef class ParserStates:
         self.begin()
         self.follow_edges(state, byte_class)
         to = self.finish()
+        if self.registers.may_run_out and not self.is_alive(to):
+            to = DEAD
         self.rows[<Py_ssize_t>state * self.stride + byte_class] = to
         return to
 

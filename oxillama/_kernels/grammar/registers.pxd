@@ -6,7 +6,7 @@ cdef enum:  # of edges: an operation on a register is REGISTER | kind << KIND | 
     REGISTER = 16
     KIND = 5
     ARGUMENT = 8
-    BEGIN = 0      # a value that is told apart begins
+    BEGIN = 0      # a value that is told apart begins; 1: there may be none that did not come before
     MARK = 1       # what has the number of the argument comes; refused if it came before
     END = 2        # the value has ended; refused if its text came before
     END_JSON = 3   # ... if an equal JSON value came before
@@ -57,6 +57,7 @@ cdef class Registers:
     cdef int32_t texts_room, sets_room, registers_room
     cdef readonly int32_t n_texts, n_sets, n_registers
     cdef readonly Py_ssize_t n_bytes
+    cdef bint may_run_out
     cdef int32_t cold[256][2]  # (members, text): no member begins with the text
 
     cdef int32_t longer(self, int32_t text, uint8_t byte) except -1

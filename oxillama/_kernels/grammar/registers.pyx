@@ -159,6 +159,7 @@ cdef class Registers:
             return abstract_after(kind, argument, n)
         members = self.registers[n].members
         if kind == BEGIN:
+            self.may_run_out = self.may_run_out or argument
             return self.number(members, self.texts[tape].depth)
         if kind == MARK:
             return -1 if self.has(members, argument) else self.number(self.with_member(members, argument), -1)
