@@ -20,7 +20,10 @@ class Stuck(Exception):
 
 
 class Sampler:
-    """Draws texts; ``None`` where the rules match nothing, "" where none was found. Long texts are ended by the shortest way out."""
+    """Draws texts; ``None`` where the rules match nothing, "" where none was found.
+
+    Long texts are ended by the shortest way out.
+    """
 
     def __init__(self, rules: Rules, rng: random.Random) -> None:
         self.rules, self.rng = rules, rng
