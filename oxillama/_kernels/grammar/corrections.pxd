@@ -20,8 +20,7 @@ cdef class Corrections:
     cdef list fresh_nodes(self, int32_t abstract)
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1
-    cdef int follow(self, int32_t node, int32_t state, const uint8_t* rest, int32_t n, int32_t at, uint32_t* bits)\
-        except -1
+    cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1
     cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef void allow(self, int32_t node, uint32_t* bits) noexcept
     cdef void forbid(self, int32_t node, uint32_t* bits) noexcept

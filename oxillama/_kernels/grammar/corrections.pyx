@@ -42,11 +42,17 @@ cdef class Corrections:
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
         """Make the mask of a parser state with abstract registers that of the one with real ones."""
         cdef bytes text
-        cdef int32_t node
+        cdef const uint8_t* data
+        cdef int32_t node, to = -1
+        cdef uint8_t first = 0
         if self.leads == NULL:
             self.find_leads()
         for node, text in self.fresh_nodes(abstract):
-            self.decide_leads(node, self.states.run(state, text, len(text)), bits)
+            data = text
+            if to < 0 or data[0] != first:
+                first = data[0]
+                to = self.states.run(state, &first, 1)
+            self.decide_leads(node, self.states.run(to, data + 1, len(text) - 1), bits)
         if self.states.states.flags[state] & TAPED:
             self.old_values(state, bits)
         return 0
@@ -141,43 +147,54 @@ cdef class Corrections:
     # ------------------------------------------------------------------ values that came before
 
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1:
-        cdef int32_t n, text, one, key
-        cdef bytes rest
         cdef Registers registers = self.states.registers
+        cdef int32_t n, text, one
+        cdef list rests
         for n in self.states.open_in(state):
             text = registers.suffix(self.states.tapes[state], registers.registers[n].begin)
             one = registers.registers[n].members
+            rests = []
             while one:
-                if registers.begins_member(one, text, registers.sets[one].key):
-                    key = registers.sets[one].key - OF_TEXT
-                    rest = registers.bytes_of(key, registers.texts[text].depth)
-                    if rest:
-                        self.follow(-1, state, rest, <int32_t>len(rest), 0, bits)
+                if registers.begins_member(text, registers.sets[one].key):
+                    rests.append(registers.bytes_of(registers.sets[one].key - OF_TEXT, registers.texts[text].depth))
                 one = registers.sets[one].rest
+            self.follow(-1, state, [rest for rest in rests if rest], 0, False, bits)
         return 0
 
-    cdef int follow(
-        self, int32_t node, int32_t state, const uint8_t* rest, int32_t n, int32_t at, uint32_t* bits
-    ) except -1:
-        """Decide over the tokens below a node that go on as the rest of an old value does, white space between."""
+    cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1:
+        """Decide over the tokens below a node that go on as old values do from a place on.
+
+        ``complete``: the value is an old one, unless it goes on, which only numbers do.
+        """
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n, to
+        cdef dict groups = {}
+        cdef list below
         cdef uint8_t byte
-        while i < end:
+        cdef bint space, inside = self.states.registers.texts[self.states.tapes[state]].inside != 0
+        cdef bytes rest
+        for rest in rests:
+            groups.setdefault(rest[at], []).append(rest)
+        while i < end and (groups or complete):
             byte = nodes.byte[i]
-            if byte == rest[at] or byte == 0x20 or 0x09 <= byte <= 0x0D:
-                self.states.spend(1)
-                to = self.states.run(state, &byte, 1)
-                if to == DEAD:
-                    self.forbid(i, bits)
+            space = not inside and (byte == 0x20 or 0x09 <= byte <= 0x0D)
+            below = rests if space else groups.get(byte)
+            if below is None and not (complete and not goes_on(byte)):
+                i = nodes.skip[i]
+                continue
+            self.states.spend(1)
+            to = self.states.run(state, &byte, 1)
+            if to == DEAD:
+                self.forbid(i, bits)
+            else:
+                self.allow(i, bits)
+                if below is None or (space and complete):
+                    self.decide_below(i, to, bits)
+                elif space:
+                    self.follow(i, to, below, at, False, bits)
                 else:
-                    self.allow(i, bits)
-                    if byte != rest[at]:
-                        self.follow(i, to, rest, n, at, bits)
-                    elif at + 1 < n:
-                        self.follow(i, to, rest, n, at + 1, bits)
-                    else:
-                        self.decide_below(i, to, bits)
+                    longer = [rest for rest in below if len(rest) > at + 1]
+                    self.follow(i, to, longer, at + 1, len(longer) < len(below), bits)
             i = nodes.skip[i]
         return 0
 
@@ -214,6 +231,11 @@ cdef class Corrections:
 
 
 # --------------------------------------------------------------------------- plain C
+
+cdef inline bint goes_on(uint8_t byte) noexcept:
+    """Whether a byte belongs to the number that it follows."""
+    return 0x30 <= byte <= 0x39 or byte in (0x2B, 0x2D, 0x2E, 0x45, 0x65)
+
 
 cdef uint8_t after_byte(uint8_t said, uint8_t byte, bint first) noexcept:
     """What a token's bytes say after one more; ``first``: before it a value may have begun already."""

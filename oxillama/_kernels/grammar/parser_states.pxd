@@ -86,6 +86,7 @@ cdef class ParserStates:
     cdef bint is_register(self, int32_t q) noexcept
     cdef bint is_hot(self, int32_t state) except -1
     cdef bint is_alive(self, int32_t state) except -1
+    cdef bint is_saved(self, int32_t state) except -1
     cdef tuple open_in(self, int32_t state)
     cdef tuple open_in_stack(self, int32_t p, int depth)
     cdef int32_t abstracted(self, int32_t state) except -1

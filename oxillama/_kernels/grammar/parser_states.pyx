@@ -629,23 +629,33 @@ cdef class ParserStates:
 
     cdef bint is_hot(self, int32_t state) except -1:
         """Whether a value under way is so far the beginning of one that came before."""
-        cdef int32_t n
-        cdef int32_t tape = self.tapes[state]
-        for n in self.open_in(state):
-            if self.registers.registers[n].members and self.registers.is_hot(
-                self.registers.registers[n].members, self.registers.suffix(tape, self.registers.registers[n].begin)
-            ):
-                return True
+        cdef int32_t i, n, last = -1, tape = self.tapes[state]
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            if self.states.items[i].p == last:
+                continue  # items of one value share its stack
+            last = self.states.items[i].p
+            for n in self.open_in_stack(last, 0):
+                if self.registers.registers[n].members and self.registers.is_hot(
+                    self.registers.registers[n].members, self.registers.suffix(tape, self.registers.registers[n].begin)
+                ):
+                    return True
         return False
 
     cdef bint is_alive(self, int32_t state) except -1:
         """Whether some text can be gone on with, which is only in doubt where a value may have to be an old one."""
-        cdef list path = [], next_byte = []
-        cdef int32_t at, to, byte
-        if not self.states.flags[state] & TAPED or self.verdicts[state] == 1 or not self.is_hot(state):
-            return state != DEAD
         if self.verdicts[state] == 2:
             return False
+        if not self.states.flags[state] & TAPED or self.verdicts[state] == 1:
+            return state != DEAD
+        if not self.is_hot(state):
+            self.verdicts[state] = 1
+            return True
+        return self.is_saved(state)
+
+    cdef bint is_saved(self, int32_t state) except -1:
+        """Whether a value that begins like an old one can become another."""
+        cdef list path = [], next_byte = []
+        cdef int32_t at, to, byte
         path.append(state)
         next_byte.append(0)
         while path:

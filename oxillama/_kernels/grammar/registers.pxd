@@ -66,7 +66,7 @@ cdef class Registers:
     cdef int32_t with_member(self, int32_t members, int32_t key) except -1
     cdef int32_t number(self, int32_t members, int32_t begin) except -1
     cdef bint has(self, int32_t members, int32_t key) noexcept
-    cdef bint begins_member(self, int32_t members, int32_t text, int32_t key) noexcept
+    cdef bint begins_member(self, int32_t text, int32_t key) noexcept
     cdef void set_cold(self, int32_t members, int32_t text) noexcept
     cdef int32_t marks(self, int32_t members, int32_t most) noexcept
     cdef bint is_hot(self, int32_t members, int32_t text) noexcept

@@ -106,8 +106,8 @@ cdef class Registers:
             members = self.sets[members].rest
         return False
 
-    cdef bint begins_member(self, int32_t members, int32_t text, int32_t key) noexcept:
-        """Whether a member, which the set's first one is, is a text that begins with another."""
+    cdef bint begins_member(self, int32_t text, int32_t key) noexcept:
+        """Whether a member is a text that begins with another."""
         cdef int32_t depth = self.texts[text].depth, other = key - OF_TEXT
         if other < 0:
             return False
@@ -129,7 +129,7 @@ cdef class Registers:
                     self.set_cold(members, text)
                 return False
         while one:
-            if self.begins_member(one, text, self.sets[one].key):
+            if self.begins_member(text, self.sets[one].key):
                 return True
             one = self.sets[one].rest
         self.set_cold(members, text)
