@@ -12,6 +12,7 @@ import gc
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,14 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints one line per grammar and engine, then what does not depend on a grammar."""
     names = ["oxillama", *args.peer]
-    conditions = {"vocab": args.vocab.stem, "case": args.case, "schemas": str(args.schemas or "")}
+    conditions: dict[str, Any] = {"vocab": args.vocab.stem, "case": args.case}
+    conditions |= {"schemas": str(args.schemas or ""), "models": args.models, "only": args.only}
     whole = runs.Run("grammar", args, conditions, names)
     tokenizer = TokenizerBridge.from_gguf(args.vocab)
     tokenizer.vocab_bytes()
-    if args.schemas:
-        engines = {name: ENGINES[name](tokenizer) for name in names}
-        outcomes = grammar_schemas.measure(engines, args)
-        return whole.finish(grammar_schemas.rows(outcomes), grammar_schemas.shown(outcomes, args.slow))
+    if args.schemas or args.models:
+        return of_schemas(args, {name: ENGINES[name](tokenizer) for name in names}, whole)
     cases = [case for case in CASES if not args.case or case.name in args.case]
     times = {(case.name, name): Times() for case in cases for name in names}
     peers = {name: ENGINES[name](tokenizer) for name in args.peer}
@@ -66,6 +66,18 @@ def run(args: argparse.Namespace) -> int:
     print_constants(tokenizer)
     results = [row for case in cases for row in case_rows(case.name, {n: times[case.name, n] for n in names})]
     return whole.finish(results, align(lines))
+
+
+def of_schemas(args: argparse.Namespace, engines: dict[str, Engine], whole: runs.Run) -> int:
+    """Prints a table for each group of schemas."""
+    found: list[Row] = []
+    texts: list[str] = []
+    for group, samples in grammar_schemas.groups(args).items():
+        rounds = 1 if group == "real schemas" else args.rounds
+        outcomes = grammar_schemas.measure(engines, samples, rounds)
+        found += grammar_schemas.rows(group, outcomes)
+        texts.append(grammar_schemas.shown(group, samples, outcomes, args.slow))
+    return whole.finish(found, "\n\n".join(texts))
 
 
 def case_rows(case: str, times: dict[str, Times]) -> list[Row]:

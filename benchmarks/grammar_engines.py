@@ -10,14 +10,18 @@ import numpy as np
 
 from benchmarks.grammar_texts import Case
 from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.grammar import Grammar, GrammarState, Vocabulary, structural_tag_rules
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 Clock = Callable[[], float]
 
 
 class Engine:
-    """One engine over one vocabulary. ``masks`` yields the seconds of each mask along the tokens."""
+    """One engine over one vocabulary.
+
+    ``masks`` yields the seconds of each mask along the tokens; ConfigError or GrammarError where a token is
+    refused, or the text may not end.
+    """
 
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         self.tokenizer = tokenizer
@@ -28,9 +32,9 @@ class Engine:
     def masks(self, compiled: Any, tokens: list[int], clock: Clock) -> Iterator[float]:
         raise NotImplementedError
 
-    def held(self, compiled: Any) -> int:
-        """Bytes of a compiled grammar and what was found with it; 0 where that is not known."""
-        return 0
+    def held(self, compiled: Any) -> int | None:
+        """Bytes of a compiled grammar and what was found with it; None where that is not known."""
+        return None
 
 
 class Oxillama(Engine):
@@ -39,7 +43,10 @@ class Oxillama(Engine):
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
 
     def compile(self, case: Case) -> Grammar:
-        grammar = Grammar.parse(case.gbnf) if case.gbnf else Grammar.from_json_schema(case.schema)
+        if case.tag is not None:
+            grammar = Grammar.from_rules(structural_tag_rules(case.tag))
+        else:
+            grammar = Grammar.parse(case.gbnf) if case.gbnf else Grammar.from_json_schema(case.schema)
         grammar.constraint(self.vocabulary)
         return grammar
 
@@ -77,7 +84,16 @@ class LlGuidance(Engine):
         self.words = np.zeros((tokenizer.n_vocab + 31) // 32, np.int32)
 
     def compile(self, case: Case) -> Any:
-        if case.schema is not None:
+        if case.tag is not None:
+            tag = self.library.StructTag
+            tags = [
+                tag(
+                    trigger=case.tag["triggers"][0], begin=one["begin"], grammar=one["schema"], end=one["end"]
+                )
+                for one in case.tag["structures"]
+            ]
+            text = tag.to_grammar(tags)
+        elif case.schema is not None:
             text = self.library.LLMatcher.grammar_from_json_schema(json.dumps(case.schema))
         else:
             text = self.library.grammar_from("gbnf", case.gbnf)
@@ -92,6 +108,8 @@ class LlGuidance(Engine):
             start = clock()
             matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             yield clock() - start
+            if not self.words[token >> 5] >> (token & 31) & 1:  # without asking: it would print a warning
+                raise ConfigError(f"llguidance: refuses token {token}")
             if not matcher.consume_token(token):
                 raise ConfigError(f"llguidance: {matcher.get_error()}")
         if not matcher.is_accepting():
@@ -111,6 +129,17 @@ class XGrammar(Engine):
 
     def compile(self, case: Case) -> Any:
         compiler = self.library.GrammarCompiler(self.info, max_threads=1, cache_enabled=False)
+        if case.tag is not None:
+            tags = [
+                {
+                    "begin": one["begin"],
+                    "content": {"type": "json_schema", "json_schema": one["schema"]},
+                    "end": one["end"],
+                }
+                for one in case.tag["structures"]
+            ]
+            form = {"type": "triggered_tags", "triggers": case.tag["triggers"], "tags": tags}
+            return compiler.compile_structural_tag({"type": "structural_tag", "format": form})
         if case.schema is not None:
             return compiler.compile_json_schema(json.dumps(case.schema))
         return (

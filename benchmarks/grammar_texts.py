@@ -9,13 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """A grammar as GBNF; the JSON schema it stands for, where it does; a document of its language."""
+    """A grammar as GBNF, a JSON schema or a structural tag in the older shape; a document of its language.
+
+    Where there is GBNF and a schema, both stand for the same texts.
+    """
 
     name: str
     gbnf: str
     document: str
     schema: dict[str, Any] | None = None
     is_json: bool = False
+    tag: dict[str, Any] | None = None
 
 
 JSON = r"""

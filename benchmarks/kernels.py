@@ -19,6 +19,7 @@ from benchmarks import runs
 from benchmarks.random_blocks import random_rows
 from benchmarks.timing import alternate
 from oxillama._kernels import Kernels, best, load, pack
+from oxillama._kernels.machine import team
 from oxillama._kernels.memory import aligned_empty
 from oxillama.bench.report import Metric, Row, Summary, align, round_ratios, spread
 from oxillama.errors import ConfigError
@@ -133,8 +134,13 @@ def matrix(name: str, megabytes: float) -> tuple[np.ndarray, int]:
 
 
 def waking(kernels: Kernels, threads: int) -> Callable[[], Any]:
-    """A function that gives so many threads some milliseconds of work."""
-    return lambda: kernels.roofline.float_products(PEAK_ROUNDS // 4, threads)
+    """A function that gives so many threads some milliseconds of work, on processors of their own."""
+
+    def wake() -> None:
+        kernels.roofline.float_products(PEAK_ROUNDS // 4, threads)
+        team.spread(threads)
+
+    return wake
 
 
 def timed(wake: Callable[[], Any], work: Callable[[], Any]) -> Callable[[], dict[str, float]]:

@@ -9,6 +9,8 @@ from benchmarks.shape import Shape
 Dims = tuple[int, ...]
 Named = Iterator[tuple[str, Dims]]
 """Tensors of a layer, without "blk.<i>." and ".weight"."""
+STREAMS = 4
+"""Of hidden states in Gemma 3n."""
 
 
 def llama_layer(shape: Shape, layer: int) -> Named:
@@ -73,6 +75,23 @@ def gemma4_layer(shape: Shape, layer: int) -> Named:
         yield "inp_gate", (shape.layer_width, n_embd)
         yield "proj", (n_embd, shape.layer_width)
         yield "post_norm", (n_embd,)
+
+
+def gemma3n_layer(shape: Shape, layer: int) -> Named:
+    """Four streams of hidden states, a map of rank 64 beside attention, and an embedding of the layer."""
+    n_embd, width = shape.n_embd, shape.layer_width
+    yield from gemma3_layer(shape, layer)
+    yield "inp_gate", (width, n_embd)
+    yield "proj", (n_embd, width)
+    yield "post_norm", (n_embd,)
+    yield "altup_router_norm", (n_embd,)
+    yield "altup_router", (STREAMS, n_embd)
+    yield "altup_predict_coef", (STREAMS**2, STREAMS)
+    yield "altup_correct_coef", (STREAMS, STREAMS)
+    yield "altup_correct_scale", (n_embd,)
+    yield "laurel_l", (64, n_embd)
+    yield "laurel_r", (n_embd, 64)
+    yield "laurel_post_norm", (n_embd,)
 
 
 def glm4moe_layer(shape: Shape, layer: int) -> Named:
@@ -258,6 +277,7 @@ LAYERS: dict[str, Callable[[Shape, int], Named]] = {
     "deepseek2": deepseek2_layer,
     "gemma2": gemma2_layer,
     "gemma3": gemma3_layer,
+    "gemma3n": gemma3n_layer,
     "gemma4": gemma4_layer,
     "glm4moe": glm4moe_layer,
     "gpt-oss": gptoss_layer,
@@ -285,3 +305,6 @@ def beside_layers(shape: Shape) -> Named:
         yield "per_layer_token_embd", (shape.n_vocab, width)
         yield "per_layer_model_proj", (width, shape.n_embd)
         yield "per_layer_proj_norm", (shape.layer_width,)
+    if shape.family == "gemma3n":
+        yield "altup_proj", (STREAMS - 1, shape.n_embd, shape.n_embd)
+        yield "altup_unembd_proj", (STREAMS - 1, shape.n_embd, shape.n_embd)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from benchmarks.layers import LAYERS, Dims, attends, beside_layers
+from benchmarks.layers import LAYERS, STREAMS, Dims, attends, beside_layers
 from benchmarks.random_blocks import RANDOM_FORMATS
 from benchmarks.shape import Delta, Experts, Latent, Shape, Windows
 from oxillama.formats import FORMATS
@@ -52,6 +52,10 @@ SHAPES = {
     "gemma3": Shape(  # Gemma 3 4B, 12 of 34 layers
         2560, 10240, 12, 8, 4, 92672, tied=True, rope_theta=1e6, context=32768, family="gemma3", head_dim=256,
         windows=Windows(1024, 6),
+    ),
+    "gemma3n": Shape(  # Gemma 3n E2B, 20 of 30 layers: those with keys and values of their own
+        2048, 8192, 20, 8, 2, 174848, tied=True, rope_theta=1e6, context=8192, family="gemma3n", head_dim=256,
+        windows=Windows(512, 5), layer_width=256,
     ),
     "gemma4": Shape(  # Gemma 4 E2B, 20 of 35 layers
         1536, 6144, 20, 8, 1, 149760, tied=True, rope_theta=1e6, context=8192, family="gemma4", head_dim=512,
@@ -120,7 +124,10 @@ class Tensor:
 
 
 NEVER_QUANTIZED = ("ffn_gate_inp", "per_layer_model_proj", "shortconv.conv", "ssm_conv1d", "ssm_a", "ssm_d")
-NEVER_QUANTIZED += ("ssm_norm",)
+NEVER_QUANTIZED += ("ssm_norm", "altup_predict_coef", "altup_correct_coef")
+ALWAYS_F16 = ("altup_proj", "altup_unembd_proj", "altup_router", "laurel_l", "laurel_r")
+UNSCALED = ("gemma3n", "gemma4")
+"""Families that do not scale scores: their norms do."""
 
 
 def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
@@ -131,8 +138,7 @@ def tensors(shape: Shape, mix: str, *, pure: bool = False) -> Iterator[Tensor]:
         ending = "" if kind in ("ssm_a", "ssm_d") or kind.endswith((".bias", ".scale")) else ".weight"
         single = len(dims) == 1 or kind in NEVER_QUANTIZED or kind.endswith(".bias")
         name = "F32" if single else tensor_format(mix, kind, layer, shape, dims[-1], pure=pure)
-        # Gemma 4 does not scale scores, its norms do
-        mean = dims[0] ** -0.5 if shape.family == "gemma4" and kind == "attn_k_norm" else 1.0
+        mean = dims[0] ** -0.5 if shape.family in UNSCALED and kind == "attn_k_norm" else 1.0
         return Tensor(f"{prefix}{kind}{ending}", dims, name, mean)
 
     yield tensor("token_embd", (shape.n_vocab, shape.n_embd))
@@ -153,6 +159,8 @@ def tensor_format(mix: str, kind: str, layer: int, shape: Shape, n_in: int, *, p
     matrix the one format, as `llama-quantize --pure` does.
     """
     base = BASE_FORMATS[mix]
+    if kind in ALWAYS_F16 and base != "F32":
+        return "F16"
     if pure or base in ("F32", "F16", "BF16"):
         return base
     name = _wanted_format(mix, base, kind, layer, shape)
@@ -272,6 +280,9 @@ def metadata(shape: Shape) -> dict[str, Any]:
 def window_metadata(shape: Shape, windows: Windows) -> dict[str, Any]:
     """Keys of windows, and of what differs between layers with and without."""
     found: dict[str, Any] = {"attention.sliding_window": windows.size}
+    if shape.family == "gemma3n":
+        found |= {"embedding_length_per_layer_input": shape.layer_width}
+        found |= {"altup.active_idx": 0, "altup.num_inputs": STREAMS}
     if shape.family != "gemma4":
         return found
     layers = range(shape.n_layer)

@@ -275,7 +275,8 @@ def decoded(
     """Tokens a second of decoding some prompts together, and the completions."""
     fixed = options or {"temperature": 0, "ignore_eos": True}
     before = engine.metrics_snapshot()
-    streams = [engine.stream(prompt, max_tokens=n, speculate=way, **fixed) for prompt in prompts]
+    # without a window: one stream is read after the other, and all of them are to run together
+    streams = [engine.stream(p, max_tokens=n, speculate=way, window=None, **fixed) for p in prompts]
     done = [stream.result() for stream in streams]
     engine.model.call(lambda: None)  # the last step has been measured
     after = engine.metrics_snapshot()

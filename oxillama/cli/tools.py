@@ -70,12 +70,11 @@ class ToolBox:
 
     def encode(self, messages: list[Message], tokenizer: TokenizerBridge) -> list[int]:
         """The prompt of a conversation."""
-        from oxillama.toolcalls.conversation import for_template
+        from oxillama.toolcalls.conversation import for_template, tool_variables
 
         template = tokenizer.chat_template()
-        if "tools" not in template.source:
-            raise ConfigError("--tools: expected a chat template that tells the model of them, got another")
-        return tokenizer.encode_chat(for_template(messages, template), tools=self.definitions)
+        values = tool_variables(template, self.definitions)
+        return tokenizer.encode_chat(for_template(messages, template), **values)
 
     def told(self, generation: Generation, n_before: int) -> list[Message]:
         """Prints the calls of an answer and runs them, if the user said so; the messages that follow."""

@@ -19,9 +19,10 @@ import numpy as np
 from oxillama._kernels import Kernels, best
 from oxillama.config import checks
 from oxillama.convert.adapters import ADAPTER_TYPES, convert_adapter
-from oxillama.convert.config import Config, Plan, Wanted
+from oxillama.convert.config import Config, Packed, Plan, Wanted
 from oxillama.convert.families import plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
+from oxillama.convert.sentences import matrices_of, modules_of, pooling_of
 from oxillama.convert.vocabulary import vocabulary_metadata
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
 from oxillama.errors import LoadError, ModelFileError
@@ -32,7 +33,10 @@ from oxillama.models.preflight import preflight
 from oxillama.weights.file_types import FILE_TYPES, is_quantized
 
 TYPES = ("F32", "F16", "BF16", "Q8_0")
-POOLINGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
+CHUNK = 1 << 26
+"""Bytes of a matrix that are read at once."""
+MOSTLY_MXFP4 = 38
+"""GGUF's number for files whose experts are MXFP4."""
 
 
 def convert(
@@ -94,7 +98,14 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
         warnings.warn(f"config.json: {', '.join(unread)}: not known here, left out", stacklevel=3)
     found, left_out = matched(plan, tensors)
     metadata = {"general.architecture": plan.architecture, **model_metadata(folder, config, plan, kind)}
-    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"))
+    width = plan.metadata["embedding_length"]
+    beyond, matrices = matrices_of(modules_of(folder), plan.architecture, width)
+    metadata |= {f"{plan.architecture}.{key}": value for key, value in beyond.items()}
+    for wanted, stored in matrices:
+        plan.tensors.append(wanted)
+        found[wanted.target] = [stored]
+    metadata |= {key: [float(stored.values().item()) for stored in found[key]] for key in plan.numbers}
+    metadata |= vocabulary_metadata(folder, plan.n_vocab, config.get("eos_token_id"), plan.architecture)
     kernels = best()
     pieces: list[Piece] = [
         (Tensor(name, FORMATS["F32"], values.shape[::-1]), [encoded(kernels, name, FORMATS["F32"], values)])
@@ -104,6 +115,9 @@ def convert_model(folder: Path, target: Path, kind: str) -> Conversion:
         fmt = format_of(wanted, kind)
         chunks = parts_of(kernels, fmt, wanted, found[wanted.target])
         pieces.append((Tensor(wanted.target, fmt, wanted.stored[::-1]), chunks))
+    for packed in plan.packed:
+        tensor = Tensor(packed.target, FORMATS[packed.format], packed.shape[::-1])
+        pieces.append((tensor, blocks_of(packed, found[packed.target])))
     return write(target, metadata, pieces, left_out, check_loadable)
 
 
@@ -112,18 +126,32 @@ def matched(plan: Plan, tensors: dict[str, Stored]) -> tuple[dict[str, list[Stor
 
     Raises LoadError for a tensor that is missing, has another shape than the config says, or is not known.
     """
-    for prefix in plan.prefixes:
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    named: dict[str, Stored] = {}
+    for name, tensor in tensors.items():
+        usual = plan.usual_name(name)
+        if usual in named:
+            raise LoadError(f"{name}: expected each tensor once, got {named[usual].name} too")
+        named[usual] = tensor
+    number: tuple[int, ...] = ()
+    asked: list[tuple[str, dict[str, tuple[int, ...]]]] = [
+        *((wanted.target, dict.fromkeys(wanted.sources, wanted.shape)) for wanted in plan.tensors),
+        *((packed.target, packed.sources) for packed in plan.packed),
+        *((key, dict.fromkeys(sources, number)) for key, sources in plan.numbers.items()),
+    ]
+    others = {
+        wanted.target: (wanted.shape[:-2] + wanted.shape[:-3:-1],) for wanted in plan.tensors if wanted.either
+    }
+    others |= dict.fromkeys(plan.numbers, ((1,),))
     found: dict[str, list[Stored]] = {}
-    for wanted in plan.tensors:
-        for source in wanted.sources:
-            tensor = tensors.get(source)
-            if tensor is None:
+    for target, shapes in asked:
+        for source, shape in shapes.items():
+            stored = named.get(source)
+            if stored is None:
                 raise LoadError(f"{source}: expected a tensor that config.json asks for, got none")
-            if tensor.shape != wanted.shape:
-                raise LoadError(f"{source}: expected shape {list(wanted.shape)}, got {list(tensor.shape)}")
-        found[wanted.target] = [tensors[source] for source in wanted.sources]
-    rest = sorted(tensors.keys() - {source for wanted in plan.tensors for source in wanted.sources})
+            if stored.shape != shape and stored.shape not in others.get(target, ()):
+                raise LoadError(f"{source}: expected shape {list(shape)}, got {list(stored.shape)}")
+        found[target] = [named[source] for source in shapes]
+    rest = sorted(named.keys() - {source for _, shapes in asked for source in shapes})
     surplus = [name for name in rest if not name.startswith(plan.ignored)] if plan.ignored else rest
     if surplus:
         raise LoadError(f"tensors: expected those of {plan.architecture} only, got {', '.join(surplus):.400}")
@@ -135,14 +163,13 @@ def model_metadata(folder: Path, config: Config, plan: Plan, kind: str) -> dict[
     name = (
         str(config.values.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.resolve().name
     )
-    general = {"general.name": name, "general.file_type": FILE_TYPES[kind].id}
+    file_type = MOSTLY_MXFP4 if plan.packed else FILE_TYPES[kind].id
+    general = {"general.name": name, "general.file_type": file_type}
     own = {f"{plan.architecture}.{key}": value for key, value in plan.metadata.items()}
-    if os.path.lexists(folder / "modules.json") and os.path.lexists(folder / "1_Pooling" / "config.json"):
-        asked = read_json(folder / "1_Pooling" / "config.json")
-        modes = [key for key, value in asked.items() if key.startswith("pooling_mode_") and value is True]
-        if len(modes) != 1 or modes[0] not in POOLINGS:
-            raise LoadError(f"1_Pooling/config.json: expected one of {', '.join(POOLINGS)}, got {modes}")
-        own[f"{plan.architecture}.pooling_type"] = POOLINGS[modes[0]]
+    modules = modules_of(folder)
+    pooling = pooling_of(modules)
+    if pooling is not None:
+        own[f"{plan.architecture}.pooling_type"] = pooling
     return general | own
 
 
@@ -154,13 +181,28 @@ def format_of(wanted: Wanted, kind: str) -> Format:
 
 
 def parts_of(kernels: Kernels, fmt: Format, wanted: Wanted, sources: list[Stored]) -> Iterator[np.ndarray]:
-    """The bytes of a tensor, source by source."""
+    """The bytes of a tensor, source by source, or some rows of one at a time."""
     for stored in sources:
-        values = stored.values()
-        values = reordered(values, wanted.heads) if wanted.heads else values
-        values = values + np.float32(wanted.plus) if wanted.plus else values
-        values = wanted.change(values) if wanted.change else values
-        yield encoded(kernels, wanted.target, fmt, values)
+        whole = wanted.heads > 0 or (wanted.change is not None and not wanted.each) or len(stored.shape) < 2
+        for piece in [stored] if whole else stored.pieces(1 if wanted.each else CHUNK):
+            values = piece.values()
+            values = values.swapaxes(-1, -2) if values.shape[1:] != wanted.shape[1:] else values
+            values = reordered(values, wanted.heads) if wanted.heads else values
+            values = values + np.float32(wanted.plus) if wanted.plus else values
+            values = values * np.float32(wanted.factor) if wanted.factor != 1 else values
+            values = wanted.change(values) if wanted.change else values
+            yield encoded(kernels, wanted.target, fmt, values)
+        missing = wanted.rows - stored.shape[0] if stored.shape else 0
+        if missing > 0:
+            first = encoded(kernels, wanted.target, fmt, stored.piece(0, 1).values())
+            for _ in range(missing):
+                yield first
+
+
+def blocks_of(packed: Packed, sources: list[Stored]) -> Iterator[np.ndarray]:
+    """The bytes of a tensor that keeps its format, part by part of the first dimension."""
+    for i in range(packed.shape[0]):
+        yield packed.blocks(*(stored.piece(i, 1).raw()[0] for stored in sources))
 
 
 def check_loadable(path: Path) -> None:

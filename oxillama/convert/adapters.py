@@ -25,7 +25,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels, best
 from oxillama.convert.bases import EMBEDDING, OUTPUT, Base, Place, base_of
-from oxillama.convert.config import Config
+from oxillama.convert.config import Config, usual_name
 from oxillama.convert.safetensors import Stored, read_file, read_json
 from oxillama.convert.writing import Conversion, Piece, encoded, reordered, write
 from oxillama.errors import GrammarError, LoadError, ModelFileError
@@ -276,8 +276,7 @@ def module_of(base: Base, found: re.Match[str] | None) -> str | None:
     if found is None:
         return None
     name = found["module"].removeprefix(PREFIX)
-    for prefix in base.prefixes:
-        name = name.removeprefix(prefix)
+    name = usual_name(base.renamed, name)
     module = name if name in base.places else f"model.{name}"  # a model without a head, as AutoModel has it
     if module in base.places:
         return module
@@ -320,8 +319,7 @@ def check_copy(base: Base, module: str, stored: Stored, frozen: bool) -> None:
     Where the base's weights are not at hand, one whose name says that it was ``frozen`` is taken for a copy.
     """
     place = base.places[module]
-    names = [f"{prefix}{module}.weight" for prefix in ("", *base.prefixes)]
-    own = next((base.weights[name] for name in names if name in base.weights), None)
+    own = base.weights.get(f"{module}.weight")
     alike = place.target in (EMBEDDING, OUTPUT) and stored.shape == place.shape
     alike = alike and (frozen if own is None else own.shape == stored.shape and same_values(own, stored))
     if not alike:

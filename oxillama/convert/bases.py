@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from oxillama.convert.config import Config, Wanted
 from oxillama.convert.decoders import Decoder
 from oxillama.convert.encoders import MATRICES, TABLES
-from oxillama.convert.families import DECODERS, plan_of
+from oxillama.convert.families import ALL_DECODERS, plan_of
 from oxillama.convert.safetensors import Stored, read_json, read_tensors
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
@@ -22,7 +24,7 @@ MOST_PARTS = 100_000
 """Layers, or experts of all layers, of a base of which only the config is known."""
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
-TENSOR = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.weight", re.ASCII)
+TENSOR = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>[\w.]+)\.weight", re.ASCII)
 ONE_ROW = "ffn_gate_inp_shexp"
 """A matrix that GGUF has as a vector."""
 TABLES_OF_GGUF = (EMBEDDING, *(f"{target}.weight" for target in TABLES.values()))
@@ -60,14 +62,14 @@ class Base:
     architecture : its name in GGUF.
     places : by the name of the module.
     label : the file that they come from, for messages.
-    prefixes : what some write before every name.
-    weights : tensors by name, where the base is a folder that has them.
+    renamed : beginnings of names that some write, and the usual ones.
+    weights : tensors by their usual name, where the base is a folder that has them.
     """
 
     architecture: str
     places: dict[str, Place]
     label: str
-    prefixes: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     weights: dict[str, Stored] = field(default_factory=dict)
 
 
@@ -90,15 +92,16 @@ def folder_base(folder: Path) -> Base:
     names = ("model.safetensors", "model.safetensors.index.json")
     has_weights = any(os.path.lexists(folder / name) for name in names)
     weights = read_tensors(folder) if has_weights else {}
-    return Base(plan.architecture, places_of(plan.tensors), f"{folder}/config.json", plan.prefixes, weights)
+    weights = {plan.usual_name(name): stored for name, stored in weights.items()}
+    return Base(plan.architecture, places_of(plan.tensors), f"{folder}/config.json", plan.renamed, weights)
 
 
 def places_of(tensors: list[Wanted]) -> dict[str, Place]:
     """The places of all matrices. An output that is written as a copy of the embedding is a place too."""
     found: dict[str, Place] = {}
     for wanted in tensors:
-        if len(wanted.shape) != 2 or wanted.change is not None:  # an adapter of it would have to be changed
-            continue
+        if len(wanted.shape) != 2 or wanted.change is not None or wanted.rows or wanted.factor != 1:
+            continue  # an adapter of it would have to be changed
         n_experts = len(wanted.sources) if len(wanted.sources) > 1 else 0
         shape = (wanted.shape[0], wanted.shape[1])
         for expert, source in enumerate(wanted.sources):
@@ -111,14 +114,19 @@ def file_base(path: Path) -> Base:
     """The base of a GGUF file, by the names that the families of its architecture have."""
     with ModelFile.open(path) as file:
         architecture, kind = file.get("general.architecture", str), file.get("general.type", str, "model")
-        families = [family for _, family in DECODERS.values() if family.architecture == architecture]
+        families = [family for family in ALL_DECODERS if family.architecture == architecture]
         if kind != "model" or not (families or architecture == "bert"):
-            known = ", ".join(sorted({family.architecture for _, family in DECODERS.values()} | {"bert"}))
+            known = ", ".join(sorted({family.architecture for family in ALL_DECODERS} | {"bert"}))
             raise LoadError(f"{path}: expected a model of {known}, got a {kind:.40} of {architecture!r:.40}")
-        heads = {}
+        heads: dict[str, int | list[int]] = {}
         if any(family.reordered for family in families):
             heads["attn_q"] = file.get(f"{architecture}.attention.head_count", int)
-            heads["attn_k"] = file.get(f"{architecture}.attention.head_count_kv", int, heads["attn_q"])
+            key = f"{architecture}.attention.head_count_kv"
+            heads["attn_k"] = heads["attn_q"]
+            if isinstance(file.metadata.get(key), np.ndarray):
+                heads["attn_k"] = file.get(key, list[int])  # layer by layer
+            elif key in file.metadata:
+                heads["attn_k"] = file.get(key, int)
         modules, places = modules_of(families), {}
         for name, info in file.tensors.items():
             found = TENSOR.fullmatch(name)
@@ -128,13 +136,17 @@ def file_base(path: Path) -> Base:
                 continue
             matrix = (1, shape[0]) if len(shape) < 2 else (shape[-2], shape[-1])
             n_heads = heads.get(found["part"], 0)
+            if isinstance(n_heads, list):
+                i = int(found["layer"] or 0)
+                n_heads = n_heads[i] if i < len(n_heads) else -1
             if n_heads and (n_heads < 0 or matrix[0] % (2 * n_heads)):
                 raise LoadError(f"{path}: {name}: expected rows of {n_heads} heads, got {matrix[0]}")
             here = module.replace("{i}", found["layer"] or "")
             for expert in range(shape[0] if len(shape) == 3 else 1):
                 place = Place(name, matrix, n_heads, expert, shape[0] if len(shape) == 3 else 0)
                 places[here.replace("{e}", str(expert))] = place
-    return Base(architecture, places, str(path), ("bert.",) if architecture == "bert" else ())
+    renamed = (("bert.", ""),) if architecture == "bert" else families[0].renamed
+    return Base(architecture, places, str(path), renamed)
 
 
 def modules_of(families: list[Decoder]) -> dict[str, str]:
@@ -145,6 +157,16 @@ def modules_of(families: list[Decoder]) -> dict[str, str]:
     if not families:
         found = {target: f"embeddings.{name}_embeddings" for name, target in TABLES.items()}
         return found | {target: f"encoder.layer.{{i}}.{name}" for name, (target, _) in MATRICES.items()}
-    found = {"token_embd": "model.embed_tokens", "output": "lm_head"}
-    parts = [part for family in families for part in family.parts if part.change is None and not part.bare]
-    return found | {part.target: f"model.layers.{{i}}.{part.source}" for part in parts}
+    found = {}
+    for family in families:
+        if family.head is not None and not family.head.factor:
+            found[family.head.target] = family.head.source
+        inside = {
+            f"{family.inside}layers.{{i}}.": family.parts,
+            family.inside: (family.table, *family.others),
+        }
+        for beginning, parts in inside.items():
+            for part in parts:
+                if part.target and part.change is None and not (part.bare or part.rows or part.factor):
+                    found[part.target] = beginning + part.source
+    return found

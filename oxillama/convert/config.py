@@ -23,6 +23,10 @@ class Wanted:
     heads : above 0, rows of so many heads are reordered (`reordered`).
     plus : added to all values.
     change : makes the target's values of a source's, None for the same; its result has the shape ``becomes``.
+    rows : above the source's, further rows of a table repeat its first one.
+    factor : all values are multiplied by it.
+    either : the last two dimensions of a source may be swapped.
+    each : ``change`` is made to each part along the first dimension alone, of shape (1, ...).
     """
 
     sources: tuple[str, ...]
@@ -32,26 +36,75 @@ class Wanted:
     plus: float = 0.0
     change: Callable[[np.ndarray], np.ndarray] | None = None
     becomes: tuple[int, ...] = ()
+    rows: int = 0
+    each: bool = False
+    factor: float = 1.0
+    either: bool = False
 
     @property
     def stored(self) -> tuple[int, ...]:
         """Its shape in the target, in NumPy's order."""
-        shape = self.becomes if self.change else self.shape
+        shape = self.becomes if self.change else (max(self.rows, self.shape[0]), *self.shape[1:])
         shape = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
         return shape if len(self.sources) == 1 else (len(self.sources), *shape)
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A tensor of the target that keeps the format of its sources.
+
+    Attributes
+    ----------
+    sources : shapes of the sources, uint8, by name.
+    target, format : its name and its format in GGUF.
+    shape : in the target, in NumPy's order.
+    blocks : makes the target's bytes of the bytes of one part of each source along the first dimension, in
+        the order of ``sources``: uint8 (rows, bytes of a row).
+    """
+
+    sources: dict[str, tuple[int, ...]]
+    target: str
+    format: str
+    shape: tuple[int, ...]
+    blocks: Callable[..., np.ndarray]
+
+
 @dataclass
 class Plan:
-    """What a config comes to: metadata without the architecture's prefix, tensors, and what is left out."""
+    """What a config comes to.
+
+    Attributes
+    ----------
+    architecture, n_vocab : its name in GGUF, and rows of the embedding.
+    metadata : pairs without the architecture's prefix.
+    tensors, packed : those of the target that are made of the source's.
+    made : float32 tensors that come from the config alone.
+    numbers : keys of metadata, without any prefix, and the tensors of one number that become their array.
+    ignored : beginnings of names in the source that carry no weight of the model.
+    renamed : beginnings of names in some sources, and the usual one that each stands for.
+    """
 
     architecture: str
     n_vocab: int
     metadata: dict[str, Any]
     tensors: list[Wanted]
-    made: dict[str, np.ndarray] = field(default_factory=dict)  # float32, of the config alone
-    ignored: tuple[str, ...] = ()  # beginnings of names that carry no weight of the model
-    prefixes: tuple[str, ...] = ()  # what some write before every name
+    packed: list[Packed] = field(default_factory=list)
+    made: dict[str, np.ndarray] = field(default_factory=dict)
+    numbers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def usual_name(self, name: str) -> str:
+        """The name that the plan has for one of the source."""
+        return usual_name(self.renamed, name)
+
+
+def usual_name(renamed: tuple[tuple[str, str], ...], name: str) -> str:
+    """The name with the first beginning that is ``renamed`` replaced."""
+    for there, here in renamed:
+        if name.startswith(there):
+            return here + name.removeprefix(there)
+    return name
 
 
 class Config:
@@ -77,6 +130,15 @@ class Config:
         if type(value) is not int or not 1 <= value < 2**31:
             raise LoadError(f"{self.name}: {key}: expected an integer from 1 to 2^31 - 1, got {value!r:.60}")
         return value
+
+    def same_size(self, key: str, default: int | None = None) -> int:
+        """A size that some configs give as a list, layer by layer."""
+        value = self.get(key, default)
+        listed = isinstance(value, list) and len(value) > 0 and all(type(v) is int for v in value)
+        values = value if listed else [value]
+        if any(other != values[0] for other in values):
+            raise LoadError(f"{self.name}: {key}: expected the same number for all layers, got {value!r:.60}")
+        return Config({key: values[0]}, self.name).size(key)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""

@@ -1,9 +1,12 @@
-"""BERT's encoders, from config.json to a plan."""
+"""Encoders, from config.json to a plan: BERT's, and those that are built as decoders are."""
 
 from __future__ import annotations
 
 from oxillama.convert.config import Config, Plan, Wanted
-from oxillama.convert.decoders import check_count
+from oxillama.convert.decoders import Decoder, Part, Sizes, check_count
+from oxillama.convert.options import kinds_of_attention, two_rotations
+from oxillama.convert.parts import ATTENTION, BEFORE, FEED
+from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
 
 TABLES = {"word": "token_embd", "position": "position_embd", "token_type": "token_types"}
@@ -60,4 +63,83 @@ def bert(config: Config, n_tensors: int) -> Plan:
             dims = tuple(sizes[size] for size in shape.split())
             add(f"encoder.layer.{i}.{source}", f"blk.{i}.{target}", dims)
     ignored = ("embeddings.position_ids", "pooler.dense.", "cls.")
-    return Plan("bert", n_vocab, metadata, tensors, {}, ignored, ("bert.",))
+    return Plan("bert", n_vocab, metadata, tensors, ignored=ignored, renamed=(("bert.", ""),))
+
+
+# --- built as decoders ------------------------------------------------------------------------------
+
+
+def eurobert(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    metadata["attention.causal"] = False
+    for key in ("classifier_pooling", "mask_token_id"):
+        config.get(key)  # of heads that are left out
+    return rotation(config, metadata, sizes["dim"], 250000.0)
+
+
+def modern_bert(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Every third layer sees everything. Windows are centred, with as much before a token as behind it."""
+    metadata["attention.causal"] = False
+    metadata["hidden_activation"] = config.get("hidden_activation", "gelu")
+    config.only("hidden_activation", "gelu", "silu")
+    every = config.size("global_attn_every_n_layers", 3)
+    usual = [i % every > 0 for i in range(sizes["layers"])]
+    has = kinds_of_attention(config, usual)
+    metadata["attention.sliding_window"] = config.size("local_attention", 128)
+    if has != [i % 3 > 0 for i in range(sizes["layers"])]:
+        metadata["attention.sliding_window_pattern"] = has
+    sizes.kinds["normed"] = [i > 0 for i in range(sizes["layers"])]
+    for key in ("attention_bias", "mlp_bias", "norm_bias"):
+        config.only(key, False)
+    for key in OF_HEADS:
+        config.get(key)
+    local = config.number("local_rope_theta", 10000.0)
+    return two_rotations(config, metadata, sizes["dim"], config.number("global_rope_theta", 160000.0), local)
+
+
+OF_HEADS = (
+    *("classifier_activation", "classifier_bias", "classifier_pooling", "decoder_bias", "mlp_dropout"),
+    *("deterministic_flash_attn", "initializer_cutoff_factor", "sparse_pred_ignore_index"),
+    *("sparse_prediction", "position_embedding_type", "reference_compile", "repad_logits_with_grad"),
+    *("cls_token_id", "mask_token_id", "layer_norm_eps"),
+)
+"""Keys about heads that are left out and about training, or that the class does not read."""
+
+
+EURO_BERT = Decoder(
+    "eurobert",
+    (*ATTENTION, *BEFORE, *FEED),
+    eurobert,
+    head=None,
+    inside="",
+    left_out=("lm_head.", "classifier.", "dense."),
+    renamed=(("model.", ""),),
+)
+MODERN_BERT = Decoder(
+    "modern-bert",
+    (
+        Part("attn.Wqkv", "attn_qkv", "q+k+v d"),
+        Part("attn.Wo", "attn_output", "d q"),
+        Part("attn_norm", "attn_norm", "d", only="normed"),  # the first layer reads what is normed already
+        Part("mlp_norm", "ffn_norm", "d"),
+        Part("mlp.Wi", "ffn_up", "ff+ff d"),
+        Part("mlp.Wo", "ffn_down", "d ff"),
+    ),
+    modern_bert,
+    epsilon="norm_eps",
+    layer_norm=True,
+    activations=("gelu",),
+    defaults=(("norm_eps", 1e-5),),
+    table=Part("embeddings.tok_embeddings", "token_embd", "vocab d"),
+    head=None,
+    last_norm=Part("final_norm", "output_norm", "d"),
+    others=(Part("embeddings.norm", "token_embd_norm", "d"),),
+    inside="",
+    left_out=("head.", "decoder.", "classifier."),
+    renamed=(("model.", ""),),
+)
+ENCODERS: dict[str, tuple[str, Decoder]] = {
+    "EuroBertModel": ("eurobert", EURO_BERT),
+    "EuroBertForMaskedLM": ("eurobert", EURO_BERT),
+    "ModernBertModel": ("modernbert", MODERN_BERT),
+    "ModernBertForMaskedLM": ("modernbert", MODERN_BERT),
+}

@@ -77,18 +77,23 @@ def first_dense(config: Config) -> int:
     return n
 
 
-def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
-    """Experts as in DeepSeek's configs."""
-    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-    dense_first(config, metadata, sizes, first_dense(config))
-    shared(config, metadata, sizes, "n_shared_experts")
-    metadata["expert_gating_func"] = SIGMOID
+def weights_of_experts(config: Config, metadata: Metadata) -> None:
+    """Their sum and their factor, and the groups that they are chosen from."""
     metadata["expert_weights_norm"] = config.flag("norm_topk_prob", True)
     metadata["expert_weights_scale"] = config.number("routed_scaling_factor", 1.0)
     groups = config.size("n_group", 1)
     used = config.size("topk_group", groups)
     if groups > 1:
         metadata["expert_group_count"], metadata["expert_group_used_count"] = groups, used
+
+
+def deepseek_experts(config: Config, metadata: Metadata, sizes: Sizes) -> None:
+    """Experts as in DeepSeek's configs."""
+    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+    dense_first(config, metadata, sizes, first_dense(config))
+    shared(config, metadata, sizes, "n_shared_experts")
+    metadata["expert_gating_func"] = SIGMOID
+    weights_of_experts(config, metadata)
     config.only("moe_layer_freq", 1)
     config.only("scoring_func", "sigmoid")
     config.only("topk_method", "noaux_tc")
@@ -126,15 +131,6 @@ def ernie_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"])
 
 
-def one_number(config: Config, key: str, default: int | None = None) -> int:
-    """A size that some configs give as a list, layer by layer."""
-    value = config.get(key, default)
-    values = set(value) if isinstance(value, list) and all(type(v) is int for v in value) else {value}
-    if len(values) != 1:
-        raise LoadError(f"{config.name}: {key}: expected the same number for all layers, got {value!r:.60}")
-    return Config({key: values.pop()}, config.name).size(key)
-
-
 def hunyuan_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Their "dynamic" multiplies the base by alpha^(d / (d - 2)) once, whatever the length of a text."""
     for key in ("rope_scaling", "rope_parameters"):
@@ -154,15 +150,15 @@ def hunyuan_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensor
 def hunyuan_moe(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Experts as wide as a dense block, in every layer."""
     sizes["experts"] = metadata["expert_count"] = config.size("num_experts")
-    metadata["expert_used_count"] = one_number(config, "moe_topk")
-    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = one_number(
-        config, "moe_intermediate_size", sizes["ff"]
+    metadata["expert_used_count"] = config.same_size("moe_topk")
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.same_size(
+        "moe_intermediate_size", sizes["ff"]
     )
     if sizes["expert_ff"] != sizes["ff"]:
         raise LoadError(
             f"{config.name}: moe_intermediate_size: expected {sizes['ff']}, got {sizes['expert_ff']}"
         )
-    n = one_number(config, "num_shared_expert", 1)
+    n = config.same_size("num_shared_expert", 1)
     sizes["shared_ff"] = metadata["expert_shared_feed_forward_length"] = n * sizes["ff"]
     config.only("use_qk_norm", True)
     config.only("use_cla", False)
@@ -182,24 +178,37 @@ def minimax_m2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return rotation(config, metadata, sizes["dim"], partial=True)
 
 
-def part_of_experts(which: int) -> Any:
+def part_of_experts(which: int, size: str = "ff") -> Any:
     """Half of a matrix of all experts that holds gates and then ups."""
 
     def half(values: np.ndarray, sizes: Sizes) -> np.ndarray:
-        return values[:, which * sizes["ff"] : (which + 1) * sizes["ff"]]
+        return values[:, which * sizes[size] : (which + 1) * sizes[size]]
 
     return half
 
+
+STACKED = (
+    *(
+        Part(
+            "mlp.experts.gate_up_proj", f"{target}.weight", "experts expert_ff+expert_ff d",
+            either=True, bare=True, each=True, change=part_of_experts(which, "expert_ff"),
+            becomes="experts expert_ff d",
+        )
+        for which, target in enumerate(("ffn_gate_exps", "ffn_up_exps"))
+    ),
+    Part("mlp.experts.down_proj", "ffn_down_exps.weight", "experts d expert_ff", bare=True, either=True),
+)  # fmt: skip
+"""Experts in one tensor, as newer classes have them; some older folders have them transposed."""
 
 GRANITE_EXPERTS = (
     Part("block_sparse_moe.router.layer", "ffn_gate_inp", "experts d"),
     Part(
         "block_sparse_moe.input_linear", "ffn_gate_exps", "experts ff+ff d",
-        change=part_of_experts(0), becomes="experts ff d",
+        change=part_of_experts(0), becomes="experts ff d", each=True,
     ),
     Part(
         "block_sparse_moe.input_linear", "ffn_up_exps", "experts ff+ff d",
-        change=part_of_experts(1), becomes="experts ff d",
+        change=part_of_experts(1), becomes="experts ff d", each=True,
     ),
     Part("block_sparse_moe.output_linear", "ffn_down_exps", "experts d ff"),
 )  # fmt: skip

@@ -7,17 +7,23 @@ stacked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from oxillama.convert import options
-from oxillama.convert.config import Config, Plan
+from oxillama.convert.config import HARMLESS, Config, Plan
+from oxillama.convert.convolutions import CONVOLUTION_DECODERS
 from oxillama.convert.decoders import Decoder, Part, decoder_plan
-from oxillama.convert.encoders import bert
-from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, hunyuan_rotation
-from oxillama.convert.hybrids import HYBRID_DECODERS
+from oxillama.convert.delta import DELTA_DECODERS
+from oxillama.convert.encoders import ENCODERS, bert
+from oxillama.convert.experts import EXPERT_DECODERS, GLM_BEFORE, HUNYUAN_NORMS, STACKED, hunyuan_rotation
+from oxillama.convert.gemmas import GEMMA_DECODERS
+from oxillama.convert.gpt_oss import GPT_OSS
+from oxillama.convert.kimi import KIMI_LINEAR
 from oxillama.convert.latent import LATENT_DECODERS
+from oxillama.convert.mamba import MAMBA_DECODERS, NEMOTRON_H_MOE
 from oxillama.convert.parts import (
     ATTENTION,
     BEFORE,
@@ -30,8 +36,12 @@ from oxillama.convert.parts import (
     MIXTRAL_EXPERTS,
     ROW_NORMS,
     SHARED,
+    SIGHT,
+    TEXT_IN_TOWERS,
+    TOWERS,
     biased,
 )
+from oxillama.convert.windowed import WINDOWED_DECODERS
 from oxillama.errors import LoadError
 
 # --- families ---------------------------------------------------------------------------------------
@@ -56,6 +66,20 @@ QWEN3 = Decoder(
     "qwen3", (*ATTENTION, *HEAD_NORMS, *BEFORE, *FEED), options.qwen, defaults=(("head_dim", 128),)
 )
 QWEN3_MOE = Decoder("qwen3moe", (*ATTENTION, *HEAD_NORMS, *BEFORE, *EXPERTS), options.qwen_experts)
+QWEN3_VL = replace(
+    QWEN3,
+    architecture="qwen3vl",
+    options=partial(options.with_sections, options.qwen),
+    left_out=SIGHT,
+    renamed=TEXT_IN_TOWERS,
+)
+QWEN3_VL_MOE = Decoder(
+    "qwen3vlmoe",
+    (*ATTENTION, *HEAD_NORMS, *BEFORE, EXPERTS[0], *STACKED),
+    options.many_experts_of_sight,
+    left_out=SIGHT,
+    renamed=TEXT_IN_TOWERS,
+)
 OLMO2 = Decoder("olmo2", (*ATTENTION, *ROW_NORMS, *BEHIND, *FEED), options.olmo2, copies_tied=True)
 OLMO3 = replace(OLMO2, options=options.olmo3, defaults=(("sliding_window", 4096),))
 OLMOE = Decoder("olmoe", (*ATTENTION, *ROW_NORMS, *BEFORE, *EXPERTS), options.olmoe, copies_tied=True)
@@ -90,6 +114,11 @@ GEMMA3 = replace(
         *(("query_pre_attn_scalar", 256), ("sliding_window", 4096), ("max_position_embeddings", 131072)),
         *(("num_attention_heads", 8), ("num_key_value_heads", 4)),
     ),
+    left_out=(*TOWERS, "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
+    renamed=TEXT_IN_TOWERS,
+)
+GEMMA_EMBEDDING = replace(
+    GEMMA3, architecture="gemma-embedding", options=options.gemma_embedding, head=None, inside="", renamed=()
 )
 PHI3 = Decoder("phi3", (*BEFORE, *FUSED), options.phi3)
 STARCODER2 = Decoder(
@@ -146,6 +175,32 @@ GLM4 = Decoder(  # as ERNIE
 )
 GRANITE = Decoder("granite", LLAMA.parts, options.granite, reordered=True)
 
+APERTUS = Decoder(
+    "apertus",
+    (
+        *biased(ATTENTION, ""),
+        *HEAD_NORMS,
+        Part("attention_layernorm", "attn_norm", "d"),
+        Part("feedforward_layernorm", "ffn_norm", "d"),
+        *biased(FEED[1:], ""),
+    ),
+    options.apertus,
+    activations=("xielu",),
+    copies_tied=True,
+    numbers=tuple((f"xielu.{name}", f"mlp.act_fn.{name}") for name in ("alpha_p", "alpha_n", "beta", "eps")),
+)
+JAIS2 = Decoder(
+    "jais2",
+    (*ATTENTION, *BEFORE, *FEED[1:]),
+    options.jais2,
+    epsilon="layer_norm_eps",
+    layer_norm=True,
+    norm_bias=True,
+    activations=("relu2",),
+    biased=True,
+    defaults=(("layer_norm_eps", 1e-5),),
+)
+
 DECODERS: dict[str, tuple[str, Decoder]] = {
     "LlamaForCausalLM": ("llama", LLAMA),
     "MistralForCausalLM": ("mistral", LLAMA),
@@ -169,10 +224,25 @@ DECODERS: dict[str, tuple[str, Decoder]] = {
     "HunYuanDenseV1ForCausalLM": ("hunyuan_v1_dense", HUNYUAN),
     "Glm4ForCausalLM": ("glm4", GLM4),
     "GraniteForCausalLM": ("granite", GRANITE),
+    "GptOssForCausalLM": ("gpt_oss", GPT_OSS),
+    **GEMMA_DECODERS,
     **EXPERT_DECODERS,
-    **HYBRID_DECODERS,
+    **DELTA_DECODERS,
+    **CONVOLUTION_DECODERS,
+    **MAMBA_DECODERS,
     **LATENT_DECODERS,
+    "KimiLinearForCausalLM": ("kimi_linear", KIMI_LINEAR),
+    **WINDOWED_DECODERS,
+    "ApertusForCausalLM": ("apertus", APERTUS),
+    "Jais2ForCausalLM": ("jais2", JAIS2),
+    "Qwen3VLForConditionalGeneration": ("qwen3_vl_text", QWEN3_VL),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe_text", QWEN3_VL_MOE),
+    "Gemma3TextModel": ("gemma3_text", GEMMA_EMBEDDING),
+    **ENCODERS,
 }
+ALL_DECODERS = (*(family for _, family in DECODERS.values()), NEMOTRON_H_MOE)
+"""Those of which a class has several, too."""
+
 PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
     **{name: (kind, partial(decoder_plan, family)) for name, (kind, family) in DECODERS.items()},
     "BertModel": ("bert", bert),
@@ -180,13 +250,63 @@ PLANS: dict[str, tuple[str, Callable[[Config, int], Plan]]] = {
 }
 """The model_type of an architecture, and what makes its plan."""
 
+WITH_TOWERS = {
+    "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
+    "Gemma3nForConditionalGeneration": ("gemma3n", "Gemma3nForCausalLM"),
+    "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4ForCausalLM"),
+    "Qwen3VLForConditionalGeneration": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
+    "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration"),
+    "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen3_5ForCausalLM"),
+    "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe", "Qwen3_5MoeForCausalLM"),
+}
+"""Architectures that also read images or sound: their model_type, and that of their text model alone."""
+
+OF_TOWERS = re.compile(
+    r"(vision|audio)_config|[a-z_]+_token_(id|index)|[a-z]+_soft_tokens_per_image|mm_tokens_per_image"
+)
+"""Keys that are about what is left out."""
+
 
 def plan_of(config: Config, n_tensors: int) -> Plan:
     """The plan for a config and a source of so many tensors. Raises LoadError for what is not supported."""
     names = config.get("architectures", [])
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in [*PLANS]:
-        raise LoadError(f"config.json: architectures: expected one of {', '.join(PLANS)}, got {names!r:.80}")
-    kind, plan = PLANS[names[0]]
+    known = [*PLANS, *(name for name in WITH_TOWERS if name not in PLANS)]
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
+        raise LoadError(f"config.json: architectures: expected one of {', '.join(known)}, got {names!r:.80}")
+    name = names[0]
+    if name in WITH_TOWERS:
+        kind, name = WITH_TOWERS[name]
+        take_text(config, kind)
+    kind, plan = PLANS[name]
     config.only("model_type", kind)
-    config.only("quantization_config")
-    return plan(config, n_tensors)
+    made = plan(config, n_tensors)
+    if "quantization_config" not in config.seen:
+        config.only("quantization_config")
+    return made
+
+
+def take_text(config: Config, kind: str) -> None:
+    """Puts the keys of the text model in the place of those of a model with towers.
+
+    Raises LoadError for a key that both have with other values.
+    """
+    config.only("model_type", kind)
+    text = config.table("text_config").values
+    outer = {
+        key: value
+        for key, value in config.values.items()
+        if key not in ("text_config", "model_type", "architectures") and not OF_TOWERS.fullmatch(key)
+    }
+    for key, value in outer.items():
+        if key == "tie_word_embeddings" and value is not None:
+            text[key] = value  # of the whole model, which the text model is a part of
+        if key not in HARMLESS and value is not None and text.get(key, value) != value:
+            found = f"{value!r:.60} and {text[key]!r:.60}"
+            raise LoadError(f"{config.name}: {key}: expected what text_config says, too, got {found}")
+    eos = text.get("eos_token_id", config.values.get("eos_token_id"))
+    config.values = {
+        **outer,
+        **text,
+        "eos_token_id": eos,
+        "_name_or_path": config.values.get("_name_or_path"),
+    }

@@ -8,14 +8,17 @@ from oxillama.convert.config import Config
 from oxillama.convert.decoders import Decoder, Part, Sizes
 from oxillama.convert.experts import (
     DENSE_THEN_EXPERTS,
+    SHARED,
+    STACKED,
     correction,
     counts,
     deepseek_experts,
     dense_first,
     first_dense,
     shared,
+    weights_of_experts,
 )
-from oxillama.convert.parts import BEFORE, only
+from oxillama.convert.parts import BEFORE, FEED, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
 
@@ -80,6 +83,33 @@ def deepseek2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 def deepseek3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     deepseek_experts(config, metadata, sizes)
     config.get("ep_size")
+    return latent(config, metadata, sizes)
+
+
+def mistral4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Softmax, experts chosen from groups, and queries that grow with the logarithm of the position."""
+    counts(config, metadata, sizes, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+    dense_first(config, metadata, sizes, first_dense(config))
+    shared(config, metadata, sizes, "n_shared_experts")
+    metadata["expert_gating_func"] = SOFTMAX
+    weights_of_experts(config, metadata)
+    rope = config.table("rope_parameters").values.copy()
+    if not rope:
+        raise LoadError(f"{config.name}: rope_parameters: expected those of the model, got none")
+    scale, original = rope.pop("llama_4_scaling_beta", None), rope.get("original_max_position_embeddings")
+    turned = config.size("qk_rope_head_dim")
+    share = turned / (turned + config.size("qk_nope_head_dim"))
+    if rope.pop("partial_rotary_factor", share) != share:
+        raise LoadError(f"{config.name}: rope_parameters: expected a partial_rotary_factor of {share}")
+    if rope.pop("max_position_embeddings", metadata["context_length"]) != metadata["context_length"]:
+        raise LoadError(f"{config.name}: rope_parameters: max_position_embeddings: expected the model's")
+    config.values["rope_parameters"] = rope
+    if scale is not None:
+        read = Config(
+            {"llama_4_scaling_beta": scale, "original_max_position_embeddings": original}, config.name
+        )
+        metadata["attention.temperature_scale"] = read.number("llama_4_scaling_beta")
+        metadata["attention.temperature_length"] = read.size("original_max_position_embeddings")
     return latent(config, metadata, sizes)
 
 
@@ -158,9 +188,23 @@ DEEPSEEK32 = Decoder(
 )
 GLM_DSA = Decoder("glm-dsa", DEEPSEEK32.parts, with_selectors, drafts=DRAFTS)
 
+MISTRAL4 = Decoder(
+    "mistral4",
+    (
+        *LATENT,
+        *BEFORE,
+        *only("dense", FEED),
+        Part("mlp.gate", "ffn_gate_inp", "experts d", only="routed"),
+        *only("routed", STACKED),
+        *only("shared", SHARED),
+    ),
+    mistral4,
+)
+
 LATENT_DECODERS: dict[str, tuple[str, Decoder]] = {
     "DeepseekV2ForCausalLM": ("deepseek_v2", DEEPSEEK2),
     "DeepseekV3ForCausalLM": ("deepseek_v3", DEEPSEEK3),
     "DeepseekV32ForCausalLM": ("deepseek_v32", DEEPSEEK32),
+    "Mistral4ForCausalLM": ("mistral4", MISTRAL4),
     "GlmMoeDsaForCausalLM": ("glm_moe_dsa", GLM_DSA),
 }

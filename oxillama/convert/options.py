@@ -6,15 +6,16 @@ returns tensors that come from the config alone (factors of the rotation).
 
 from __future__ import annotations
 
+from typing import Any
+
 from oxillama.convert.config import Config
 from oxillama.convert.decoders import Sizes
 from oxillama.convert.rotation import Metadata, Tensors, rotation, rotation_of
 from oxillama.errors import LoadError
 
 
-def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
-    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
-    layers have it; ``layer_types`` wins over what is usual."""
+def kinds_of_attention(config: Config, usual: list[bool]) -> list[bool]:
+    """Which layers have windows: by ``layer_types``, or as is ``usual``."""
     kinds = config.get("layer_types", ["sliding_attention" if has else "full_attention" for has in usual])
     known = {"sliding_attention": True, "full_attention": False}
     if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in [*known] for kind in kinds):
@@ -22,7 +23,13 @@ def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool 
             f"config.json: layer_types: expected {' or '.join(known)} for each of {len(usual)} layers, "
             f"got {kinds!r:.80}"
         )
-    has = [known[kind] for kind in kinds]
+    return [known[kind] for kind in kinds]
+
+
+def windows(config: Config, metadata: Metadata, usual: list[bool], stated: bool = False) -> None:
+    """Writes the window of layers and, where they are not the ``usual`` ones (or are to be ``stated``), which
+    layers have it; ``layer_types`` wins over what is usual."""
+    has = kinds_of_attention(config, usual)
     if not config.has("sliding_window") or not any(has):
         metadata["attention.sliding_window"] = 0
         return
@@ -151,6 +158,13 @@ def gemma3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     return two_rotations(config, metadata, sizes["dim"], 1e6, local)
 
 
+def gemma_embedding(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Gemma 3 with attention both ways, and windows as much before a token as behind it."""
+    if not config.flag("use_bidirectional_attention"):
+        raise LoadError(f"{config.name}: use_bidirectional_attention: expected true of an encoder, got false")
+    return gemma3(config, metadata, sizes)
+
+
 def phi3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """A window is stated layer by layer. One that is not is ignored, for files of other makers state windows
     that do not count."""
@@ -204,3 +218,55 @@ def granite_scales(config: Config, metadata: Metadata) -> None:
     metadata["embedding_scale"] = config.number("embedding_multiplier", 1.0)
     metadata["residual_scale"] = config.number("residual_multiplier", 1.0)
     metadata["logit_scale"] = config.number("logits_scaling", 1.0)
+
+
+def apertus(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """The class fills in a rotation: Llama 3's with a factor of 8."""
+    usual = {
+        **{"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "low_freq_factor": 1.0},
+        **{"high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    }
+    if not config.has("rope_parameters") and not config.has("rope_scaling"):
+        config.values["rope_parameters"] = usual
+    config.get("post_norm")  # which the class does not read
+    config.get("qk_norm")
+    return rotation(config, metadata, sizes["dim"], 12e6)
+
+
+def jais2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    config.only("attention_bias", True)
+    config.only("mlp_bias", True)
+    return rotation(config, metadata, sizes["dim"])
+
+
+def with_sections(inner: Any, config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Qwen's models that see rotate by coordinates of images; those of a text are equal."""
+    rope = config.table("rope_parameters")
+    found = rope.get("mrope_section", [])
+    merged = {
+        key: value for key, value in rope.values.items() if key not in ("mrope_section", "mrope_interleaved")
+    }
+    config.values["rope_parameters"] = merged
+    made: Tensors = inner(config, metadata, sizes)
+    pairs = metadata["rope.dimension_count"] // 2
+    if not found:
+        found = [-(-pairs // 3), (pairs + 1) // 3, pairs // 3]  # pairs take turns
+    if not isinstance(found, list) or any(type(n) is not int or n < 0 for n in found) or sum(found) != pairs:
+        raise LoadError(
+            f"{config.name}: mrope_section: expected three numbers of {pairs} in all, got {found!r:.60}"
+        )
+    metadata["rope.dimension_sections"] = [*found, 0]
+    return made
+
+
+def many_experts_of_sight(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    """Qwen 3's experts; the weights of the chosen ones always sum to 1."""
+    key = "num_local_experts" if config.has("num_local_experts") else "num_experts"
+    config.get("num_experts")
+    sizes["experts"] = metadata["expert_count"] = config.size(key)
+    metadata["expert_used_count"] = config.size("num_experts_per_tok")
+    sizes["expert_ff"] = metadata["expert_feed_forward_length"] = config.size("moe_intermediate_size")
+    config.only("norm_topk_prob", True)
+    config.only("decoder_sparse_step", 1)
+    config.only("mlp_only_layers", [])
+    return with_sections(qwen, config, metadata, sizes)

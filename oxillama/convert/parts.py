@@ -58,6 +58,17 @@ FUSED = (
     Part("mlp.down_proj", "ffn_down", "d ff"),
 )
 
+TOWERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
+SIGHT = ("model.visual.", "visual.")
+"""Tensors that read images or sound, in folders that also have a text model."""
+
+TEXT_IN_TOWERS = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+"""Names of the text model in such a folder."""
+
 
 def biased(parts: tuple[Part, ...], bias: str, but: tuple[str, ...] = ()) -> tuple[Part, ...]:
     """The parts with another rule for biases, those named in ``but`` without."""

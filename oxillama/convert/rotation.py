@@ -90,7 +90,8 @@ def yarn(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensor
     metadata["rope.scaling.original_context_length"] = original
     metadata["rope.scaling.yarn_beta_fast"] = rope.number("beta_fast", 32.0)
     metadata["rope.scaling.yarn_beta_slow"] = rope.number("beta_slow", 1.0)
-    rope.only("truncate", True)
+    if not rope.flag("truncate", True):
+        metadata["rope.scaling.yarn_truncate"] = False
 
     def size_of(m: float) -> float:
         return 1 + 0.1 * m * math.log(max(1.0, factor))
@@ -134,6 +135,15 @@ def llama3(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tens
     return {"rope_freqs.weight": (1 / ((1 - kept) / factor + kept)).astype(np.float32)}
 
 
+def proportional(rope: Config, config: Config, metadata: Metadata, n_rot: int) -> Tensors:
+    """Gemma 4's: the fastest pairs of a head rotate as they would if all did, and the others stand still."""
+    pairs = metadata["attention.key_length"] // 2
+    metadata["rope.dimension_count"] = 2 * pairs
+    factors = np.full(pairs, 1e30, np.float32)  # a pair that is so slow does not turn
+    factors[: n_rot // 2] = rope.number("factor", 1.0)
+    return {"rope_freqs.weight": factors}
+
+
 KINDS = {
     "default": plain,
     "linear": linear,
@@ -142,4 +152,5 @@ KINDS = {
     "longrope": longrope,
     "su": longrope,
     "llama3": llama3,
+    "proportional": proportional,
 }

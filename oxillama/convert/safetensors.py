@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ MAX_HEADER = 100_000_000
 MAX_DIMS = 8
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of an element of the kinds that weights come in."""
+
+RAW = "U8"
+"""The kind of blocks and their scales."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,23 @@ class Stored:
         if not np.isfinite(found).all():
             raise LoadError(f"{self.name}: expected finite weights, got {found[~np.isfinite(found)][0]}")
         return found.reshape(self.shape)
+
+    def raw(self) -> np.ndarray:
+        """uint8 of its shape. Raises LoadError if it holds anything but bytes, otherwise as `values`."""
+        if self.kind != RAW:
+            raise LoadError(f"{self.name}: expected bytes ({RAW}), got {self.kind}")
+        return self.data.read().reshape(self.shape)
+
+    def piece(self, start: int, n: int) -> Stored:
+        """Some of its parts along the first dimension."""
+        width = self.data.nbytes // max(self.shape[0], 1)
+        return replace(self, shape=(n, *self.shape[1:]), data=self.data.part(start * width, n * width))
+
+    def pieces(self, nbytes: int) -> Iterator[Stored]:
+        """The tensor in pieces of about so many bytes, at least one part each."""
+        step = max(1, nbytes * self.shape[0] // max(self.data.nbytes, 1))
+        for start in range(0, self.shape[0], step):
+            yield self.piece(start, min(step, self.shape[0] - start))
 
 
 def read_text(path: Path) -> str:
@@ -161,8 +182,8 @@ def _stored(path: Path, name: str, entry: Any, data: Extent) -> Stored:
         sound = sound and start <= end <= data.nbytes
     except (TypeError, KeyError, ValueError) as error:
         raise LoadError(f"{path}: {name}: expected a dtype, a shape and two offsets, got others") from error
-    if sound and kind in WIDTHS:
-        sound = end - start == math.prod(shape) * WIDTHS[kind]
+    if sound and (kind in WIDTHS or kind == RAW):
+        sound = end - start == math.prod(shape) * WIDTHS.get(kind, 1)
     if not sound:
         found = f"{kind} {list(shape)} at {start} to {end}"
         raise LoadError(f"{path}: {name}: expected data inside the file, got {found:.200}")

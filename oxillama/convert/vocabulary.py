@@ -18,7 +18,7 @@ import numpy as np
 from oxillama.convert.safetensors import read_json, read_text
 from oxillama.errors import TokenizerError
 from oxillama.tokenizer.bridge import TokenizerBridge
-from oxillama.tokenizer.pretokenizers import PRE_TOKENIZERS
+from oxillama.tokenizer.pretokenizers import AS_SOURCE, PRE_TOKENIZERS
 from oxillama.tokenizer.tokenizer_json import library_errors, library_of
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -43,14 +43,47 @@ _TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+)
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_O200K = "|".join(
+    (*(f"{word}{_SUFFIX}?" for word in _CASED), r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _SPACES)
+)
+_QWEN35 = "|".join(
+    (_SUFFIX, r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+", r"\p{N}", r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*", _SPACES)
+)
+_EXAONE_MOE = "|".join(
+    (
+        *(_SUFFIX, r"[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+", r"\p{N}"),
+        *(r" ?[^\s\p{L}\p{N}]+[\r\n/]?", r"\s*[\r\n]|\s+(?!\S)|\s+"),
+    )
+)
+_JAIS2 = "|".join(
+    (
+        _LLAMA3.removesuffix(r"|\s+(?!\S)|\s+"),
+        *(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1)),
+        *(r"\s{1,2}(?!\S)", r"\s{1}"),
+    )
+)
 CUTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("bytes",): ("gpt-2",),
     ("digits", "bytes"): ("smollm",),
     (_LLAMA3,): ("llama-bpe", "smaug-bpe"),
     (_LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),): ("qwen2",),
+    (_QWEN35,): ("qwen35",),
     (_TEKKEN,): ("tekken",),
+    (_O200K,): ("gpt-4o",),
+    (_EXAONE_MOE,): ("exaone-moe",),
+    (_JAIS2,): ("jais-2",),
 }
-"""What a tokenizer.json cuts text with, and the names of `tokenizer.ggml.pre` that do that."""
+SPOKEN = {
+    *("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>"),
+    '<|"|>',
+}
+"""Control tokens of Gemma 4 that readers of messages must see."""
 
 SAMPLES = (
     "Hello, world! It's a test; we'll see what they've done, won't WE'LL?",
@@ -60,19 +93,23 @@ SAMPLES = (
     "café naïve Über straße Ångström Łódź İstanbul",
     "你好，世界。 こんにちは テスト 안녕하세요",
     "Привет, мир! Γειά שלום مرحبا नमस्ते हिन्दी",
+    "приВет ПРИвет ΓειάΣου école ÉCOLE ʰa ǅep ภาษาไทย தமிழ்",
     "😀🚀 👨\u200d👩\u200d👧 → ∑ €5 © … “quoted” — dash",
     "def f(x): return x**2 + y[0] // 3 # comment\n\tif a != b: {'k': \"v\"}",
     "https://example.org/path?q=1&r=2 someone@example.org C:\\dir CamelCase snake_case ALLCAPS",
 )
 
 
-def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str, Any]:
+def vocabulary_metadata(
+    folder: Path, n_vocab: int, eos: Any = None, architecture: str = ""
+) -> dict[str, Any]:
     """The `tokenizer.*` pairs of a folder.
 
     Parameters
     ----------
     n_vocab : rows of the embedding table; rows beyond the vocabulary get tokens that nothing makes.
     eos : eos_token_id of the model's config, where the tokenizer's does not name one.
+    architecture : that of the model, by GGUF's name: Gemma 4 has a kind of tokenizer of its own.
 
     Raises
     ------
@@ -83,10 +120,13 @@ def vocabulary_metadata(folder: Path, n_vocab: int, eos: Any = None) -> dict[str
     settings = read_json(beside) if os.path.lexists(beside) else {}
     document = read_document(folder, settings)
     with library_errors("tokenizer.json", "a tokenizer of a known form"):
-        return translated(document, settings, n_vocab, eos) | chat_templates(folder, settings)
+        made = translated(document, settings, n_vocab, eos, architecture)
+        return made | chat_templates(folder, settings)
 
 
-def translated(document: dict[str, Any], settings: dict[str, Any], n_vocab: int, eos: Any) -> dict[str, Any]:
+def translated(
+    document: dict[str, Any], settings: dict[str, Any], n_vocab: int, eos: Any, architecture: str = ""
+) -> dict[str, Any]:
     """The pairs but the chat templates, checked against the library's tokenizer."""
     library = library_of(json.dumps(document), document, "tokenizer.json")
     tokens, types = tokens_of(library, n_vocab)
@@ -95,6 +135,8 @@ def translated(document: dict[str, Any], settings: dict[str, Any], n_vocab: int,
         found = word_piece(document, tokens, types)
     elif kind == "BPE" and document["model"].get("byte_fallback"):
         found = sentence_piece(document, tokens, types)
+        if architecture == "gemma4":
+            found = with_merges(found, document, tokens, types)
     elif kind == "BPE":
         found = byte_level(document)
     else:
@@ -205,15 +247,18 @@ def byte_level(document: dict[str, Any]) -> dict[str, Any]:
         raise TokenizerError(f"tokenizer.json: normalizer: {normalizer.get('type')!r:.40} is not supported")
     names = CUTS.get(tuple(cuts(document.get("pre_tokenizer"))))
     ignores = bool(model.get("ignore_merges"))
-    name = next((name for name in names or () if PRE_TOKENIZERS[name].ignore_merges == ignores), None)
-    if name is None:
+    if names is None:
         found = json.dumps(document.get("pre_tokenizer"))
         known = ", ".join(name for names in CUTS.values() for name in names)
-        raise TokenizerError(
-            f"tokenizer.json: pre_tokenizer: expected one of {known}"
-            f" (ignore_merges {str(ignores).lower()}), got {found:.300}"
-        )
-    return {"model": "gpt2", "pre": name, "merges": [f"{a} {b}" for a, b in merges_of(document)]}
+        raise TokenizerError(f"tokenizer.json: pre_tokenizer: expected one of {known}, got {found:.300}")
+    name = next((name for name in names if PRE_TOKENIZERS[name].ignore_merges == ignores), names[0])
+    made: dict[str, Any] = {"model": "gpt2", "pre": name}
+    made["merges"] = [f"{a} {b}" for a, b in merges_of(document)]
+    if name in AS_SOURCE:
+        made["pre_as_source"] = True
+    if PRE_TOKENIZERS[name].ignore_merges != ignores:
+        made["ignore_merges"] = ignores
+    return made
 
 
 def cuts(step: Any) -> Iterator[str]:
@@ -270,6 +315,22 @@ def sentence_piece(document: dict[str, Any], tokens: list[str], types: list[int]
         "pre": "default",
         "scores": scores.tolist(),
         "add_space_prefix": prefixes(document),
+    }
+
+
+def with_merges(
+    found: dict[str, Any], document: dict[str, Any], tokens: list[str], types: list[int]
+) -> dict[str, Any]:
+    """Gemma 4's kind: the same with merges instead of scores alone, and parts of messages that are text."""
+    if found["add_space_prefix"]:
+        raise TokenizerError("tokenizer.json: normalizer: expected no space before the text, got one")
+    for id, text in enumerate(tokens):
+        if text in SPOKEN and types[id] == CONTROL:
+            types[id] = USER_DEFINED
+    merges = [f"{a} {b}" for a, b in merges_of(document)]
+    return {key: value for key, value in found.items() if key != "pre"} | {
+        "model": "gemma4",
+        "merges": merges,
     }
 
 

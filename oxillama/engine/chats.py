@@ -11,8 +11,7 @@ from oxillama.engine.generation import Completion, Generation, text_of
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.prompts import Prompt, listed
 from oxillama.engine.reading import WITH_TOOLS, format_of_source, template_values
-from oxillama.errors import ConfigError
-from oxillama.toolcalls.conversation import for_template
+from oxillama.toolcalls.conversation import for_template, tool_variables
 from oxillama.toolcalls.definitions import definitions
 
 if TYPE_CHECKING:
@@ -126,8 +125,8 @@ class Chats:
         if tools is not None and WITH_TOOLS in tokenizer.chat_template_names:
             values.setdefault("template", WITH_TOOLS)
         compiled = tokenizer.chat_template(str(values.get("template", "default")))
-        if tools is not None and "tools" not in compiled.source:
-            raise ConfigError("tools: expected a chat template that tells the model of them, got another")
+        if tools is not None:
+            values = {**tool_variables(compiled, tools), **values}
         wanted = checked.message_format
         if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
             form = format_of_source(compiled.source, tools is not None)

@@ -21,7 +21,7 @@ from oxillama.grammar import Grammar
 from oxillama.grammar.plain import plain_rules, rules_of
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.toolcalls.definitions import definitions
-from oxillama.toolcalls.formats import ToolCallGrammar
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 Plain = dict[str, Any]
 Stages = Mapping[str, Callable[..., Any]]

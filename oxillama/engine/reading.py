@@ -15,9 +15,10 @@ from oxillama.grammar import Grammar
 from oxillama.tokenizer.bridge import TokenizerBridge
 from oxillama.tokenizer.vocabulary import HIDDEN
 from oxillama.toolcalls.definitions import Definition, chosen, definitions
-from oxillama.toolcalls.formats import GRAMMARS, ToolCallGrammar, grammar_of_template
+from oxillama.toolcalls.formats import GRAMMARS, grammar_of_template
 from oxillama.toolcalls.message import MessageParser
 from oxillama.toolcalls.message_rules import message_rules
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 from oxillama.toolcalls.value_rules import Tool
 
 MOST_GRAMMARS = 32

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence as Listed
+from typing import cast
 
 import numpy as np
 
@@ -161,10 +162,10 @@ class Speculator:
             if request.speculation is None or request.finish_reason is not None:
                 continue
             drafter, n = request.speculation.drafter, request.sequence.cached_len - start
-            assert isinstance(drafter, HiddenStateDrafter)
             try:
                 if n > 0:
-                    drafter.observe(request.sequence, start, hidden[:n])
+                    # only such have taps; to ask a protocol whether it is one takes as long as drafting a token
+                    cast(HiddenStateDrafter, drafter).observe(request.sequence, start, hidden[:n])
             except Exception:
                 give_up(drafter, [request])
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import (
-    Alt,
-    Chars,
-    Dfa,
-    Distinct,
-    Member,
-    Node,
-    Ref,
-    Repeat,
-    Rules,
-    Seq,
-    Text,
-    Tokens,
-)
+from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 
 MAX_NODE_DEPTH = 200
 INLINE_SIZE = 16  # a rule used more than once and larger than this is called, not copied
@@ -58,7 +45,7 @@ def check(rules: Rules) -> None:
         else:
             raise GrammarError(f"rule {name}: expected at most {MAX_NODE_DEPTH} nodes inside each other")
         for node in walk(rule):
-            if isinstance(node, Ref) and node.name not in rules.rules:
+            if isinstance(node, Ref) and node.name not in rules.rules and node.name not in rules.parts:
                 raise GrammarError(f"rule {name}: refers to {node.name!r}, which is not defined")
             if isinstance(node, Repeat) and not 0 <= node.least <= (
                 node.least if node.most is None else node.most
@@ -66,16 +53,85 @@ def check(rules: Rules) -> None:
                 raise GrammarError(f"rule {name}: repeats from {node.least} to {node.most} times")
 
 
-def all_productive(rules: Rules) -> bool:
-    """Whether each rule matches something, if names without a rule do."""
-    unknown = _unknown(rules)
-    return len(_least_fixpoint(rules, is_productive, unknown)) == len(rules.rules) + len(unknown)
+def unproductive(rules: Mapping[str, Node]) -> set[str]:
+    """The rules that match nothing, if names without a rule match something.
+
+    Each rule is reduced once to the names that it cannot do without, and looked at again only when one of
+    those that it waits for is found to match something.
+    """
+    waiting: dict[str, list[str]] = {}
+    open_rules: dict[str, Node] = {}
+    todo = []
+    for name, rule in rules.items():
+        needs = _needs(rule, rules)
+        if needs == _NOTHING:
+            todo.append(name)
+        else:
+            open_rules[name] = needs
+    for name in reversed(list(open_rules)):
+        _wait(name, open_rules, waiting, todo)
+    while todo:
+        for user in waiting.pop(todo.pop(), ()):
+            if user in open_rules:
+                _wait(user, open_rules, waiting, todo)
+    return set(open_rules)
 
 
-def _unknown(rules: Rules) -> set[str]:
-    """The names that rules refer to and do not have."""
-    refs = {node.name for rule in rules.rules.values() for node in walk(rule) if isinstance(node, Ref)}
-    return refs - rules.rules.keys()
+_NOTHING = Seq(())
+
+
+def _wait(name: str, open_rules: dict[str, Node], waiting: dict[str, list[str]], todo: list[str]) -> None:
+    """Close a rule whose needs are met; else note for which names it waits."""
+    missing = _missing(open_rules[name], open_rules)
+    if missing is None:
+        del open_rules[name]
+        todo.append(name)
+        return
+    for other in missing:
+        waiting.setdefault(other, []).append(name)
+
+
+def _missing(node: Node, open_rules: Mapping[str, Node]) -> list[str] | None:
+    """Names one of which must match something before the node can; None where it does."""
+    if isinstance(node, Ref):
+        return [node.name] if node.name in open_rules else None
+    if isinstance(node, Seq):
+        for item in node.items:
+            missing = _missing(item, open_rules)
+            if missing is not None:
+                return missing
+        return None
+    assert isinstance(node, Alt)
+    found: list[str] = []
+    for item in node.items:
+        missing = _missing(item, open_rules)
+        if missing is None:
+            return None
+        found += missing
+    return found
+
+
+def _needs(node: Node, rules: Mapping[str, Node]) -> Node:
+    """What must match something for a node to match something, in names of rules only."""
+    if isinstance(node, Ref):
+        return node if node.name in rules else _NOTHING
+    if isinstance(node, Repeat):
+        return _needs(node.item, rules) if node.least else _NOTHING
+    if isinstance(node, Distinct):
+        firsts = [Seq((m.node,) if m.rest is None else (m.node, m.rest)) for m in node.places[0]]
+        return _needs(Seq((Alt(tuple(firsts)), *node.needed)), rules)
+    if isinstance(node, Seq):
+        items = [one for one in (_needs(item, rules) for item in node.items) if one != _NOTHING]
+        return items[0] if len(items) == 1 else Seq(tuple(items))
+    if isinstance(node, Alt):
+        ways: dict[Node, None] = {}
+        for item in node.items:
+            one = _needs(item, rules)
+            if one == _NOTHING:
+                return one
+            ways[one] = None
+        return Alt(tuple(ways))
+    return _NOTHING if _matches_something(node) else Alt(())
 
 
 def nullable_rules(rules: Rules) -> set[str]:
@@ -83,16 +139,14 @@ def nullable_rules(rules: Rules) -> set[str]:
     return _least_fixpoint(rules, is_nullable)
 
 
-def _least_fixpoint(
-    rules: Rules, test: Callable[[Node, set[str]], bool], known: set[str] | None = None
-) -> set[str]:
-    """The least set of rules that satisfy ``test`` of their node and of the set itself, with those known."""
+def _least_fixpoint(rules: Rules, test: Callable[[Node, set[str]], bool]) -> set[str]:
+    """The least set of rules that satisfy ``test`` of their node and of the set itself."""
     users: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
         for node in walk(rule):
             if isinstance(node, Ref):
                 users.setdefault(node.name, []).append(name)
-    found: set[str] = set(known or ())
+    found: set[str] = set()
     todo = list(rules.rules)
     while todo:
         name = todo.pop()
@@ -107,7 +161,7 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
     if isinstance(node, Text):
         return not node.text
     if isinstance(node, Dfa):
-        return 0 in node.accepting
+        return node.accepts_empty()
     if isinstance(node, Ref):
         return node.name in rules
     if isinstance(node, Seq):
@@ -119,57 +173,25 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
     return False
 
 
-def is_productive(node: Node, rules: set[str] | frozenset[str] = frozenset()) -> bool:
-    """Whether a node matches something, given the rules that do."""
+def is_productive(node: Node) -> bool:
+    """Whether a node matches something, if every rule does."""
+    return _needs(node, {}) == _NOTHING
+
+
+def _matches_something(node: Node) -> bool:
+    """Whether a node without others below it matches something."""
     if isinstance(node, Text):
         return not any(SURROGATES[0] <= ord(char) <= SURROGATES[1] for char in node.text)
     if isinstance(node, Chars):
         return any(_has_characters(first, last) for first, last in node.ranges)
     if isinstance(node, Tokens):
         return node.negated or bool(node.ids)
-    if isinstance(node, Dfa):
-        return 0 in _live_states(node)
-    if isinstance(node, Ref):
-        return node.name in rules
-    if isinstance(node, Seq):
-        return all(is_productive(item, rules) for item in node.items)
-    if isinstance(node, Alt):
-        return any(is_productive(item, rules) for item in node.items)
-    if isinstance(node, Distinct):
-        reached, todo = set[int](), [0]
-        while todo:
-            for member in node.places[todo.pop()]:
-                if member.to not in reached and _is_productive_member(member, rules):
-                    reached.add(member.to)
-                    todo.append(member.to)
-        marked = {m.mark for place in node.places for m in place if _is_productive_member(m, rules)}
-        return marked.issuperset(range(node.marks)) and any(node.ends[place] for place in reached)
-    return node.least == 0 or is_productive(node.item, rules)
-
-
-def _is_productive_member(member: Member, rules: set[str] | frozenset[str]) -> bool:
-    return all(is_productive(node, rules) for node in (member.node, member.rest) if node is not None)
+    assert isinstance(node, Dfa)
+    return node.holds_text()
 
 
 def _has_characters(first: int, last: int) -> bool:
     return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
-
-
-def _live_states(dfa: Dfa) -> set[int]:
-    """States from which the string can end."""
-    sources: dict[int, list[int]] = {}
-    for state, edges in enumerate(dfa.edges):
-        for first, last, target in edges:
-            if _has_characters(first, last):
-                sources.setdefault(target, []).append(state)
-    live: set[int] = set()
-    todo = list(dfa.accepting)
-    while todo:
-        state = todo.pop()
-        if state not in live:
-            live.add(state)
-            todo += sources.get(state, ())
-    return live
 
 
 # --------------------------------------------------------------------------- what is called
@@ -225,7 +247,7 @@ def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
     if isinstance(node, Chars):
         return 1 if not node.ranges or node.ranges[-1][1] < 0x80 else 8
     if isinstance(node, Dfa):
-        return sum([1 if not edges or edges[-1][1] < 0x80 else 8 for edges in node.edges])
+        return node.size()
     if isinstance(node, Ref):
         return 1 if node.name in called else sizes.get(node.name, 1)
     if isinstance(node, Repeat):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
 from oxillama.grammar.gbnf import ANY, WORD
+from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -27,7 +28,7 @@ def print_gbnf(rules: Rules) -> str:
     `parse_gbnf` reads it back as a grammar of the same language. Names of characters that GBNF does not
     allow, and a `Dfa`'s states, get names of their own.
     """
-    return _Printer(rules).text()
+    return _Printer(whole(rules)).text()
 
 
 class _Printer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -16,8 +15,9 @@ from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.gbnf_printer import print_gbnf
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.plain import plain_rules
-from oxillama.grammar.program import Program, compile_rules, lazy_program
+from oxillama.grammar.program import compile_rules
 from oxillama.grammar.regex import from_regex
+from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import Rules
 from oxillama.grammar.vocabulary import Vocabulary
 
@@ -46,9 +46,9 @@ class Grammar:
     Made by `parse`, `from_json_schema`, `from_regex`, `from_rules` or `json`; follow it with `GrammarState`.
     """
 
-    def __init__(self, rules: Rules | Callable[[], Rules], program: Program | None = None) -> None:
+    def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self.program = program or compile_rules(self.rules)
+        self.program = compile_rules(rules)
         self._digest: bytes | None = None
         self._lock = Lock()
         self._constraints: dict[Vocabulary, Constraint] = {}
@@ -114,11 +114,7 @@ class Grammar:
         GrammarError
             The schema is malformed, cannot be enforced or met, or is over a limit.
         """
-        compiler = compiler or JsonSchemaCompiler()
-        found = compiler.on_demand(schema, strict)
-        if found is None:
-            return cls(compiler.compile(schema, strict))
-        return cls(found.all_rules, lazy_program(found.root, found.rules, found.common))
+        return cls((compiler or JsonSchemaCompiler()).on_demand(schema, strict))
 
     @classmethod
     def json(cls) -> Grammar:
@@ -128,8 +124,7 @@ class Grammar:
     @property
     def rules(self) -> Rules:
         """All rules, written now if they have not been."""
-        if not isinstance(self._rules, Rules):
-            self._rules = self._rules()
+        self._rules = whole(self._rules)
         return self._rules
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
-from oxillama.grammar.rules import Rules
+from oxillama.grammar.rules import Ref, Rules
 from oxillama.grammar.schema.certain import Certainty
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
 from oxillama.grammar.schema.distinct_items import array_node
@@ -44,8 +44,8 @@ class JsonSchemaCompiler:
     default_schema : what schemas without `$schema` are taken to declare there; "": nothing.
     formats : whether `format` is enforced. None: as the schema's draft says, which is no for schemas that
         declare 2019-09 or 2020-12, and yes for all others.
-    whitespace : "single" (at most one space after a comma or colon), "compact" (none) or "flexible" (also new
-        lines and indentation).
+    whitespace : "single" (at most one space after a comma or colon), "compact" (none), "spaced" (always one)
+        or "flexible" (also new lines and indentation).
     any_order : objects of at most this many known names accept their properties in any order; larger ones in
         the order of the schema. 0: always the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
@@ -98,12 +98,20 @@ class JsonSchemaCompiler:
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 
-    def on_demand(self, schema: object, strict: bool = True) -> OnDemand | None:
-        """The rules of a schema, written when they are asked for.
+    def on_demand(self, schema: object, strict: bool = True) -> Rules:
+        """The same grammar as a part, whose rules are written when a text comes to them.
 
-        All errors of `compile` are found at once, and all that is `unenforced`. None where all rules have to
-        be written to know the language, and where other documents may come in.
+        All errors of `compile` are found at once, and all that is `unenforced`. Where all rules have to be
+        written to know the language, and where other documents may come in, all are written.
         """
+        found = self._part(schema, strict)
+        return (
+            self.compile(schema, strict)
+            if found is None
+            else Rules("root", {"root": Ref("value")}, {"value": found})
+        )
+
+    def _part(self, schema: object, strict: bool) -> OnDemand | None:
         if self.registry is not None or self.mark:
             return None
         try:
@@ -116,7 +124,8 @@ class JsonSchemaCompiler:
                 return again.write(start)
 
             found = OnDemand(writer, Certainty(keywords), all_rules)
-            return found if found.prepare(root) else None
+            found.prepare(root)
+            return found
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 

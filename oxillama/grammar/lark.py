@@ -9,35 +9,25 @@ syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond th
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import determinise, language
-from oxillama.grammar.json_schema import JsonSchemaCompiler
-from oxillama.grammar.lark_terminals import COMMON, folded, regex_node, substrings
-from oxillama.grammar.lark_text import LarkText
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
-from oxillama.grammar.schema.writer import renamed
+from oxillama.grammar.lark_items import LarkItems, TokenIds
+from oxillama.grammar.lark_terminals import COMMON, regex_node
+from oxillama.grammar.rulebook import RuleBook
+from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
 
 MAX_DEPTH = 60
-MAX_COUNT = 1_000_000_000
 
 EMPTY = Seq(())
-_NAME = re.compile(r"[?!]*(_*[a-z][a-z0-9_]*|_*[A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-_REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
-_TOKEN = re.compile(r"<[^<>\s]+>")
-_IDS = re.compile(r"<\[(\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*)\]>")
-_COUNT = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
+_NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
+_ENDS = ("", "|", "&", ")", "]", "\n")
+"""What may stand behind a sequence."""
 _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?|\(([A-Z_,\s]*)\))")
-
-TokenIds = Callable[[str], list[int]]
 
 
 def is_lark(text: str) -> bool:
@@ -64,16 +54,17 @@ def parse_lark(text: str, token_ids: TokenIds | None = None) -> Rules:
     return _Parser(text, token_ids).parse()
 
 
-class _Parser(LarkText):
+class _Parser(LarkItems):
     def __init__(self, text: str, token_ids: TokenIds | None) -> None:
-        super().__init__(text)
-        self.token_ids = token_ids
+        super().__init__(text, token_ids)
         self.depth = 0
         self.nodes: dict[str, Node] = {}  # rules and terminals by name
-        self.names: dict[str, str] = {}  # of rules and terminals, by those that references have
+        self.refs: dict[str, Ref] = {}  # ... and what stands for them
+        self.names: dict[Ref, str] = {}
         self.places: dict[str, int] = {}
         self.used: dict[str, int] = {}
-        self.parts: dict[str, Node] = {}  # rules of schemas
+        self.book = RuleBook()
+        self.skip = self.book.name("skip")  # what is ignored
         self.ignored: list[Node] = []
         self.skips_first = False
         self.in_terminal = False
@@ -93,13 +84,18 @@ class _Parser(LarkText):
         if "start" not in self.nodes:
             raise GrammarError(f"grammar: expected a rule start, got {', '.join(self.nodes) or 'no rules'}")
         skip = Repeat(Alt(tuple(self.inlined(node, ()) for node in self.ignored)), 0, None)
-        rules = {
-            _ref(name).name: self.inlined(node, (name,)) if name.isupper() else node
-            for name, node in self.nodes.items()
-        }
-        start: Node = _ref("start")
-        root = Seq((Ref(_SKIP), start)) if self.skips_first else start
-        return Rules("root", {"root": root, _SKIP: skip if self.ignored else EMPTY, **rules, **self.parts})
+        self.book.define(self.skip, skip if self.ignored else EMPTY)
+        for name, node in self.nodes.items():
+            self.book.define(self.ref(name), self.inlined(node, (name,)) if name.isupper() else node)
+        start = self.ref("start")
+        return self.book.rules(Seq((self.skip, start)) if self.skips_first else start)
+
+    def ref(self, name: str) -> Ref:
+        """What stands for a rule or a terminal."""
+        if name not in self.refs:
+            self.refs[name] = self.book.name(name)
+            self.names[self.refs[name]] = name
+        return self.refs[name]
 
     # ------------------------------------------------------------------ statements
 
@@ -113,7 +109,9 @@ class _Parser(LarkText):
         name = found[1]
         self.pos = found.end()
         if self.peek() == "[":
-            self.fail("attributes are not supported")
+            self.fail(
+                "attributes are not supported; structural tags rule what follows a trigger in free text"
+            )
         if self.peek() == ".":
             self.fail("priorities are not supported")
         self.blanks()
@@ -124,7 +122,6 @@ class _Parser(LarkText):
         if name in self.nodes:
             self.fail(f"{name} is defined twice", at)
         self.nodes[name], self.places[name] = node, at
-        self.names[_ref(name).name] = name
 
     def body(self, is_terminal: bool) -> Node:
         self.in_terminal = is_terminal
@@ -200,34 +197,45 @@ class _Parser(LarkText):
         return self.combined(items, start)
 
     def operand(self) -> tuple[bool, Node]:
-        """A sequence that must match, or an item behind ``~`` that must not."""
+        """A sequence that must match, or an item behind ``~`` alone, which must not."""
         if self.peek() != "~":
-            return True, self.sequence()
+            return True, self.sequence([])
+        start = self.pos
+        item = self.negated()
+        behind = self.pos
+        self.blanks(lines=bool(self.depth))
+        if self.peek() in _ENDS or self.text.startswith("->", self.pos):
+            return False, item
+        self.pos = behind
+        return True, self.sequence([self.repeated(self.combined([(False, item)], start))])
+
+    def negated(self) -> Node:
+        """The item behind ``~``."""
         self.need_terminal("~")
         self.pos += 1
         self.blanks()
         item = self.item()
         if item is None:
             self.fail(f"expected an item, got {self.found()}")
-        self.blanks()
-        return False, item
+        return item
 
     def combined(self, items: list[tuple[bool, Node]], start: int) -> Node:
         """The strings that match just those items that must match."""
         nodes = [self.inlined(node, ()) for _, node in items]
         if any(map(_has_automaton, nodes)):
-            self.fail("expected parts without & and ~ of their own", start)
+            self.fail("expected parts without &, ~ and %regex of their own", start)
         wanted = [must for must, _ in items]
         try:
             return determinise([language(node) for node in nodes], lambda found: list(found) == wanted)
         except GrammarError as error:
             self.fail(str(error), start)
 
-    def sequence(self) -> Node:
-        items: list[Node] = []
+    def sequence(self, items: list[Node]) -> Node:
+        """``items`` and those that stand here."""
         while True:
             self.blanks(lines=bool(self.depth))
-            item = self.item()
+            start = self.pos
+            item = self.combined([(False, self.negated())], start) if self.peek() == "~" else self.item()
             if item is None:
                 return items[0] if len(items) == 1 else Seq(tuple(items))
             items.append(self.repeated(item))
@@ -239,29 +247,10 @@ class _Parser(LarkText):
                 self.pos += 1
                 item = Repeat(item, int(char == "+"), 1 if char == "?" else None)
                 continue
-            found = _COUNT.match(self.text, self.pos)
-            if found is None:
+            bounds = self.count()
+            if bounds is None:
                 return item
-            least, most = self.bounds(found)
-            self.pos = found.end()
-            item = Repeat(item, least, most)
-
-    def bounds(self, found: re.Match[str]) -> tuple[int, int | None]:
-        """The bounds of ``{m}``, ``{m,}``, ``{,n}``, ``{m,n}``, ``~m`` and ``~m..n``."""
-        first, comma, second, count, last = found.groups()
-        if max(len(part or "") for part in found.groups()) > len(str(MAX_COUNT)):
-            self.fail(f"expected at most {MAX_COUNT} repetitions, got {found[0]}")
-        if count is not None:
-            least, most = int(count), int(last or count)
-        elif not (first or second) or (second and not comma):
-            self.fail(f"expected a repetition as {{2}} or {{2,3}}, got {found[0]}")
-        elif comma and not second:
-            return int(first), None
-        else:
-            least, most = int(first or 0), int(second or first)
-        if most < least or most > MAX_COUNT:
-            self.fail(f"expected the second bound at or above the first, got {found[0]}")
-        return least, most
+            item = Repeat(item, *bounds)
 
     def item(self) -> Node | None:
         """The item that starts here; None if what is here starts none."""
@@ -273,6 +262,8 @@ class _Parser(LarkText):
         if char == "(" or char == "[":
             return self.group(")" if char == "(" else "]")
         if char == "<":
+            if self.in_terminal:
+                self.fail("expected text within a terminal, got a token")
             return self.lexeme(self.token())
         if char == "%":
             return self.lexeme(self.special())
@@ -286,11 +277,11 @@ class _Parser(LarkText):
         if self.in_terminal and not name.isupper():
             self.fail(f"expected a terminal within a terminal, got the rule {name}", start)
         self.used.setdefault(name, start)
-        return self.lexeme(_ref(name)) if name.isupper() else _ref(name)
+        return self.lexeme(self.ref(name)) if name.isupper() else self.ref(name)
 
     def lexeme(self, node: Node) -> Node:
         """A terminal; in a rule, with what is ignored behind it."""
-        return node if self.in_terminal else Seq((node, Ref(_SKIP)))
+        return node if self.in_terminal else Seq((node, self.skip))
 
     def group(self, close: str) -> Node:
         start = self.pos
@@ -304,114 +295,26 @@ class _Parser(LarkText):
         self.depth -= 1
         return node if close == ")" else Repeat(node, 0, 1)
 
-    # ------------------------------------------------------------------ terminals
-
-    def string(self) -> Node:
-        start, text = self.pos, self.literal()
-        if self.text.startswith("..", self.pos):
-            self.pos += 2
-            last = self.literal()
-            if len(text) != 1 or len(last) != 1 or last < text:
-                self.fail('expected a range of characters in ascending order, as "a".."z"', start)
-            return Chars(((ord(text), ord(last)),))
-        if self.peek() == "i" and not self.text[self.pos + 1 : self.pos + 2].isalnum():
-            self.pos += 1
-            return folded(Text(text))
-        return Text(text)
-
-    def literal(self) -> str:
-        start = self.pos
-        found = _STRING.match(self.text, start)
-        if found is None:
-            self.fail("expected a string in quotes that ends in its line")
-        self.pos = found.end()
-        try:
-            text = json.loads(found[0])
-            text.encode()
-        except ValueError as error:
-            self.fail(f"expected a string with JSON's escapes: {error}", start)
-        return str(text)
-
-    def regex(self) -> Node:
-        start = self.pos
-        found = _REGEX.match(self.text, start)
-        if found is None:
-            self.fail("expected a regular expression that ends in its line")
-        self.pos = found.end()
-        try:
-            return regex_node(found[1].replace("\\/", "/"), found[2])
-        except GrammarError as error:
-            self.fail(str(error), start)
-
-    def token(self) -> Node:
-        start = self.pos
-        if self.in_terminal:
-            self.fail("expected text within a terminal, got a token")
-        found = _TOKEN.match(self.text, start)
-        if found is None:
-            self.fail("expected a token as <name> or <[123]>")
-        self.pos = found.end()
-        if found[0].startswith("<["):
-            ids = _IDS.fullmatch(found[0])
-            if ids is None:
-                self.fail(f"expected token ids as <[1,3-5]>, got {found[0]}", start)
-            return Tokens(self.listed(ids[1], start))
-        if self.token_ids is None:
-            self.fail(f"the token {found[0]} can only be looked up in a tokenizer, and none was given", start)
-        one = self.token_ids(found[0])
-        if len(one) != 1:
-            self.fail(f"expected the text of one token, but {found[0]} is {len(one)} tokens", start)
-        return Tokens((one[0],))
-
-    def listed(self, text: str, start: int) -> tuple[int, ...]:
-        ids: set[int] = set()
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            low, high = int(first), int(last or first)
-            if not low <= high < min(2**31, low + (1 << 20)):
-                self.fail(f"expected a range of token ids, got {part}", start)
-            ids.update(range(low, high + 1))
-        return tuple(sorted(ids))
-
     def special(self) -> Node:
         """``%json`` and ``%regex``, with an object."""
         start = self.pos
         for word, read in (("%json", self.schema), ("%regex", self.substrings)):
             if self.text.startswith(word, start):
+                if self.in_terminal and word == "%json":
+                    self.fail("%json cannot stand in a terminal", start)
                 self.pos += len(word)
                 self.blanks(lines=True)
-                return read(self.json_object(), start)
+                return self.book.include(read(start))
         self.fail("expected %json or %regex")
 
-    def schema(self, value: Mapping[str, Any], start: int) -> Node:
-        self.need_rule("%json", start)
-        if "x-guidance" in value:
-            self.fail("x-guidance: options of schemas are not supported", start)
-        try:
-            rules = JsonSchemaCompiler().compile(value)
-        except GrammarError as error:
-            self.fail(str(error), start)
-        names = {name: f"json-{len(self.parts)}-{name}" for name in rules.rules}
-        self.parts |= {names[name]: renamed(node, names) for name, node in rules.rules.items()}
-        return Ref(names[rules.root])
-
-    def substrings(self, value: Mapping[str, Any], start: int) -> Node:
-        self.need_rule("%regex", start)
-        try:
-            rules = substrings(value)
-        except GrammarError as error:
-            self.fail(str(error), start)
-        names = {name: f"regex-{len(self.parts)}-{name}" for name in rules.rules}
-        self.parts |= {names[name]: renamed(node, names) for name, node in rules.rules.items()}
-        return Ref(names[rules.root])
+    # ------------------------------------------------------------------ terminals
 
     def inlined(self, node: Node, within: tuple[str, ...]) -> Node:
         """A terminal with those in it written out: no terminal may contain itself."""
-        if isinstance(node, Ref):
-            name = self.names.get(node.name)
-            if name is None:
-                used, at = next(pair for pair in self.used.items() if _ref(pair[0]) == node)
-                self.fail(f"expected a terminal that is defined above, got {used}", at)
+        if isinstance(node, Ref) and node in self.names:
+            name = self.names[node]
+            if name not in self.nodes:
+                self.fail(f"expected a terminal that is defined above, got {name}", self.used[name])
             if name in within or len(within) > MAX_DEPTH:
                 self.fail(f"the terminal {name} contains itself", self.places[name])
             return self.inlined(self.nodes[name], (*within, name))
@@ -427,20 +330,8 @@ class _Parser(LarkText):
         if not self.in_terminal:
             self.fail(f"{what} can only combine the parts of a terminal")
 
-    def need_rule(self, what: str, start: int) -> None:
-        if self.in_terminal:
-            self.fail(f"{what} cannot stand in a terminal", start)
-
-
-_SKIP = "skip-ignored"
-
 
 def _has_automaton(node: Node) -> bool:
     if isinstance(node, (Seq, Alt)):
         return any(map(_has_automaton, node.items))
-    return isinstance(node, Dfa) or (isinstance(node, Repeat) and _has_automaton(node.item))
-
-
-def _ref(name: str) -> Ref:
-    """A reference to a rule or a terminal; names of grammars have "-" where those of Lark have "_"."""
-    return Ref(f"of-{name.replace('_', '-')}")
+    return isinstance(node, (Dfa, Ref)) or (isinstance(node, Repeat) and _has_automaton(node.item))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
+from unicodedata import category
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
@@ -63,10 +65,34 @@ def regex_node(pattern: str, flags: str) -> Node:
 
 
 def _with_dots(pattern: str, all_characters: bool) -> str:
-    """A pattern whose dots take every character, or every one but a line feed."""
-    dot = r"[\s\S]" if all_characters else r"[^\n]"
-    parts = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]|\.", re.DOTALL)
-    return parts.sub(lambda found: dot if found[0] == "." else found[0], pattern)
+    """A pattern whose dots take every character, or every one but a line feed.
+
+    Groups may say which: ``(?s:.)`` and ``(?-s:.)``, and ``(?s)`` at the beginning for the whole.
+    """
+    found: list[str] = []
+    scopes = [all_characters]  # of the groups that are open
+    for part in _PARTS.finditer(pattern):
+        text = part[0]
+        if text.startswith("(?") and part["flag"]:
+            is_set = part["flag"] == "s"
+            if part["close"] == ":":
+                scopes.append(is_set)
+                found.append("(?:")
+            elif part.start() == 0:
+                scopes[-1] = is_set
+            else:
+                raise GrammarError(f"regex: expected {text} at the beginning, or as {text[:-1]}:...)")
+            continue
+        if text == "(":
+            scopes.append(scopes[-1])
+        elif text == ")" and len(scopes) > 1:
+            scopes.pop()
+        found.append((r"[\s\S]" if scopes[-1] else r"[^\n]") if text == "." else text)
+    return "".join(found)
+
+
+_PARTS = re.compile(r"\\.|\[(?:[^\]\\]|\\.)*\]|\(\?(?P<flag>-?s)(?P<close>[:)])|.", re.DOTALL)
+"""Escapes, classes, flags of groups, and single characters."""
 
 
 def folded(node: Node) -> Node:
@@ -114,23 +140,32 @@ def substrings(value: Mapping[str, Any]) -> Rules:
 
     Parameters
     ----------
-    value : ``{"substring_chars": text}`` or ``{"substring_chunks": [text, ...]}``, whose substrings begin and
-        end between chunks.
+    value : ``{"substring_chars": text}``; or ``{"substring_words": text}``, whose substrings begin and end
+        between words, runs of white space, and runs of other characters; or
+        ``{"substring_chunks": [text, ...]}``, between chunks.
 
     Raises
     ------
     GrammarError : it is another object, or has too many parts.
     """
-    parts = next(iter(value.values()), None)
-    wanted = {"substring_chars": str, "substring_chunks": list}
-    name = next(iter(value), "")
-    is_good = len(value) == 1 and name in wanted and isinstance(parts, wanted[name])
-    if not is_good or not all(isinstance(part, str) for part in parts or ()):
-        raise GrammarError(f"%regex: expected substring_chars or substring_chunks, got {shown(dict(value))}")
-    assert parts is not None
+    name, whole = next(iter(value.items()), ("", None))
+    wanted = {"substring_chars": str, "substring_words": str, "substring_chunks": list}
+    is_good = len(value) == 1 and name in wanted and isinstance(whole, wanted[name])
+    if not is_good or not all(isinstance(part, str) for part in whole or ()):
+        expected = "substring_chars, substring_words or substring_chunks"
+        raise GrammarError(f"%regex: expected {expected}, got {shown(dict(value))}")
+    assert whole is not None
+    parts = ["".join(run) for _, run in groupby(whole, _kind)] if name == "substring_words" else list(whole)
     if len(parts) > MOST_PARTS:
         raise GrammarError(f"%regex: expected at most {MOST_PARTS} parts, got {len(parts)}")
     rules: dict[str, Node] = {f"{len(parts)}": Seq(())}
     for i, part in enumerate(parts):
         rules[f"{i}"] = Repeat(Seq((Text(part), Ref(f"{i + 1}"))), 0, 1)
     return Rules("root", {"root": Alt(tuple(Ref(name) for name in rules)), **rules})
+
+
+def _kind(char: str) -> str:
+    """Of a character in a text that is cut into words: letters, marks, numbers and "_" make words."""
+    if char.isspace():
+        return "space"
+    return "word" if char == "_" or category(char)[0] in "LMN" else "other"

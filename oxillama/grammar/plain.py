@@ -7,6 +7,7 @@ from typing import Any
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import MAX_NODE_DEPTH
+from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -29,6 +30,7 @@ MOST = 2**31 - 1
 
 def plain_rules(rules: Rules) -> dict[str, Any]:
     """A grammar as dicts, lists, strings and integers; rules in their order."""
+    rules = whole(rules)
     return {"root": rules.root, "rules": [[name, _plain(node)] for name, node in rules.rules.items()]}
 
 
@@ -61,7 +63,8 @@ def _plain(node: Node) -> list[Any]:
     if isinstance(node, Distinct):
         places = [[_plain_member(member) for member in place] for place in node.places]
         counts = [node.least, node.most, node.marks, node.may_run_out]
-        return ["distinct", places, list(node.ends), _plain(node.separator), counts]
+        parts = [_plain(node.separator), [_plain(one) for one in node.needed]]
+        return ["distinct", places, list(node.ends), parts, counts]
     return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
 
 
@@ -101,14 +104,17 @@ def _node(plain: Any, depth: int) -> Node:
         _integers([least, 0 if most is None else most], 2, MOST)
         return Repeat(_node(item, depth + 1), least, most)
     if kind == "distinct":
-        places, ends, separator, (least, most, marks, may_run_out) = held
+        places, ends, (separator, needed), (least, most, marks, may_run_out) = held
         _integers([least, 0 if most is None else most, marks], 3, MOST)
         found = tuple(tuple(_member(member, depth + 1) for member in place) for place in places)
         if not len(ends) == len(found) > max([member.to for place in found for member in place], default=0):
             raise ValueError("a place that members do not have")
         if not all(isinstance(flag, bool) for flag in (*ends, may_run_out)):
             raise ValueError(f"ends are {ends!r}, may_run_out {may_run_out!r}")
-        return Distinct(found, tuple(ends), _node(separator, depth + 1), least, most, marks, may_run_out)
+        nodes = tuple(_node(one, depth + 1) for one in needed)
+        return Distinct(
+            found, tuple(ends), _node(separator, depth + 1), least, most, marks, nodes, may_run_out
+        )
     if kind not in ("seq", "alt"):
         raise ValueError(f"a node of the kind {kind!r}")
     (items,) = held

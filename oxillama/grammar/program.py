@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from oxillama._kernels.grammar.builder import Builder
 from oxillama.grammar.analysis import check, find_calls, nullable_rules
-from oxillama.grammar.rules import Node, Ref, Rules, Tokens
+from oxillama.grammar.rules import Common, Part, Ref, Rules, Tokens
 
 MAX_STATES = 300_000
 
@@ -59,43 +59,28 @@ class Program:
 def compile_rules(rules: Rules) -> Program:
     """Compile a grammar; GrammarError where the rules are none, match nothing, or are too large."""
     check(rules)
-    return piece(rules)
+    if not rules.parts:
+        return _piece(rules)
+    units = Units(part.common for part in rules.parts.values())
+
+    def number(name: str) -> int:
+        return units.number(rules.parts[name], rules.parts[name].root)
+
+    return _piece(rules, number, units)
 
 
-def piece(rules: Rules, units: Units | None = None) -> Program:
-    """Compile rules. Names without a rule are ``units``, which match something, never the empty text."""
-    number = units.number if units is not None else None
+def _piece(rules: Rules, number: Callable[[str], int] | None = None, units: Units | None = None) -> Program:
+    """Compile rules. Names without a rule are units, which match something, never the empty text."""
     builder = Builder(dict(rules.rules), find_calls(rules), nullable_rules(rules), number, MAX_STATES)
     return Program(**builder.build(rules.root), units=units)
 
 
-# --------------------------------------------------------------------------- pieces built when needed
-
-
-class Common:
-    """Rules that many grammars have; they refer to each other only. Their pieces are built once for all."""
-
-    def __init__(self, rules: dict[str, Node]) -> None:
-        self.rules = rules
-        self._pieces: dict[str, Program] = {}
-
-    def piece(self, name: str) -> Program:
-        """The piece of a rule."""
-        if name not in self._pieces:
-            units = Units(lambda name: Rules(name, {name: self.rules[name]}), self)
-            self._pieces[name] = piece(Rules(name, {name: self.rules[name]}), units)
-        return self._pieces[name]
-
-
 class Units:
-    """Numbers for the names of rules, and the pieces that have been built for them.
+    """Numbers for the rules of parts, and the pieces that have been built for them.
 
     Parameters
     ----------
-    rules : the rule of a name, which becomes the root, with the rules that belong to it alone. Other names in
-        them are units as well. All match something, and never the empty text. GrammarError: it cannot be
-        written.
-    common : rules that other grammars have too; they have the first numbers.
+    commons : the common rules of the parts; they have the first numbers.
 
     Attributes
     ----------
@@ -103,21 +88,25 @@ class Units:
         name, the other's number stands in place of a piece; it comes earlier.
     """
 
-    def __init__(self, rules: Callable[[str], Rules], common: Common | None = None) -> None:
-        self._rules = rules
-        self._common = common
-        self._names = list(common.rules) if common is not None else []
-        self._numbers = {name: i for i, name in enumerate(self._names)}
+    def __init__(self, commons: Iterable[Common] = ()) -> None:
+        self._rules: list[tuple[Part | Common, str]] = []
+        self._numbers: dict[tuple[Part | Common, str], int] = {}
         self._done: set[int] = set()
         self._lock = Lock()
         self.built: list[tuple[int, Program | int]] = []
+        for common in dict.fromkeys(commons):
+            for name in common.rules:
+                self._number(common, name)
 
-    def number(self, name: str) -> int:
-        """The number of a name."""
-        if name not in self._numbers:
-            self._numbers[name] = len(self._names)
-            self._names.append(name)
-        return self._numbers[name]
+    def number(self, part: Part, name: str) -> int:
+        """The number of a part's rule, or of one that its rules refer to."""
+        return self._number(part.common if name in part.common.rules else part, name)
+
+    def _number(self, owner: Part | Common, name: str) -> int:
+        if (owner, name) not in self._numbers:
+            self._numbers[owner, name] = len(self._rules)
+            self._rules.append((owner, name))
+        return self._numbers[owner, name]
 
     def build(self, unit: int) -> None:
         """Build a unit, unless that has been done."""
@@ -126,22 +115,26 @@ class Units:
 
     def _build(self, unit: int) -> None:
         if unit not in self._done:
-            self.built.append((unit, self._piece(self._names[unit])))
+            self.built.append((unit, self._piece(*self._rules[unit])))
             self._done.add(unit)
 
-    def _piece(self, name: str) -> Program | int:
-        if self._common is not None and name in self._common.rules:
-            return self._common.piece(name)
-        rules = self._rules(name)
+    def _piece(self, owner: Part | Common, name: str) -> Program | int:
+        if isinstance(owner, Common):
+            return _common_piece(owner, name, self._numbers[owner, next(iter(owner.rules))])
+        rules = owner.rules(name)
         body = rules.rules[name]
         if isinstance(body, Ref) and body.name not in rules.rules:
-            other = self.number(body.name)
+            other = self.number(owner, body.name)
             self._build(other)
             return other
-        return piece(rules, self)
+        return _piece(rules, lambda name: self.number(owner, name), self)
 
 
-def lazy_program(root: str, rules: Callable[[str], Rules], common: Common | None = None) -> Program:
-    """A program of which only the root is built at first; see `Units`."""
-    units = Units(rules, common)
-    return piece(Rules("", {"": Ref(root)}), units)
+def _common_piece(common: Common, name: str, first: int) -> Program:
+    """The piece of a common rule, for all grammars in which these have the numbers from ``first`` on."""
+    if (name, first) not in common.pieces:
+        numbers = {other: first + i for i, other in enumerate(common.rules)}
+        rules = Rules(name, {name: common.rules[name]})
+        common.pieces[name, first] = _piece(rules, numbers.__getitem__, Units())
+    found: Program = common.pieces[name, first]
+    return found

@@ -6,34 +6,62 @@ from functools import lru_cache
 
 from oxillama.grammar.dfa import determinise, language
 from oxillama.grammar.regex import ANYTHING, parse_regex, sequence
-from oxillama.grammar.rules import Dfa, Node, Ref, Rules, Text
+from oxillama.grammar.rules import Dfa, Node, Part, Ref, Rules, Text
 from oxillama.grammar.schema.writer import renamed, shared
 
 
 class RuleBook:
-    """Rules of a grammar that is made of several. Names are given here, so that no two parts share one."""
+    """Rules of a grammar that is made of several. Names are given here, so that no two of them share one."""
 
     def __init__(self) -> None:
         self._rules: dict[str, Node] = {}
-        self._n_parts = 0
+        self._parts: dict[str, Part] = {}
+        self._n_names = 0
+
+    def name(self, hint: str = "rule") -> Ref:
+        """A name that is new, for a rule that is defined later."""
+        self._n_names += 1
+        return Ref(f"{hint}-{self._n_names}")
+
+    def define(self, name: Ref, node: Node) -> None:
+        """Give a name its rule."""
+        self._rules[name.name] = node
 
     def rule(self, node: Node) -> Ref:
         """What stands for a node wherever it is used: it is then written once."""
-        name = f"part-{len(self._rules)}"
-        self._rules[name] = node
-        return Ref(name)
+        name = self.name()
+        self.define(name, node)
+        return name
 
     def include(self, rules: Rules) -> Ref:
         """What stands for the texts of another grammar."""
-        self._n_parts += 1
-        names = {name: f"{name}-{self._n_parts}" for name in rules.rules}
+        self._n_names += 1
+        names = {name: f"{name}-{self._n_names}" for name in (*rules.rules, *rules.parts)}
         for name, node in rules.rules.items():
             self._rules[names[name]] = renamed(node, names)
+        for name, part in rules.parts.items():
+            self._parts[names[name]] = part
         return Ref(names[rules.root])
 
     def rules(self, root: Node) -> Rules:
         """The grammar with this root; rules with equal bodies are one."""
-        return Rules("root", shared({"root": root, **self._rules}))
+        return Rules("root", shared({"root": root, **self._rules}), self._parts)
+
+
+def whole(rules: Rules) -> Rules:
+    """The same grammar without parts: all their rules are written."""
+    if not rules.parts:
+        return rules
+    root = rules.rules[rules.root]
+    if isinstance(root, Ref) and root.name in rules.parts:
+        return rules.parts[root.name].all_rules()
+    written = dict(rules.rules)
+    for name, part in rules.parts.items():
+        found = part.all_rules()
+        names = {below: f"{name}/{below}" for below in found.rules}
+        written |= {names[below]: renamed(node, names) for below, node in found.rules.items()}
+        written[name] = Ref(names[found.root])
+    return Rules(rules.root, shared(written, rules.root))
 
 
 @lru_cache(maxsize=256)

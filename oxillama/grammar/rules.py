@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from oxillama._kernels.grammar.dfa import Dfa as Dfa
 
 LAST_CODE_POINT = 0x10FFFF
 
@@ -32,20 +35,6 @@ class Tokens:
 
     ids: tuple[int, ...]
     negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Dfa:
-    """A string of a regular language, given as a deterministic automaton over code points. State 0 starts.
-
-    Attributes
-    ----------
-    edges : for each state its (first, last, target), ascending and disjoint.
-    accepting : states in which the string may end.
-    """
-
-    edges: tuple[tuple[tuple[int, int, int], ...], ...]
-    accepting: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +106,7 @@ class Distinct:
     ends : for each place, whether the last member may lead there.
     least, most : bounds of the number of members; None for no upper bound.
     marks : members with all marks below this must be there.
+    needed : what must match something for any members to do.
     may_run_out : after some members no other may be left at the next place, so that none can follow.
     """
 
@@ -126,6 +116,7 @@ class Distinct:
     least: int = 1
     most: int | None = None
     marks: int = 0
+    needed: tuple[Node, ...] = ()
     may_run_out: bool = False
 
 
@@ -139,8 +130,52 @@ class Rules:
     Attributes
     ----------
     root : name of the rule that matches the whole text.
-    rules : every rule by its name; each `Ref` names one of them.
+    rules : every rule by its name; each `Ref` names one of them, or a part.
+    parts : grammars of which only the rules that a text comes to are written, by names that no rule has.
     """
 
     root: str
     rules: Mapping[str, Node] = field(default_factory=dict)
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class Common:
+    """Rules that many grammars have; they refer to each other only.
+
+    Attributes
+    ----------
+    rules : by their names.
+    pieces : what was compiled of them, for all grammars; see `grammar/program.py`.
+    """
+
+    rules: Mapping[str, Node]
+    pieces: dict[tuple[str, int], Any] = field(default_factory=dict)
+
+
+class Part(Protocol):
+    """A grammar whose rules are written when they are asked for. Its names are its own.
+
+    Every rule that is asked for matches something, and never the empty text.
+    """
+
+    @property
+    def root(self) -> str:
+        """The name of the rule that texts of the part match."""
+
+    @property
+    def common(self) -> Common:
+        """Rules that others have, too. The part's rules may refer to them."""
+
+    def rules(self, name: str) -> Rules:
+        """The rule of a name, which becomes the root, with the rules that belong to it alone.
+
+        Other names in them are those of further rules of the part. Threads may call this at the same time.
+
+        Raises
+        ------
+        GrammarError : it cannot be written.
+        """
+
+    def all_rules(self) -> Rules:
+        """The whole grammar, without parts."""

@@ -147,7 +147,7 @@ class _Writer:
         compiler = JsonSchemaCompiler(
             whitespace="compact" if blanks == 0 else "single", any_order=10 if in_any_order else 0
         )
-        return self._book.include(_within(fields.path_of("json_schema"), lambda: compiler.compile(schema)))
+        return self._book.include(_within(fields.path_of("json_schema"), lambda: compiler.on_demand(schema)))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")

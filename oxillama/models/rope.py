@@ -7,6 +7,7 @@ context of the engine), YaRN (Peng et al., 2023), LongRoPE's factors (Ding et al
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 
@@ -40,6 +41,7 @@ class Rope:
     mix : share of YaRN, 1 or 0 unless the file states one.
     beta_fast, beta_slow : YaRN keeps pairs of more than ``beta_fast`` rotations in the original context, and
         divides frequencies of fewer than ``beta_slow`` rotations by ``factor``.
+    truncate : the ramp between them begins and ends at whole pairs.
     sections : pairs that rotate with time, height, width, and not at all; () for all with time.
     still : pairs that do not rotate.
     """
@@ -54,6 +56,7 @@ class Rope:
     mix: float = 0.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    truncate: bool = True
     sections: tuple[int, ...] = ()
     still: tuple[int, ...] = ()
 
@@ -91,8 +94,10 @@ class Rope:
 
     def _ramp(self) -> np.ndarray:
         """float64 (n_rot / 2,): 1 for pairs whose frequency YaRN keeps, 0 for those that it divides."""
-        low = max(0, int(np.floor(self._pair(self.beta_fast))))
-        high = min(self.n_rot - 1, int(np.ceil(self._pair(self.beta_slow))))
+        low, high = self._pair(self.beta_fast), self._pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(0, low), min(self.n_rot - 1, high)
         i = np.arange(self.n_rot // 2, dtype=np.float64)
         return 1 - np.clip((i - low) / max(0.001, high - low), 0, 1)
 
@@ -164,4 +169,5 @@ def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope
         mix=mix,
         beta_fast=read.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=read.number("rope.scaling.yarn_beta_slow", 1.0),
+        truncate=read.flag("rope.scaling.yarn_truncate", True),
     )

@@ -4,6 +4,9 @@ If the system suspends a thread, all others wait for its chunk of rows until its
 times a layer. Fewer threads are faster then. The tuner measures every layer. From time to time, and when a
 layer takes much longer than usual, it runs a few layers with another number of threads and keeps the faster
 one. Results do not depend on the number of threads.
+
+Threads that stand on one processor wait for each other as well, though another one is idle. The tuner moves
+them apart (decision 44).
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+
+from oxillama._kernels.machine import team
 
 TRIAL = 6
 """Layers of a trial: a run with another number of threads."""
@@ -20,6 +25,13 @@ SLOW = 2.0
 """A layer slower than the usual time by this factor starts a trial."""
 GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
+KINDS = 8
+"""Numbers of rows of one size whose usual times are known at a time."""
+
+LONG = 1e-4
+"""Seconds of a layer after which its threads may have shared a processor: waiting threads spin for longer."""
+PATIENCE = 256
+"""Most long layers between two looks at the processors, where threads had to be moved again and again."""
 
 ALONE = nullcontext(1)
 """The context of every layer where there is one thread."""
@@ -34,16 +46,24 @@ class ThreadTuner(AbstractContextManager[int]):
     ----------
     max_threads : most threads to use.
     clock : the time in seconds.
+    spread : moves so many threads to processors of their own; returns how many were moved.
 
     Attributes
     ----------
     n_threads : of the present layer, or of the last one.
     """
 
-    def __init__(self, max_threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        max_threads: int,
+        clock: Callable[[], float] = time.perf_counter,
+        spread: Callable[[int], int] = team.spread,
+    ) -> None:
         self.max_threads = max_threads
         self.n_threads = max_threads
         self._clock = clock
+        self._spread = spread
+        self._unseen, self._patience = 0, 1  # long layers since the last look, until the next one
         self._sizes: dict[int, SizeTuner] = {}
         # of the layer under way: its rows, what measures it, when it began
         self._rows = 0
@@ -63,45 +83,78 @@ class ThreadTuner(AbstractContextManager[int]):
         if size is None:
             size = self._sizes[bits] = SizeTuner(self.max_threads)
         self._size = size
-        self.n_threads = size.n_threads
+        self.n_threads = size.threads(self._rows)
         self._start = self._clock()
-        return size.n_threads
+        return self.n_threads
 
     def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None:
-            self._size.took(self._clock() - self._start, self._rows)
+        if kind is not None:
+            return
+        seconds = self._clock() - self._start
+        if self.n_threads > 1 and seconds > LONG and self._has_moved_threads():
+            self._size.forget(self._rows, self.n_threads)
+        else:
+            self._size.took(seconds, self._rows, self.n_threads)
+
+    def _has_moved_threads(self) -> bool:
+        """Moves threads apart that share a processor. Where they come together again, another process has one
+        of the processors, and they are left alone ever longer."""
+        self._unseen += 1
+        if self._unseen < self._patience:
+            return False
+        moved, self._unseen = self._spread(self.n_threads) > 0, 0
+        # up by factors and down by ones: on a busy machine about every second look finds threads together
+        self._patience = min(4 * self._patience, PATIENCE) if moved else max(self._patience - 1, 1)
+        return moved
 
 
 class SizeTuner:
-    """Measurements of batches of 2^n to 2^(n + 1) - 1 rows."""
+    """Measurements of batches of 2^n to 2^(n + 1) - 1 rows.
+
+    A layer is compared with layers of the same number of rows. Batches may change their number from pass to
+    pass, as those of appended and drafted tokens do, so a trial goes on across them.
+    """
 
     def __init__(self, max_threads: int) -> None:
         self.max_threads = max_threads
-        self.n_threads = max_threads  # of the next layer
+        self.n_threads = max_threads  # of the next layer whose usual time is known
         self.steady = max_threads  # between trials
-        self.usual: list[float] = []  # seconds of the last layers with `steady` threads
+        self.usual: dict[int, list[float]] = {}  # seconds of the last layers with `steady` threads, by rows
         self.trial: list[float] = []
+        self.expected: list[float] = []  # usual times of the layers in `trial`
         self.since = 0  # layers since the last trial
         self.interval = SOONEST
         self.trials = -1
-        self.rows = 0  # of the layers in `usual`
 
-    def took(self, seconds: float, rows: int) -> None:
-        """Records the time of a layer with `n_threads`."""
-        if rows != self.rows:  # times of other numbers of rows do not compare
-            self.rows, self.usual, self.trial = rows, [], []
-            self.n_threads = self.steady
-        elif self.n_threads != self.steady:
+    def threads(self, rows: int) -> int:
+        """The number of threads of the next layer: that of a trial only where its time can be compared."""
+        return self.n_threads if len(self.usual.get(rows, ())) == TRIAL else self.steady
+
+    def took(self, seconds: float, rows: int, n_threads: int) -> None:
+        """Records the time of a layer with so many threads."""
+        if n_threads != self.steady:
             self.trial.append(seconds)
+            self.expected.append(sum(self.usual[rows]) / TRIAL)
             if len(self.trial) == TRIAL:
                 self.judge()
+            return
+        known = self.usual.pop(rows, [])
+        slow = len(known) == TRIAL and seconds > SLOW * min(known)
+        self.usual[rows] = known = [*known[-TRIAL + 1 :], seconds]
+        if len(self.usual) > KINDS:
+            del self.usual[next(iter(self.usual))]
+        self.since += 1
+        due = self.since >= self.interval or (slow and self.since > TRIAL)
+        if due and self.n_threads == self.steady and len(known) == TRIAL:
+            self.n_threads, self.since = self.other(), 0
+            self.usual = {rows: known}  # what others took may be long ago
+
+    def forget(self, rows: int, n_threads: int) -> None:
+        """Forgets the times of the last layers with so many threads: the next ones will be faster."""
+        if n_threads == self.steady:
+            self.usual.pop(rows, None)
         else:
-            slow = len(self.usual) == TRIAL and seconds > SLOW * min(self.usual)
-            self.usual = [*self.usual[1 - TRIAL :], seconds]
-            self.since += 1
-            due = self.since >= self.interval or (slow and self.since > TRIAL)
-            if due and len(self.usual) == TRIAL:
-                self.n_threads, self.since = self.other(), 0
+            self.trial, self.expected = [], []
 
     def other(self) -> int:
         """The number to try next: in turn one more, one fewer, and half."""
@@ -112,8 +165,8 @@ class SizeTuner:
 
     def judge(self) -> None:
         """Ends a trial: keeps the faster number."""
-        if sum(self.trial) < GAIN * sum(self.usual):
-            self.steady, self.interval, self.usual = self.n_threads, SOONEST, []
+        if sum(self.trial) < GAIN * sum(self.expected):
+            self.steady, self.interval, self.usual = self.n_threads, SOONEST, {}
         else:
             self.interval = min(2 * self.interval, LATEST)
-        self.n_threads, self.trial = self.steady, []
+        self.n_threads, self.trial, self.expected = self.steady, [], []

@@ -65,11 +65,12 @@ class Workspace:
     def rows(self, name: str, n: int, width: int) -> np.ndarray:
         """float32 (n, width): a view of a buffer; ``n`` must not exceed the reserved rows."""
         key = (name, n, width)
-        if key not in self._views:
+        found = self._views.get(key)  # a few at every layer
+        if found is None:
             if len(self._views) > 256:
                 self._views.clear()
-            self._views[key] = self._buffers[name][: n * width].reshape(n, width)
-        return self._views[key]
+            found = self._views[key] = self._buffers[name][: n * width].reshape(n, width)
+        return found
 
 
 @dataclass(kw_only=True)

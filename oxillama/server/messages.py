@@ -9,10 +9,11 @@ from typing import Any
 from oxillama.chat.template import ChatTemplate
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.reading import WITH_TOOLS, template_values
+from oxillama.errors import ConfigError
 from oxillama.server.bodies import ChatBody, TemplateBody
 from oxillama.server.errors import ApiError, invalid
 from oxillama.toolcalls import ArgumentsPart, CallFailed, CallStart, Event, ReasoningPart, TextPart
-from oxillama.toolcalls.conversation import call_id, for_template
+from oxillama.toolcalls.conversation import call_id, for_template, tool_variables
 from oxillama.toolcalls.definitions import definitions
 from oxillama.toolcalls.formats import grammar_of_template
 
@@ -108,10 +109,11 @@ def template_arguments(engine: InferenceEngine, talk: Conversation) -> dict[str,
     if tools is not None and WITH_TOOLS in engine.tokenizer.chat_template_names:
         found["template"] = WITH_TOOLS
     template = template_of(engine, tools is not None)
-    if tools is not None and "tools" not in template.source:
-        raise ApiError(
-            400, "tools: expected a chat template that tells the model of them, got another", param="tools"
-        )
+    if tools is not None:
+        try:
+            found = {**tool_variables(template, tools), **found}
+        except ConfigError as error:
+            raise ApiError(400, str(error), param="tools") from error
     messages = for_template(plain_messages(talk.messages), template)
     return {**found, "messages": messages, "add_generation_prompt": talk.opens_answer}
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
+from oxillama.tokenizer.case_table import CASES
 from oxillama.tokenizer.unicode_table import RANGES
 
 WHITESPACE = frozenset(
@@ -36,6 +38,10 @@ _WIDE_SPACES = {c: "\v" for c in WHITESPACE if c > 0x7F}
 STAND_IN = {"N": "\xd1", "L": "\xd2", "P": "\xd3", "M": "\xd4", "S": "\xd5"}
 OTHER = "\xd0"
 HAN_LETTER, HAN_OTHER = "\xd6", "\xd7"
+UPPER, LOWER = "\xd8", "\xd9"
+
+View = Literal["", "han", "cased"]
+"""A class view, and what it also sets apart: ideographs, or upper and lower case letters."""
 
 # CJK ideograph blocks: the unified ones with extensions A to F, and the compatibility ones.
 _HAN_BLOCKS = (
@@ -61,36 +67,44 @@ def categories() -> np.ndarray:
 
     L letter, N number, P punctuation, S symbol, M mark, Z separator, C control, X unassigned.
     """
-    words = RANGES.split()
+    return _letters(RANGES)
+
+
+def _letters(ranges: str) -> np.ndarray:
+    """The letter of each code point, uint8 [0x110000], by words of a letter and the length of its range."""
+    words = ranges.split()
     letters = np.frombuffer("".join(word[0] for word in words).encode(), np.uint8)
     return np.repeat(letters, [int(word[1:], 36) for word in words])
 
 
 @cache
-def _class_table(han: bool) -> np.ndarray:  # Latin-1 codes, uint8 [0x110000]
+def _class_table(view: View) -> np.ndarray:  # Latin-1 codes, uint8 [0x110000]
     category = categories()
     table = np.full(category.shape, ord(OTHER), np.uint8)
     for letter, stand_in in STAND_IN.items():
         table[category == ord(letter)] = ord(stand_in)
-    if han:
+    if view == "han":
         for first, last in _HAN_BLOCKS:
             block = table[first : last + 1]
             block[:] = np.where(block == ord(STAND_IN["L"]), ord(HAN_LETTER), ord(HAN_OTHER))
+    if view == "cased":
+        case = _letters(CASES)
+        table[case == ord("U")], table[case == ord("l")] = ord(UPPER), ord(LOWER)
     table[list(WHITESPACE)] = ord("\v")
     table[:128] = np.arange(128)
     return table
 
 
-def class_view(text: str, han: bool = False) -> str:
+def class_view(text: str, view: View = "") -> str:
     """Return `text` with each non-ASCII character replaced by the stand-in of its class.
 
-    Same length, Latin-1 only. Non-ASCII spaces become a vertical tab. With `han`, ideographs have
-    stand-ins of their own.
+    Same length, Latin-1 only. Non-ASCII spaces become a vertical tab. What the `view` sets apart has
+    stand-ins of its own.
     """
     if text.isascii():
         return text
     code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    return _class_table(han)[code_points].tobytes().decode("latin-1")
+    return _class_table(view)[code_points].tobytes().decode("latin-1")
 
 
 def space_view(text: str) -> str:

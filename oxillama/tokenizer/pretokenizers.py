@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from oxillama.errors import TokenizerError
-from oxillama.tokenizer.characters import class_view, space_view
+from oxillama.tokenizer.characters import View, class_view, space_view
 
 # What `\p{...}` holds: the stand-in for characters outside ASCII, and the ASCII members.
 _SETS = {
@@ -31,14 +31,27 @@ _SETS = {
 }
 # In the view that sets ideographs apart, where \xd6 is one that is a letter and \xd7 one that is not.
 _HAN_SETS = {**_SETS, "L": r"\xd2\xd6A-Za-z", "Han": r"\xd6\xd7", "NotHan": r"\xd2A-Za-z"}
+# In the view that sets cases apart, where \xd8 is an upper case letter and \xd9 a lower case one. Marks, and
+# letters that have no case, may stand with both.
+_CASED_SETS = {
+    **_SETS,
+    "L": r"\xd2\xd8\xd9A-Za-z",
+    "Upper": r"\xd2\xd4\xd8A-Z",
+    "Lower": r"\xd2\xd4\xd9a-z",
+}
 
 Finder = Callable[[str, int, int], Iterator[tuple[int, int]]]
+
+
+def _view_of(expression: str) -> View:
+    """The class view that an expression runs over."""
+    return "han" if r"\p{Han}" in expression else "cased" if r"\p{Upper}" in expression else ""
 
 
 @cache
 def _compile(expression: str) -> re.Pattern[str]:
     """Compile an expression, each `\\p{X}` in it replaced by the members of its set."""
-    sets = _HAN_SETS if r"\p{Han}" in expression else _SETS
+    sets = {"": _SETS, "han": _HAN_SETS, "cased": _CASED_SETS}[_view_of(expression)]
     parts: list[str] = []
     inside = False  # of a [...] set
     for token in re.findall(r"\\p\{\w+\}|\\.|.", expression, re.DOTALL):
@@ -123,7 +136,7 @@ def _cut(step: str | Finder, text: str, ends: list[int]) -> list[int]:
         view, find = class_view(text), step
     else:
         pattern = _compile(step)
-        view = class_view(text, r"\p{Han}" in step) if r"\p{" in step else space_view(text)
+        view = class_view(text, _view_of(step)) if r"\p{" in step else space_view(text)
 
         def find(view: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             return map(_SPAN, pattern.finditer(view, start, end))
@@ -336,14 +349,33 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
 }
 
 
-def pre_tokenizer(name: str | None) -> PreTokenizer:
-    """The row of `tokenizer.ggml.pre`; the default row where a file names none.
+def _by_case(row: PreTokenizer, digits: str, suffix: str) -> PreTokenizer:
+    """A row with the marks and the cases of all letters, as a tokenizer.json has them."""
+    words = _cased(r"\p{Upper}", r"\p{Lower}", suffix)
+    return replace(row, steps=("|".join((words, digits, _SYMBOLS_AND_SLASH, _SPACES)),))
+
+
+AS_SOURCE: dict[str, PreTokenizer] = {
+    "tekken": _by_case(PRE_TOKENIZERS["tekken"], r"\p{N}", ""),
+    "gpt-4o": _by_case(PRE_TOKENIZERS["gpt-4o"], r"\p{N}{1,3}", f"(?:{_SUFFIX})?"),
+}
+"""Rows that cut as the models' own tokenizers, where llama.cpp cuts before marks, and tells upper from lower
+case of ASCII letters alone. Files say so by `tokenizer.ggml.pre_as_source`."""
+
+
+def pre_tokenizer(name: str | None, as_source: bool = False) -> PreTokenizer:
+    """The row of `tokenizer.ggml.pre`, or that of `AS_SOURCE`; the default row where a file names none.
 
     Raises
     ------
     TokenizerError
         The name is not in the table: another cut than the model was trained with would be silent harm.
     """
+    if as_source:
+        if name not in AS_SOURCE:
+            expected = ", ".join(AS_SOURCE)
+            raise TokenizerError(f"tokenizer.ggml.pre: expected {expected} with pre_as_source, got {name!r}")
+        return AS_SOURCE[name]
     if not name:
         return DEFAULT
     if name not in PRE_TOKENIZERS:

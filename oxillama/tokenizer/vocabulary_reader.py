@@ -8,7 +8,7 @@ crash or silently fall back on a malformed file, `TokenizerError` names the key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,11 @@ def read_vocabulary(values: Mapping[str, Any]) -> Vocab:
 
 def _read_bpe(vocab: Vocab, meta: Metadata) -> None:
     vocab.pre_name = "gemma4" if vocab.model == "gemma4" else meta.get(PREFIX + "pre", str, None)
-    vocab.pre = pre = pre_tokenizer(vocab.pre_name)
+    # Written by `oxillama convert` where a model's own tokenizer differs; other programs ignore these keys.
+    as_source = meta.get(PREFIX + "pre_as_source", bool, False)
+    pre = pre_tokenizer(vocab.pre_name, as_source)
+    ignores = meta.get(PREFIX + "ignore_merges", bool, pre.ignore_merges)
+    vocab.pre = pre = replace(pre, ignore_merges=ignores)
     key = PREFIX + "merges"
     merges = meta.get(key, list[str], None)
     if merges is None and vocab.pre_name != "kimi-k2":

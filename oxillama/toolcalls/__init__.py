@@ -1,8 +1,9 @@
 """Work: tells text, reasoning and tool calls apart in what a model writes, and runs the calls.
 
 `formats` is the table of ways to write them; `MessageParser` turns text, piece by piece, into `events`, with
-the readers of `json_calls`, `tag_calls` and `dict_calls`. `message_rules`, `call_rules` and `value_rules` are
-the grammars of what these read. `definitions` makes JSON definitions of tools, `conversation` the messages of
+the readers of `json_calls`, `tag_calls`, `element_calls`, `dict_calls` and `python_calls`; `turns` reads
+messages that are made of several. `message_rules`, `turn_rules`, `call_rules` and `value_rules` are the
+grammars of what these read. `definitions` makes JSON definitions of tools, `conversation` the messages of
 calls and results. A `ToolDispatcher` runs calls; `run_tools` and `arun_tools` are the loop with any engine.
 """
 
@@ -19,9 +20,10 @@ from oxillama.toolcalls.events import (
     TextPart,
     ToolCall,
 )
-from oxillama.toolcalls.formats import GRAMMARS, ToolCallGrammar, grammar_of_template
+from oxillama.toolcalls.formats import GRAMMARS, grammar_of_template
 from oxillama.toolcalls.message import MessageParser
 from oxillama.toolcalls.run import CallResult, ToolRun, arun_tools, run_tools
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 __all__ = [
     "GRAMMARS",

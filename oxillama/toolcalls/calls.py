@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from oxillama.toolcalls.events import ArgumentsPart, CallEnd, CallFailed, CallStart, Event, ToolCall
-from oxillama.toolcalls.schemas import ANY, json_of, loads
+from oxillama.toolcalls.schemas import ANY, json_of, loads, parameter_types
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
 
 
@@ -17,6 +18,7 @@ class Calls:
     ----------
     source : what they are read from. It keeps the text behind the last complete call.
     tools : names of the tools that there are; None if they are not known.
+    schemas : JSON schemas of the tools' arguments by name.
     types : JSON types by names of tool and parameter.
     constrained : whether calls follow their grammar, so that one without arguments is cut off.
     n_begun, n_failed : calls of the message that have begun, and that failed.
@@ -27,14 +29,15 @@ class Calls:
         source: Source,
         emit: Callable[[Event], None],
         tools: frozenset[str] | None,
-        types: dict[tuple[str, str], frozenset[str]],
+        schemas: Mapping[str, Any],
         constrained: bool = False,
     ) -> None:
         self.source = source
         self.constrained = constrained
         self.emit = emit
         self.tools = tools
-        self.types = types
+        self.schemas = schemas
+        self.types = parameter_types(schemas)
         self.n_begun = self.n_failed = 0
         self._open: CallStart | None = None
         self._pieces: list[str] = []
@@ -94,10 +97,12 @@ def parsed_object(text: str) -> dict[str, object]:
 class Arguments:
     """Arguments one by one, handed out as the members of an object."""
 
-    def __init__(self, calls: Calls, tool: str) -> None:
+    def __init__(self, calls: Calls, tool: str, wrapping: tuple[str, str] | None = None) -> None:
+        """``wrapping`` : texts between which a string may stand."""
         self.calls = calls
         self.tool = tool
         self.keys: set[str] = set()
+        self._wrapping = wrapping
 
     def add(
         self, source: Source, key: str, stops: tuple[str, ...], types: frozenset[str] | None = None
@@ -112,7 +117,10 @@ class Arguments:
         self.calls.arguments(f"{', ' if self.keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
         self.keys.add(key)
         types = self.calls.types.get((self.tool, key), ANY) if types is None else types
-        if types == {"string"}:
+        if self._wrapping and (yield from source.one_of(self._wrapping[:1])):
+            yield from self._wrapped(source, types, self._wrapping[1])
+            stop = yield from source.expect(stops)
+        elif types == {"string"}:
             self.calls.arguments('"')
             stop = yield from source.until(stops, lambda text: self.calls.arguments(inner(text)))
             self.calls.arguments('"')
@@ -125,6 +133,18 @@ class Arguments:
             self.calls.arguments(json_of(text, types))
         if not stop:
             raise MalformedCall(f"expected {stops[-1]}, got the end of the text")
+
+    def _wrapped(self, source: Source, types: frozenset[str], close: str) -> Reading[None]:
+        """The text up to ``close``: a string, where the types have one."""
+        if "string" in types:
+            self.calls.arguments('"')
+            yield from source.quoted(close, lambda text: self.calls.arguments(inner(text)))
+            self.calls.arguments('"')
+            return
+        text, stop = yield from source.text_until((close,))
+        if not stop:
+            raise MalformedCall(f"expected {close}, got the end of the text")
+        self.calls.arguments(json_of(text, types))
 
     def end(self) -> None:
         self.calls.arguments("}" if self.keys else "{}")

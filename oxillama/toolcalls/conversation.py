@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from oxillama.chat.template import ChatTemplate
 from oxillama.config import checks
-from oxillama.errors import ChatTemplateError
+from oxillama.errors import ChatTemplateError, ConfigError
 from oxillama.toolcalls.dispatch import ToolResult
 from oxillama.toolcalls.events import ToolCall
+from oxillama.toolcalls.formats import grammar_of_template
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 Message = dict[str, Any]
 """``role``, ``content``, ``reasoning_content``, ``tool_calls`` and ``tool_call_id``, as OpenAI has them."""
@@ -75,35 +79,135 @@ def for_template(messages: Sequence[Any], template: ChatTemplate) -> list[Any]:
     """Messages as a template takes them: arguments of calls as text or as objects, reasoning by its names.
 
     Arguments stay the text that the model wrote where the template writes text as it is, so that the prompt
-    goes on as the model's own turn did.
+    goes on as the model's own turn did. Calls that the template leaves out become part of the content, as the
+    model writes them.
 
     Raises
     ------
-    ChatTemplateError : the arguments of a call are no object.
+    ChatTemplateError : the arguments of a call are no object; the template leaves calls out, and writing them
+        is not known for their format.
     """
     told = [message for message in messages if isinstance(message, Mapping)]
     if not any(message.get("tool_calls") or message.get("reasoning_content") for message in told):
         return list(messages)
     as_text = takes_text(template)
-    return [
-        _converted(message, f"messages[{i}]", as_text, template) if isinstance(message, Mapping) else message
-        for i, message in enumerate(messages)
-    ]
+    form = grammar_of_template(template.source)
+    left_out = form.style != "none" and leaves_calls_out(template)
+    found: list[Any] = []
+    for i, message in enumerate(messages if left_out or takes_many(template) else one_by_one(messages)):
+        if isinstance(message, Mapping):
+            message = _converted(message, f"messages[{i}]", as_text and not left_out, template)
+            if left_out and message.get("tool_calls"):
+                content = [message.get("content") or "", written_calls(form, message["tool_calls"])]
+                message = {**message, "content": "\n".join(filter(None, content))}
+        found.append(message)
+    return found
 
 
 def takes_text(template: ChatTemplate) -> bool:
-    """Whether a template writes the arguments of calls as they are where they are text."""
+    """Whether a template writes the arguments of calls as they are where they are text.
+
+    Where it writes text and objects in different forms, objects are what the model's own turn has.
+    """
     written = json.dumps(_NEEDLE)
-    call = {"id": call_id(0), "type": "function", "function": {"name": "f", "arguments": written}}
+    if written not in (_with_call(template, written) or ""):
+        return False
+    of_object = _with_call(template, _NEEDLE)
+    return of_object is None or '{"needle"' in of_object
+
+
+def leaves_calls_out(template: ChatTemplate) -> bool:
+    """Whether a template writes nothing of calls."""
+    shown = [_with_call(template, _NEEDLE), _with_call(template, json.dumps(_NEEDLE))]
+    return None not in shown and not any("needle" in str(text) for text in shown)
+
+
+def takes_many(template: ChatTemplate) -> bool:
+    """Whether a template writes several calls of one message, if it writes one."""
+    ways = (_NEEDLE, json.dumps(_NEEDLE))
+    one, two = (max((_with_call(template, way, n) or "").count("needle") for way in ways) for n in (1, 2))
+    return not one or two > one
+
+
+def one_by_one(messages: Sequence[Any]) -> list[Any]:
+    """Messages of which each has one call, with the results of that call behind it."""
+    found: list[Any] = []
+    left = list(messages)
+    while left:
+        message = left.pop(0)
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        if not isinstance(calls, list) or len(calls) < 2:
+            found.append(message)
+            continue
+        results = list(takewhile(_is_result, left))
+        del left[: len(results)]
+        for i, call in enumerate(calls):
+            rest = {} if i == 0 else {"content": "", "reasoning_content": None}
+            found.append({**message, **rest, "tool_calls": [call]})
+            id = call.get("id") if isinstance(call, Mapping) else None
+            own = [result for result in results if result.get("tool_call_id") == id] or results[:1]
+            found += own
+            results = [result for result in results if not any(result is one for one in own)]
+        found += results
+    return found
+
+
+def _is_result(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "tool"
+
+
+def _with_call(template: ChatTemplate, arguments: Any, n: int = 1) -> str | None:
+    """A conversation with calls as a template writes it; None if it refuses these arguments, or so many."""
+    function = {"name": "f", "arguments": arguments}
+    calls = [{"id": call_id(i), "type": "function", "function": function} for i in range(n)]
+    results = [{"role": "tool", "tool_call_id": call["id"], "name": "f", "content": "b"} for call in calls]
     messages: list[Message] = [
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call_id(0), "name": "f", "content": "b"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *results,
     ]
     try:
-        return written in template.render(messages)
+        return template.render(messages)
     except ChatTemplateError:
-        return False
+        return None
+
+
+def written_calls(form: ToolCallGrammar, calls: Sequence[Mapping[str, Any]]) -> str:
+    """Calls with objects as arguments, in the text of a format: JSON or Python between delimiters.
+
+    Raises ChatTemplateError for other formats.
+    """
+    told = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    if form.style == "python":
+        items = [
+            f"{name}({', '.join(f'{key}={_shown(value)}' for key, value in arguments.items())})"
+            for name, arguments in told
+        ]
+        return f"{form.opens[0]}[{', '.join(items)}]{form.close}"
+    if form.style == "tagged" and "<function=" not in form.opens and len(form.members) == 2:
+        objects = [_shown(dict(zip(form.members, one, strict=True))) for one in told]
+        inside = [f"[{', '.join(objects)}]"] if form.listed else objects
+        open = form.opens[0].removesuffix("[") if form.opens[0].endswith("[") else f"{form.opens[0]}\n"
+        return "\n".join(f"{open}{text}\n{form.close}".rstrip() for text in inside)
+    wanted = f"a chat template that writes calls, as it has the format {form.name}"
+    raise ChatTemplateError(f"tool_calls: expected {wanted}, got another")
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def tool_variables(template: ChatTemplate, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The variables in which a template takes tools. Raises ConfigError if it takes none."""
+    known = template.variables
+    if "tools" in known:
+        return {"tools": list(tools)}
+    if "xml_tools" in known:
+        return {"xml_tools": list(tools)}
+    if {"functions", "datetime"} <= known:  # firefunction: as text, with the time
+        now = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+        return {"functions": json.dumps(list(tools), indent=4, ensure_ascii=False), "datetime": now}
+    raise ConfigError("tools: expected a chat template that tells the model of them, got another")
 
 
 def _converted(message: Mapping[str, Any], where: str, as_text: bool, template: ChatTemplate) -> Message:
@@ -114,6 +218,8 @@ def _converted(message: Mapping[str, Any], where: str, as_text: bool, template: 
         both = found.get("content") and found.get("tool_calls") and "<|channel|>" in template.source
         if not both:
             found["thinking"] = reasoning
+    if reasoning and ".reasoning" in template.source and ".reasoning_content" not in template.source:
+        found.setdefault("reasoning", reasoning)
     calls = found.get("tool_calls")
     if not calls:
         return found

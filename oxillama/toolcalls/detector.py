@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oxillama.toolcalls.events import CallEnd, Event, ToolCall
-from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.message import MessageParser
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 
 class ToolCallDetector:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from oxillama.toolcalls.calls import Calls, closed, inner
-from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.schemas import loads
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 
 def dictionary(source: Source, calls: Calls, grammar: ToolCallGrammar) -> Reading[None]:

@@ -1,144 +1,28 @@
 """The table of formats: how models write reasoning and calls, and how a chat template tells which one it is.
 
 Facts: the chat templates of the models named. A format is chosen by marks that a template has because it
-writes earlier calls in it.
+writes earlier calls in it, or tells the model how to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
-from oxillama.config import checks
-
-
-@dataclass(frozen=True)
-class ToolCallGrammar:
-    """A way to write calls and reasoning.
-
-    Attributes
-    ----------
-    name : of the format.
-    style : syntax of calls: "tagged" (JSON, or Qwen's tags), "keys" (GLM's tags), "bare" (JSON, perhaps the
-        whole message), "mistral" (JSON, or a name and JSON), "sections" (a name and JSON, each call between
-        delimiters), "invoke" (tags with attributes), "dict" (Gemma's), "python" (a list of calls in Python),
-        "harmony" (gpt-oss), "none".
-    opens : texts that a call, or several, can begin with; first the usual one.
-    close : text that it ends with; "" if it ends with its JSON. May be missing at the end of a message.
-    reasoning : texts before and after it; None if there is none.
-    quote : text around strings, in the style "dict".
-    inside : texts before a call, between its name and its arguments, and behind it, in the style "sections".
-    numbered : its name is written as functions.NAME:0, in the style "sections"; that is its id.
-    listed : JSON between the delimiters is a list of calls, in the style "tagged".
-    tight : no line breaks stand between values and their tags, in the style "tagged".
-    marks, unlike : texts that a template of this format has, all of them; and texts that it has not.
-    reasoning_anywhere : it may also come after text.
-    ends_reasoning : a call inside it is a call, and ends it.
-    dropped : texts that mean nothing.
-    """
-
-    name: str
-    style: str
-    opens: tuple[str, ...]
-    close: str
-    reasoning: tuple[str, str] | None = None
-    quote: str = ""
-    inside: tuple[str, ...] = ()
-    numbered: bool = False
-    listed: bool = False
-    tight: bool = False
-    marks: tuple[str, ...] = ()
-    unlike: tuple[str, ...] = ()
-    reasoning_anywhere: bool = False
-    ends_reasoning: bool = False
-    dropped: tuple[str, ...] = ()
-
-    Llama3: ClassVar[ToolCallGrammar]
-    Qwen: ClassVar[ToolCallGrammar]
-    Mistral: ClassVar[ToolCallGrammar]
-
-    @staticmethod
-    def Custom(open: str, close: str, reasoning: tuple[str, str] | None = None) -> ToolCallGrammar:
-        """Calls between delimiters of your own: JSON, or tags as Qwen has them.
-
-        Raises ConfigError for an empty delimiter.
-        """
-        for name, text in {"open": open, "close": close}.items():
-            if not isinstance(text, str) or not text.strip():
-                raise checks.refuse(name, "a text that is not empty", text)
-        return ToolCallGrammar("custom", "tagged", (open,), close, reasoning)
-
-    @staticmethod
-    def of(plain: Mapping[str, Any]) -> ToolCallGrammar:
-        """The format of which ``dataclasses.asdict`` gave the fields. Raises ConfigError for other values."""
-        found = dict(plain)
-        for key in ("opens", "inside", "marks", "unlike", "dropped"):
-            found[key] = checks.texts(key, found.get(key, ()), empty=False)
-        if found.get("reasoning") is not None:
-            pair = checks.texts("reasoning", found["reasoning"], empty=False)
-            found["reasoning"] = pair
-            if len(pair) != 2:
-                raise checks.refuse("reasoning", "a text before and one after it", pair)
-        for key in ("name", "style", "close", "quote"):
-            checks.encodable(key, found.setdefault(key, ""))
-        checks.one_of("style", found["style"], {row.style for row in _ROWS})
-        for key in ("reasoning_anywhere", "ends_reasoning", "numbered", "listed", "tight"):
-            checks.boolean(key, found.setdefault(key, False))
-        unknown = set(found) - {f.name for f in fields(ToolCallGrammar)}
-        if unknown:
-            raise checks.refuse("message_format", "fields of a format", sorted(unknown))
-        made = ToolCallGrammar(**found)
-        if made.style == "sections" and len(made.inside) != 3:
-            raise checks.refuse("inside", "three texts in the style 'sections'", made.inside)
-        if not made.opens and made.style not in ("none",):
-            raise checks.refuse("opens", "a text that a call begins with", made.opens)
-        return made
-
-    def open_delimiter(self) -> str:
-        """What a call begins with; "" if there are none."""
-        return self.opens[0] if self.opens else ""
-
-    def close_delimiter(self) -> str:
-        """What a call ends with; "" if it ends with its JSON."""
-        return self.close
-
-    @property
-    def delimiters(self) -> tuple[str, ...]:
-        """All texts that mean something to the format; special tokens may be parts of them."""
-        found = (*self.opens, self.close, *(self.reasoning or ()), self.quote, *self.inside, *self.dropped)
-        return tuple(text for text in (*found, *_INSIDE.get(self.style, ())) if text)
-
-    def without_calls(self) -> ToolCallGrammar:
-        """The same reasoning, and no calls: what looks like one is text."""
-        if self.style == "harmony":  # its channels are not told apart without it
-            return self
-        return replace(self, style="none", opens=(), close="", ends_reasoning=False)
-
-    def begins_in_reasoning(self, prompt: str) -> bool:
-        """Whether a prompt ends inside reasoning, so that what follows begins there."""
-        return self.reasoning is not None and prompt.rstrip().endswith(self.reasoning[0])
-
-
-_INSIDE = {
-    "keys": ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    "mistral": ("[CALL_ID]", "[ARGS]"),
-    "invoke": ("<｜DSML｜invoke name=", "<｜DSML｜parameter name="),
-    "harmony": (
-        "<|start|>",
-        "<|channel|>",
-        "<|message|>",
-        "<|constrain|>",
-        "<|end|>",
-        "<|call|>",
-        "<|return|>",
-    ),
-}
-"""Texts inside calls or messages, by style."""
+from oxillama.toolcalls.tool_grammar import GLM_TAGS, ToolCallGrammar, invoke_tags
 
 THINK = ("<think>", "</think>")
-REASONINGS = (THINK, ("[THINK]", "[/THINK]"))
+REASONINGS = (
+    THINK,
+    ("[THINK]", "[/THINK]"),
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+)
 """Of formats that do not have one of their own, by what a template has."""
+
+_HY = ":opensource"
+"""What Hunyuan's published models have behind the names of their tags."""
+_NS = "]<]minimax[>["
+
 
 _ROWS = (
     ToolCallGrammar(
@@ -147,7 +31,24 @@ _ROWS = (
         ("<|channel|>commentary to=functions.",),
         "<|call|>",
         ("<|channel|>analysis<|message|>", "<|end|>"),
-        marks=("<|channel|>", "<|message|>"),
+    ),
+    ToolCallGrammar(
+        "muse",
+        "recipients",
+        ("<|start|>assistant to=",),
+        "",
+        ("<|start|>assistant to=self<|message|>", "<|eom|>"),
+        headers=(" to=", "<|message|>", "<|eom|>", "user", "self"),
+        tags=invoke_tags("atem:"),
+        dropped=("<|eot|>",),
+    ),
+    ToolCallGrammar(
+        "functionary-v3.2",
+        "recipients",
+        (">>>",),
+        "",
+        headers=("", "\n", "", "all", ""),
+        dropped=("<|eot_id|>",),
     ),
     ToolCallGrammar(
         "deepseek-dsml",
@@ -155,7 +56,8 @@ _ROWS = (
         ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"),
         "",
         THINK,
-        marks=("｜DSML｜",),
+        tags=invoke_tags("｜DSML｜"),
+        typed="string",
         ends_reasoning=True,
     ),
     ToolCallGrammar(
@@ -165,7 +67,7 @@ _ROWS = (
         "<｜tool▁calls▁end｜>",
         THINK,
         inside=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
-        marks=("<｜tool▁calls▁begin｜>",),
+        fenced=True,
         ends_reasoning=True,
     ),
     ToolCallGrammar(
@@ -175,16 +77,52 @@ _ROWS = (
         "<|tool_calls_section_end|>",
         inside=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
         numbered=True,
-        marks=("<|tool_calls_section_begin|>",),
         ends_reasoning=True,
     ),
     ToolCallGrammar(
-        "minimax",
+        "kimi-k3",
         "invoke",
-        ("<minimax:tool_call>",),
+        ("<|open|>tools<|sep|>",),
+        "<|close|>tools<|sep|>",
+        ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        tags=(
+            *('<|open|>call tool="', '<|open|>argument key="'),
+            *("<|close|>argument<|sep|>", "<|close|>call<|sep|>", "<|sep|>"),
+        ),
+        typed="type",
+        tight=True,
+        framing=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),
+    ToolCallGrammar(
+        "solar",
+        "sections",
+        ("<|tool_calls|>", "<|tool_call:begin|>"),
         "",
-        THINK,
-        marks=("<minimax:tool_call>", "<invoke name="),
+        ("<|think|>", "<|end|>"),
+        inside=("<|tool_call:begin|>", "<|tool_call:args|>", "<|tool_call:end|>"),
+        identified="<|tool_call:name|>",
+        framing=("<|begin|>assistant", "<|content|>", "<|end|>"),
+        dropped=("<|calls|>",),
+    ),
+    ToolCallGrammar("minimax", "invoke", ("<minimax:tool_call>",), "", THINK, tags=invoke_tags("")),
+    ToolCallGrammar(
+        "minimax-m3",
+        "elements",
+        (f"{_NS}<tool_call>",),
+        f"{_NS}</tool_call>",
+        ("<mm:think>", "</mm:think>"),
+        tags=(_NS,),
+        framing=("</mm:think>",),
+    ),
+    ToolCallGrammar("minimax-m1", "tagged", ("<tool_calls>",), "</tool_calls>", THINK, lines=True),
+    ToolCallGrammar(
+        "minicpm",
+        "invoke",
+        ('<function name="',),
+        "</function>",
+        tags=('<function name="', '<param name="', "</param>", "</function>", ">"),
+        tight=True,
+        cdata=True,
     ),
     ToolCallGrammar(
         "seed",
@@ -193,16 +131,33 @@ _ROWS = (
         "</seed:tool_call>",
         ("<seed:think>", "</seed:think>"),
         tight=True,
-        marks=("<seed:tool_call>",),
     ),
-    ToolCallGrammar("glm", "keys", ("<tool_call>",), "</tool_call>", THINK, marks=("<arg_key>",)),
     ToolCallGrammar(
-        "qwen-xml",
-        "tagged",
-        ("<tool_call>", "<function="),
+        "hunyuan",
+        "keys",
+        (f"<tool_calls{_HY}>", f"<tool_call{_HY}>"),
+        f"</tool_calls{_HY}>",
+        (f"<think{_HY}>", f"</think{_HY}>"),
+        inside=(f"<tool_call{_HY}>", f"<tool_sep{_HY}>", f"</tool_call{_HY}>"),
+        tags=tuple(f"{tag[:-1]}{_HY}>" for tag in GLM_TAGS),
+    ),
+    ToolCallGrammar(
+        "glm",
+        "keys",
+        ("<tool_call>",),
         "</tool_call>",
-        marks=("<tool_call>", "<function=", "<parameter="),
-        ends_reasoning=True,
+        THINK,
+        inside=("<tool_call>", "", "</tool_call>"),
+        tags=GLM_TAGS,
+    ),
+    ToolCallGrammar("qwen-xml", "tagged", ("<tool_call>", "<function="), "</tool_call>", ends_reasoning=True),
+    ToolCallGrammar(
+        "functionary-v3.1",
+        "sections",
+        ("<function=",),
+        "",
+        inside=("<function=", ">", "</function>"),
+        dropped=("<|eot_id|>", "<|eom_id|>"),
     ),
     ToolCallGrammar(
         "gemma",
@@ -211,60 +166,109 @@ _ROWS = (
         "<tool_call|>",
         ("<|channel>thought", "<channel|>"),
         quote='<|"|>',
-        marks=("<|tool_call>",),
         reasoning_anywhere=True,
         dropped=("<channel|>", "<|channel>"),
     ),
     ToolCallGrammar(
-        "function-gemma",
-        "dict",
-        ("<start_function_call>",),
-        "<end_function_call>",
-        quote="<escape>",
-        marks=("<start_function_call>",),
+        "function-gemma", "dict", ("<start_function_call>",), "<end_function_call>", quote="<escape>"
     ),
-    ToolCallGrammar(
-        "lfm2",
-        "python",
-        ("<|tool_call_start|>",),
-        "<|tool_call_end|>",
-        marks=("<|tool_", "_start|>"),
-        unlike=("<|tool_call:begin|>",),
-    ),
-    ToolCallGrammar("granite", "tagged", ("<|tool_call|>",), "", listed=True, marks=("<|tool_call|>",)),
-    ToolCallGrammar(
-        "nemotron", "tagged", ("<TOOLCALL>",), "</TOOLCALL>", listed=True, marks=("<TOOLCALL>", "</TOOLCALL>")
-    ),
+    ToolCallGrammar("lfm2", "python", ("<|tool_call_start|>",), "<|tool_call_end|>"),
+    ToolCallGrammar("granite", "tagged", ("<|tool_call|>",), "", listed=True),
+    ToolCallGrammar("nemotron", "tagged", ("<TOOLCALL>",), "</TOOLCALL>", listed=True),
     ToolCallGrammar(
         "apriel",
         "tagged",
         ("<tool_calls>",),
         "</tool_calls>",
         listed=True,
-        marks=("<tool_calls>[",),
-        unlike=("<tool_call>",),
+        framing=("[END FINAL RESPONSE]",),
     ),
-    ToolCallGrammar("mistral", "mistral", ("[TOOL_CALLS]",), "", marks=("[TOOL_CALLS]",)),
     ToolCallGrammar(
-        "qwen",
+        "apertus",
         "tagged",
-        ("<tool_call>",),
-        "</tool_call>",
-        marks=("<tool_call>",),
-        unlike=("<tool_calls>", "]<]minimax[>["),
+        ("<|tools_prefix|>",),
+        "<|tools_suffix|>",
+        ("<|inner_prefix|>", "<|inner_suffix|>"),
+        members=(),
+        listed=True,
     ),
+    ToolCallGrammar(
+        "cohere",
+        "tagged",
+        ("<|START_ACTION|>",),
+        "<|END_ACTION|>",
+        members=("tool_call_id", "tool_name", "parameters"),
+        listed=True,
+        spread=True,
+        framing=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    ToolCallGrammar(
+        "command-r",
+        "tagged",
+        ("Action:\n```json", "Action: ```json"),
+        "```",
+        members=("tool_name", "parameters"),
+        listed=True,
+        spread=True,
+    ),
+    ToolCallGrammar(
+        "gigachat", "tagged", ("<|message_sep|>\n\nfunction call<|role_sep|>\n",), "", single=True
+    ),
+    ToolCallGrammar("gigachat-v3.1", "tagged", ("<|function_call|>",), "", single=True),
+    ToolCallGrammar("firefunction", "tagged", ("functools[",), "", listed=True),
+    ToolCallGrammar("mistral", "mistral", ("[TOOL_CALLS]",), ""),
+    ToolCallGrammar("qwen", "tagged", ("<tool_call>",), "</tool_call>"),
     ToolCallGrammar(
         "llama3",
         "bare",
         ("<|python_tag|>",),
         "<|eom_id|>",
-        marks=("<|start_header_id|>", '"parameters": dictionary'),
+        members=("name", "parameters"),
         dropped=("<|eot_id|>", "<|eom_id|>"),
     ),
     ToolCallGrammar("none", "none", (), ""),
 )
 GRAMMARS: dict[str, ToolCallGrammar] = {row.name: row for row in _ROWS}
-"""By name, in the order in which a template's marks are looked for."""
+"""By name."""
+
+_MARKS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("harmony", ("<|channel|>", "<|message|>"), ()),
+    ("muse", ("<atem:function_calls>", "<|eom|>"), ()),
+    ("functionary-v3.2", (">>>all", "'>>>' +"), ()),
+    ("deepseek-dsml", ("｜DSML｜",), ()),
+    ("deepseek", ("<｜tool▁calls▁begin｜>",), ()),
+    ("kimi", ("<|tool_calls_section_begin|>",), ()),
+    ("kimi-k3", ("<|open|>", "<|close|>", "<|sep|>", "'argument'"), ()),
+    ("solar", ("<|tool_call:begin|>", "<|tool_call:args|>"), ()),
+    ("minimax", ("<minimax:tool_call>", "<invoke name="), ()),
+    ("minimax-m3", (_NS, "<invoke name="), ()),
+    ("minicpm", ('<function name="', '<param name="'), ()),
+    ("seed", ("<seed:tool_call>",), ()),
+    ("hunyuan", ("<arg_key{}>", f"'{_HY}'"), ()),
+    ("glm", ("<arg_key>",), ()),
+    ("qwen-xml", ("<tool_call>", "<function=", "<parameter="), ()),
+    ("functionary-v3.1", ("<function=", "</function>"), ("<parameter=",)),
+    ("gemma", ("<|tool_call>",), ()),
+    ("function-gemma", ("<start_function_call>",), ()),
+    ("lfm2", ("<|tool_", "_start|>"), ("<|tool_call:begin|>",)),
+    ("lfm2", ("<|im_start|>", '"List of tools: ["'), ()),
+    ("granite", ("<|tool_call|>",), ()),
+    ("nemotron", ("<TOOLCALL>", "</TOOLCALL>"), ()),
+    ("apriel", ("<tool_calls>[",), ()),
+    ("minimax-m1", ('<tool_calls>\\n{"name"',), ()),
+    ("apertus", ("<|tools_prefix|>",), ()),
+    ("cohere", ("<|START_ACTION|>",), ()),
+    ("command-r", ("Action:", "```json", '"tool_name"'), ()),
+    ("gigachat-v3.1", ("<|function_call|>", "<|role_sep|>"), ()),
+    ("gigachat", ("<|message_sep|>", "<|role_sep|>", "'function call'"), ()),
+    ("firefunction", ("functools[",), ()),
+    ("mistral", ("[TOOL_CALLS]",), ()),
+    ("qwen", ("<tool_call>",), ("<tool_calls>",)),
+    ("llama3", ("<|start_header_id|>", '"parameters": dictionary'), ()),
+    ("none", (), ()),
+)
+"""Formats in the order in which a template is asked for them: texts that it has, all of them, and texts of
+which it has none."""
 
 ToolCallGrammar.Llama3 = GRAMMARS["llama3"]
 ToolCallGrammar.Qwen = replace(GRAMMARS["qwen"], reasoning=THINK)
@@ -276,7 +280,7 @@ def grammar_of_template(source: str) -> ToolCallGrammar:
 
     Of a template that writes no calls the format "none", with its reasoning.
     """
-    fitting = (row for row in _ROWS if all(mark in source for mark in row.marks))
-    row = next(row for row in fitting if not any(mark in source for mark in row.unlike))
+    fitting = (row for row in _MARKS if all(mark in source for mark in row[1]))
+    row = GRAMMARS[next(name for name, _, unlike in fitting if not any(mark in source for mark in unlike))]
     reasoning = next((pair for pair in REASONINGS if pair[1] in source), None)
     return row if row.reasoning is not None or reasoning is None else replace(row, reasoning=reasoning)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from oxillama.toolcalls.calls import Calls, closed, parsed_object
-from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.schemas import loads
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
 
 ARGUMENTS = ("arguments", "args", "parameters")
 NAMES = ("name", "tool_name")
@@ -41,6 +41,15 @@ def objects(source: Source, calls: Calls, surely: bool = True) -> Reading[None]:
             return
 
 
+def rows(source: Source, calls: Calls) -> Reading[None]:
+    """MiniMax M1's: objects one after another."""
+    while True:
+        yield from envelope(source, calls)
+        yield from source.spaces()
+        if (yield from source.next()) != "{":
+            return
+
+
 def envelope(source: Source, calls: Calls, surely: bool = True) -> Reading[None]:
     """An object with the name and the arguments of a call.
 
@@ -65,7 +74,7 @@ class Envelope:
     def members(self, source: Source) -> Reading[None]:
         yield from source.expect(("{",))
         while True:
-            key = yield from self._string(source, "a member's name")
+            key = yield from quoted(source, "a member's name")
             yield from source.expect((":",))
             yield from source.spaces()
             if key in ARGUMENTS:
@@ -74,12 +83,12 @@ class Envelope:
                 yield from self.members(source)
             elif key in ("function", *NAMES):
                 self._once(key, self.name is not None)
-                self.name = yield from self._string(source, "a name")
+                self.name = yield from quoted(source, "a name")
             elif key in IDS:
                 self._once(key, self.id is not None)
-                self.id = yield from self._string(source, "an id")
+                self.id = yield from quoted(source, "an id")
             elif key == "type":
-                yield from self._string(source, "a type")
+                yield from quoted(source, "a type")
             else:
                 raise MalformedCall(f"expected name and arguments, got {key[:80]!r}")
             if (yield from source.expect((",", "}"))) == "}":
@@ -105,17 +114,6 @@ class Envelope:
         if is_known:
             raise MalformedCall(f"expected every member once, got {key} twice")
 
-    def _string(self, source: Source, what: str) -> Reading[str]:
-        yield from source.spaces()
-        if (yield from source.next()) != '"':
-            raise MalformedCall(f"expected {what} in quotes, got something else")
-        pieces: list[str] = []
-        yield from source.json(pieces.append)
-        try:
-            return str(loads("".join(pieces)))
-        except ValueError as error:
-            raise MalformedCall(f"expected {what} in quotes, got {''.join(pieces)[:80]!r}: {error}") from None
-
     def _arguments(self, source: Source) -> Reading[None]:
         self._once("arguments", self.has_arguments)
         self.has_arguments = True
@@ -135,6 +133,19 @@ class Envelope:
             text = "{}" if value is None else value if isinstance(value, str) else text
             parsed_object(text)
         self.held = text
+
+
+def quoted(source: Source, what: str) -> Reading[str]:
+    """A string in JSON."""
+    yield from source.spaces()
+    if (yield from source.next()) != '"':
+        raise MalformedCall(f"expected {what} in quotes, got something else")
+    pieces: list[str] = []
+    yield from source.json(pieces.append)
+    try:
+        return str(loads("".join(pieces)))
+    except ValueError as error:
+        raise MalformedCall(f"expected {what} in quotes, got {''.join(pieces)[:80]!r}: {error}") from None
 
 
 def mistral(source: Source, calls: Calls) -> Reading[None]:
@@ -157,8 +168,25 @@ def mistral(source: Source, calls: Calls) -> Reading[None]:
     calls.end()
 
 
+def named(source: Source, calls: Calls) -> Reading[None]:
+    """Apertus': an object whose one member is the tool's name and the arguments, or a list of them."""
+    yield from source.spaces()
+    listed = yield from source.one_of(("[",))
+    while True:
+        yield from source.expect(("{",))
+        name = yield from quoted(source, "a name")
+        yield from source.expect((":",))
+        yield from source.spaces()
+        calls.begin(name)
+        yield from source.json(calls.arguments)
+        yield from source.expect(("}",))
+        calls.end()
+        if not listed or (yield from source.expect((",", "]"))) == "]":
+            return
+
+
 def sections(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str) -> Reading[None]:
-    """DeepSeek's and Kimi's: a name and JSON, or "function", a name, and JSON in a block of code."""
+    """A name and JSON, perhaps an id before them; or "function", a name, and JSON in a block of code."""
     begin, middle, end = grammar.inside
     if opened != begin:
         yield from source.expect((begin,))
@@ -167,20 +195,30 @@ def sections(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str
         if stop != middle:
             raise MalformedCall(f"expected NAME{middle}, got {name[:80]!r}")
         yield from source.spaces()
-        fenced = (yield from source.next()) != "{"
+        fenced = grammar.fenced and (yield from source.next()) != "{"
         if fenced:
             name, stop = yield from source.text_until(("\n", end))
             yield from source.expect(("```json",))
             yield from source.spaces()
         numbered = NUMBERED.fullmatch(name.strip()) if grammar.numbered else None
-        calls.begin(numbered[1] if numbered else name, numbered[0] if numbered else None)
+        id = numbered[0] if numbered else None
+        if grammar.identified and grammar.identified in name:
+            id, _, name = name.partition(grammar.identified)
+        calls.begin(numbered[1] if numbered else name, id and id.strip())
         yield from source.json(calls.arguments)
         yield from closed(source, "```") if fenced else source.spaces()
         yield from closed(source, end)
         calls.end()
-        yield from source.spaces()
-        if (
-            not (yield from source.next())
-            or (yield from source.expect((begin, grammar.close))) == grammar.close
-        ):
+        if not (yield from another(source, begin, grammar.close)):
             return
+
+
+def another(source: Source, begin: str, close: str) -> Reading[bool]:
+    """Whether another call begins, behind one that has ended; else what closes them all is read."""
+    between = yield from source.spaces()
+    if not close:  # without it, what follows may be text
+        if (yield from source.one_of((begin,))):
+            return True
+        source.unread(between)
+        return False
+    return bool((yield from source.next())) and (yield from source.expect((begin, close))) == begin

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oxillama.config import checks
 from oxillama.toolcalls.calls import Calls
 from oxillama.toolcalls.events import ArgumentsPart, Event, ReasoningPart, TextPart
-from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.json_calls import objects
-from oxillama.toolcalls.schemas import parameter_types, tool_names
+from oxillama.toolcalls.parts import Part
+from oxillama.toolcalls.schemas import parameter_schemas, tool_names
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
-from oxillama.toolcalls.syntax import close_of, syntax_of
+from oxillama.toolcalls.syntax import syntax_of
+from oxillama.toolcalls.tag_calls import close_of
+from oxillama.toolcalls.tool_grammar import TURNS, ToolCallGrammar
+from oxillama.toolcalls.turns import Turns
 
-MESSAGE, CHANNEL, START = "<|message|>", "<|channel|>", "<|start|>"
 MOST_FAILED = 32
 """Calls of a message that may fail; behind them, all is text. Each may have the rest of it read again."""
-ENDS = ("<|end|>", "<|call|>", "<|return|>", START)
 
 
 class MessageParser:
@@ -61,10 +61,14 @@ class MessageParser:
         self._events: list[Event] = []
         self._source = Source()
         names = None if tools is None else tool_names(tools)
-        types = parameter_types(tools or ())
-        self._calls = Calls(self._source, self._add, names, types, constrained)
-        self._text = _Text(self._add, TextPart)
-        self._reading = self._harmony() if grammar.style == "harmony" else self._message()
+        schemas = parameter_schemas(tools or ())
+        self._calls = Calls(self._source, self._add, names, schemas, constrained)
+        self._text = Part(self._add, TextPart)
+        if grammar.style in TURNS:
+            turns = Turns(self._source, self._calls, self._text, grammar, in_reasoning)
+            self._reading = turns.harmony() if grammar.style == "harmony" else turns.recipients()
+        else:
+            self._reading = self._message()
 
     def feed(self, text: str) -> list[Event]:
         """The events that the next piece of text brings. Raises ConfigError behind the end."""
@@ -101,7 +105,7 @@ class MessageParser:
     def _message(self) -> Reading[None]:
         grammar, source = self.grammar, self._source
         think = grammar.reasoning[:1] if grammar.reasoning else ()
-        marks = grammar.dropped + (think if grammar.reasoning_anywhere else ())
+        marks = grammar.framing + grammar.dropped + (think if grammar.reasoning_anywhere else ())
         always = grammar.opens + marks
         opened = (yield from self._reason()) if self.in_reasoning else ""
         while opened or (yield from source.next()):
@@ -111,6 +115,9 @@ class MessageParser:
                 always = always if self._calls.n_failed < MOST_FAILED else marks
             elif opened in think:
                 opened = yield from self._reason()
+            elif opened in grammar.framing:
+                self._text.part()
+                opened = ""
             elif self._text.has_begun:
                 opened = yield from source.until(always, self._text.add)
             else:  # nothing but whitespace, reasoning and calls so far
@@ -127,7 +134,7 @@ class MessageParser:
         assert self.grammar.reasoning is not None
         open, close = self.grammar.reasoning
         self._text.part()
-        text = _Text(self._add, ReasoningPart)
+        text = Part(self._add, ReasoningPart)
         text.part()
         yield from self._source.spaces()
         yield from self._source.one_of((open,))  # in the prompt already, and once more
@@ -180,107 +187,3 @@ class MessageParser:
                 self._text.add(text)
         if self._calls.n_begun:
             self._text.part()
-
-    # --- gpt-oss ------------------------------------------------------------------------------------
-
-    def _harmony(self) -> Reading[None]:
-        """Messages within the message: a header with a channel and perhaps a recipient, and a body.
-
-        Source: https://github.com/openai/harmony, docs/format.md.
-        """
-        source = self._source
-        space = yield from source.spaces()
-        stop = yield from source.one_of((CHANNEL, "to=", START))
-        if stop:
-            source.unread(stop)
-        else:  # the prompt has the header
-            source.unread(space)
-            stop = yield from self._body("analysis" if self.in_reasoning else "final", "", "")
-        while stop:
-            source.keep("")
-            header, stop = yield from source.text_until((MESSAGE, *ENDS[:3]))
-            raw = source.kept()
-            if stop == MESSAGE:
-                recipients = [name for name in re.findall(r"to=([^\s<]+)", header) if name != "assistant"]
-                channels = re.findall(r"<\|channel\|>\s*(\w+)", header)
-                stop = yield from self._body((channels or ["final"])[-1], (recipients or [""])[-1], raw)
-            elif header.strip():
-                self._calls.fail(raw, f"expected a header and {MESSAGE}, got {header[:80]!r}")
-        self._text.end()
-
-    def _body(self, channel: str, recipient: str, header: str) -> Reading[str]:
-        """A body and its events; returns what it ends with."""
-        source = self._source
-        if recipient:
-            self._text.part()
-            return (yield from self._call_body(recipient, header))
-        text = self._text
-        if channel == "analysis":
-            text = _Text(self._add, ReasoningPart)
-            text.part()
-        stop = yield from source.until(ENDS, text.add)
-        if stop:
-            text.part()
-        else:
-            text.end()
-        if stop == START:
-            source.unread(stop)
-        return stop
-
-    def _call_body(self, recipient: str, header: str) -> Reading[str]:
-        source, calls = self._source, self._calls
-        source.keep(header)
-        stop = ""
-        try:
-            if not recipient.startswith("functions."):
-                raise MalformedCall(f"expected a call of functions.NAME, got one of {recipient[:80]!r}")
-            calls.begin(recipient.removeprefix("functions."))
-            yield from source.spaces()
-            yield from source.json(calls.arguments)
-            yield from source.spaces()
-            if (yield from source.next()):
-                stop = yield from source.expect(ENDS)
-            calls.end()
-            source.kept()
-            if stop == START:
-                source.unread(stop)
-        except MalformedCall as error:
-            if self.constrained:
-                yield from source.text_until(())
-            elif not stop:
-                source.unread(source.kept().removeprefix(header))  # an open string may have swallowed the end
-                source.keep(header)
-                stop = yield from source.until(ENDS, lambda text: None)
-            if stop == START:
-                source.unread(stop)
-            calls.fail(source.kept(), str(error))
-        return stop
-
-
-class _Text:
-    """Text or reasoning, whose whitespace at both ends is held back and dropped next to another part."""
-
-    def __init__(self, add: Any, kind: type[TextPart] | type[ReasoningPart]) -> None:
-        self._emit = add
-        self._kind = kind
-        self._held = ""
-        self._fresh = False  # behind another part: leading whitespace is dropped
-        self.has_begun = False
-
-    def add(self, text: str) -> None:
-        text = text.lstrip() if self._fresh else self._held + text
-        kept = text.rstrip()
-        if kept:
-            self._emit(self._kind(kept))
-            self._fresh, self.has_begun = False, True
-        self._held = "" if self._fresh else text[len(kept) :]
-
-    def part(self) -> None:
-        """Another part begins here."""
-        self._held, self._fresh = "", True
-
-    def end(self) -> None:
-        """The text is at its end."""
-        if self._held:
-            self._emit(self._kind(self._held))
-        self._held = ""

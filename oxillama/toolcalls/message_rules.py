@@ -6,22 +6,23 @@ first, then text and calls. So texts are automata that leave out whatever would 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rulebook import SPACE, RuleBook, texts_without
-from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text
+from oxillama.grammar.rulebook import SPACE, RuleBook
+from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq
 from oxillama.toolcalls.call_rules import BREAK, MANY, CallRules
-from oxillama.toolcalls.formats import ToolCallGrammar
 from oxillama.toolcalls.json_calls import ARGUMENTS, IDS, NAMES
+from oxillama.toolcalls.tool_grammar import TURNS, ToolCallGrammar
+from oxillama.toolcalls.turn_rules import NOTHING, escaped, free_text, harmony, recipients
 from oxillama.toolcalls.value_rules import Tool
 
-NOTHING = Seq(())
 _KEYS = "|".join((*ARGUMENTS, *IDS, *NAMES, "function", "type"))
 _BARE = rf'{SPACE}*\{{{SPACE}*"({_KEYS})"'
 """A message that may be a call without a delimiter, as a regular expression."""
+MOST_FRAMING = 4
+"""Texts that mean nothing, before and behind calls that must come."""
 _MORE = rf"{SPACE}*[;,]?{SPACE}*\{{"
 """What would be read as a further call, behind one without a closing delimiter."""
 
@@ -53,12 +54,15 @@ def message_rules(
     """
     if grammar.style == "none":
         raise GrammarError(f"tools: expected a format with calls, got {grammar.name}")
-    _check_delimiters(grammar)
     book = RuleBook()
     calls = CallRules(grammar, tools, book, special or {})
-    many = parallel and choice != "one"
-    kind = _Harmony if grammar.style == "harmony" else _Message
-    return book.rules(kind(book, calls, many).root(choice, in_reasoning))
+    many = parallel and choice != "one" and not grammar.single
+    if grammar.style in TURNS:
+        names = tuple(tool.name for tool in tools)
+        turns = harmony(book, calls) if grammar.style == "harmony" else recipients(book, calls, names)
+        return book.rules(turns.root(choice, in_reasoning, many))
+    _check_delimiters(grammar)
+    return book.rules(_Message(book, calls, many).root(choice, in_reasoning))
 
 
 def _check_delimiters(grammar: ToolCallGrammar) -> None:
@@ -77,8 +81,9 @@ class _Message:
         self._grammar = grammar = calls.grammar
         self._is_bare = grammar.style == "bare"
         think = grammar.reasoning[:1] if grammar.reasoning else ()
-        self._opens = (*grammar.opens, *(think if grammar.reasoning_anywhere else ()))
-        lead = tuple(f"{SPACE}*{re.escape(text)}" for text in think)
+        self._opens = (*grammar.opens, *grammar.framing, *(think if grammar.reasoning_anywhere else ()))
+        self._framing: list[Node] = [calls.mark(text) for text in grammar.framing]
+        lead = tuple(f"{SPACE}*{escaped(text)}" for text in (*think, *grammar.framing))
         self._leads = (*lead, _BARE) if self._is_bare else lead
         self._leads_after = (*lead, _MORE) if self._is_bare else lead
         self._space = book.rule(parse_regex(f"{SPACE}*", search=False))
@@ -100,7 +105,7 @@ class _Message:
         assert self._grammar.reasoning is not None
         close = self._grammar.reasoning[1]
         stops = (close, *(self._grammar.opens if self._grammar.ends_reasoning else ()))
-        return self._book.rule(texts_without(stops)), self._calls.mark(close)
+        return self._book.rule(free_text(stops)), self._calls.mark(close)
 
     def _reasoning(self) -> list[Node]:
         """Reasoning as a whole, if the format has any."""
@@ -119,7 +124,8 @@ class _Message:
         first = self._calls.block(self._many, bare=True)
         more = Repeat(Seq((BREAK, first)), 0, MANY - 1) if self._many and not self._is_bare else NOTHING
         thoughts = [Repeat(Seq((BREAK, node)), 0, 1) for node in self._reasoning()]
-        return Seq((*thoughts, BREAK, first, more))
+        framing = [Repeat(Seq((BREAK, Alt(tuple(self._framing)))), 0, MOST_FRAMING)] if self._framing else []
+        return Seq((*thoughts, *framing, BREAK, first, more, *framing))
 
     def _after_reasoning(self, choice: str) -> Node:
         """A call that ends reasoning, and what follows."""
@@ -130,7 +136,8 @@ class _Message:
 
     def _auto(self, with_calls: bool) -> Node:
         """Text, with or without calls."""
-        before = [Repeat(Seq((self._space, node)), 0, None) for node in self._reasoning()]
+        parts = (*self._reasoning(), *self._framing)
+        before = [Repeat(Seq((self._space, Alt(parts))), 0, None)] if parts else []
         ways = [self._text(self._leads if with_calls else self._leads_alone(), with_calls)]
         ways += self._cut_reasoning()
         if with_calls:
@@ -148,66 +155,19 @@ class _Message:
         calls: list[Node] = []
         if self._many:
             calls = [self._calls.block(True, bare=False)]
-        between = [Seq((self._space, node)) for node in (*thoughts, *calls)]
+        between = [Seq((self._space, node)) for node in (*thoughts, *self._framing, *calls)]
         end = Alt((self._text(self._leads_after, self._many), *self._cut_reasoning()))
         return self._book.rule(Seq((Repeat(Alt(tuple(between)), 0, None) if between else NOTHING, end)))
 
     def _text(self, leads: tuple[str, ...], with_calls: bool) -> Node:
         """White space, or text that begins with none of ``leads``, and calls behind it."""
-        first = texts_without(self._opens, leads, blank=False)
-        after = self._book.rule(texts_without(self._opens, (_MORE,) if self._is_bare else ()))
+        first = free_text(self._opens, leads, blank=False)
+        after = self._book.rule(free_text(self._opens, (_MORE,) if self._is_bare else ()))
         calls = [Seq((self._calls.block(self._many), after))] if with_calls else []
-        thoughts = (
-            [Seq((node, after)) for node in self._reasoning()] if self._grammar.reasoning_anywhere else []
-        )
+        parts = (*(self._reasoning() if self._grammar.reasoning_anywhere else ()), *self._framing)
+        thoughts = [Seq((node, after)) for node in parts]
         rest: list[Node] = [Repeat(Alt((*thoughts, *calls)), 0, None)] if thoughts or calls else []
         if calls and not self._many:
             more = Repeat(Alt(tuple(thoughts)), 0, None) if thoughts else NOTHING
             rest = [more, Repeat(calls[0], 0, 1), more]
         return self._book.rule(Alt((self._space, Seq((first, *rest)))))
-
-
-class _Harmony:
-    """gpt-oss: messages within the message, each with a header."""
-
-    def __init__(self, book: RuleBook, calls: CallRules, many: bool) -> None:
-        self._book, self._calls, self._many = book, calls, many
-        ends = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
-        self._body = book.rule(texts_without(ends))
-        header = rf"{SPACE}*(<\|channel\|>|to=)"
-        self._first_body = book.rule(texts_without(ends, (header,)))  # of a prompt with a header
-
-    def root(self, choice: str, in_reasoning: bool) -> Node:
-        mark = self._calls.mark
-        channel, message = mark("<|channel|>"), mark("<|message|>")
-        thought = self._book.rule(Seq((channel, Text("analysis"), message, self._body)))
-        channels = Alt(tuple(map(Text, ("analysis", "commentary", "final"))))
-        plain = self._book.rule(Seq((channel, channels, message, self._body)))
-        turn = self._book.rule(Seq((mark("<|end|>"), mark("<|start|>assistant"))))
-        if choice == "none":
-            first: Node = self._first_body if in_reasoning else plain
-            return Seq((first, Repeat(Seq((turn, plain)), 0, None)))
-        to = self._calls.each(self._call)
-        call = self._book.rule(Seq((channel, Text("commentary"), to)))
-        if choice in ("required", "one"):
-            more = Repeat(Seq((turn, call)), 0, MANY - 1) if self._many else NOTHING
-            if in_reasoning:
-                return Seq((self._first_body, Repeat(Seq((turn, thought)), 0, 1), turn, call, more))
-            return Seq((Repeat(Seq((thought, turn)), 0, 1), call, more))
-        first = self._first_body if in_reasoning else plain
-        plains = Repeat(Seq((turn, plain)), 0, None)
-        if self._many:
-            item = Alt((plain, call))
-            return Seq((self._first_body if in_reasoning else item, Repeat(Seq((turn, item)), 0, None)))
-        ways: list[Node] = [Seq((first, plains, Repeat(Seq((turn, call, plains)), 0, 1)))]
-        if not in_reasoning:
-            ways.append(Seq((call, plains)))
-        return Alt(tuple(ways))
-
-    def _call(self, tool: Tool) -> Node:
-        """The rest of a call, from its recipient on."""
-        mark = self._calls.mark
-        constrained = Seq((Repeat(Text(" "), 0, 1), mark("<|constrain|>"), Text("json")))
-        kind = Alt((NOTHING, Text(" json"), constrained))
-        head = Seq((Text(f" to=functions.{tool.name}"), kind, mark("<|message|>")))
-        return Seq((head, self._calls.arguments(tool)))

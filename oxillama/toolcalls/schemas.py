@@ -31,14 +31,18 @@ def tool_names(tools: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(function["name"] for function in functions_of(tools))
 
 
-def parameter_types(tools: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], frozenset[str]]:
-    """JSON types by names of tool and parameter. Raises ConfigError."""
+def parameter_schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """JSON schemas of arguments by the names of their tools. Raises ConfigError."""
+    return {function["name"]: function.get("parameters") for function in functions_of(tools)}
+
+
+def parameter_types(schemas: Mapping[str, Any]) -> dict[tuple[str, str], frozenset[str]]:
+    """JSON types by names of tool and parameter."""
     found = {}
-    for function in functions_of(tools):
-        schema = function.get("parameters")
+    for tool, schema in schemas.items():
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         for key, value in properties.items() if isinstance(properties, Mapping) else ():
-            found[function["name"], key] = types_of(value, schema)
+            found[tool, key] = types_of(value, schema)
     return found
 
 

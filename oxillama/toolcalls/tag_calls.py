@@ -1,20 +1,29 @@
-"""Calls in tags: Qwen's, GLM's and DeepSeek's. Values are JSON or strings, as the parameters' types say."""
+"""Calls in tags: Qwen's, GLM's, and those with attributes. Values are JSON or strings, as their types say."""
 
 from __future__ import annotations
 
+from html import unescape
+
 from oxillama.toolcalls.calls import Arguments, Calls, closed
-from oxillama.toolcalls.formats import ToolCallGrammar
-from oxillama.toolcalls.json_calls import envelopes
+from oxillama.toolcalls.json_calls import another, envelopes, named, rows
 from oxillama.toolcalls.schemas import ANY
 from oxillama.toolcalls.source import MalformedCall, Reading, Source
+from oxillama.toolcalls.tool_grammar import ToolCallGrammar
+
+CDATA = ("<![CDATA[", "]]>")
 
 
 def tagged(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str) -> Reading[None]:
     """JSON, or Qwen's ``<function=NAME><parameter=KEY>``."""
+    if opened.endswith("["):  # of the list
+        source.unread("[")
     if opened != "<function=":
         yield from source.spaces()
         if not (yield from source.one_of(("<function=",))):
-            yield from envelopes(source, calls)
+            if not grammar.members:
+                yield from named(source, calls)
+            else:
+                yield from rows(source, calls) if grammar.lines else envelopes(source, calls)
             if grammar.close:
                 yield from closed(source, grammar.close)
             return
@@ -40,61 +49,92 @@ def function_tags(source: Source, calls: Calls, tight: bool) -> Reading[None]:
     found.end()
 
 
-def argument_tags(source: Source, calls: Calls, close: str) -> Reading[None]:
-    """GLM's: a name, then ``<arg_key>`` and ``<arg_value>`` in turn, up to the closing text."""
-    name, stop = yield from source.text_until(("<arg_key>", close))
-    if not stop:
-        raise MalformedCall(f"expected a name and {close}, got {name[:80]!r}")
-    calls.begin(name)
-    found = Arguments(calls, name.strip())
-    while stop == "<arg_key>":
-        key, stop = yield from source.text_until(("</arg_key>",))
+def argument_tags(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str) -> Reading[None]:
+    """GLM's: a name, then the tags of a key and of a value in turn; perhaps several such between others."""
+    begin, behind, end = grammar.inside
+    key_tag, key_end, value_tag, value_end = grammar.tags
+    if opened != begin:
+        yield from source.expect((begin,))
+    while True:
+        name, stop = yield from source.text_until((key_tag, end, *((behind,) if behind else ())))
         if not stop:
-            raise MalformedCall("expected </arg_key>, got the end of the text")
-        yield from source.expect(("<arg_value>",))
-        yield from found.add(source, key, ("</arg_value>",))
-        yield from source.spaces()
-        if calls.constrained or (yield from source.next()):
-            stop = yield from source.expect(("<arg_key>", close))
-        else:
-            stop = close
-    found.end()
-
-
-def mark_of(opened: str) -> str:
-    """What stands before the names of tags, as in the one that a call began with; "" for nothing."""
-    return opened[1 : opened.rindex("｜") + 1] if "｜" in opened else ""
-
-
-def invokes(source: Source, calls: Calls, opened: str) -> Reading[None]:
-    """``invoke`` and ``parameter``; an attribute of DeepSeek's says which values are strings."""
-    mark = mark_of(opened)
-    invoke, end_invoke = f"<{mark}invoke name=", f"</{mark}invoke>"
-    parameter, end_parameter = f"<{mark}parameter name=", f"</{mark}parameter>"
-    close = f"</{opened[1:]}"
-    while (yield from source.expect((invoke, close))) == invoke:
-        name = yield from attribute(source)
-        yield from source.expect((">",))
+            raise MalformedCall(f"expected a name and {end}, got {name[:80]!r}")
         calls.begin(name)
         found = Arguments(calls, name.strip())
-        while (yield from source.expect((parameter, end_invoke))) == parameter:
-            key = yield from attribute(source)
+        if behind and stop == behind:
+            stop = yield from _next(source, calls, key_tag, end)
+        while stop == key_tag:
+            key, stop = yield from source.text_until((key_end,))
+            if not stop:
+                raise MalformedCall(f"expected {key_end}, got the end of the text")
+            yield from source.expect((value_tag,))
+            yield from found.add(source, key, (value_end,))
+            stop = yield from _next(source, calls, key_tag, end)
+        found.end()
+        if grammar.close == end or not (yield from another(source, begin, grammar.close)):
+            return
+
+
+def _next(source: Source, calls: Calls, key_tag: str, end: str) -> Reading[str]:
+    """What follows a value; at the end of the text, the end of the call."""
+    yield from source.spaces()
+    if calls.constrained or (yield from source.next()):
+        return (yield from source.expect((key_tag, end)))
+    return end
+
+
+def close_of(grammar: ToolCallGrammar, opened: str) -> str:
+    """What a call that began with ``opened`` ends with; "" if it is its JSON."""
+    return grammar.close or (f"</{opened[1:]}" if grammar.style in ("invoke", "recipients") else "")
+
+
+def invokes(source: Source, calls: Calls, grammar: ToolCallGrammar, opened: str) -> Reading[None]:
+    """Tags with attributes: a call's and a parameter's, of which one may tell the parameter's type."""
+    call, parameter, end_parameter, end_call, bracket = grammar.tags
+    call, parameter = call.removesuffix('"'), parameter.removesuffix('"')
+    outer = opened != f'{call}"'
+    close = close_of(grammar, opened)
+    if not outer:
+        source.unread('"')
+    while not outer or (yield from source.expect((call, close))) == call:
+        name = yield from attribute(source, grammar)
+        if grammar.typed == "type" and (yield from source.expect((bracket, "index="))) != bracket:
+            yield from attribute(source, grammar)
+            yield from source.expect((bracket,))
+        elif grammar.typed != "type":
+            yield from source.expect((bracket,))
+        calls.begin(name)
+        found = Arguments(calls, name.strip(), CDATA if grammar.cdata else None)
+        while (yield from source.expect((parameter, end_call))) == parameter:
+            key = yield from attribute(source, grammar)
             types: frozenset[str] | None = None
-            if (yield from source.expect((">", "string="))) == "string=":
-                is_string = yield from attribute(source)
-                types = frozenset({"string"}) if is_string == "true" else ANY
-                yield from source.expect((">",))
+            told = f"{grammar.typed}="
+            if grammar.typed and (yield from source.expect((bracket, told))) == told:
+                types = told_types(grammar.typed, (yield from attribute(source, grammar)))
+                yield from source.expect((bracket,))
+            elif not grammar.typed:
+                yield from source.expect((bracket,))
             yield from found.add(source, key, (end_parameter,), types)
         found.end()
+        if not outer:
+            return
         yield from source.spaces()
         if not (yield from source.next()):
             return
 
 
-def attribute(source: Source) -> Reading[str]:
-    """A text in quotes."""
+def told_types(attribute: str, text: str) -> frozenset[str]:
+    """The types that a parameter's attribute tells."""
+    if attribute == "string":
+        return frozenset({"string"}) if text == "true" else ANY
+    return frozenset({"number" if text == "integer" else text}) & ANY or ANY
+
+
+def attribute(source: Source, grammar: ToolCallGrammar) -> Reading[str]:
+    """A text in quotes; where tags are not XML's, in the characters of XML."""
+    bracket = grammar.tags[-1]
     yield from source.expect(('"',))
-    text, stop = yield from source.text_until(('"', ">"))
+    text, stop = yield from source.text_until(('"', bracket))
     if stop != '"':
         raise MalformedCall(f"expected a name in quotes, got {text[:80]!r}")
-    return text
+    return unescape(text) if grammar.typed == "type" else text

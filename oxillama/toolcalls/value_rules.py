@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from keyword import iskeyword
 from typing import Any
 from urllib.parse import quote
@@ -12,8 +14,9 @@ from urllib.parse import quote
 from oxillama.errors import GrammarError
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rulebook import RuleBook
+from oxillama.grammar.rulebook import SPACE, RuleBook
 from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text
+from oxillama.toolcalls.element_calls import ITEM
 from oxillama.toolcalls.schemas import types_of
 
 ANY_ORDER = 6
@@ -41,6 +44,11 @@ _TAGGED = {
 }
 _TAGGED |= {"type", "properties", "required", "additionalProperties", "strict"}
 """Keywords of parameters that formats of tags know."""
+
+
+_PLAIN_OBJECT = _TAGGED
+_PLAIN_ARRAY = {"type", "items", "minItems", "maxItems", "title", "description", "examples", "default"}
+"""Keywords of objects and of arrays whose parts may stand in tags of their own."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +89,18 @@ class ValueRules:
     book : of the grammar.
     delimiter : writes a text that may be made of special tokens.
     mark : the text around strings in the style "dict"; "" for JSON.
+    whitespace : in JSON, as `JsonSchemaCompiler` has it.
     """
 
-    def __init__(self, book: RuleBook, delimiter: Callable[[str], Node], mark: str = "") -> None:
+    def __init__(
+        self, book: RuleBook, delimiter: Callable[[str], Node], mark: str = "", whitespace: str = "single"
+    ) -> None:
         self._book = book
         self._delimiter = delimiter
         self._mark = mark
-        self._compiler = JsonSchemaCompiler(open_objects=False, plain_integers=True, mark=mark)
+        self._compiler = JsonSchemaCompiler(
+            open_objects=False, plain_integers=True, mark=mark, whitespace=whitespace
+        )
         self._known: dict[str, Node] = {}
 
     def arguments(self, tool: Tool) -> Node:
@@ -98,31 +111,94 @@ class ValueRules:
                 raise GrammarError(f"parameters: expected an object's schema, got type {kind!r:.80}")
             return self._schema({**tool.parameters, "type": "object"}, tool.strict)
 
-    def tagged(self, tool: Tool, before: str, between: str, stop: str, after: str) -> Node:
+    def tagged(
+        self,
+        tool: Tool,
+        before: str,
+        between: Node,
+        stop: str,
+        after: Node,
+        wrapping: tuple[str, str] | None = None,
+    ) -> Node:
         """The arguments one by one: ``before``, the key, ``between``, the value, ``stop`` and ``after``.
 
-        Strings stand as they are, and all other values in JSON.
+        Strings stand as they are, or between the texts of ``wrapping``, and all other values in JSON.
         """
         with _named(tool):
-            members = {
-                key: self._between(before + key + between, self._value(tool, key, stop.strip()), stop + after)
-                for key in self._keys(tool, (between, "<", ">", "\n"))
-            }
-            return self._in_order(tool, members)
+            members: dict[str, Node] = {}
+            for key in self._keys(tool, ("<", ">", "\n", *before[-1:].strip(">="))):
+                value = self._value(tool, key, stop.strip(), wrapping)
+                members[key] = self._between(before + key, (between, value), stop, after)
+            return self._in_order(frozenset(tool.parameters.get("required") or ()), members)
 
-    def attributed(self, tool: Tool, before: str, stop: str, after: str) -> Node:
-        """The same, where an attribute behind the key says whether the value is a string."""
+    def attributed(
+        self, tool: Tool, attribute: str, before: str, bracket: str, stop: str, after: str
+    ) -> Node:
+        """The same, where an attribute behind the key says whether the value is a string, or its type."""
         with _named(tool):
             members: dict[str, Node] = {}
+            end = self._delimiter(f'"{bracket}')
             for key in self._keys(tool, ('"', ">")):
                 types = self._types(tool, key)
+                string = Seq((end, self._string(tool, key, stop, frozenset({"string"}))))
                 ways: list[Node] = []
-                if "string" in types:
-                    ways.append(Seq((Text('true">'), self._string(tool, key, stop, frozenset({"string"})))))
-                if types != {"string"}:
-                    ways.append(Seq((Text('false">'), self._json(tool, key, types))))
-                members[key] = self._between(f'{before}{key}" string="', Alt(tuple(ways)), stop + after)
-            return self._in_order(tool, members)
+                if attribute == "string":
+                    ways += [Seq((Text("true"), string))] if "string" in types else []
+                    if types != {"string"}:
+                        ways.append(Seq((Text("false"), end, self._json(tool, key, types))))
+                else:
+                    for kind in sorted(types - {"string"}):
+                        ways.append(Seq((Text(kind), end, self._json(tool, key, frozenset({kind})))))
+                    ways += [Seq((Text("string"), string))] if "string" in types else []
+                name = escape(key) if attribute == "type" else key
+                told = (Text(f'" {attribute}="'), Alt(tuple(ways)))
+                members[key] = self._between(before + name, told, stop, Text(after))
+            return self._in_order(frozenset(tool.parameters.get("required") or ()), members)
+
+    def elements(self, tool: Tool, mark: str) -> Node:
+        """The arguments in tags that are named as they are, each behind ``mark``; see `element_calls`.
+
+        Objects and arrays that are described by plain keywords stand in tags, too, all others in JSON.
+        """
+        with _named(tool):
+            self._keys(tool, ("<", ">", "\n"))
+            return self._members(tool, tool.parameters, mark)
+
+    def _members(self, tool: Tool, schema: Mapping[str, Any], mark: str) -> Node:
+        members = {
+            key: self._element(tool, part, mark, key)
+            for key, part in (schema.get("properties") or {}).items()
+        }
+        return self._in_order(frozenset(schema.get("required") or ()), members)
+
+    def _element(self, tool: Tool, schema: Any, mark: str, tag: str) -> Node:
+        close = f"{mark}</{tag}>"
+        return self._book.rule(
+            Seq(
+                (
+                    self._delimiter(f"{mark}<{tag}>"),
+                    self._nested(tool, schema, mark, close),
+                    self._delimiter(close),
+                )
+            )
+        )
+
+    def _nested(self, tool: Tool, schema: Any, mark: str, close: str) -> Node:
+        """The value of an element."""
+        if _is_plain(schema, "object", _PLAIN_OBJECT) and schema.get("properties"):
+            return self._members(tool, schema, mark)
+        if _is_plain(schema, "array", _PLAIN_ARRAY) and "items" in schema:
+            item = self._element(tool, schema["items"], mark, ITEM)
+            return Repeat(item, schema.get("minItems", 0), schema.get("maxItems"))
+        one = Tool(tool.name, {**tool.parameters, "properties": {tool.name: schema}}, tool.strict)
+        types = self._types(one, tool.name)
+        begins = (parse_regex(f"{SPACE}*{re.escape(mark)}<[^]*", search=False),) if types - {"string"} else ()
+        ways: list[Node] = []
+        if "string" in types:
+            ways.append(self._string(one, tool.name, close, types, begins))
+        if types != {"string"}:
+            ways.append(self._json(one, tool.name, types))
+        return self._book.rule(Alt(tuple(ways)))
 
     def keywords(self, tool: Tool) -> Node:
         """The arguments as those of a call in Python, whose values are JSON. Raises GrammarError."""
@@ -157,8 +233,8 @@ class ValueRules:
 
         return rest(tuple(members), True)
 
-    def _between(self, before: str, node: Node, after: str) -> Node:
-        return self._book.rule(Seq((self._delimiter(before), node, self._delimiter(after))))
+    def _between(self, before: str, inner: tuple[Node, ...], stop: str, after: Node) -> Node:
+        return self._book.rule(Seq((self._delimiter(before), *inner, self._delimiter(stop), after)))
 
     # --- one argument -------------------------------------------------------------------------------
 
@@ -183,18 +259,28 @@ class ValueRules:
         """JSON types that the reader of the format takes the value for."""
         return types_of(tool.parameters["properties"][key], tool.parameters)
 
-    def _value(self, tool: Tool, key: str, stop: str) -> Node:
+    def _value(self, tool: Tool, key: str, stop: str, wrapping: tuple[str, str] | None = None) -> Node:
         types = self._types(tool, key)
-        ways = [self._string(tool, key, stop, types)] if "string" in types else []
+        ways: list[Node] = []
+        if "string" in types and wrapping:
+            open, close = wrapping
+            wrapped = parse_regex(re.escape(open) + "[^]*", search=False)
+            ways.append(self._string(tool, key, stop, types, (wrapped,)))
+            inside = self._string(tool, key, close, frozenset({"string"}))
+            ways.append(Seq((Text(open), inside, Text(close))))
+        elif "string" in types:
+            ways.append(self._string(tool, key, stop, types))
         if types != {"string"}:
             ways.append(self._json(tool, key, types))
         return self._book.rule(Alt(tuple(ways)))
 
-    def _string(self, tool: Tool, key: str, stop: str, types: frozenset[str]) -> Node:
-        """Strings as they are; not those that would be read as a value of another type."""
+    def _string(
+        self, tool: Tool, key: str, stop: str, types: frozenset[str], absent: tuple[Node, ...] = ()
+    ) -> Node:
+        """Strings as they are; not those that would be read as a value of another type, or are ``absent``."""
         like = [parse_regex(_JSON_LIKE[kind], search=False) for kind in sorted(types - {"string"})]
         boxes = self._compiler.strings(_argument(tool, key), tool.strict)
-        return Alt(tuple(box.without_text(stop, frozenset(like)) for box in boxes))
+        return Alt(tuple(box.without_text(stop, frozenset((*like, *absent))) for box in boxes))
 
     def _json(self, tool: Tool, key: str, types: frozenset[str]) -> Node:
         """Values in JSON that are no strings."""
@@ -204,7 +290,7 @@ class ValueRules:
     def _schema(self, schema: Mapping[str, Any], strict: bool) -> Node:
         key = json.dumps([schema, strict], sort_keys=False)
         if key not in self._known:
-            rules = self._compiler.compile(schema, strict)
+            rules = self._compiler.on_demand(schema, strict)
             if self._mark:
                 marked = {name: self._with_marks(node) for name, node in rules.rules.items()}
                 rules = Rules(rules.root, marked)
@@ -223,8 +309,7 @@ class ValueRules:
 
     # --- their order --------------------------------------------------------------------------------
 
-    def _in_order(self, tool: Tool, members: Mapping[str, Node]) -> Node:
-        required = frozenset(tool.parameters.get("required") or ())
+    def _in_order(self, required: frozenset[str], members: Mapping[str, Node]) -> Node:
         if len(members) > ANY_ORDER:
             return Seq(
                 tuple(node if key in required else Repeat(node, 0, 1) for key, node in members.items())
@@ -265,6 +350,18 @@ def _argument(tool: Tool, key: str) -> Mapping[str, Any]:
     pointer = quote(key.replace("~", "~0").replace("/", "~1"))
     resource = {"$id": "tool:parameters", **parameters}
     return {**head, "$defs": {"tool": resource}, "$ref": f"{resource['$id']}#/properties/{pointer}"}
+
+
+def _is_plain(schema: Any, kind: str, keywords: set[str]) -> bool:
+    """Whether a schema is one of an object or array, by some keywords only, which refers to no other."""
+    if not isinstance(schema, Mapping) or schema.get("type") != kind or _refers(schema):
+        return False
+    properties = schema.get("properties", {})
+    names = properties if isinstance(properties, Mapping) else ()
+    written = all(key and key == key.strip() and not set("<>\n").intersection(key) for key in names)
+    closed = schema.get("additionalProperties") in (None, False)
+    required = schema.get("required") or ()
+    return written and closed and not set(schema) - keywords and set(required) <= set(names)
 
 
 def _refers(schema: Any) -> bool:

@@ -196,7 +196,9 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
     written = {prefix + name: values for name, values in tensors.items()}
     written["pooler.dense.weight"] = np.zeros((32, 32), np.float32)
     source = hf.write_folder(tmp_path / "model", BERT, written, tokenizer="\n".join(hf.WORDS) + "\n")
-    (source / "modules.json").write_text("{}")
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
+    (source / "modules.json").write_text(json.dumps(listed))
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
     done = convert(source, tmp_path / "out.gguf", "F32")

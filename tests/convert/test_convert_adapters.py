@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.convert import Conversion, convert
+from oxillama.convert import Conversion, bases, convert
+from oxillama.convert.config import usual_name
 from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError
 from oxillama.gguf.model_file import ModelFile
 from tests.convert.test_convert import BERT, llama_config
+from tests.convert.test_transformers import OF_TOWERS, recorded
 from tests.support import huggingface as hf
 from tests.support.command_line import error, output
 from tests.support.convert_families import EXPERTS, NAMES, TIED, config_of, weights_of
+from tests.support.newer_configs import CONFIGS
 from tests.support.peft import adapter_config, adapter_of, is_table, matrices_of, merged, write_adapter
+from tests.support.transformers_models import weights_of as newer_weights
 
 Weights = dict[str, np.ndarray]
 
 
 def base_of(kind: str) -> tuple[dict[str, Any], Weights, dict[str, Any]]:
     """config.json, weights by name, and options of `hf.write_folder`."""
+    if kind in CONFIGS:
+        config, shapes, _ = recorded(kind)
+        return config, newer_weights(shapes), {}
     if kind == "bert":
         return BERT, hf.bert_weights(BERT), {"tokenizer": "\n".join(hf.WORDS)}
     if kind in ("llama", "qwen3"):
@@ -117,6 +125,29 @@ def test_every_family(tmp_path: Path, kind: str) -> None:
     whole = (tmp_path / "pirate.gguf").read_bytes()
     case.convert(adapter_config(), tensors, base=tmp_path / "base.gguf")
     assert (tmp_path / "pirate.gguf").read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+def test_newer_families(tmp_path: Path, kind: str) -> None:
+    """All matrices that stay what they are; those that are changed on the way are refused by name."""
+    case = Case(tmp_path, kind)
+    known = bases.base_of(case.base)
+    usual_names = {
+        name: usual_name(known.renamed, name)
+        for name in matrices_of(case.weights)
+        if f"{name}.weight" in case.weights and not name.removeprefix("model.").startswith(OF_TOWERS)
+    }
+    modules = [name for name, usual in usual_names.items() if usual in known.places]
+    assert len(modules) > len(usual_names) // 4 or kind.startswith("falcon_h1")
+    tensors = adapter_of(case.weights, modules)
+    case.convert(adapter_config(), tensors)
+    assert case.check(tensors, usual) == {known.places[usual_names[name]].target for name in modules}
+    whole = (tmp_path / "pirate.gguf").read_bytes()
+    case.convert(adapter_config(), tensors, base=tmp_path / "base.gguf")
+    assert (tmp_path / "pirate.gguf").read_bytes() == whole
+    for name in sorted(usual_names.keys() - set(modules))[:2]:
+        with pytest.raises(LoadError, match=rf"{re.escape(name)}\.lora"):
+            case.convert(adapter_config(), adapter_of(case.weights, [name]))
 
 
 def test_only_the_config_of_the_base_is_needed(tmp_path: Path) -> None:

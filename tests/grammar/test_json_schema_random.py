@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, JsonSchemaCompiler
-from oxillama.grammar.rules import Rules
+from oxillama.grammar.analysis import unproductive, walk
+from oxillama.grammar.rules import Ref, Rules
 from tests.support.schema_samples import Sampler
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -103,6 +104,28 @@ def compiled(schema: dict[str, object]) -> tuple[Rules | None, Grammar | None]:
         return None, None
 
 
+def on_demand(schema: dict[str, object]) -> tuple[Grammar | None, bool]:
+    """The grammar whose rules are written on demand, and whether the schema can be enforced."""
+    try:
+        return Grammar.from_json_schema(schema), True
+    except GrammarError as error:
+        return None, "no text matches" in str(error)
+
+
+def check_every_rule(schema: dict[str, object]) -> None:
+    """Each rule that could be asked for can be written, and has a text."""
+    part = JsonSchemaCompiler().on_demand(schema).parts["value"]
+    todo = [part.root]
+    for name in todo:  # grows while it is read
+        if name in part.common.rules:
+            continue
+        rules = part.rules(name)
+        assert name not in unproductive(rules.rules)
+        for rule in rules.rules.values():
+            names = {node.name for node in walk(rule) if isinstance(node, Ref)}
+            todo += sorted(names - rules.rules.keys() - set(todo))
+
+
 def plain(value: object) -> object:
     """The value as it is written where values are told apart: integers without ".0"."""
     if isinstance(value, list):
@@ -127,11 +150,18 @@ def test_accepted_if_and_only_if_valid(schema: dict[str, object], values: list[o
     schema = {**schema, "$defs": {"r": RECURSIVE}}
     validator = jsonschema.Draft202012Validator(schema)
     rules, grammar = compiled(schema)
+    lazy, enforced = on_demand(schema)
+    assert enforced == (rules is not None)
+    assert (lazy is None) == (grammar is None)
     if rules is None:
         return
+    if lazy is not None:
+        check_every_rule(schema)
     for value in values:
         texts = json.dumps(value), json.dumps(plain(value), ensure_ascii=False)
         accepted = [grammar is not None and grammar.matches(text) for text in texts]
+        for text, one in zip(texts, accepted, strict=True):
+            assert one == (lazy is not None and lazy.matches(text)), value
         valid = validator.is_valid(value)
         assert any(accepted) <= valid, value
         assert accepted[-1] == valid or ('"uniqueItems": true' in json.dumps(schema) and has_order(value)), (

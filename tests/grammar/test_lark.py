@@ -9,6 +9,7 @@ from oxillama.engine.constraints import Constraints
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, parse_lark
 from oxillama.grammar.lark import is_lark
+from oxillama.grammar.rules import Tokens
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
@@ -52,6 +53,29 @@ GRAMMARS: dict[str, tuple[str, list[str], list[str]]] = {
     "substrings": ('start: %regex {"substring_chars": "abc"}', ["", "b", "bc", "abc"], ["ac", "abcd"]),
     "substrings of chunks": ('start: %regex {"substring_chunks": ["a b", " c"]}',
         ["a b", "a b c", " c"], ["b c"]),
+    "substrings of words": ('start: %regex {"substring_words": "it\'s a_1,  ok"}',
+        ["it'", "'s a_1", "a_1,  ok", ",", ""], ["it's a", "1,", ", ", "it s"]),
+    "substrings in a terminal": (
+        'start: A\nA: "<" %regex {"substring_chars": "abc"} ">"', ["<bc>", "<>"], ["<ac>"]),
+    "dots of groups": ("start: /(?s:.).(?-s:.)/s", ["\n\na", "aaa"], ["\n\n\n", "aa"]),
+    "dots of nested groups": ("start: /(?s:(.)[.])./", ["\n.a"], ["\n.\n", "\naa"]),
+    "dots of the whole": ("start: /(?s)./", ["\n"], [""]),
+    "not, between": ('start: A\nA: "<" ~/a*/ ">" | ~"x" "!"', ["<b>", "y!", "xx!"], ["<a>", "<>", "x!"]),
+    "not, repeated": ('start: A\nA: ~/(?s:.*)b(?s:.*)/+ "b"', ["b", "ab", "aab"], ["abb", "a"]),
+    "names with hyphens": ('start: an-a |a-b->x\nan-a: "1"\na-b: "2"', ["1", "2"], ["12"]),
+    "schema without blanks": (
+        'start: %json {"items": {"const": 1}, "type": "array", "x-guidance": {"whitespace_flexible": false}}',
+        ["[1,1]"], ["[1, 1]"]),
+    "schema with spaces": (
+        'start: %json {"required": ["a"], "properties": {"a": {"items": {"const": 1}, "type": "array"}},'
+        '"x-guidance": {"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",'
+        '"coerce_one_of": true}}',
+        ['{"a": [1, 1], "b": {"c": []}}'], ['{"a":[1, 1]}', '{"a": [1,1]}', '{"a": [1], "b": {"c":[]}}']),
+    "schema with lines": (
+        'start: %json {"items": {"const": 1}, "type": "array", "x-guidance": {"whitespace_flexible": true}}',
+        ["[\n  1,\n  1\n]", "[1,1]"], ["[1,,1]"]),
+    "lenient schema": ('start: %json {"format": "regex", "type": "string", "x-guidance": {"lenient": true}}',
+        ['"("'], ["1"]),
     "imports": ("%import common.INT\n%import common.WS -> BLANK\n%import common (CNAME, WORD)\n"
         'start: CNAME BLANK INT WORD', ["a_1 12x"], ["1 12x", "a_1 x"]),
     "names that differ in a bar": ('start: a_b ab\na_b: "1"\nab: "2"', ["12"], ["11"]),
@@ -83,11 +107,11 @@ def test_grammars(name: str) -> None:
         ('start: "a"{3,2}', 1, 11, "expected the second bound at or above the first"),
         ('start: "a"{}', 1, 11, "expected a repetition"),
         ('start: "b".."a"', 1, 8, "expected a range of characters"),
-        ('start[capture]: "a"', 1, 6, "attributes are not supported"),
+        ('start[capture]: "a"', 1, 6, "attributes are not supported; structural tags"),
         ('start.2: "a"', 1, 6, "priorities are not supported"),
         ("start: @other", 1, 8, "other grammars cannot be named"),
         ("start: A\nA: B & /a/\nB: ~/b/", 2, 4, "expected a terminal that is defined above, got B"),
-        ("start: A\nB: ~/b/\nA: B & /a/", 3, 4, "expected parts without & and ~ of their own"),
+        ("start: A\nB: ~/b/\nA: B & /a/", 3, 4, "expected parts without &, ~ and %regex of their own"),
         ("start: ~/a/", 1, 8, "~ can only combine the parts of a terminal"),
         ("start: /a/ & /b/", 1, 12, "& can only combine the parts of a terminal"),
         ('start: A\nA: b\nb: "x"', 2, 4, "expected a terminal within a terminal, got the rule b"),
@@ -95,11 +119,18 @@ def test_grammars(name: str) -> None:
         ("start: A\nA: <[1]>", 2, 4, "expected text within a terminal, got a token"),
         ('start: A\nA: "x" B\nB: A', 2, 1, "the terminal A contains itself"),
         ('start: %json {"type": 5}', 1, 8, "type"),
-        ('start: %json {"x-guidance": {}}', 1, 8, "x-guidance"),
+        ('start: %json {"x-guidance": 1}', 1, 8, "x-guidance: expected an object, got 1"),
+        ('start: %json {"x-guidance": {"fast": 1}}', 1, 8, "x-guidance: expected only keys that are"),
+        ('start: %json {"x-guidance": {"lenient": 1}}', 1, 8, "x-guidance.lenient: expected true or false"),
+        ('start: %json {"x-guidance": {"key_separator": ""}}', 1, 8, "x-guidance: expected the separators"),
+        ('start: A\nA: %regex {"substring_chars": "a"} & /a/', 2, 4, "expected parts without &, ~"),
+        ("start: /a(?s)./", 1, 8, "regex: expected (?s) at the beginning, or as (?s:...)"),
         ("start: %json [1]", 1, 14, "expected a JSON object"),
-        ('start: %regex {"substring_words": "a"}', 1, 8, "expected substring_chars or substring_chunks"),
+        ('start: %regex {"substring_words": 1}', 1, 8, "expected substring_chars, substring_words or"),
+        ('start: %regex {}', 1, 8, "expected substring_chars, substring_words or substring_chunks"),
         ("start: <a>", 1, 8, "can only be looked up in a tokenizer"),
         ("start: <[a]>", 1, 8, "expected token ids"),
+        ("start: <[^*]>", 1, 8, "expected token ids"),
         ('%declare A\nstart: "a"', 1, 1, "expected %ignore, %import or %llguidance"),
         ("%import common.WHAT\nstart: WHAT", 1, 9, "expected one of DIGIT"),
         ('%llguidance {"no_forcing": true}\nstart: "a"', 1, 1, "expected no option but allow_initial_skip"),
@@ -112,6 +143,15 @@ def test_what_cannot_be_honoured_is_refused_with_its_place(
         parse_lark(text)
     assert message in str(error.value)
     assert (error.value.line, error.value.column) == (line, column)
+
+
+def test_ids_that_are_left_out_and_any_id() -> None:
+    assert "!<[2]>" in grammar_of("start: <[^2]>").to_gbnf()
+    assert grammar_of("start: <[^1-3,5]> <[7]>").program.token_sets == (
+        Tokens((1, 2, 3, 5), negated=True),
+        Tokens((7,)),
+    )
+    assert grammar_of("start: <[*]>").program.token_sets == (Tokens((), negated=True),)
 
 
 def test_a_grammar_needs_a_start() -> None:

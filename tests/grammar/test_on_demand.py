@@ -9,6 +9,7 @@ import pytest
 
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
+from oxillama.grammar.schema.on_demand import OnDemand
 
 TEXTS = [bytes([byte]) for byte in range(0x20, 0x7F)] + ["é".encode(), b'": "', b'"}', b"</s>"]
 VOCABULARY = Vocabulary(TEXTS, [len(TEXTS) - 1])
@@ -43,6 +44,40 @@ def test_only_what_a_text_comes_to_is_built() -> None:
     before = built(grammar)
     assert grammar.matches('{"name": "cc", "left": {"name": "d", "tags": ["b"]}}')
     assert built(grammar) == before
+
+
+CIRCLE = {
+    "type": "object",
+    "properties": {"kind": {"const": "circle"}, "r": {"type": "number"}},
+    "required": ["kind", "r"],
+}
+SQUARE = {
+    "type": "object",
+    "properties": {"kind": {"const": "square"}, "a": {"type": "number"}},
+    "required": ["kind"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"oneOf": [CIRCLE, SQUARE]}, {"kind": "square", "a": 1}, {"kind": "circle", "a": 1}),
+        ({"oneOf": [{"type": "string"}, {"minimum": 3, "type": "number"}, SQUARE]}, 4, {"kind": "circle"}),
+        ({"allOf": [CIRCLE, {"properties": {"r": {"minimum": 3}}}]}, {"kind": "circle", "r": 3}, {"r": 2}),
+        ({"if": {"required": ["kind"]}, "then": CIRCLE}, {"kind": "circle", "r": 3}, {"kind": "circle"}),
+        ({"type": "object", "minProperties": 1, "not": {"required": ["a"]}}, {"b": 1}, {"a": 1}),
+        ({"anyOf": [SQUARE, {"items": SQUARE, "minItems": 1}]}, [{"kind": "square"}], [{"kind": 1}]),
+        ({"anyOf": [{"not": {}}, {"type": "null"}]}, None, 1),
+    ],
+    ids=["discriminator", "types", "allOf", "if", "not", "anyOf", "false"],
+)
+def test_combinations_are_written_on_demand(schema: dict[str, Any], right: object, wrong: object) -> None:
+    part = JsonSchemaCompiler().on_demand({"items": schema}).parts["value"]
+    assert isinstance(part, OnDemand)
+    assert part.local == {}
+    grammar = Grammar.from_json_schema({"items": schema})
+    assert grammar.matches(json.dumps([right]))
+    assert not grammar.matches(json.dumps([wrong]))
 
 
 VALUES: list[Any] = [
@@ -104,6 +139,7 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
         ),
         ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
         ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),
+        ({"type": "string", "minimum": "x"}, "#/properties/a/items/minimum: expected a number"),
         ({"type": "objekt"}, "#/properties/a/items/type: expected names of types"),
         ({"$ref": "#/definitions/none"}, "#/properties/a/items/$ref: there is no"),
         ({"required": "b"}, "#/properties/a/items/required: expected a list of strings"),
@@ -138,6 +174,7 @@ def test_nothing_leads_to_a_value_that_cannot_be_finished(value: object) -> None
         return
     schema = {"type": "object", "properties": {"a": value, "c": {"type": "null"}}, "required": ["c"]}
     grammar = Grammar.from_json_schema(schema)
+    assert grammar.program.units is not None
     state = GrammarState(grammar, VOCABULARY)
     for char in '{"':
         state.advance(TEXTS.index(char.encode()))

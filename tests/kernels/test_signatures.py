@@ -19,7 +19,7 @@ from oxillama.targets import PER_TARGET
 from tests.support.kernels import PRESENT
 
 KERNELS = Path(_kernels.__file__).parent
-INNER = {"Slice", "Configurations.checked"}  # which only kernels use
+INNER = {"Slice", "Configurations.checked", "Product", "Speller"}  # which only kernels use
 TYPES = {"Py_ssize_t": "int", "int": "int", "bool": "bool", "float": "float", "double": "float", "str": "str"}
 ONCE = [".".join(p.relative_to(KERNELS).with_suffix("").parts) for p in sorted(KERNELS.rglob("*.pyi"))]
 

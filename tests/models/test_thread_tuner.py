@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from oxillama.models.thread_tuner import LATEST, SOONEST, TRIAL, ThreadTuner
+from oxillama.models.thread_tuner import LATEST, LONG, PATIENCE, SOONEST, TRIAL, ThreadTuner
 
 
 class Machine:
-    """A clock, and layers that take ``seconds(n_threads)``."""
+    """A clock, and layers that take ``seconds(n_threads)``; ``spread`` moves threads apart."""
 
-    def __init__(self, most: int, seconds: Callable[[int], float]) -> None:
+    def __init__(
+        self, most: int, seconds: Callable[[int], float], spread: Callable[[int], int] = lambda n: 0
+    ) -> None:
         self.now = 0.0
         self.seconds = seconds
-        self.tuner = ThreadTuner(most, lambda: self.now)
+        self.tuner = ThreadTuner(most, lambda: self.now, spread)
 
     def run(self, layers: int, rows: int = 1) -> list[int]:
         """Threads that so many layers used."""
@@ -76,6 +78,33 @@ def test_work_of_another_size_is_not_compared() -> None:
     assert machine.run(SOONEST // 4, rows=512) == [2] * (SOONEST // 4)
 
 
+@pytest.mark.parametrize("layers", [4, 6])
+def test_passes_of_changing_numbers_of_rows_are_tuned_too(layers: int) -> None:
+    """As those of appended tokens are: no number of rows comes twice in a row, and no trial fits one pass."""
+    machine = Machine(2, busy)
+
+    def passes(n: int, seconds: Callable[[int], float]) -> list[int]:
+        used = []
+        for i in range(n):
+            rows = (9, 12, 8, 15, 10)[i % 5]
+            machine.seconds = seconds
+            used += machine.run(layers, rows)
+        return used
+
+    assert passes(60, busy)[-60:].count(1) > 50
+    assert passes(300, quiet)[-60:].count(2) > 50
+
+
+def test_many_rows_are_not_compared_with_few() -> None:
+    """A trial that goes on in passes of few rows is not judged by the time of passes of many."""
+    machine = Machine(2, lambda n: 100.0 / n)
+    machine.run(SOONEST, rows=15)
+    machine.seconds = quiet
+    assert machine.run(TRIAL, rows=8) == [2] * TRIAL
+    assert machine.run(TRIAL, rows=8) == [1] * TRIAL
+    assert machine.run(TRIAL, rows=8) == [2] * TRIAL
+
+
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_never_more_than_asked_for(most: int) -> None:
     used = Machine(most, lambda n: 1.0).run(10 * SOONEST)
@@ -90,3 +119,74 @@ def test_a_layer_that_fails_is_not_timed() -> None:
     with pytest.raises(KeyError), machine.tuner.layer(1):
         raise KeyError
     assert machine.run(3) == [2, 2, 2]
+
+
+class Shared:
+    """A machine that has put two threads on one processor, and does it again where ``again``."""
+
+    def __init__(self, again: bool = False) -> None:
+        self.is_shared, self.again, self.looks = True, again, 0
+
+    def seconds(self, n_threads: int) -> float:
+        return 1.0 if n_threads == 1 else 10.0 if self.is_shared else 0.5
+
+    def spread(self, n_threads: int) -> int:
+        self.looks += 1
+        moved, self.is_shared = self.is_shared, self.again
+        return int(moved)
+
+
+def test_threads_on_one_processor_are_moved_apart_behind_the_first_layer() -> None:
+    shared = Shared()
+    machine = Machine(2, shared.seconds, shared.spread)
+    assert machine.run(SOONEST) == [2] * SOONEST
+    assert machine.now == 10.0 + 0.5 * (SOONEST - 1)
+
+
+def test_the_time_of_threads_on_one_processor_is_not_compared() -> None:
+    """They come together in the middle: the layers behind are as fast as those before, so no trial begins."""
+    shared = Shared()
+    machine = Machine(2, shared.seconds, shared.spread)
+    machine.run(SOONEST // 2)
+    shared.is_shared = True
+    assert machine.run(SOONEST // 2 - 1) == [2] * (SOONEST // 2 - 1)
+
+
+def test_a_trial_whose_threads_were_moved_begins_again() -> None:
+    machine = Machine(2, busy)
+    machine.run(4 * SOONEST)
+    shared = Shared()
+    machine.seconds, machine.tuner._spread = shared.seconds, shared.spread
+    assert machine.run(4 * LATEST)[-SOONEST:].count(2) > SOONEST // 2
+
+
+def test_threads_that_come_together_again_and_again_are_left_alone() -> None:
+    shared = Shared(again=True)
+    Machine(2, shared.seconds, shared.spread).run(8 * PATIENCE)
+    assert 1 < shared.looks < 30
+
+
+def test_looks_that_find_threads_together_every_second_time_become_rare() -> None:
+    shared = Shared(again=True)
+
+    def spread(n_threads: int) -> int:
+        shared.looks += 1
+        return shared.looks % 2
+
+    machine = Machine(2, lambda n: 1.0 / n, spread)
+    machine.run(8 * PATIENCE)
+    assert shared.looks < 60
+    shared.looks = 0
+    machine.tuner._spread = shared.spread
+    shared.is_shared, shared.again = False, False
+    machine.run(PATIENCE * PATIENCE)
+    before = shared.looks
+    machine.run(100)
+    assert shared.looks - before > 90, "every layer is looked at again where all has been quiet for long"
+
+
+def test_nobody_looks_where_threads_cannot_have_waited() -> None:
+    for most, seconds in ((2, LONG / 2), (1, 1.0)):
+        shared = Shared()
+        Machine(most, lambda n, seconds=seconds: seconds, shared.spread).run(SOONEST - 1)  # type: ignore[misc]
+        assert shared.looks == 0

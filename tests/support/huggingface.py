@@ -33,13 +33,16 @@ N_VOCAB = 400
 def safetensors(tensors: Mapping[str, np.ndarray], kind: str = "F32") -> bytes:
     header, parts, at = {}, [], 0
     for name, values in tensors.items():
+        stored = kind
         floats = np.ascontiguousarray(values, np.float32)
-        if kind == "BF16":
+        if values.dtype == np.uint8:
+            stored, data = "U8", values.tobytes()
+        elif kind == "BF16":
             data = (floats.view(np.uint32) >> 16).astype("<u2").tobytes()
         else:
             data = floats.astype({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[kind]).tobytes()
         header[name] = {
-            "dtype": kind,
+            "dtype": stored,
             "shape": list(values.shape),
             "data_offsets": [at, at + len(data)],
         }

@@ -24,10 +24,14 @@ from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.grammar.builder import Builder
+from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
+from oxillama._kernels.grammar.languages import Language, determinise
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.parser_states import ParserStates
+from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.trie import Trie
+from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
@@ -642,6 +646,13 @@ def of_cpu() -> dict[str, Maker]:
     }
 
 
+def of_team() -> dict[str, Maker]:
+    return {
+        "processors": lambda: Call(team.processors, n_threads=1),
+        "spread": lambda: Call(team.spread, n_threads=1),
+    }
+
+
 def of_page_table() -> dict[str, Maker]:
     def table() -> PageTable:
         made = PageTable(100)
@@ -682,6 +693,36 @@ def of_builder() -> dict[str, Maker]:
         ),
         "Builder.build": lambda: Call(builder().build, root="root"),
     }
+
+
+def of_dfa() -> dict[str, Maker]:
+    edges = (((97, 97, 1), (98, 99, 0)), ())
+    made = Dfa(edges, {1})
+    return {
+        "Dfa": lambda: Call(Dfa, edges=edges, accepting={1}),
+        "Dfa.size": lambda: Call(made.size),
+        "Dfa.accepts_empty": lambda: Call(made.accepts_empty),
+        "Dfa.holds_text": lambda: Call(made.holds_text),
+        "of_texts": lambda: Call(of_texts, texts=("a", "ab"), others=True),
+        "reduced": lambda: Call(
+            reduced, table=((0, 1), (1, 1)), accepting={1}, classes=(((97, 97),), ((98, 99),))
+        ),
+    }
+
+
+def of_languages() -> dict[str, Maker]:
+    made = Language(Chars(((97, 122),)))
+    return {
+        "Language": lambda: Call(Language, node=Chars(((97, 122),))),
+        "Language.accepts": lambda: Call(made.accepts, sizes="text", text="a"),
+        "determinise": lambda: Call(
+            determinise, optional="most", sizes="least most", languages=(made,), accept=all, least=1, most=3
+        ),
+    }
+
+
+def of_spelling() -> dict[str, Maker]:
+    return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), every_way=False)}
 
 
 def of_network() -> dict[str, Maker]:
@@ -731,13 +772,17 @@ def of_mask_cache() -> dict[str, Maker]:
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.builder": of_builder,
+    "grammar.dfa": of_dfa,
+    "grammar.languages": of_languages,
     "grammar.loops": of_loops,
     "grammar.mask_cache": of_mask_cache,
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
+    "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
+    "machine.team": of_team,
     "packing.pack": of_pack,
     "recurrent.state_batch": of_state_batch,
 }
@@ -937,7 +982,7 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Slice", "NotBuilt"}
+INNER = {"Slice", "NotBuilt", "Product", "Speller"}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

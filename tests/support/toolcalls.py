@@ -20,6 +20,7 @@ from oxillama.toolcalls import (
     ToolCall,
     ToolCallGrammar,
 )
+from oxillama.toolcalls.schemas import type_of
 
 TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}},
@@ -35,6 +36,22 @@ TOOLS: list[dict[str, Any]] = [
                 "tags": {"type": "array"},
                 "force": {"type": "boolean"},
             }
+        },
+    },
+    {
+        "name": "plan",
+        "parameters": {
+            "properties": {
+                "steps": {
+                    "type": "array",
+                    "items": {"type": "object", "properties": {"id": {"type": "integer"}, "label": {}}},
+                },
+                "at": {"$ref": "#/$defs/At"},
+                "any": {},
+            },
+            "$defs": {
+                "At": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "object"}}}
+            },
         },
     },
 ]
@@ -149,6 +166,85 @@ def seed(name: str, **args: str) -> str:
     return f"<seed:tool_call>\n<function={name}>\n{inside}</function>\n</seed:tool_call>"
 
 
+HY = ":opensource"
+
+
+def hunyuan(*calls: tuple[str, dict[str, str]]) -> str:
+    """Calls as Hunyuan 3 writes them."""
+    inside = ""
+    for name, args in calls:
+        inside += f"<tool_call{HY}>{name}<tool_sep{HY}>\n"
+        for key, value in args.items():
+            inside += f"<arg_key{HY}>{key}</arg_key{HY}>\n<arg_value{HY}>{value}</arg_value{HY}>\n"
+        inside += f"</tool_call{HY}>\n"
+    return f"<tool_calls{HY}>\n{inside}</tool_calls{HY}>"
+
+
+def kimi_k3(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as Kimi K3 writes them."""
+    inside = ""
+    for i, (name, args) in enumerate(calls):
+        inside += f'<|open|>call tool="{name}" index="{i + 1}"<|sep|>'
+        for key, value in args.items():
+            kind = type_of(value)
+            shown = value if isinstance(value, str) else json.dumps(value)
+            inside += f'<|open|>argument key="{key}" type="{kind}"<|sep|>{shown}<|close|>argument<|sep|>'
+        inside += "<|close|>call<|sep|>"
+    return f"<|open|>tools<|sep|>{inside}<|close|>tools<|sep|>"
+
+
+NS = "]<]minimax[>["
+
+
+def minimax_m3(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as MiniMax M3 writes them."""
+
+    def nested(value: Any) -> str:
+        if isinstance(value, dict):
+            return "".join(f"{NS}<{k}>{nested(v)}{NS}</{k}>" for k, v in value.items())
+        if isinstance(value, list):
+            return "".join(f"{NS}<item>{nested(v)}{NS}</item>" for v in value)
+        return value if isinstance(value, str) else json.dumps(value)
+
+    inside = "".join(f'{NS}<invoke name="{name}">{nested(args)}{NS}</invoke>\n' for name, args in calls)
+    return f"{NS}<tool_call>\n{inside}{NS}</tool_call>"
+
+
+def minicpm(name: str, **args: str) -> str:
+    """A call as MiniCPM 5 writes it."""
+    inside = "".join(f'<param name="{key}">{value}</param>' for key, value in args.items())
+    return f'<function name="{name}">{inside}</function>'
+
+
+def atem(name: str, **args: str) -> str:
+    """A call as Muse Glimmer writes it, with its recipient."""
+    inside = "".join(
+        f'<atem:parameter name="{key}">{value}</atem:parameter>\n' for key, value in args.items()
+    )
+    invoke = f'<atem:invoke name="{name}">\n{inside}</atem:invoke>\n'
+    return f" to={name}<|message|><atem:function_calls>\n{invoke}</atem:function_calls>"
+
+
+def solar(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as Solar Open writes them."""
+    inside = "".join(
+        f"<|tool_call:begin|>abcdefghi{i}<|tool_call:name|>{name}<|tool_call:args|>{json.dumps(args)}"
+        "<|tool_call:end|>"
+        for i, (name, args) in enumerate(calls)
+    )
+    return f"<|tool_calls|>{inside}"
+
+
+def cohere(*calls: tuple[str, dict[str, Any]]) -> str:
+    """Calls as Command R7B writes them."""
+    rows = [
+        f'    {{"tool_call_id": "{i}", "tool_name": "{name}", "parameters": {json.dumps(args)}}}'
+        for i, (name, args) in enumerate(calls)
+    ]
+    return "<|START_ACTION|>[\n" + ",\n".join(rows) + "\n]<|END_ACTION|>"
+
+
+PLAN = {"steps": [{"id": 1, "label": "x"}, {}], "at": {"x": -1.5, "y": {"z": "q"}}}
 NESTED = {"path": "a}\"{'\\", "tags": [{"x": [1, {}]}, "]", None], "text": "é\n</tool_call>"}
 """Braces, quotes and delimiters inside strings."""
 CODE = "  if a < b:\n    <b>1</b>"
@@ -245,6 +341,80 @@ LONG: dict[str, list[tuple[str, list[tuple[str, dict[str, Any]]]]]] = {
     "apriel": [
         ('<tool_calls>[{"name": "ping", "arguments": {}, "id": "7"}]</tool_calls>', [("ping", {})]),
     ],
+    "hunyuan": [
+        (hunyuan(("ping", {}), ("write", {"path": "3", "lines": "3", "text": f"<tool_call{HY}>"})),
+         [("ping", {}), ("write", {"path": "3", "lines": 3, "text": f"<tool_call{HY}>"})]),
+        (hunyuan(("ping", {})).removeprefix(f"<tool_calls{HY}>\n"), [("ping", {})]),
+    ],
+    "kimi-k3": [
+        (kimi_k3(("ping", {}), ("write", {"path": "3", "lines": 3, "tags": ["<|close|>argument<|sep|>"]})),
+         [("ping", {}), ("write", {"path": "3", "lines": 3, "tags": ["<|close|>argument<|sep|>"]})]),
+        (kimi_k3(("other", {"a": "true", "b": True, "c": None, "d": {"e": 1}})),
+         [("other", {"a": "true", "b": True, "c": None, "d": {"e": 1}})]),
+        (kimi_k3(("ping", {"a": 1})).replace('"a"', '"a&amp;&quot;b"'), [("ping", {'a&"b': 1})]),
+    ],
+    "solar": [
+        (solar(("ping", {}), ("write", {"path": "<|tool_call:end|>"})),
+         [("ping", {}), ("write", {"path": "<|tool_call:end|>"})]),
+        (solar(("ping", {})).removeprefix("<|tool_calls|>"), [("ping", {})]),
+    ],
+    "minimax-m3": [
+        (minimax_m3(("ping", {}), ("write", {"path": "3", "lines": 3, "tags": ["a", "]<]minimax[>"]})),
+         [("ping", {}), ("write", {"path": "3", "lines": 3, "tags": ["a", "]<]minimax[>"]})]),
+        (minimax_m3(("plan", PLAN)), [("plan", PLAN)]),
+        (minimax_m3(("plan", {"steps": [], "any": ""})), [("plan", {"steps": [], "any": ""})]),
+        (minimax_m3(("plan", {"steps": "[]", "any": f'{{"{NS}</any>": 1}}'})),
+         [("plan", {"steps": [], "any": {f"{NS}</any>": 1}})]),
+        (minimax_m3(("plan", {"any": {"a": [1, {"b": "c"}]}})), [("plan", {"any": {"a": [1, {"b": "c"}]}})]),
+    ],
+    "minimax-m1": [
+        ('<tool_calls>\n{"name": "ping", "arguments": {}}\n{"name": "ping", "arguments": {"a": 1}}\n'
+         "</tool_calls>", [("ping", {}), ("ping", {"a": 1})]),
+    ],
+    "minicpm": [
+        (minicpm("ping"), [("ping", {})]),
+        (minicpm("write", path="3", lines="3", text="<![CDATA[a</param>\n]] <b>]]>"),
+         [("write", {"path": "3", "lines": 3, "text": "a</param>\n]] <b>"})]),
+        (minicpm("write", lines="<![CDATA[3]]>", title="<![CDATA[3]]>", tags='["</param>"]'),
+         [("write", {"lines": 3, "title": "3", "tags": ["</param>"]})]),
+    ],
+    "functionary-v3.1": [
+        ('<function=ping>{"a": "</function>"}</function>', [("ping", {"a": "</function>"})]),
+        ("<function=ping>{}</function>\n<function=ping>{}</function>", [("ping", {}), ("ping", {})]),
+    ],
+    "apertus": [
+        ('<|tools_prefix|>[{"ping": {}}, {"write": {"path": "<|tools_suffix|>"}}]<|tools_suffix|>',
+         [("ping", {}), ("write", {"path": "<|tools_suffix|>"})]),
+        ('<|tools_prefix|>{"name": {"arguments": 1}}<|tools_suffix|>', [("name", {"arguments": 1})]),
+    ],
+    "cohere": [(cohere(("ping", {}), ("ping", {"a": 1})), [("ping", {}), ("ping", {"a": 1})])],
+    "command-r": [
+        ('Action:\n```json\n[\n    {\n        "tool_name": "ping",\n        "parameters": {\n'
+         '            "a": "```"\n        }\n    }\n]```', [("ping", {"a": "```"})]),
+        ('Action: ```json\n[{"tool_name": "ping", "parameters": {}}]\n```', [("ping", {})]),
+    ],
+    "gigachat": [
+        ('<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "ping", "arguments": {"a": 1}}',
+         [("ping", {"a": 1})]),
+    ],
+    "gigachat-v3.1": [
+        ('<|function_call|>{"name": "ping", "arguments": {"a": 1}}', [("ping", {"a": 1})]),
+    ],
+    "firefunction": [
+        ('functools[{"name": "ping", "arguments": {}}, {"name": "ping", "arguments": {"a": "]"}}]',
+         [("ping", {}), ("ping", {"a": "]"})]),
+    ],
+    "functionary-v3.2": [
+        ('ping\n{"a": ">>>ping\\n"}', [("ping", {"a": ">>>ping\n"})]),
+        ('>>>ping\n{}>>>write\n{"path": ">>>"}', [("ping", {}), ("write", {"path": ">>>"})]),
+    ],
+    "muse": [
+        (atem("ping"), [("ping", {})]),
+        (f"{atem('ping')}<|eom|><|start|>assistant{atem('write', path='3', lines='3', text=' a ')}<|eot|>",
+         [("ping", {}), ("write", {"path": "3", "lines": 3, "text": " a "})]),
+        (f"<|start|>assistant{atem('write', tags=json.dumps(['</atem:parameter>']))}",
+         [("write", {"tags": ["</atem:parameter>"]})]),
+    ],
     "deepseek-dsml": [
         (dsml(("ping", {}), ("write", {"path": "3", "lines": 3})),
          [("ping", {}), ("write", {"path": "3", "lines": 3})]),
@@ -277,7 +447,10 @@ PARTS = """
 <function= <parameter=a> </parameter> </function> <arg_key> </arg_key> <arg_value> </arg_value> [ARGS]
 [CALL_ID] <｜tool▁sep｜> <｜tool▁call▁end｜> ``` json call: <｜DSML｜invoke </｜DSML｜invoke>
 <｜DSML｜parameter name= string="true" <|"|> <|channel|>final <|message|> <|start|>assistant <|return|>
-to=functions. to=x ping {"name":"ping", "arguments": {"name" { } [ ] " \\ , : > < = ; a é 1 null -2.5 "a"
+to=functions. to=x <|sep|> <|open|>call tool= key= type="number" ]<]minimax[>[ <item> </item> <a> all
+<param <![CDATA[ ]]> <|tool_call:name|> <|tool_call:args|> <tool_sep:opensource> <arg_key:opensource>
+</arg_key:opensource> <arg_value:opensource> </arg_value:opensource> <|eom|> <atem:invoke <atem:parameter
+ping {"name":"ping", "arguments": {"name" { } [ ] " \\ , : > < = ; a é 1 null -2.5 "a"
 write path
 """
 DELIMITERS = [(*g.opens, g.close, *g.dropped, *(g.reasoning or ())) for g in ALL.values()]

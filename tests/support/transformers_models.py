@@ -26,14 +26,18 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def weights_of(shapes: Shapes) -> dict[str, np.ndarray]:
-    """Random values for each name: vectors are small, those of norms about 1, and so are rows' lengths."""
+    """Random values for each name: vectors are small, those of norms and factors about 1, and so are the
+    lengths of rows."""
     found = {}
     for name, shape in shapes.items():
-        values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
+        values = np.asarray(
+            np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape), np.float32
+        )
         if len(shape) > 1:
             values *= np.float32(shape[-1] ** -0.5)
         else:
-            values = np.float32(0.2) * values + np.float32("norm" in name and name.endswith("weight"))
+            factors = ("norm" in name and name.endswith("weight")) or name.endswith(("scale", "scalar"))
+            values = np.float32(0.2) * values + np.float32(factors)
         found[name] = values
     return found
 
@@ -44,7 +48,8 @@ def write_model(folder: Path, config: Mapping[str, Any], shapes: Shapes) -> Path
 
 
 def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, np.ndarray]:
-    """The config and the shapes that `transformers` saves, and its logits, float32 (40, vocab).
+    """The config and the shapes that `transformers` saves, and its logits, float32 (40, vocab), or, of an
+    encoder, its hidden states, float32 (40, n_embd).
 
     Raises
     ------
@@ -59,13 +64,16 @@ def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, n
     if kind is None:
         raise LookupError(CONFIGS[name]["architectures"][0])
     values.pop("model_type")
+    if "text_config" in values:  # its class says which are those of the text model
+        values["text_config"] = {k: v for k, v in values["text_config"].items() if k != "model_type"}
     kind(kind.config_class(**values)).float().save_pretrained(folder)
     shapes = stored_shapes(folder)
     (folder / "model.safetensors").write_bytes(hf.safetensors(weights_of(shapes)))
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
-    return json.loads((folder / "config.json").read_text()), shapes, logits
+        found = model(torch.tensor([TOKENS]))
+    rows = found.logits if "logits" in found else found.last_hidden_state
+    return json.loads((folder / "config.json").read_text()), shapes, rows[0].numpy()
 
 
 def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

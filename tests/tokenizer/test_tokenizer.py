@@ -210,7 +210,8 @@ def test_lone_surrogate_is_an_error(kind: str, tokenizers: dict[str, TokenizerBr
 def test_class_view_follows_the_unicode_table() -> None:
     assert categories().shape == (0x110000,)
     assert [chr(categories()[ord(c)]) for c in "aЖ中0½.…$€\u0301\u3000\x00\u0378"] == list("LLLNNPPSSMZCX")
-    assert class_view("中\U0002ebef\U0002ebf0\ufada\ufb00", han=True) == "\xd6\xd7\xd2\xd7\xd2"
+    assert class_view("中\U0002ebef\U0002ebf0\ufada\ufb00", "han") == "\xd6\xd7\xd2\xd7\xd2"
+    assert class_view("éÉǅʰ中\u0301aA", "cased") == "\xd9\xd8\xd8\xd2\xd2\xd4aA"
     assert class_view("é½…\u0301€\u0378\u3000a中") == "\xd2\xd1\xd3\xd4\xd5\xd0\va\xd2"
 
 

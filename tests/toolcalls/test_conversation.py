@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from oxillama.chat.template import ChatTemplate
-from oxillama.toolcalls.conversation import for_template
+from oxillama.errors import ChatTemplateError, ConfigError
+from oxillama.toolcalls import grammar_of_template
+from oxillama.toolcalls.conversation import for_template, tool_variables
+from tests.support.toolcalls import parsed
 
 CALL = {"id": "a", "type": "function", "function": {"name": "ping", "arguments": {}}}
 
@@ -33,3 +37,111 @@ def test_templates_that_know_reasoning_by_another_name(
     (found,) = for_template([told], ChatTemplate(source))
     assert found.get("thinking") == thinking
     assert found["reasoning_content"] == "why"
+
+
+# --- templates that take tools, calls and results in their own way -------------------------------------
+
+
+def call_of(i: int, name: str, arguments: Any) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call0000{i}", "type": "function", "function": function}
+
+
+def result_of(i: int, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"call0000{i}", "name": "ping", "content": text}
+
+
+TOLD = "{% for m in messages %}[{{ m.role }}]{{ m.content }}CALLS{% endfor %}"
+EACH = "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments | tojson }}{% endfor %}"
+FIRST = "{% if m.tool_calls %}<tool_call>{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
+ONE = "{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}" + FIRST
+TWO_CALLS = [
+    {"role": "user", "content": "a"},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "So.",
+        "tool_calls": [call_of(0, "ping", {"n": 0}), call_of(1, "ping", {"n": 1})],
+    },
+    result_of(1, "one"),
+    result_of(0, "zero"),
+    {"role": "user", "content": "b"},
+]
+
+
+@pytest.mark.parametrize("writes", [FIRST, ONE + "{% endif %}"])
+def test_templates_of_one_call_get_a_message_for_each(writes: str) -> None:
+    template = ChatTemplate(TOLD.replace("CALLS", writes))
+    told = for_template(TWO_CALLS, template)
+    assert [message["role"] for message in told] == ["user", *["assistant", "tool"] * 2, "user"]
+    assert [len(message.get("tool_calls") or ()) for message in told] == [0, 1, 0, 1, 0, 0]
+    assert [message["content"] for message in told] == ["a", "I look.", "zero", "", "one", "b"]
+    assert told[1]["reasoning_content"] == "So." and not told[3].get("reasoning_content")
+    text = template.render(told)
+    assert '{"n": 0}' in text and '{"n": 1}' in text
+
+
+def test_templates_of_several_calls_get_messages_as_they_are() -> None:
+    template = ChatTemplate(TOLD.replace("CALLS", EACH))
+    told = for_template(TWO_CALLS, template)
+    assert [len(message.get("tool_calls") or ()) for message in told] == [0, 2, 0, 0, 0]
+
+
+def test_results_without_ids_follow_their_calls_in_order() -> None:
+    plain = [{k: v for k, v in m.items() if k != "tool_call_id"} for m in TWO_CALLS]
+    told = for_template(plain, ChatTemplate(TOLD.replace("CALLS", FIRST)))
+    assert [m["content"] for m in told] == ["a", "I look.", "one", "", "zero", "b"]
+
+
+def test_calls_that_a_template_leaves_out_are_written_into_the_content() -> None:
+    arguments = {"s": 'é"', "l": [1, {"x": True}]}
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call_of(0, "ping", arguments)]},
+        result_of(0, "b"),
+    ]
+    for marks in ("<tool_call>", "<|im_start|><|tool_call_start|>", "<TOOLCALL></TOOLCALL>", "functools["):
+        template = ChatTemplate(TOLD.replace("CALLS", "") + f"{{# {marks} #}}")
+        form = grammar_of_template(template.source)
+        told = for_template(messages, template)
+        content = told[1]["content"]
+        assert content.startswith("I look.\n")
+        assert parsed(form, content).calls == [("ping", arguments)], content
+        assert template.render(told).count(content) == 1
+    with pytest.raises(
+        ChatTemplateError, match="a chat template that writes calls, as it has the format glm"
+    ):
+        for_template(messages, ChatTemplate(TOLD.replace("CALLS", "") + "{# <arg_key> #}"))
+    without = ChatTemplate(TOLD.replace("CALLS", ""))  # knows nothing of calls
+    assert for_template(messages, without)[1]["content"] == "I look."
+
+
+def test_objects_where_text_is_written_in_another_form() -> None:
+    """As Kimi K3's template does, whose model writes objects key by key."""
+    keys = "{% for k, v in a.items() %}<arg_key>{{ k }}</arg_key>{{ v | tojson }}{% endfor %}"
+    arguments = "{% set a = m.tool_calls[0].function.arguments %}{% if a is string %}{{ a }}{% else %}"
+    calls = "{% if m.tool_calls %}" + arguments + keys + "{% endif %}{% endif %}"
+    template = ChatTemplate(TOLD.replace("CALLS", calls))
+    told = {"role": "assistant", "content": "", "tool_calls": [call_of(0, "f", '{"n": 1}')]}
+    found = for_template([*TWO_CALLS[:1], told], template)
+    assert found[1]["tool_calls"][0]["function"]["arguments"] == {"n": 1}
+
+
+def test_reasoning_by_its_third_name() -> None:
+    told = {"role": "assistant", "content": "", "reasoning_content": "why"}
+    assert for_template([told], ChatTemplate("{{ m.reasoning }}"))[0]["reasoning"] == "why"
+    (found,) = for_template([told], ChatTemplate("{{ m.reasoning or m.reasoning_content }}"))
+    assert "reasoning" not in found
+
+
+def test_the_variables_of_tools() -> None:
+    tools = [{"type": "function", "function": {"name": "ping", "parameters": {}}}]
+    assert tool_variables(ChatTemplate("{{ tools }}"), tools) == {"tools": tools}
+    assert tool_variables(ChatTemplate("{% if xml_tools %}{{ xml_tools }}{% endif %}"), tools) == {
+        "xml_tools": tools
+    }
+    found = tool_variables(ChatTemplate("functools[{{ functions + datetime }}"), tools)
+    assert json.loads(found["functions"]) == tools and set(found) == {"functions", "datetime"}
+    for source in ("tools", "{{ functions }}", "functools["):
+        with pytest.raises(ConfigError, match="tools: expected a chat template that tells the model of them"):
+            tool_variables(ChatTemplate(source), tools)

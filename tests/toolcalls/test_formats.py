@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from oxillama import Grammar
 from oxillama.errors import ConfigError
 from oxillama.toolcalls import (
     GRAMMARS,
@@ -20,7 +21,28 @@ from oxillama.toolcalls import (
     ToolCallGrammar,
     grammar_of_template,
 )
-from tests.support.toolcalls import LONG, TOOLS, calls_of, events_of, keys, parsed, tags
+from oxillama.toolcalls.message_rules import message_rules
+from oxillama.toolcalls.tool_grammar import TURNS
+from oxillama.toolcalls.value_rules import Tool
+from tests.support import tool_models
+from tests.support.toolcalls import (
+    ALL,
+    HY,
+    LONG,
+    NS,
+    TOOLS,
+    atem,
+    calls_of,
+    cohere,
+    events_of,
+    hunyuan,
+    keys,
+    kimi_k3,
+    minimax_m3,
+    parsed,
+    solar,
+    tags,
+)
 
 CASES = [(name, text, calls) for name, cases in LONG.items() for text, calls in cases]
 
@@ -46,7 +68,9 @@ def test_events_of_calls(name: str, text: str, calls: list[tuple[str, dict[str, 
         assert json.loads(arguments.text) == args
 
 
-@pytest.mark.parametrize("name, text, calls", [case for case in CASES if case[0] != "harmony"])
+@pytest.mark.parametrize(
+    "name, text, calls", [case for case in CASES if GRAMMARS[case[0]].style not in TURNS]
+)
 def test_text_before_between_and_behind(
     name: str, text: str, calls: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -57,6 +81,20 @@ def test_text_before_between_and_behind(
     assert found.calls == calls + calls
     if name != "llama3":
         assert parsed(name, f"{text}\nDone. ").text == "Done. "
+
+
+def test_ids_before_the_name() -> None:
+    events = events_of("cohere", [cohere(("ping", {}), ("ping", {}))])
+    assert [call.id for call in calls_of(events)] == ["0", "1"]
+    assert [event.id for event in events if isinstance(event, CallStart)] == ["0", "1"]
+    assert [call.id for call in calls_of(events_of("solar", [solar(("ping", {}))]))] == ["abcdefghi0"]
+
+
+def test_a_list_begins_with_its_delimiter() -> None:
+    """firefunction's has no other; what only looks like it is text."""
+    assert parsed("firefunction", "import functools").text == "import functools"
+    found = parsed("firefunction", "functools[1]")
+    assert (found.failed, found.text) == (["functools["], "1]")
 
 
 def test_ids() -> None:
@@ -166,6 +204,112 @@ def test_harmony_goes_on_behind_a_call_that_failed() -> None:
     assert (found.reasoning, found.text) == ("So", "")
 
 
+# --- parts that mean nothing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, text, call",
+    [
+        (
+            "kimi-k3",
+            "So.<|close|>think<|sep|><|open|>response<|sep|>Well.<|close|>response<|sep|>CALL<|close|>message<|sep|>",
+            kimi_k3(("ping", {})),
+        ),
+        (
+            "solar",
+            "So.<|end|><|begin|>assistant<|content|>Well.<|end|><|begin|>assistantCALL<|calls|>",
+            solar(("ping", {})),
+        ),
+        ("cohere", "So.<|END_THINKING|><|START_RESPONSE|>Well.<|END_RESPONSE|>CALL", cohere(("ping", {}))),
+        ("cohere", "So.<|END_THINKING|><|START_TEXT|>Well.<|END_TEXT|>CALL", cohere(("ping", {}))),
+        (
+            "apriel",
+            "So.\n[BEGIN FINAL RESPONSE]\nWell.\n[END FINAL RESPONSE]\nCALL",
+            '<tool_calls>[{"name": "ping", "arguments": {}}]</tool_calls>',
+        ),
+        ("minimax-m3", "So.</mm:think>Well.CALL", minimax_m3(("ping", {}))),
+        ("hunyuan", f"So.</think{HY}>Well.CALL", hunyuan(("ping", {}))),
+        ("apertus", "So.<|inner_suffix|>Well.CALL", '<|tools_prefix|>[{"ping": {}}]<|tools_suffix|>'),
+    ],
+)
+def test_texts_around_answers(name: str, text: str, call: str) -> None:
+    """They are no part of the text, and the grammar has them."""
+    form = GRAMMARS[name]
+    if form.reasoning is None:
+        form = grammar_of_template(
+            {"cohere": "<|START_ACTION|><|END_THINKING|>"}.get(name, "<tool_calls>[[BEGIN FINAL RESPONSE]")
+        )
+    assert form.name == name and form.reasoning is not None
+    whole = text.replace("CALL", call)
+    found = parsed(form, whole, in_reasoning=True)
+    assert (found.reasoning, found.text, found.calls, found.failed) == ("So.", "Well.", [("ping", {})], [])
+    assert parsed(form, form.reasoning[0] + whole) == found
+    written = whole.removesuffix("<|calls|>")
+    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
+    for choice, message in (("auto", written), ("required", written.replace("Well.", ""))):
+        grammar = Grammar.from_rules(message_rules(form, tools, choice, in_reasoning=True))
+        assert grammar.matches(message), choice
+    none = Grammar.from_rules(message_rules(form, tools, "none", in_reasoning=True))
+    assert none.matches(text.removesuffix("<|calls|>").replace("CALL", ""))
+    plain = parsed(form.without_calls(), text.replace("CALL", "").replace("<|calls|>", ""), in_reasoning=True)
+    assert (plain.reasoning, plain.text) == ("So.", "Well.")
+
+
+def test_a_turn_without_reasoning_may_close_it() -> None:
+    assert parsed("minimax-m3", "</mm:think>Well.").text == "Well."
+
+
+# --- messages within the message --------------------------------------------------------------------
+
+
+def test_recipients() -> None:
+    start = "<|start|>assistant"
+    text = (
+        f" to=self<|message|>So.\n<|eom|>{start} to=user<|message|>I ask.<|eom|>"
+        f"{start}{atem('ping', a='1')}<|eom|>{start}<|message|>Done.<|eot|>"
+    )
+    found = parsed("muse", text)
+    assert (found.reasoning, found.text, found.calls) == ("So.", "I ask.Done.", [("ping", {"a": 1})])
+    assert found.failed == []
+    assert parsed("muse", "<|message|>Hi.<|eot|>").text == "Hi."
+    assert parsed("muse", "Hi. to=you").text == "Hi. to=you"
+    quoted = atem("ping").partition("<|message|>")[2]
+    found = parsed("muse", f" to=user<|message|>Write {quoted}<|eot|>")
+    assert (found.text, found.calls) == (f"Write {quoted}", [])
+    found = parsed("muse", f" to=self<|message|>Write {quoted}<|eom|>{start} to=user<|message|>No.")
+    assert (found.reasoning, found.text, found.calls) == (f"Write {quoted}", "No.", [])
+    found = parsed("muse", f" to=ping<|message|>print(1)<|eom|>{start} to=user<|message|>Done.")
+    assert (found.failed, found.text) == (["to=ping<|message|>print(1)<|eom|>"], "Done.")
+    found = parsed("muse", f" to=ping<|eom|>{start}{atem('ping')}")
+    assert (found.failed, found.calls) == (["to=ping<|eom|>"], [("ping", {})])
+
+
+def test_recipients_of_functionary() -> None:
+    """The prompt ends with the mark before the first; behind it comes text to all, or a tool's name."""
+    name = "functionary-v3.2"
+    found = parsed(name, 'all\nI ask. >>> 1 + 1>>>ping\n{"a": 1}>>>all\nDone.')
+    assert (found.text, found.calls) == ("I ask. >>> 1 + 1Done.", [("ping", {"a": 1})])
+    assert parsed(name, "Hello.\nYou.").text == "Hello.\nYou."
+    assert parsed(name, ">>>all\nHello.").text == "Hello."
+    found = parsed(name, "ping\n{1}>>>all\nDone.")
+    assert (found.failed, found.text) == (["ping\n{1}"], "Done.")
+    assert parsed(name, "stranger\n{}", tools=None).calls == [("stranger", {})]
+    assert parsed(name, "stranger\n{}").text == "stranger\n{}"
+
+
+def test_nested_tags() -> None:
+    """A value that begins with a tag is an object or an array, by the tool's schema and by its tag."""
+    begin = f'{NS}<tool_call>\n{NS}<invoke name="write">{NS}<tags>'
+    end = f"{NS}</tags>{NS}</invoke>\n{NS}</tool_call>"
+    found = parsed(
+        "minimax-m3", f"{begin}{NS}<item>a{NS}</item>\n {NS}<item>{NS}<b>1{NS}</b>{NS}</item>{end}"
+    )
+    assert found.calls == [("write", {"tags": ["a", {"b": 1}]})]
+    assert parsed("minimax-m3", f"{begin}a{end}").calls == [("write", {"tags": "a"})]
+    found = parsed("minimax-m3", f"{begin}{NS}<item>a{NS}</item>{NS}<b>1{NS}</b>{end}")
+    assert (found.calls, found.failed != []) == ([], True)
+
+
 # --- which format -----------------------------------------------------------------------------------
 
 
@@ -196,7 +340,24 @@ def test_harmony_goes_on_behind_a_call_that_failed() -> None:
         ('<|start_header_id|>{"name": function name, "parameters": dictionary of', "llama3", None),
         ("<|start_header_id|>{{ role }}", "none", None),
         ("<|im_start|></think>", "none", "<think>"),
-        ("<tool_calls>[<tool_call>", "none", None),
+        ("<tool_calls>[<tool_call>", "apriel", None),
+        ("<tool_calls>[ [BEGIN FINAL RESPONSE]", "apriel", "Here are my reasoning steps:"),
+        ("<atem:function_calls><|eom|><|start|>", "muse", "<|start|>assistant to=self<|message|>"),
+        ("{{ '>>>all' }}{{ '>>>' + name }}", "functionary-v3.2", None),
+        ("<function={{ name }}>{{ args }}</function>", "functionary-v3.1", None),
+        ("<|open|><|close|><|sep|>{{ tag('argument') }}", "kimi-k3", "<|open|>think<|sep|>"),
+        ("<|think|><|tool_call:begin|><|tool_call:args|>", "solar", "<|think|>"),
+        (f'{NS}<tool_call><invoke name="', "minimax-m3", "<mm:think>"),
+        ('<tool_calls>\\n{"name": ', "minimax-m1", "<think>"),
+        ('<function name="{{ f }}"><param name="{{ p }}"></think>', "minicpm", "<think>"),
+        ("{% set s = ':opensource' %}<arg_key{}>", "hunyuan", "<think:opensource>"),
+        ("<|tools_prefix|>[", "apertus", "<|inner_prefix|>"),
+        ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>[", "cohere", "<|START_THINKING|>"),
+        ('Action:```json[{"tool_name": "', "command-r", None),
+        ("<|role_sep|><|message_sep|>{{ turn('function call') }}", "gigachat", None),
+        ("<|role_sep|><|message_sep|><|function_call|>", "gigachat-v3.1", None),
+        (" functools[{{ calls }}]", "firefunction", None),
+        ('<|im_start|>{{ "List of tools: [" }}', "lfm2", None),
         ("", "none", None),
     ],
 )
@@ -266,6 +427,24 @@ def test_delimiters_of_your_own() -> None:
     for open, close in (("", ">>"), ("<<", " "), (1, ">>")):
         with pytest.raises(ConfigError, match="expected a text that is not empty"):
             ToolCallGrammar.Custom(open, close)  # type: ignore[arg-type]
+
+
+def test_formats_as_plain_data() -> None:
+    for form in ALL.values():
+        assert ToolCallGrammar.of(json.loads(json.dumps(asdict(form)))) == form
+    for fields, message in (
+        ({"style": "sections"}, "inside: expected three texts in the style 'sections'"),
+        ({"style": "invoke"}, "tags: expected five texts in the style 'invoke'"),
+        ({"style": "elements"}, "tags: expected one text in the style 'elements'"),
+        ({"style": "recipients"}, "headers: expected five texts"),
+        ({"style": "tagged", "members": ["name"]}, "members: expected the names of a name and of arguments"),
+        ({"style": "tagged", "framing": [""]}, "framing: expected strings that are not empty"),
+        ({"style": "tagged", "mark": "x"}, "message_format: expected fields of a format"),
+        ({"style": "tagged", "opens": []}, "opens: expected a text that a call begins with"),
+        ({"style": "xml"}, "style: expected one of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ToolCallGrammar.of({"name": "own", "opens": ["<<"], "close": ">>", **fields})
 
 
 def test_prompts_that_end_in_reasoning() -> None:

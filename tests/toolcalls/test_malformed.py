@@ -14,7 +14,19 @@ from oxillama.toolcalls import (
     TextPart,
     ToolCallGrammar,
 )
-from tests.support.toolcalls import TOOLS, events_of, keys, parsed, tags
+from tests.support.toolcalls import (
+    HY,
+    NS,
+    TOOLS,
+    events_of,
+    hunyuan,
+    keys,
+    kimi_k3,
+    minicpm,
+    minimax_m3,
+    parsed,
+    tags,
+)
 
 GOOD = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
 
@@ -73,6 +85,29 @@ GOOD = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
         ("harmony", "<|channel|>commentary to=python<|message|>print(1)<|end|>",
          "functions.NAME, got one of 'python'"),
         ("harmony", "<|channel|>commentary to=functions.ping", "expected a header and <|message|>"),
+        ("hunyuan", f"<tool_calls{HY}>ping</tool_calls{HY}>", f"expected <tool_call{HY}>, got 'p'"),
+        ("hunyuan", hunyuan(("ping", {})).replace(f"</tool_call{HY}>", ""), f"or </tool_call{HY}>, got '<'"),
+        ("kimi-k3", kimi_k3(("ping", {})).replace(' index="1"', " n=1"),
+         "expected <|sep|> or index=, got 'n'"),
+        ("kimi-k3", kimi_k3(("ping", {"a": 1})).replace('key="a"', "key=a"), "expected \", got 'a'"),
+        ("solar", "<|tool_calls|><|tool_call:begin|>a<|tool_call:name|>ping<|tool_call:end|>",
+         "expected NAME<|tool_call:args|>"),
+        ("minimax-m3", f"{NS}<tool_call>ping{NS}</tool_call>", "expected "),
+        ("minimax-m3", minimax_m3(("write", {"path": "a"})).replace("</path>", "</p>"),
+         "the end of the text"),
+        ("minimax-m3", minimax_m3(("other", {"a": 1})).replace(f"{NS}</a>", f"{NS}</a>{NS}<a>1{NS}</a>"),
+         "every member once, got 'a' twice"),
+        ("minicpm", '<function name="ping"><param>1</param></function>',
+         "expected <param name= or </function>"),
+        ("minicpm", minicpm("ping", a="<![CDATA[1"), "expected "),
+        ("functionary-v3.1", "<function=ping>[1]</function>", "arguments: expected an object"),
+        ("apertus", '<|tools_prefix|>[{"ping": 1}]<|tools_suffix|>',
+         "arguments: expected an object, got '1'"),
+        ("apertus", '<|tools_prefix|>[{"ping": {}, "a": {}}]<|tools_suffix|>', "expected }, got ','"),
+        ("cohere", "<|START_ACTION|>[]<|END_ACTION|>", "expected {, got ']'"),
+        ("gigachat-v3.1", '<|function_call|>{"arguments": {}}', "expected a name and arguments"),
+        ("muse", "to=ping<|message|>{}<|eom|>", "expected <atem:function_calls>, got '{'"),
+        ("functionary-v3.2", "ping\n[1]", "arguments: expected an object, got '[1]'"),
     ],
 )  # fmt: skip
 def test_malformed_calls(name: str, text: str, reason: str) -> None:
@@ -115,6 +150,8 @@ def test_behind_many_calls_that_fail_all_is_text() -> None:
 def test_a_list_keeps_its_sound_calls() -> None:
     found = parsed("qwen", '<tool_call>[{"name": "ping"}, {"nam": 1}]</tool_call>')
     assert (found.calls, found.failed) == ([("ping", {})], [', {"nam": 1}]</tool_call>'])
+    found = parsed("minimax-m1", '<tool_calls>\n{"name": "ping"}\nping\n</tool_calls>')
+    assert (found.calls, found.failed) == ([("ping", {})], ["\nping\n</tool_calls>"])
     found = parsed("qwen", '<tool_call>{"name": "ping"}}</tool_call>')
     assert (found.calls, found.failed) == ([("ping", {})], ["}</tool_call>"])
 

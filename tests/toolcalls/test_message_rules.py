@@ -14,7 +14,19 @@ from oxillama.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, Too
 from oxillama.toolcalls.message_rules import message_rules
 from oxillama.toolcalls.value_rules import Tool
 from tests.support.tool_models import SCHEMAS, TOOLS, random_text, vocabulary_of
-from tests.support.toolcalls import dsml, keys, tags, v31
+from tests.support.toolcalls import (
+    atem,
+    cohere,
+    dsml,
+    hunyuan,
+    keys,
+    kimi_k3,
+    minicpm,
+    minimax_m3,
+    solar,
+    tags,
+    v31,
+)
 
 FORMATS = {name: form for name, form in GRAMMARS.items() if form.style != "none"}
 FORMATS["Qwen"] = ToolCallGrammar.Qwen
@@ -78,6 +90,26 @@ USUAL = {
     "function-gemma": ["<start_function_call>call:write{tags:[],path:<escape>a<escape>}<end_function_call>"],
     "harmony": ["<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>commentary "
                 "to=functions.ping <|constrain|>json<|message|>{}", "<|channel|>final<|message|>Well."],
+    "hunyuan": [hunyuan(("ping", {}), ("write", {"path": "a", "tags": "[]"}))],
+    "kimi-k3": [kimi_k3(("ping", {}), ("write", WRITE)), f"<|open|>response<|sep|>{kimi_k3(('ping', {}))}"],
+    "solar": [solar(("ping", {}), ("write", WRITE)), "<|begin|>assistant<|content|>Well.<|end|>"],
+    "minimax-m3": [minimax_m3(("ping", {}), ("write", WRITE)), minimax_m3(("write", {"path": "",
+        "tags": []}))],
+    "minimax-m1": [f"<tool_calls>\n{PING}\n{PING}\n</tool_calls>"],
+    "minicpm": [minicpm("ping"), minicpm("write", path="<![CDATA[</param>]]>", tags='["</param>"]'),
+                f"{minicpm('ping')}\n{minicpm('ping')}"],
+    "functionary-v3.1": ["<function=ping>{}</function>",
+        "<function=ping>{}</function><function=ping>{}</function>"],
+    "functionary-v3.2": ["ping\n{}", "ping\n{}>>>ping\n{}", "all\nWell: >>> 1"],
+    "muse": [atem("ping"), f"{atem('ping')}<|eom|><|start|>assistant{atem('ping')}",
+             " to=user<|message|>Well.<|eom|><|start|>assistant to=self<|message|>So."],
+    "apertus": ['<|tools_prefix|>[{"ping": {}}, {"ping": {}}]<|tools_suffix|>'],
+    "cohere": [cohere(("ping", {}), ("write", WRITE))],
+    "command-r": ['Action:\n```json\n[\n    {\n        "tool_name": "ping",\n'
+                  '        "parameters": {}\n    }\n]```'],
+    "gigachat": ['<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "ping", "arguments": {}}'],
+    "gigachat-v3.1": ['<|function_call|>{"name": "ping", "arguments": {}}'],
+    "firefunction": [f" functools[{PING}, {PING}]"],
     "custom": [f"<<call:{PING}:end>>"],
 }  # fmt: skip
 
@@ -108,6 +140,14 @@ def test_what_models_write_is_allowed(name: str, text: str) -> None:
         ("llama3", '{"name": "ping", "parameters": {}} {"a": 1}'),
         ("mistral", "[TOOL_CALLS]ping[ARGS][]"),
         ("gemma", "<|tool_call>call:write{path:1,tags:[]}<tool_call|>"),
+        ("gigachat", f"<|message_sep|>\n\nfunction call<|role_sep|>\n{PING}" * 2),
+        ("kimi-k3", kimi_k3(("write", {"path": 1, "tags": []}))),
+        ("kimi-k3", kimi_k3(("write", {"path": "a"}))),
+        ("minimax-m3", minimax_m3(("write", {"path": "a", "tags": [], "lines": 2}))),
+        ("minimax-m3", minimax_m3(("write", {"tags": []}))),
+        ("minicpm", minicpm("write", path="<![CDATA[a", tags="[]")),
+        ("muse", atem("ping").replace("to=ping", "to=write")),
+        ("functionary-v3.2", "pong\n{}"),
         ("harmony", "<|channel|>commentary to=python<|message|>1"),
         ("harmony", "<|channel|>commentary to=functions.pingjson<|message|>{}"),
     ],
@@ -173,3 +213,65 @@ def test_references_to_other_arguments() -> None:
     found = MessageParser(GRAMMARS["qwen-xml"], [{"name": "t", "parameters": parameters}])
     (call,) = [event.call for event in found.feed(tags("t", c="3")) if isinstance(event, CallEnd)]
     assert json.loads(call.text) == {"c": 3}
+
+
+NESTED_TOOL: dict[str, Any] = {
+    "name": "plan",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "steps": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 2,
+                "items": {
+                    "type": "object",
+                    "properties": {"id": {"type": "integer"}, "label": {"type": "string"}},
+                    "required": ["id"],
+                },
+            },
+            "any": {"type": ["string", "object"]},
+            "unique": {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "args, is_allowed",
+    [
+        ({"steps": [{"id": 1, "label": "x"}, {"id": 2}]}, True),
+        ({"steps": [{"label": "x", "id": 1}]}, True),
+        ({"steps": []}, False),
+        ({"steps": [{"id": 1}] * 3}, False),
+        ({"steps": [{"label": "x"}]}, False),
+        ({"steps": [{"id": "x"}]}, False),
+        ({"steps": [{"id": 1, "more": 1}]}, False),
+        ({"any": "text"}, True),
+        ({"any": '{"a": 1}'}, True),
+        ({"any": " ]<]minimax[>[<a>"}, False),
+        ({"unique": '["b", "a"]'}, True),
+        ({"unique": '["a", "a"]'}, False),
+        ({"unique": ["a"]}, False),
+    ],
+)
+def test_nested_values(args: dict[str, Any], is_allowed: bool) -> None:
+    """What plain keywords describe stands in tags; what needs others, or may be a text, in JSON."""
+    grammar = grammar_of(GRAMMARS["minimax-m3"], "required", [NESTED_TOOL])
+    assert grammar.matches(minimax_m3(("plan", args))) == is_allowed
+
+
+@pytest.mark.parametrize("name", ["minimax-m3", "kimi-k3", "minicpm", "muse", "hunyuan"])
+def test_nested_values_of_any_text(name: str) -> None:
+    """However they are nested, they are read as what their schema allows."""
+    vocabulary, tokens, ids, end = vocabulary_of(FORMATS[name], True)
+    grammar = grammar_of(FORMATS[name], "required", [NESTED_TOOL], special=ids, parallel=False)
+    n_calls = 0
+    for seed in range(60):
+        text, _ = random_text(grammar, vocabulary, tokens, end, seed, 200)
+        parser = MessageParser(FORMATS[name], [NESTED_TOOL], constrained=True)
+        for event in parser.feed(text) + parser.finish():
+            if isinstance(event, CallEnd):
+                jsonschema.validate(event.call.args, NESTED_TOOL["parameters"])
+                n_calls += 1
+    assert n_calls > 0

@@ -13,6 +13,7 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
+from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.registers cimport (
     ALL, ARGUMENT, AT_LEAST, BEGIN, COUNT_MASK, END, END_JSON, FEWER, KIND, MARK, MARKS, NEEDED, REGISTER, SPARE,
@@ -24,7 +25,7 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import INLINE_SIZE, is_nullable, repeat_copies, size
 from oxillama.grammar.left_recursion import cycles, remove_left_recursion
 from oxillama.grammar.rtn_state import State
-from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Ref, Repeat, Seq, Text
+from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text
 from oxillama.grammar.utf8 import byte_tree
 
 cdef enum:  # kinds of edges
@@ -55,6 +56,15 @@ cdef enum:
     MAX_TOLD_APART = 1 << 22  # members that are told apart
     MAX_MARKS = 64  # of members that must be there
     MAX_INLINE_DEPTH = 80  # of nodes and copied rules inside each other; deeper rules are called
+
+
+# UTF-8 beyond ASCII: the points of each number of bytes, the bytes after the first, and the bits that mark the first.
+cdef int32_t[3] FIRST_POINT = [0x80, 0x800, 0x10000]
+cdef int32_t[3] LAST_POINT = [0x7FF, 0xFFFF, 0x10FFFF]
+cdef int32_t[3] CONTINUED = [1, 2, 3]
+cdef int32_t[3] LEAD = [0xC0, 0xE0, 0xF0]
+cdef int32_t[2] BEYOND = [0x80, 0xE000]   # surrogates have no bytes
+cdef int32_t[2] BEYOND_LAST = [0xD7FF, 0x10FFFF]
 
 
 cdef struct Edge:
@@ -174,6 +184,10 @@ cdef class Builder:
             found = self.labels[bits] = len(self.labels)
         return found
 
+    cdef int32_t label_of(self, const uint8_t* taken) except -1:
+        """The same of 256 bits, the lowest first."""
+        return self.label(int.from_bytes(taken[:32], "little"))
+
     cdef int32_t subnetwork(self, str name) except? -1:
         """The number of a rule's subnetwork; of a unit, -1 less its number."""
         if self.unit is not None and name not in self.rules:
@@ -268,20 +282,123 @@ cdef class Builder:
             self.add(EPSILON, start, 0, RESET, end)
         return end
 
-    cdef int32_t dfa(self, object node, int32_t start) except -1:
-        cdef list states = [self.new() for _ in node.edges]
-        cdef int32_t end = self.new()
-        cdef dict tails = {}, ranges
-        self.add(EPSILON, start, 0, RESET, states[0])
-        for state, edges in zip(states, node.edges):
-            ranges = {}
-            for first, last, target in edges:
-                ranges.setdefault(target, []).append((first, last))
-            for target, found in ranges.items():
-                self.character(byte_tree(tuple(found)), state, states[target], tails.setdefault(target, {}))
-        for accepting in node.accepting:
-            self.add(EPSILON, states[accepting], 0, RESET, end)
+    cdef int32_t dfa(self, Dfa node, int32_t start) except -1:
+        """The automaton's states, one by one, and the states inside the characters between them."""
+        cdef int32_t base = self.n, end, q, i, k, target
+        cdef Arcs same = Arcs(NULL, 0, 0)
+        cdef dict tails = {}
+        for _ in range(node.n_states):
+            self.new()
+        end = self.new()
+        self.add(EPSILON, start, 0, RESET, base)
+        try:
+            for q in range(node.n_states):
+                for i in range(node.first[q], node.first[q + 1]):
+                    target = node.arcs[i].target
+                    for k in range(node.first[q], i):
+                        if node.arcs[k].target == target:
+                            break
+                    else:
+                        same.n = 0
+                        for k in range(i, node.first[q + 1]):
+                            if node.arcs[k].target == target:
+                                add_arc(&same, node.arcs[k].first, node.arcs[k].last, target)
+                        self.characters(&same, base + q, base + target, tails)
+                if node.ends[q]:
+                    self.add(EPSILON, base + q, 0, RESET, end)
+        finally:
+            free(same.items)
         return end
+
+    cdef int characters(self, const Arcs* ranges, int32_t start, int32_t end, dict tails) except -1:
+        """A character of some ranges, from ``start`` to ``end``."""
+        cdef uint8_t[32] taken
+        cdef Arcs high = Arcs(NULL, 0, 0)
+        cdef int32_t i, k, point, low, last
+        cdef bint any_ascii = False
+        cdef object key, beyond
+        memset(taken, 0, 32)
+        for i in range(ranges.n):
+            for point in range(ranges.items[i].first, min(ranges.items[i].last, 0x7F) + 1):
+                taken[point >> 3] |= 1 << (point & 7)
+                any_ascii = True
+        if any_ascii:
+            self.add(BYTES, start, self.label_of(taken), RESET, end)
+        if ranges.n == 0 or ranges.items[ranges.n - 1].last < 0x80:
+            return 0
+        try:
+            for i in range(ranges.n):
+                for k in range(2):  # around the surrogates
+                    low, last = max(ranges.items[i].first, BEYOND[k]), min(ranges.items[i].last, BEYOND_LAST[k])
+                    if low > last:
+                        continue
+                    if high.n and high.items[high.n - 1].last + 1 == low:
+                        high.items[high.n - 1].last = last
+                    else:
+                        add_arc(&high, low, last, 0)
+            key = (end, 0, (<const uint8_t*>high.items)[:high.n * sizeof(Arc)])
+            beyond = tails.get(key)
+            if beyond is None:
+                beyond = tails[key] = []
+                for i in range(3):
+                    self.branches(&high, FIRST_POINT[i], LAST_POINT[i], CONTINUED[i], LEAD[i], end, tails, beyond)
+            for number, target in beyond:
+                self.add(BYTES, start, number, RESET, target)
+        finally:
+            free(high.items)
+        return 0
+
+    cdef int branches(self, const Arcs* ranges, int32_t first, int32_t last, int32_t left, int32_t lead,
+                      int32_t end, dict tails, list found) except -1:
+        """Where the first bytes of the points from ``first`` to ``last`` lead, ``left`` bytes being left after them:
+        (label, state) pairs, appended to ``found``. ``lead``: what is added to the bits of a first byte.
+        """
+        cdef int32_t shift = 6 * left, byte, i, low, high, k, n = 0, before = -1
+        cdef Arcs inside = Arcs(NULL, 0, 0)
+        cdef int32_t[64] targets
+        cdef uint8_t[64][32] taken
+        cdef bint whole, was_whole = False
+        try:
+            for byte in range(first >> shift, (last >> shift) + 1):
+                inside.n = 0
+                for i in range(ranges.n):
+                    low = max(max(ranges.items[i].first, first), byte << shift)
+                    high = min(min(ranges.items[i].last, last), ((byte + 1) << shift) - 1)
+                    if low <= high:
+                        add_arc(&inside, low - (byte << shift), high - (byte << shift), 0)
+                if inside.n == 0:
+                    continue
+                whole = inside.items[0].first == 0 and inside.items[0].last == (1 << shift) - 1
+                if not (whole and was_whole):
+                    before = end if left == 0 else self.tail(&inside, left, end, tails)
+                was_whole = whole
+                for k in range(n):
+                    if targets[k] == before:
+                        break
+                else:
+                    k = n
+                    n += 1
+                    targets[k] = before
+                    memset(taken[k], 0, 32)
+                taken[k][(lead + byte) >> 3] |= 1 << (lead + byte & 7)
+        finally:
+            free(inside.items)
+        for k in range(n):
+            found.append((self.label_of(taken[k]), targets[k]))
+        return 0
+
+    cdef int32_t tail(self, const Arcs* ranges, int32_t left, int32_t end, dict tails) except -1:
+        """The state before the last ``left`` bytes of a character, of which the bits are in the ranges."""
+        cdef int32_t state
+        cdef object key = (end, left, (<const uint8_t*>ranges.items)[:ranges.n * sizeof(Arc)]), known = tails.get(key)
+        cdef list found = []
+        if known is not None:
+            return known
+        state = tails[key] = self.new()
+        self.branches(ranges, 0, (1 << 6 * left) - 1, left - 1, 0x80, end, tails, found)
+        for number, target in found:
+            self.add(BYTES, state, number, RESET, target)
+        return state
 
     cdef int32_t repeat(self, object node, int32_t start) except -1:
         cdef int32_t loop, end

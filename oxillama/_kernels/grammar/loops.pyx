@@ -9,7 +9,10 @@ from libc.string cimport memcmp, memset
 
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.parser_states cimport DEAD, ParserStates
+from oxillama._kernels.grammar.parser_states cimport DEAD, DEPENDENT, ParserStates
+
+cdef enum:
+    MOST_COVERED = 64  # parser states that texts of a set of characters may lead through
 
 
 cdef class Loops:
@@ -23,12 +26,17 @@ cdef class Loops:
     def __cinit__(self, ParserStates states not None):
         self.states = states
         self.min_loop = 16
+        self.sets = {}
 
     def __dealloc__(self):
         cdef int32_t i
         for i in range(self.room):
             free(self.loops[i])
         free(self.loops)
+
+    cdef bint is_known(self, int32_t state) noexcept:
+        """Whether `of` has been asked for a parser state."""
+        return state < self.room and self.loops[state] != NULL and self.loops[state].known
 
     cdef Loop* of(self, int32_t state) except NULL:
         """What a parser state does with single characters, found once."""
@@ -50,7 +58,8 @@ cdef class Loops:
 
     cdef int find_loop(self, int32_t state, Loop* loop) except -1:
         cdef int32_t[128] after
-        cdef int32_t byte, i, best = 0, count
+        cdef uint8_t[129] start, inner
+        cdef int32_t byte, i, best = 0, count, n_inner = 0
         cdef bint alive = False
         memset(loop, 0, sizeof(Loop))
         for byte in range(128):
@@ -63,26 +72,102 @@ cdef class Loops:
                 count += after[i] == after[byte]
             if count > best:
                 best, loop.to = count, after[byte]
-        if best < self.min_loop:
-            return 0
-        count = 0
-        loop.covers = loop.same = True
-        for byte in range(128):
-            loop.start[byte] = after[byte] == loop.to
-            loop.loop[byte] = self.stepped(loop.to, byte) == loop.to
-            loop.covers = loop.covers and (loop.start[byte] or after[byte] == DEAD)
-            loop.same = loop.same and loop.start[byte] == loop.loop[byte]
-            count += loop.loop[byte]
-        loop.start[128] = self.all_lead_to(state, loop.to, &alive)
-        loop.covers = loop.covers and (loop.start[128] or not alive)
-        loop.loop[128] = self.all_lead_to(loop.to, loop.to, &alive)
-        loop.same = loop.same and loop.start[128] == loop.loop[128]
-        loop.found = count >= self.min_loop
+        if best >= self.min_loop:
+            loop.covers = loop.same = loop.inside = True
+            for byte in range(128):
+                start[byte] = after[byte] == loop.to
+                inner[byte] = self.stepped(loop.to, byte) == loop.to
+                loop.covers = loop.covers and (start[byte] or after[byte] == DEAD)
+                n_inner += inner[byte]
+            start[128] = self.all_lead_to(state, loop.to, &alive)
+            loop.covers = loop.covers and (start[128] or not alive)
+            inner[128] = self.all_lead_to(loop.to, loop.to, &alive)
+            for byte in range(129):
+                loop.same = loop.same and start[byte] == inner[byte]
+                loop.inside = loop.inside and start[byte] <= inner[byte]
+            loop.found = n_inner >= self.min_loop
+            loop.start, loop.loop = self.kept(start, 129), self.kept(inner, 129)
+        if not (loop.found and loop.inside and not loop.same):
+            self.find_cover(state, loop)
         return 0
+
+    cdef int find_cover(self, int32_t state, Loop* loop) except -1:
+        """Find a set of characters of which any text can follow. Where it is the loop's own, it tells nothing."""
+        cdef uint8_t[129] chars
+        cdef uint8_t[256] leaves
+        cdef int32_t byte, to, last = DEAD, others, n = 0, least = self.n_alive(state)
+        cdef bint alive = False, good = False
+        if least < self.min_loop:
+            return 0
+        least = (least + 1) // 2
+        for byte in range(128):  # not the quotation mark and what else has little to follow it
+            to = self.stepped(state, byte)
+            if to != last:
+                last, good = to, to != DEAD and self.n_alive(to) >= least
+            chars[byte] = good
+            n += good
+        to = self.states.run(state, <const uint8_t*>b"\xc2\x80", 2)
+        chars[128] = to != DEAD and self.all_lead_to(state, to, &alive)
+        if n < self.min_loop or (loop.found and loop.same and memcmp(chars, loop.loop, 129) == 0):
+            return 0
+        memset(leaves, 0, 256)
+        if self.is_covered(state, chars, leaves):
+            loop.cover, loop.leaves = self.kept(chars, 129), self.kept(leaves, 256)
+        return 0
+
+    cdef bint is_covered(self, int32_t state, const uint8_t* chars, uint8_t* leaves) except -1:
+        """Whether any text of these characters can follow; notes which other bytes can follow such texts."""
+        cdef int32_t[MOST_COVERED] found
+        cdef int32_t n = 1, i = 0, k, byte, to, last
+        cdef bint alive = False
+        found[0] = state
+        while i < n:  # grows while it is read
+            state, last = found[i], -1
+            i += 1
+            for byte in range(256):
+                to = self.stepped(state, byte)
+                if not chars[min(byte, 128)]:
+                    leaves[byte] = leaves[byte] or to != DEAD
+                    continue
+                if byte >= 128:
+                    if byte > 128:
+                        continue
+                    to = self.states.run(state, <const uint8_t*>b"\xc2\x80", 2)
+                    if to == DEAD or not self.all_lead_to(state, to, &alive):
+                        return False
+                if to == last:
+                    continue
+                if to == DEAD or self.states.states.flags[to] & DEPENDENT:
+                    return False
+                last, k = to, 0
+                while k < n and found[k] != to:
+                    k += 1
+                if k == n:
+                    if n == MOST_COVERED:
+                        return False
+                    found[n] = to
+                    n += 1
+        return True
+
+    cdef int32_t n_alive(self, int32_t state) except -1:
+        """How many ASCII characters can follow."""
+        cdef int32_t byte, n = 0
+        for byte in range(128):
+            n += self.stepped(state, byte) != DEAD
+        return n
+
+    cdef const uint8_t* kept(self, const uint8_t* chars, Py_ssize_t n) except NULL:
+        """A set that lives as long as this object."""
+        cdef bytes found = self.sets.setdefault(chars[:n], chars[:n])
+        return found
 
     cdef int32_t stepped(self, int32_t state, int32_t byte) except -1:
         cdef uint8_t text = <uint8_t>byte
         return self.states.run(state, &text, 1)
+
+    cdef inline bint repeats(self, int32_t byte, int32_t first) noexcept:
+        """Whether a byte is of the class of the byte before, of those from ``first`` on."""
+        return byte > first and self.states.class_of[byte] == self.states.class_of[byte - 1]
 
     cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1:
         """Whether every character beyond ASCII leads from one parser state to another; ``alive``: any to anywhere."""
@@ -90,6 +175,8 @@ cdef class Loops:
         cdef bint all_do = True
         alive[0] = False
         for lead in range(0xC2, 0xF5):
+            if self.repeats(lead, 0xC2) and lead not in (0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4):
+                continue  # the rests of the characters are those of the lead before
             inside = self.stepped(state, lead)
             alive[0] = alive[0] or inside != DEAD
             if all_do and not self.tails_lead_to(inside, lead, to):
@@ -111,6 +198,8 @@ cdef class Loops:
         elif lead == 0xF4:
             high = 0x8F
         for byte in range(low, high + 1):
+            if self.repeats(byte, low):
+                continue
             inside = self.stepped(state, byte)
             if inside == previous:
                 continue
@@ -123,6 +212,8 @@ cdef class Loops:
             for third in range(0x80, 0xC0):
                 if inside == DEAD:
                     return False
+                if self.repeats(third, 0x80):
+                    continue
                 if more == 2:
                     if self.stepped(inside, third) != to:
                         return False
@@ -137,7 +228,7 @@ cdef class Loops:
         if state == DEAD:
             return False
         for byte in range(0x80, 0xC0):
-            if self.stepped(state, byte) != to:
+            if not self.repeats(byte, 0x80) and self.stepped(state, byte) != to:
                 return False
         return True
 
@@ -149,7 +240,7 @@ cdef class Loops:
                 return True
         if loop[128]:
             for byte in range(0xC2, 0xF5):
-                if self.stepped(state, byte) != DEAD:
+                if not self.repeats(byte, 0xC2) and self.stepped(state, byte) != DEAD:
                     return True
         return False
 
@@ -168,5 +259,5 @@ cdef class Loops:
                 i = self.states.intern(&self.states.states, others, n, 0)
             finally:
                 free(others)
-            loop.ends_run = -1 if self.goes_on(i, &loop.loop[0]) else 1
+            loop.ends_run = -1 if self.goes_on(i, loop.loop) else 1
         return loop.ends_run > 0

@@ -14,7 +14,7 @@ stands for all such counts (ABOVE, BELOW).
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from oxillama._kernels.arrays cimport checked
@@ -22,12 +22,12 @@ from oxillama._kernels.debugging cimport ensure
 from oxillama._kernels.grammar.corrections cimport Corrections
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
-from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache
+from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
     ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, ParserStates,
 )
-from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Trie
+from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
 from oxillama._kernels.grammar.parser_states import NotBuilt
 from oxillama.errors import GrammarError
@@ -36,9 +36,15 @@ cnp.import_array()
 
 cdef enum:
     MANY = 64               # dependents, or trie nodes below one: with more, the result is cached
-    OF_ENTRY = -(1 << 24)   # cache key in place of an RTN state: this less the entry whose dependents were followed
+    PARTS = 512             # tries of a slice: for each byte the rests, and the tokens as a whole
+    OF_ENTRY = -(1 << 30)   # cache key in place of an RTN state: this less the entry whose dependents were followed
     MAX_LEVEL = 48          # nested walks; a deeper one does not stop at large nodes
     WORDS_OF_WORK = 64      # words of a mask that count as one unit of work
+
+
+cdef struct List:
+    int32_t* items
+    int32_t n, room
 
 
 cdef struct Run:
@@ -66,8 +72,8 @@ cdef class Matcher:
     cdef MaskCache cache
     cdef Loops loops
     cdef Corrections corrections
-    cdef list slices         # those that dependents point into
     cdef dict slice_numbers  # by node, first characters and loop
+    cdef readonly Py_ssize_t n_shared  # bytes of slices, which other grammars over the vocabulary have too
     cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
     cdef int32_t path_length
     cdef uint32_t* scratch   # (words)
@@ -79,7 +85,6 @@ cdef class Matcher:
         self.cache = MaskCache(states, trie.n_words)
         self.loops = Loops(states)
         self.corrections = Corrections(trie, states)
-        self.slices = []
         self.slice_numbers = {}
         self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
         self.path_length = trie.max_depth + 1
@@ -153,9 +158,9 @@ cdef class Matcher:
         mask : uint32 (words,); bit t % 32 of word t / 32 is token t. Other bits are left alone.
         """
         cdef Found out
-        memset(&out, 0, sizeof(Found))
+        begin(&out)
         self.states.checked_state(state)
-        out.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
+        out.tokens.bits = <uint32_t*>checked(mask, cnp.NPY_UINT32, self.trie.n_words, "mask", True)
         self.states.allow(self.states.budget)
         while True:
             try:
@@ -171,15 +176,17 @@ cdef class Matcher:
         """As `fill`, where members of an open container are told apart."""
         cdef int32_t i, abstract = self.states.abstracted(state)
         cdef Found found
-        self.cache.open(&found)
+        begin(&found)
+        found.tokens.bits = <uint32_t*>calloc(self.trie.n_words, 4)
+        if not found.tokens.bits:
+            raise MemoryError()
         try:
             self.visit(abstract, -1, 0, &found)
-            self.corrections.correct(state, abstract, found.bits)
+            self.corrections.correct(state, abstract, found.tokens.bits)
             for i in range(self.trie.n_words):
-                out.bits[i] |= found.bits[i]
+                out.tokens.bits[i] |= found.tokens.bits[i]
         finally:
-            free(found.bits)
-            free(found.dependents)
+            clear(&found)
         return 0
 
     def prepare(self, Py_ssize_t work):
@@ -224,7 +231,7 @@ cdef class Matcher:
         index = self.cached(q, n, node, level)
         if self.cache.entries[index].overflow:
             return self.visit_plainly(q, n, p, node, level, out)
-        self.cache.add_tokens(index, out)
+        self.cache.put_entry(&out.tokens, index)
         if self.cache.entries[index].n_dependents == 0:
             return 0
         state = self.states.popped(p)
@@ -258,17 +265,16 @@ cdef class Matcher:
         cdef int32_t i, kept = self.cache.find(OF_ENTRY - index, 0, state)
         cdef Found found
         if kept < 0:
-            self.cache.open(&found)
+            begin(&found)
             try:
                 self.follow_all(index, state, level, &found)
                 kept = self.cache.keep(OF_ENTRY - index, 0, state, &found)
             except BaseException:
-                free(found.bits)
-                free(found.dependents)
+                clear(&found)
                 raise
         if self.cache.entries[kept].overflow:
             return self.follow_all(index, state, level, out)
-        self.cache.add_tokens(kept, out)
+        self.cache.put_entry(&out.tokens, kept)
         for i in range(self.cache.entries[kept].n_dependents):
             self.add_dependent(self.cache.entries[kept].dependents[i], out)
         return 0
@@ -287,29 +293,36 @@ cdef class Matcher:
     cdef int follow_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
         """Go on in a slice: all of it after a run, or below a node. What is found is kept if it may be long."""
         cdef Nodes* nodes = dependent.nodes
-        cdef int32_t i = 0, end = <int32_t>nodes.n, depth = 0, index, count
+        cdef int32_t i = 0, index
         cdef Found found
         if not dependent.loop:
-            i, end, depth = dependent.node + 1, nodes.skip[dependent.node], nodes.depth[dependent.node]
-        if end - i <= MANY:
-            return self.walk(state, nodes, i, end, depth, level, out, dependent.part)
+            i = dependent.node + 1
+            if nodes.skip[dependent.node] - i <= MANY:
+                return self.walk(state, nodes, i, nodes.skip[dependent.node], nodes.depth[dependent.node], level, out,
+                                 dependent.part)
         index = self.cache.find(-1 - dependent.part, i, state)
         if index < 0:
-            self.cache.open(&found)
+            begin(&found)
             try:
-                self.walk(state, nodes, i, end, depth, level, &found, dependent.part)
+                self.walk_part(state, dependent, level, &found)
                 index = self.cache.keep(-1 - dependent.part, i, state, &found)
             except BaseException:
-                free(found.bits)
-                free(found.dependents)
+                clear(&found)
                 raise
         if self.cache.entries[index].overflow:
-            return self.walk(state, nodes, i, end, depth, level, out, dependent.part)
-        self.cache.add_tokens(index, out)
-        count = self.cache.entries[index].n_dependents
-        for i in range(count):
+            return self.walk_part(state, dependent, level, out)
+        self.cache.put_entry(&out.tokens, index)
+        for i in range(self.cache.entries[index].n_dependents):
             self.add_dependent(self.cache.entries[index].dependents[i], out)
         return 0
+
+    cdef int walk_part(self, int32_t state, Dependent dependent, int level, Found* out) except -1:
+        """As `follow_part`, without a cache."""
+        cdef Nodes* nodes = dependent.nodes
+        cdef int32_t node = dependent.node
+        if dependent.loop:
+            return self.walk_tails(state, dependent.part // PARTS, level, out)
+        return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out, dependent.part)
 
     cdef int add_dependent(self, Dependent dependent, Found* out) except -1:
         """Keep a place at which the open stack was reached, if tokens go on from there."""
@@ -344,13 +357,12 @@ cdef class Matcher:
         if known >= 0:
             return known
         state = self.states.intern(&self.states.states, &item, 1, 0)
-        self.cache.open(&out)
+        begin(&out)
         try:
             self.below(state, node, level, &out)
             return self.cache.keep(q, n, node, &out)
         except BaseException:
-            free(out.bits)
-            free(out.dependents)
+            clear(&out)
             raise
 
     # ------------------------------------------------------------------ walks
@@ -366,28 +378,35 @@ cdef class Matcher:
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
         cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
         cdef int32_t number
+        cdef bint ends
         cdef Loop* loop
-        cdef Slice part
         if end - i > self.sliced_:
             loop = self.loops.of(state)
+            if loop.cover:
+                number = self.slice(node, loop.cover, loop.cover)
+                self.cache.put_slice(&out.tokens, number, NULL, 0)
+                self.walk_whole(state, number, loop.leaves, level, out)
+                return self.beside(state, loop.cover, node, level, out)
             if loop.found:
+                ends = self.states.states.flags[loop.to] & DEPENDENT
+                if loop.inside and not loop.same and not ends:
+                    self.enter(state, loop, self.slice(node, loop.loop, loop.loop), node, level, out)
+                    return self.beside(state, loop.loop, node, level, out)
                 number = self.slice(node, loop.start, loop.loop)
-                part = <Slice>self.slices[number]
-                if self.states.states.flags[loop.to] & DEPENDENT:
-                    self.add_dependent(Dependent(&part.nodes, 0, number, &loop.loop[0]), out)
-                for depth in range(self.trie.n_words):
-                    out.bits[depth] |= part.bits[depth]
-                self.walk(loop.to, &part.nodes, 0, <int32_t>part.nodes.n, 0, level, out, number)
-                return self.beside(state, loop, node, level, out)
+                if ends:
+                    self.add_dependent(Dependent(NULL, 0, PARTS * number, loop.loop), out)
+                self.cache.put_slice(&out.tokens, number, NULL, 0)
+                self.walk_tails(loop.to, number, level, out)
+                return self.beside(state, loop.start, node, level, out)
         return self.walk(state, nodes, i, end, depth, level, out)
 
-    cdef int beside(self, int32_t state, Loop* loop, int32_t node, int level, Found* out) except -1:
-        """Add the tokens below a node that do not begin with a loop's first characters."""
+    cdef int beside(self, int32_t state, const uint8_t* chars, int32_t node, int level, Found* out) except -1:
+        """Add the tokens below a node that do not begin with one of these characters."""
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
         cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
         while i < end and not out.overflow:
-            if not loop.start[min(nodes.byte[i], 128)]:
+            if not chars[min(nodes.byte[i], 128)]:
                 self.walk(state, nodes, i, nodes.skip[i], depth, level, out)
             i = nodes.skip[i]
         return 0
@@ -396,23 +415,167 @@ cdef class Matcher:
         """The number of the slice of a loop below a node."""
         cdef object key = (node, start[:129], loop[:129]), found = self.slice_numbers.get(key)
         cdef Slice part
-        cdef int i, missing = 0
         if found is not None:
             return found
-        for i in range(129):
-            missing += loop[i] and not start[i]
-            if start[i] and not loop[i]:
-                missing = -129
-        if missing > 0:
-            part = <Slice>self.slices[self.slice(node, loop, loop)]
-            part = part.starting(self.trie, node, start)
-        else:
-            part = self.trie.slice_of(node, start, loop)
+        part = self.trie.slice_of(node, start, loop)
         self.states.spend(part.n_nodes)  # other grammars may have made the slice, the work counts all the same
         self.states.charge(part.n_bytes)
-        self.slices.append(part)
-        self.slice_numbers[key] = len(self.slices) - 1
-        return <int32_t>len(self.slices) - 1
+        self.n_shared += part.n_bytes
+        self.slice_numbers[key] = self.cache.add_slice(part)
+        return self.slice_numbers[key]
+
+    cdef int walk_tails(self, int32_t state, int32_t number, int level, Found* out) except -1:
+        """Add the tokens whose part after a loop can follow a parser state."""
+        cdef Slice part = <Slice>self.cache.slices[number]
+        cdef Tail* tail
+        cdef int byte
+        for byte in range(256):
+            if part.place_first[byte] < part.place_first[byte + 1] and self.loops.stepped(state, byte) != DEAD:
+                tail = part.tail(self.trie, byte)
+                self.walk(state, &tail.rests, 0, <int32_t>tail.rests.n, 0, level, out, PARTS * number + 2 * byte)
+        return 0
+
+    cdef int walk_whole(self, int32_t state, int32_t number, const uint8_t* leaves, int level, Found* out) except -1:
+        """Add the tokens that leave a slice with one of these bytes and can follow a parser state."""
+        cdef Slice part = <Slice>self.cache.slices[number]
+        cdef Nodes* nodes
+        cdef int byte
+        for byte in range(256):
+            if leaves[byte] and part.place_first[byte] < part.place_first[byte + 1]:
+                nodes = part.whole(self.trie, byte)
+                self.walk(state, nodes, 0, <int32_t>nodes.n, 0, level, out, PARTS * number + 2 * byte + 1)
+        return 0
+
+    # ------------------------------------------------------------------ ways into a loop
+
+    cdef int enter(self, int32_t state, Loop* loop, int32_t number, int32_t node, int level, Found* out) except -1:
+        """Add the tokens below a node that begin with a character of a loop, though not all of those lead into it.
+
+        The name of a property that is none of the known ones is such a place: any text leads into the loop, unless it
+        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice, less those
+        that the walk sees end; those that leave the loop behind it are followed from the beginning.
+        """
+        cdef ParserStates states = self.states
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
+        cdef int32_t top = nodes.depth[node] if node >= 0 else 0, d, k, to, token
+        cdef int32_t outside = 0  # nodes before this one have left the loop before they got into it
+        cdef const uint32_t* bits = self.cache.slice_bits[number]
+        cdef List removed = List(NULL, 0, 0)
+        cdef uint8_t leaves[256]
+        cdef Py_ssize_t visits = 0
+        memset(leaves, 0, 256)
+        self.note_leaving(loop.to, number, leaves)
+        path[top] = state
+        try:
+            while i < end:
+                visits += 1
+                d = nodes.depth[i]
+                to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
+                if to < 0:
+                    to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                if d == top + 1 and not loop.loop[min(nodes.byte[i], 128)]:
+                    i = nodes.skip[i]
+                    continue
+                if i >= outside and not loop.loop[min(nodes.byte[i], 128)]:
+                    outside = nodes.skip[i]
+                if to == DEAD:
+                    if i >= outside:
+                        for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
+                            token = nodes.order[k]
+                            if bits[token >> 5] >> (token & 31) & 1:
+                                push(&removed, token)
+                    i = nodes.skip[i]
+                    continue
+                path[d] = to
+                if i >= outside and (
+                    self.joins(to, loop, nodes.byte[i])
+                    or self.is_free(to, loop, nodes.skip[i] - i > self.large_, number, leaves)
+                ):
+                    i = nodes.skip[i]
+                    continue
+                for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                    token = nodes.order[k]
+                    if not bits[token >> 5] >> (token & 31) & 1:
+                        self.cache.put(&out.tokens, token)
+                if states.states.flags[to] & DEPENDENT:
+                    self.add_dependent(Dependent(nodes, i, -1, NULL), out)
+                    if out.overflow:
+                        return 0
+                i += 1
+            states.spend(visits)
+            self.cache.put_slice(&out.tokens, number, removed.items, removed.n)
+        finally:
+            free(removed.items)
+        for k in range(256):
+            if leaves[k]:
+                self.walk_entered(state, loop, number, k, leaves, level, out)
+        return 0
+
+    cdef int note_leaving(self, int32_t state, int32_t number, uint8_t* leaves) except -1:
+        """Note the bytes that can follow a parser state where tokens leave the loop of a slice."""
+        cdef Slice part = <Slice>self.cache.slices[number]
+        cdef int byte
+        for byte in range(256):
+            if not leaves[byte] and part.place_first[byte] < part.place_first[byte + 1]:
+                leaves[byte] = self.loops.stepped(state, byte) != DEAD
+        return 0
+
+    cdef bint joins(self, int32_t state, Loop* loop, uint8_t byte) except -1:
+        """Whether the parser state after a byte is one that the loop comes to, if need be within a character."""
+        return state == loop.to or (byte >= 0xC2 and loop.loop[128] and state == self.loops.stepped(loop.to, byte))
+
+    cdef bint is_free(
+        self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
+    ) except -1:
+        """Whether every text of a loop's characters leads from a parser state to itself; if not ``look``, as far as is known."""
+        cdef Loop* own
+        cdef int k
+        if not look and not self.loops.is_known(state):
+            return False
+        own = self.loops.of(state)
+        if not own.found or own.to != state or not own.same or self.states.states.flags[state] & DEPENDENT:
+            return False
+        for k in range(129):
+            if loop.loop[k] and not own.loop[k]:
+                return False
+        self.note_leaving(state, number, leaves)
+        return True
+
+    cdef int walk_entered(
+        self, int32_t state, Loop* loop, int32_t number, int byte, uint8_t* leaves, int level, Found* out
+    ) except -1:
+        """Add the tokens that leave a loop with a byte after they have got into it."""
+        cdef ParserStates states = self.states
+        cdef Slice part = <Slice>self.cache.slices[number]
+        cdef Nodes* nodes = part.whole(self.trie, byte)
+        cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
+        cdef int32_t i = 0, d, k, to, inside = 0  # nodes before this one are inside of the loop
+        cdef Py_ssize_t visits = 0
+        path[0] = state
+        while i < nodes.n:
+            visits += 1
+            d = nodes.depth[i]
+            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
+            if to < 0:
+                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+            if to == DEAD or (i >= inside and not loop.loop[min(nodes.byte[i], 128)]):
+                i = nodes.skip[i]
+                continue
+            path[d] = to
+            if i >= inside:
+                if self.joins(to, loop, nodes.byte[i]) or self.is_free(to, loop, False, number, leaves):
+                    inside = nodes.skip[i]
+            else:
+                for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
+                    self.cache.put(&out.tokens, nodes.order[k])
+                if states.states.flags[to] & DEPENDENT:
+                    self.add_dependent(Dependent(nodes, i, PARTS * number + 2 * byte + 1, NULL), out)
+                    if out.overflow:
+                        break
+            i += 1
+        return states.spend(visits)
 
     cdef int walk(
         self, int32_t state, Nodes* nodes, int32_t i, int32_t end, int32_t depth, int level, Found* out,
@@ -421,7 +584,7 @@ cdef class Matcher:
         """Add the tokens of the nodes i ... end - 1, which lie below ``depth`` bytes that led to ``state``."""
         cdef ParserStates states = self.states
         cdef int32_t* path = self.paths + <Py_ssize_t>self.path_length * level
-        cdef int32_t to, token, d, k
+        cdef int32_t to, d, k
         cdef bint whole = nodes == &self.trie.nodes and level < MAX_LEVEL
         cdef Py_ssize_t visits = 0
         ensure(0 <= level <= MAX_LEVEL + 1 and 0 <= depth < self.path_length and end <= nodes.n)
@@ -437,8 +600,7 @@ cdef class Matcher:
                 continue
             path[d] = to
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                token = nodes.order[k]
-                out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+                self.cache.put(&out.tokens, nodes.order[k])
             if whole and nodes.skip[i] - i > self.large_:
                 self.follow(to, i, level, out)
                 if out.overflow:
@@ -479,14 +641,14 @@ cdef class Matcher:
             run.byte += 1
         if self.states.states.flags[loop.to] & DEPENDENT:
             run.state = self.states.popped(p)
-            if self.loops.goes_on(run.state, &loop.loop[0]) or self.states.states.flags[run.state] & DEPENDENT:
+            if self.loops.goes_on(run.state, loop.loop) or self.states.states.flags[run.state] & DEPENDENT:
                 return self.visit_plainly(q, n, p, node, level, out)
         run.most = self.trie.max_depth  # no token has more characters
         if self.states.most[q] > 0:
             run.most = min(run.most, self.states.most[q] - n)
         if run.most <= 0:
             return 0
-        part = <Slice>self.slices[self.slice(node, loop.start, loop.loop)]
+        part = <Slice>self.cache.slices[self.slice(node, loop.start, loop.loop)]
         if run.most <= UPTO:
             bits = part.of_length(run.most)
         else:
@@ -495,25 +657,34 @@ cdef class Matcher:
             for i in range(part.length_first[run.most + 1], part.length_first[256]):
                 k = part.inside[i]
                 self.scratch[k >> 5] &= ~(<uint32_t>1 << (k & 31))
-        for i in range(self.trie.n_words):
-            out.bits[i] |= bits[i]
-        self.walk_after_run(loop.to, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+        self.cache.put_mask(&out.tokens, bits)
+        self.walk_runs(loop.to, part, &run, level, out)
         if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
             run.exact = True
-            self.walk_after_run(run.state, part, 0, <int32_t>part.nodes.n, 0, &run, level, out)
+            self.walk_runs(run.state, part, &run, level, out)
         if loop.covers or out.overflow:
             return 0
         item = Item(q, n, p)
-        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop, node, level, out)
+        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop.start, node, level, out)
+
+    cdef int walk_runs(self, int32_t state, Slice part, Run* run, int level, Found* out) except -1:
+        """As `walk_tails`, for the tokens whose run has the right length."""
+        cdef Tail* tail
+        cdef int byte
+        for byte in range(256):
+            if part.place_first[byte] < part.place_first[byte + 1] and self.loops.stepped(state, byte) != DEAD:
+                tail = part.tail(self.trie, byte)
+                self.walk_after_run(state, tail, 0, <int32_t>tail.rests.n, 0, run, level, out)
+        return 0
 
     cdef int walk_after_run(
-        self, int32_t state, Slice part, int32_t i, int32_t end, int32_t depth, Run* run, int level, Found* out
+        self, int32_t state, Tail* tail, int32_t i, int32_t end, int32_t depth, Run* run, int level, Found* out
     ) except -1:
-        """As `walk`, over a slice, for the tokens whose run has the right length."""
+        """As `walk`, over rests, for the tokens whose run has the right length."""
         cdef ParserStates states = self.states
-        cdef Nodes* nodes = &part.nodes
+        cdef Nodes* nodes = &tail.rests
         cdef int32_t* path
-        cdef int32_t to, token, d, k
+        cdef int32_t to, d, k
         cdef Run returned
         if level > MAX_LEVEL:
             raise GrammarError("grammar: expected at most 48 rules ended inside each other by one token, got more")
@@ -531,13 +702,12 @@ cdef class Matcher:
                 continue
             path[d] = to
             if not run.exact and states.states.flags[to] & ABSTRACT:  # the counted state may come again
-                self.walk_exactly(part, i, run, level + 1, out)
+                self.walk_exactly(tail, i, run, level + 1, out)
                 i = nodes.skip[i]
                 continue
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                if run.least <= part.chars[k] <= run.most:
-                    token = nodes.order[k]
-                    out.bits[token >> 5] |= <uint32_t>1 << (token & 31)
+                if run.least <= tail.chars[k] <= run.most:
+                    self.cache.put(&out.tokens, nodes.order[k])
             if states.states.flags[to] & DEPENDENT and nodes.skip[i] > i + 1:
                 if run.exact:
                     out.overflow = True  # a dependent would have to name its runs
@@ -549,18 +719,18 @@ cdef class Matcher:
                     return 0
                 returned = run[0]
                 returned.exact = True
-                self.walk_after_run(run.state, part, i + 1, nodes.skip[i], d, &returned, level + 1, out)
+                self.walk_after_run(run.state, tail, i + 1, nodes.skip[i], d, &returned, level + 1, out)
             i += 1
         return 0
 
-    cdef int walk_exactly(self, Slice part, int32_t node, Run* run, int level, Found* out) except -1:
-        """Add the tokens at and below a slice's node, for each length of run with its own count."""
-        cdef Nodes* nodes = &part.nodes
+    cdef int walk_exactly(self, Tail* tail, int32_t node, Run* run, int level, Found* out) except -1:
+        """Add the tokens at and below a node of the rests, for each length of run with its own count."""
+        cdef Nodes* nodes = &tail.rests
         cdef int32_t k, depth = nodes.depth[node], after, state, longest = 0
         cdef Run one = run[0]
         cdef Item item = Item(run.q, run.n, run.p)
         for k in range(nodes.token_first[node], nodes.token_first[nodes.skip[node]]):
-            longest = max(longest, part.chars[k])
+            longest = max(longest, tail.chars[k])
         state = self.states.intern(&self.states.states, &item, 1, 0)
         one.exact = True
         for k in range(1, min(longest, run.most) + 1):
@@ -570,14 +740,23 @@ cdef class Matcher:
             after = self.states.run(state, self.text, depth - 1)
             if after != DEAD:
                 one.least = one.most = k
-                self.walk_after_run(after, part, node, node + 1, depth - 1, &one, level, out)
+                self.walk_after_run(after, tail, node, node + 1, depth - 1, &one, level, out)
                 after = self.loops.stepped(after, nodes.byte[node])
                 if after != DEAD:
-                    self.walk_after_run(after, part, node + 1, nodes.skip[node], depth, &one, level, out)
+                    self.walk_after_run(after, tail, node + 1, nodes.skip[node], depth, &one, level, out)
         return 0
 
 
 # --------------------------------------------------------------------------- plain C
+
+cdef inline int push(List* list, int32_t item) except -1:
+    if list.n == list.room:
+        list.room = max(64, 2 * list.room)
+        list.items = <int32_t*>grown(list.items, 4 * <Py_ssize_t>list.room)
+    list.items[list.n] = item
+    list.n += 1
+    return 0
+
 
 cdef int at_least_one(str name, int32_t n) except -1:
     if n < 1:

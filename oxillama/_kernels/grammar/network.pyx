@@ -84,16 +84,16 @@ cdef class Network:
         if isinstance(piece, int):  # the unit is another one by a second name
             self.name_unit(unit, self.unit_start[<int32_t>piece])
             return 0
-        labels = owned("labels", piece.labels, np.uint8, 2, 0, 255)
-        if not 0 < len(piece.flags) < MOST_STATES - base or labels.shape[1] != LABEL_BYTES:
+        labels = checked_array("labels", piece.labels, cnp.NPY_UINT8, 2, 0, 255)
+        if not 0 < len(piece.flags) < MOST_STATES - base or cnp.PyArray_DIM(labels, 1) != LABEL_BYTES:
             raise ValueError(f"program: expected 1 to 2**29 states and labels of 32 bytes, got {len(piece.flags)} and "
                              f"{labels.shape[1]}")
         n = <int32_t>len(piece.flags)
         if not 0 <= piece.start < n:
             raise ValueError(f"program: expected a start below {n}, got {piece.start}")
-        flags = owned("flags", piece.flags, np.int32, 1, 0, MOST, n)
-        least = owned("least", piece.least, np.int32, 1, 0, MOST, n)
-        most = owned("most", piece.most, np.int32, 1, -1, MOST, n)
+        flags = checked_array("flags", piece.flags, cnp.NPY_INT32, 1, 0, MOST, n)
+        least = checked_array("least", piece.least, cnp.NPY_INT32, 1, 0, MOST, n)
+        most = checked_array("most", piece.most, cnp.NPY_INT32, 1, -1, MOST, n)
         edges.append(checked_edges(piece, "byte_edges", "byte_first", n, labels.shape[0] - 1))
         edges.append(checked_edges(piece, "token_edges", "token_first", n, len(self.program.token_sets) - 1))
         edges.append(checked_edges(piece, "calls", "calls_first", n, n - 1 if piece.units is None else MOST))
@@ -151,7 +151,7 @@ cdef class Network:
                 into.first = <int32_t*>grown(into.first, 4 * (<Py_ssize_t>self.states_room + 1))
         for k in range(4):
             into = self.edges_of(k)
-            more = <int32_t>len(edges[k][0])
+            more = edges[k][2]
             if into.n + more > into.room or into.rows == NULL:
                 into.room = 1 + (more if into.n == 0 else 2 * (into.n + more))
                 into.rows = <int32_t*>grown(into.rows, 12 * <Py_ssize_t>into.room)
@@ -213,35 +213,47 @@ cdef class Network:
         return 0
 
 
-cdef cnp.ndarray owned(str name, object values, object dtype, int dimensions, int64_t low, int64_t high,
-                       Py_ssize_t length=-1):
-    """A copy of an array of a piece, checked."""
-    if not isinstance(values, np.ndarray) or values.dtype != dtype or values.ndim != dimensions:
-        raise TypeError(f"program.{name}: expected an array of {np.dtype(dtype)} in {dimensions} dimensions, "
-                        f"got {getattr(values, 'dtype', type(values))}")
+cdef cnp.ndarray checked_array(str name, object values, int kind, int dimensions, int64_t low, int64_t high,
+                               Py_ssize_t length=-1):
+    """An array of a piece, in one block of memory, checked."""
+    cdef cnp.ndarray array
+    cdef const int32_t* numbers
+    cdef Py_ssize_t i
+    cdef int64_t least = high, most = low
+    if not isinstance(values, np.ndarray) or cnp.PyArray_TYPE(values) != kind or values.ndim != dimensions:
+        raise TypeError(f"program.{name}: expected an array of {np.dtype('u1' if kind == cnp.NPY_UINT8 else 'i4')} in "
+                        f"{dimensions} dimensions, got {getattr(values, 'dtype', type(values))}")
     if length >= 0 and len(values) != length:
         raise ValueError(f"program.{name}: expected {length} rows, got {len(values)}")
-    if values.size and not (low <= values.min() and values.max() <= high):
-        raise ValueError(f"program.{name}: expected {low} to {high}, got {values.min()} to {values.max()}")
-    return np.array(values, order="C")
+    array = values if cnp.PyArray_IS_C_CONTIGUOUS(values) else np.ascontiguousarray(values)
+    if kind == cnp.NPY_INT32:
+        numbers = <const int32_t*>cnp.PyArray_DATA(array)
+        for i in range(cnp.PyArray_SIZE(array)):
+            least = min(least, <int64_t>numbers[i])
+            most = max(most, <int64_t>numbers[i])
+        if least < low or most > high:
+            raise ValueError(f"program.{name}: expected {low} to {high}, got {least} to {most}")
+    return array
 
 
 cdef tuple checked_edges(object piece, str name, str first, int32_t n, int64_t most):
     """Edges (what, op, target), of which ``what`` is at most ``most``; and where each state's begin."""
-    cdef cnp.ndarray edges = owned(name, getattr(piece, name), np.int32, 2, 0, MOST)
-    cdef cnp.ndarray starts = owned(first, getattr(piece, first), np.int32, 1, 0, len(edges), n + 1)
-    cdef int32_t* rows = <int32_t*>cnp.PyArray_DATA(edges)
-    cdef int32_t* begin = <int32_t*>cnp.PyArray_DATA(starts)
+    cdef cnp.ndarray edges = checked_array(name, getattr(piece, name), cnp.NPY_INT32, 2, 0, MOST)
+    cdef int32_t n_edges = <int32_t>len(edges)
+    cdef cnp.ndarray starts = checked_array(first, getattr(piece, first), cnp.NPY_INT32, 1, 0, n_edges, n + 1)
+    cdef const int32_t* rows = <const int32_t*>cnp.PyArray_DATA(edges)
+    cdef const int32_t* begin = <const int32_t*>cnp.PyArray_DATA(starts)
+    cdef bint is_call = name == "calls"
     cdef int32_t i, what
-    if edges.shape[1] != 3:
+    if cnp.PyArray_DIM(edges, 1) != 3:
         raise ValueError(f"program.{name}: expected rows of 3, got {edges.shape[1]}")
-    for i in range(<int32_t>len(edges)):
+    for i in range(n_edges):
         what = rows[3 * i]
-        if rows[3 * i + 2] >= n or what > most or (name == "calls" and n <= what < UNIT):
+        if rows[3 * i + 2] >= n or what > most or (is_call and n <= what < UNIT):
             raise ValueError(f"program.{name}: expected numbers up to {most} and states below {n}, got others")
-    if begin[0] != 0 or begin[n] != len(edges):
-        raise ValueError(f"program.{first}: expected ascending numbers from 0 to {len(edges)}, got others")
+    if begin[0] != 0 or begin[n] != n_edges:
+        raise ValueError(f"program.{first}: expected ascending numbers from 0 to {n_edges}, got others")
     for i in range(n):
         if begin[i] > begin[i + 1]:
-            raise ValueError(f"program.{first}: expected ascending numbers from 0 to {len(edges)}, got others")
-    return edges, starts
+            raise ValueError(f"program.{first}: expected ascending numbers from 0 to {n_edges}, got others")
+    return edges, starts, n_edges

@@ -280,28 +280,38 @@ cdef class ParserStates:
         return state
 
     cdef int step(self, int32_t state, int byte_class) except -1:
-        """Make one step and keep it in the table."""
-        cdef int32_t to
+        """Make one step and keep it in the table, for all classes that the same edges take."""
+        cdef int32_t k, to
+        cdef int32_t* row
+        cdef uint8_t[256] others  # whether some edge tells the class from this one
         ensure(not self.states.flags[state] & TAPED)
         self.begin()
-        self.follow_edges(state, byte_class)
+        self.follow_edges(state, byte_class, others)
         to = self.finish()
         if self.registers.may_run_out and not self.is_alive(to):
             to = DEAD
-        self.rows[<Py_ssize_t>state * self.stride + byte_class] = to
+        row = self.rows + <Py_ssize_t>state * self.stride
+        for k in range(self.n_classes):
+            if not others[k]:
+                row[k] = to
         return to
 
-    cdef int follow_edges(self, int32_t state, int byte_class) except -1:
-        """Put in what a byte of a class leads to."""
-        cdef int32_t i, e, n
+    cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1:
+        """Put in what a byte of a class leads to; say of all classes whether some edge tells them from this one."""
+        cdef int32_t i, e, k, n, n_classes = self.n_classes
         cdef Item item
         cdef const int32_t* edge
+        cdef const uint8_t* takes
+        memset(others, 0, n_classes)
         for i in range(self.states.first[state], self.states.first[state + 1]):
             item = self.states.items[i]
             self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
             for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
                 edge = self.byte_edges + 3 * e
-                if self.labels[edge[0] * self.stride + byte_class]:
+                takes = self.labels + edge[0] * self.stride
+                for k in range(n_classes):
+                    others[k] |= takes[k] ^ takes[byte_class]
+                if takes[byte_class]:
                     n = self.after(edge[1], item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
@@ -589,13 +599,14 @@ cdef class ParserStates:
         return to if self.is_alive(to) else DEAD
 
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1:
+        cdef uint8_t[256] others
         if not self.states.flags[state] & TAPED:
             return self.run(state, &byte, 1)
         if self.rows[<Py_ssize_t>state * self.stride + self.class_of[byte]] == DEAD:
             return DEAD
         self.begin()
         self.made_tape = self.registers.longer(self.tapes[state], byte)
-        self.follow_edges(state, self.class_of[byte])
+        self.follow_edges(state, self.class_of[byte], others)
         return self.finish()
 
     cdef tuple open_in(self, int32_t state):

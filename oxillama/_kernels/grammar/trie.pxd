@@ -33,23 +33,35 @@ cdef class Trie:
     cdef uint8_t* inside     # (n_vocab): whether the token is in the trie
     cdef object joined
     cdef dict slices
-    cdef Py_ssize_t slice_bytes
 
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop)
+    cdef Py_ssize_t slice_bytes(self) except -1
+
+
+cdef struct Tail:
+    # What follows a loop and begins with one byte.
+    Nodes rests         # each once
+    uint8_t* chars      # (tokens of rests): characters before it, at most 255
+    Nodes whole         # the same tokens with the loops before them; made when it is asked for
+    bint has_whole
 
 
 cdef class Slice:
-    cdef Nodes nodes         # of what follows the loop
-    cdef uint8_t* chars      # (tokens of nodes): characters before it, at most 255
     cdef uint32_t* bits      # the tokens that are all loop
     cdef int32_t* inside     # the same as a list, by number of characters
     cdef int32_t length_first[257]  # where in that list the tokens of so many characters begin
     cdef uint32_t* upto[25]
+    cdef int32_t* places     # nodes of the trie at which tokens leave the loop, by the byte with which they do
+    cdef uint8_t* place_chars  # (places): characters before it, at most 255
+    cdef int32_t place_first[257]
+    cdef Tail* tails[256]
     cdef int n_words
-    cdef Slice base          # whose trie this one shares; None: it has its own
+    cdef int32_t depth       # of the node that the slice is below
     cdef Py_ssize_t n_nodes  # that were looked at to make it
-    cdef Py_ssize_t n_bytes  # with all masks it may come to keep
+    cdef Py_ssize_t n_bytes
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1
-    cdef Slice starting(self, Trie trie, int32_t node, const uint8_t* start)
+    cdef Tail* tail(self, Trie trie, int byte) except NULL
+    cdef Nodes* whole(self, Trie trie, int byte) except NULL
+    cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL
     cdef const uint32_t* of_length(self, int32_t most) except NULL

@@ -5,12 +5,12 @@ over them.
 
 A slice serves a state of a grammar that reads any number of characters of one class (the inside of a JSON
 string): nearly all tokens are only that, and are known beforehand. Of the others what counts is the part
-after the loop, so those parts, each once, make a small trie of their own.
+after the loop, so those parts, each once, make small tries of their own, one for each byte that they begin with.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 cdef enum:
     SLICE_BYTES = 12 << 20  # that a vocabulary keeps
@@ -87,7 +87,14 @@ cdef class Trie:
     def n_bytes(self):
         """Memory held, in bytes."""
         own = len(self.joined) + 5 * self.n_vocab + 4 * self.n_tokens + 13 * self.nodes.n
-        return own + self.slice_bytes
+        return own + self.slice_bytes()
+
+    cdef Py_ssize_t slice_bytes(self) except -1:
+        cdef Slice part
+        cdef Py_ssize_t n = 0
+        for part in self.slices.values():
+            n += part.n_bytes
+        return n
 
     def token_bytes(self, int token):
         """The bytes of a token, whether it is in the trie or not."""
@@ -110,9 +117,8 @@ cdef class Trie:
         if found is None:
             found = Slice.__new__(Slice)
             found.build(self, node, start, loop)
-            self.slice_bytes += found.n_bytes
-            while self.slice_bytes > SLICE_BYTES and self.slices:
-                self.slice_bytes -= (<Slice>self.slices.pop(next(iter(self.slices)))).n_bytes
+            while self.slices and self.slice_bytes() + found.n_bytes > SLICE_BYTES:
+                del self.slices[next(iter(self.slices))]
         self.slices[key] = found
         return found
 
@@ -122,127 +128,149 @@ cdef class Slice:
 
     def __dealloc__(self):
         cdef int i
-        if self.base is None:
-            nodes_free(&self.nodes)
-        else:  # the shape of the trie is the other slice's
-            free(self.nodes.token_first)
-            free(self.nodes.order)
-        free(self.chars)
-        free(self.bits)
-        free(self.inside)
+        for i in range(256):
+            if self.tails[i]:
+                nodes_free(&self.tails[i].rests)
+                nodes_free(&self.tails[i].whole)
+                free(self.tails[i].chars)
+                free(self.tails[i])
         for i in range(UPTO + 1):
             free(self.upto[i])
+        free(self.bits)
+        free(self.inside)
+        free(self.places)
+        free(self.place_chars)
 
     cdef int build(self, Trie trie, int32_t node, const uint8_t* start, const uint8_t* loop) except -1:
         cdef Nodes* nodes = &trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
-        cdef int32_t d, k, token, length, n_keys = 0, n_inside = 0, count
-        cdef int32_t most = nodes.token_first[end] - nodes.token_first[i]
+        cdef int32_t d, k, n_places = 0, n_inside = 0, most = nodes.token_first[end] - nodes.token_first[i]
         cdef int at
         cdef uint8_t* state = <uint8_t*>malloc(trie.max_depth + 1)
         cdef int32_t* chars = <int32_t*>malloc(4 * (trie.max_depth + 1))
-        cdef Key* keys = <Key*>malloc(sizeof(Key) * (most + 1))
-        cdef Key* inside = <Key*>malloc(sizeof(Key) * (most + 1))
+        cdef int32_t* found = <int32_t*>malloc(4 * (<Py_ssize_t>end - i + 1))     # places
+        cdef uint8_t* counts = <uint8_t*>malloc(<Py_ssize_t>end - i + most + 1)  # characters: of places, of tokens
+        cdef int32_t* tokens = <int32_t*>malloc(4 * (<Py_ssize_t>most + 1))
+        cdef uint8_t* lengths = counts + (end - i)
+        self.depth = d = nodes.depth[node] if node >= 0 else 0
         self.n_words = trie.n_words
+        self.n_nodes = end - i
         self.bits = <uint32_t*>calloc(self.n_words, 4)
         try:
-            if not (state and chars and keys and inside and self.bits):
+            if not (state and chars and found and counts and tokens and self.bits):
                 raise MemoryError()
-            state[depth] = START
-            chars[depth] = 0
+            state[d] = START
+            chars[d] = 0
             while i < end:
                 d = nodes.depth[i]
                 at = following(state[d - 1], nodes.byte[i], start, loop)
                 if at >= LEAVES:
                     if at == LEAVES:
-                        for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
-                            token = nodes.order[k]
-                            length = trie.first[token + 1] - trie.first[token] - d + 1
-                            keys[n_keys] = key_of(
-                                trie.data + trie.first[token] + d - 1, length, token, chars[d - 1])
-                            n_keys += 1
+                        found[n_places] = i
+                        counts[n_places] = <uint8_t>min(chars[d - 1], 255)
+                        n_places += 1
                     i = nodes.skip[i]
                     continue
                 state[d] = at
                 chars[d] = chars[d - 1] + (state[d - 1] == BASE or state[d - 1] == START)
                 for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
-                    token = nodes.order[k]
-                    self.bits[token >> 5] |= <uint32_t>1 << (token & 31)
-                    inside[n_inside].token = token
-                    inside[n_inside].chars = min(chars[d], 255)
+                    tokens[n_inside] = nodes.order[k]
+                    self.bits[tokens[n_inside] >> 5] |= <uint32_t>1 << (tokens[n_inside] & 31)
+                    lengths[n_inside] = <uint8_t>min(chars[d], 255)
                     n_inside += 1
                 i += 1
-            nodes_build(&self.nodes, keys, n_keys)
-            self.chars = <uint8_t*>malloc(n_keys + 1)
+            self.places = <int32_t*>malloc(4 * (n_places + 1))
+            self.place_chars = <uint8_t*>malloc(n_places + 1)
             self.inside = <int32_t*>malloc(4 * (n_inside + 1))
-            if not (self.chars and self.inside):
+            if not (self.places and self.place_chars and self.inside):
                 raise MemoryError()
-            for k in range(n_keys):
-                self.chars[k] = <uint8_t>min(keys[k].chars, 255)
-            count = 0
-            for d in range(256):  # a counting sort by number of characters
-                self.length_first[d] = 0
-            for k in range(n_inside):
-                self.length_first[inside[k].chars] += 1
-            for d in range(256):
-                count += self.length_first[d]
-                self.length_first[d] = count - self.length_first[d]
-            self.length_first[256] = count
-            for k in range(n_inside):
-                self.inside[self.length_first[inside[k].chars]] = inside[k].token
-                self.length_first[inside[k].chars] += 1
-            for d in range(255, 0, -1):
-                self.length_first[d] = self.length_first[d - 1]
-            self.length_first[0] = 0
-            self.n_nodes = end - node - 1
-            self.n_bytes = 4 * self.n_words * (2 + UPTO) + 13 * self.nodes.n + 5 * n_keys + 4 * n_inside
+            for i in range(n_places):
+                self.place_first[nodes.byte[found[i]] + 1] += 1
+            for k in range(256):
+                self.place_first[k + 1] += self.place_first[k]
+            for i in range(n_places):
+                k = nodes.byte[found[i]]
+                self.places[self.place_first[k]] = found[i]
+                self.place_chars[self.place_first[k]] = counts[i]
+                self.place_first[k] += 1
+            shift(self.place_first)
+            for i in range(n_inside):
+                self.length_first[lengths[i] + 1] += 1
+            for k in range(256):
+                self.length_first[k + 1] += self.length_first[k]
+            for i in range(n_inside):
+                self.inside[self.length_first[lengths[i]]] = tokens[i]
+                self.length_first[lengths[i]] += 1
+            shift(self.length_first)
+            self.n_bytes = 2048 + 4 * self.n_words + 5 * n_places + 4 * n_inside
         finally:
             free(state)
             free(chars)
-            free(keys)
-            free(inside)
+            free(found)
+            free(counts)
+            free(tokens)
         return 0
 
-    cdef Slice starting(self, Trie trie, int32_t node, const uint8_t* start):
-        """This slice less the tokens whose first character is not in ``start``; without `of_length`."""
-        cdef Slice made = Slice.__new__(Slice)
+    cdef Key* keys_of(self, Trie trie, int byte, bint whole, int32_t* n) except NULL:
+        """The tokens that leave the loop with a byte: the rest of each, or all of it."""
         cdef Nodes* nodes = &trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t depth = nodes.depth[node] if node >= 0 else 0
-        cdef int32_t k, token, n_keys = self.nodes.token_first[self.nodes.n], kept = 0, at = 0
-        made.base = self
-        made.n_words = self.n_words
-        made.nodes.n, made.nodes.byte = self.nodes.n, self.nodes.byte
-        made.nodes.depth, made.nodes.skip = self.nodes.depth, self.nodes.skip
-        made.bits = <uint32_t*>malloc(4 * self.n_words)
-        made.chars = <uint8_t*>malloc(n_keys + 1)
-        made.nodes.token_first = <int32_t*>malloc(4 * (self.nodes.n + 1))
-        made.nodes.order = <int32_t*>malloc(4 * (n_keys + 1))
-        if not (made.bits and made.chars and made.nodes.token_first and made.nodes.order):
+        cdef int32_t i, k, place, token, from_
+        cdef Key* keys
+        n[0] = 0
+        for i in range(self.place_first[byte], self.place_first[byte + 1]):
+            n[0] += nodes.token_first[nodes.skip[self.places[i]]] - nodes.token_first[self.places[i]]
+        keys = <Key*>malloc(sizeof(Key) * (n[0] + 1))
+        if not keys:
             raise MemoryError()
-        memcpy(made.bits, self.bits, 4 * self.n_words)
-        while i < end:
-            if not start[min(nodes.byte[i], NON_ASCII)]:
-                for k in range(nodes.token_first[i], nodes.token_first[nodes.skip[i]]):
-                    token = nodes.order[k]
-                    made.bits[token >> 5] &= ~(<uint32_t>1 << (token & 31))
-            i = nodes.skip[i]
-        for k in range(n_keys):
-            while at <= self.nodes.n and self.nodes.token_first[at] <= k:
-                made.nodes.token_first[at] = kept
-                at += 1
-            token = self.nodes.order[k]
-            if start[min(trie.data[trie.first[token] + depth], NON_ASCII)]:
-                made.nodes.order[kept] = token
-                made.chars[kept] = self.chars[k]
-                kept += 1
-        while at <= self.nodes.n:
-            made.nodes.token_first[at] = kept
-            at += 1
-        made.n_nodes = self.nodes.n + n_keys
-        made.n_bytes = 4 * self.n_words + 4 * self.nodes.n + 5 * n_keys
+        n[0] = 0
+        for i in range(self.place_first[byte], self.place_first[byte + 1]):
+            place = self.places[i]
+            from_ = self.depth if whole else nodes.depth[place] - 1
+            for k in range(nodes.token_first[place], nodes.token_first[nodes.skip[place]]):
+                token = nodes.order[k]
+                keys[n[0]] = key_of(trie.data + trie.first[token] + from_, trie.first[token + 1] - trie.first[token] - from_,
+                                    token, self.place_chars[i])
+                n[0] += 1
+        return keys
+
+    cdef Tail* tail(self, Trie trie, int byte) except NULL:
+        """What leaves the loop with a byte."""
+        cdef int32_t n, k
+        cdef Key* keys
+        cdef Tail* made = self.tails[byte]
+        if made:
+            return made
+        made = <Tail*>calloc(1, sizeof(Tail))
+        if not made:
+            raise MemoryError()
+        keys = self.keys_of(trie, byte, False, &n)
+        try:
+            nodes_build(&made.rests, keys, n)
+            made.chars = <uint8_t*>malloc(n + 1)
+            if not made.chars:
+                raise MemoryError()
+            for k in range(n):
+                made.chars[k] = <uint8_t>keys[k].chars
+        finally:
+            free(keys)
+        self.tails[byte] = made
+        self.n_bytes += sizeof(Tail) + 5 * n + 13 * made.rests.n
         return made
+
+    cdef Nodes* whole(self, Trie trie, int byte) except NULL:
+        """The tokens that leave the loop with a byte."""
+        cdef int32_t n
+        cdef Key* keys
+        cdef Tail* made = self.tail(trie, byte)
+        if not made.has_whole:
+            keys = self.keys_of(trie, byte, True, &n)
+            try:
+                nodes_build(&made.whole, keys, n)
+            finally:
+                free(keys)
+            made.has_whole = True
+            self.n_bytes += 4 * n + 13 * made.whole.n
+        return &made.whole
 
     cdef const uint32_t* of_length(self, int32_t most) except NULL:
         """The tokens that are all loop and at most ``most`` characters long, ``most`` up to UPTO."""
@@ -256,7 +284,16 @@ cdef class Slice:
                 token = self.inside[k]
                 bits[token >> 5] |= <uint32_t>1 << (token & 31)
             self.upto[most] = bits
+            self.n_bytes += 4 * self.n_words
         return self.upto[most]
+
+
+cdef void shift(int32_t* first) noexcept:
+    """Where each of 256 groups begins, from where each ends."""
+    cdef int k
+    for k in range(255, 0, -1):
+        first[k] = first[k - 1]
+    first[0] = 0
 
 
 cdef inline int following(int at, uint8_t byte, const uint8_t* start, const uint8_t* loop) noexcept nogil:

@@ -1,4 +1,4 @@
-"""What the machine can do: CPU features, and its fastest reads and products.
+"""What the machine can do: CPU features, processors of threads, and its fastest reads and products.
 
 The signatures of what is compiled here, for type checkers; a test compares them with the modules.
 """

@@ -82,7 +82,7 @@ class Certainty:
             return Certain() if value is True else None
         if schema.resource.dynamic:
             return None
-        words = [word for word in value if word in schema.dialect.keywords and word not in WITHOUT_MEANING]
+        words = [word for word in value if word in schema.words and word not in WITHOUT_MEANING]
         place = Place(schema, NO_SCOPE)
         if "$ref" in words:
             if len(words) > 1 and not schema.dialect.ref_hides_siblings:
@@ -123,7 +123,7 @@ class Certainty:
         below: list[Schema] = []
         needs: list[Node] = []
         for kind, group in SIMPLE.items():
-            if kind in kinds and words & group:
+            if words & group:
                 test = {
                     "number": self.number,
                     "string": self.string,
@@ -133,8 +133,9 @@ class Certainty:
                 found = test(place, words & group)
                 if found is None:
                     return None
-                below += found.below
-                needs.append(found.needs)
+                if kind in kinds:
+                    below += found.below
+                    needs.append(found.needs)
         scalar = not kinds <= {"array", "object"} or len(needs) < len(kinds)
         return Certain(tuple(below), ANYHOW if scalar else needs[0] if len(needs) == 1 else Alt(tuple(needs)))
 

@@ -55,6 +55,8 @@ def of_schema(schema: Schema, scope: Scope) -> Condition:
     """That a schema holds, met from a schema of this scope."""
     if schema.value is False:
         return FALSE
+    if not scope and not schema.resource.dynamic:
+        return Condition(schema, scope, True, f"{schema.serial:06d}")
     inside = entered(scope, schema)
     places = "".join(sorted(f",{name}@{s.serial}" for name, s in inside))
     return Condition(schema, inside, True, f"{schema.serial:06d}{places}")

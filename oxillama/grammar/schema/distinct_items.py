@@ -102,6 +102,7 @@ class _Items:
             self.writer.layout.comma,
             max(1, box.least),
             most,
+            needed=tuple([Alt(tuple([member.node for member in place])) for place in places[: box.least]]),
             may_run_out=len(states) > 1 and any(count is not None for count in counts),
         )
         return bracketed(body if box.least else Alt((Text(""), body)), "[]")

@@ -14,32 +14,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
-from oxillama.grammar.codepoints import EVERYTHING, Ranges, difference
-from oxillama.grammar.dfa import Edge, merged
+from oxillama.grammar.codepoints import Ranges, difference
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 
 QUOTE = Text('"')
-_SHORT = {
-    0x22: '"',
-    0x5C: "\\",
-    0x08: "b",
-    0x0C: "f",
-    0x0A: "n",
-    0x0D: "r",
-    0x09: "t",
-}
-# What may stand raw between the quotes (RFC 8259, section 7); lone surrogates have no UTF-8.
-_RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
-# What has to be written by its number.
-_CONTROL: Ranges = ((0, 0x7), (0xB, 0xB), (0xE, 0x1F))
-# What `json.dumps` may write by its number.
-_UNPRINTABLE: Ranges = ((0, 0x1F), (0x7F, 0x10FFFF))
 _PRINTABLE: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # and never escaped
 MAX_DIGITS = 800  # of a number in a schema written out
 
-# At most one space after a comma or colon; new lines and indentation too; none.
-WHITESPACE = ("single", "flexible", "compact")
+# At most one space after a comma or colon; new lines and indentation too; none; always one space there.
+WHITESPACE = ("single", "flexible", "compact", "spaced")
 
 
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -67,6 +52,8 @@ class Layout:
         """The layout of one of the names in `WHITESPACE`. With a ``mark`` there is no white space."""
         if whitespace == "compact" or mark:
             return Layout(Text(","), Text(":"), Seq(()), mark)
+        if whitespace == "spaced":
+            return Layout(Text(", "), Text(": "), Seq(()))
         space = Repeat(Text(" "), 0, 1)
         if whitespace == "single":
             return Layout(Seq((Text(","), space)), Seq((Text(":"), space)), Seq(()))
@@ -98,126 +85,43 @@ def bracketed(body: Node, brackets: str) -> Node:
 
 # --------------------------------------------------------------------------- characters of strings
 
-_Segments = tuple[tuple[int, int, object], ...]  # (first, last, where to), ascending
 
-
-class _Speller:
-    """States of the text's automaton, made as they are needed; equal ones are made once."""
-
-    def __init__(self, dfa: Dfa, every_way: bool, once: bool) -> None:
-        self.by_number: Ranges = EVERYTHING if every_way else _CONTROL if once else _UNPRINTABLE
-        self.once = once
-        self.shorts = {**_SHORT, 0x2F: "/"} if every_way else _SHORT
-        self.edges: list[list[Edge]] = [[] for _ in dfa.edges]
-        self.known: dict[object, int] = {}
-        for state, edges in enumerate(dfa.edges):
-            if not edges:
-                continue
-            self.edges[state] = [
-                (max(first, low), min(last, high), target)
-                for first, last, target in edges
-                for low, high in _RAW
-                if first <= high and last >= low
-            ]
-            backslash = self.escape(edges)
-            if self.edges[backslash]:
-                self.edges[state] = sorted([*self.edges[state], (0x5C, 0x5C, backslash)])
-
-    def state(self, key: object) -> tuple[int, bool]:
-        """The state of this key, and whether it is new."""
-        new = key not in self.known
-        if new:
-            self.known[key] = len(self.edges)
-            self.edges.append([])
-        return self.known[key], new
-
-    def escape(self, edges: tuple[Edge, ...]) -> int:
-        """The state after a backslash."""
-        shorts = [
-            (ord(short), ord(short), target)
-            for point, short in self.shorts.items()
-            for first, last, target in edges
-            if first <= point <= last
-        ]
-        by_number = tuple(
-            (max(first, low), min(last, high), target)
-            for first, last, target in edges
-            for low, high in self.by_number
-            if first <= high and last >= low
-        )
-        state, new = self.state(("escape", tuple(shorts), by_number))
-        if new:
-            found = shorts
-            units = _code_units(list(merged(list(by_number))))
-            if units:
-                found.append((0x75, 0x75, self.digits(units, 4)))
-            self.edges[state] = sorted(found)
-        return state
-
-    def digits(self, segments: _Segments, count: int) -> int:
-        """The state before the last ``count`` hexadecimal digits of a code unit."""
-        state, new = self.state((segments, count))
-        if new:
-            size = 16 ** (count - 1)
-            found: list[Edge] = []
-            for digit in range(16):
-                low, high = digit * size, (digit + 1) * size - 1
-                inside = tuple(
-                    (max(first, low) - low, min(last, high) - low, where)
-                    for first, last, where in segments
-                    if first <= high and last >= low
-                )
-                if inside:
-                    target = self.target(inside[0][2]) if count == 1 else self.digits(inside, count - 1)
-                    spelled = {f"{digit:x}"} if self.once else {f"{digit:x}", f"{digit:X}"}
-                    found += [(ord(c), ord(c), target) for c in spelled]
-            self.edges[state] = list(merged(sorted(found)))
-        return state
-
-    def target(self, where: object) -> int:
-        """Where a code unit leads: on, or to the low surrogate of a pair."""
-        if isinstance(where, int):
-            return where
-        slash, new = self.state(("pair", where))
-        if new:
-            letter, _ = self.state(("letter", where))
-            assert isinstance(where, tuple)
-            self.edges[slash] = [(0x5C, 0x5C, letter)]
-            self.edges[letter] = [(0x75, 0x75, self.digits(where, 4))]
-        return slash
-
-
-def _code_units(edges: list[Edge]) -> _Segments:
-    """The UTF-16 code units that begin a character, each with its target or the low surrogates to follow."""
-    found: list[tuple[int, int, object]] = []
-    pairs: dict[int, list[tuple[int, int, object]]] = {}
-    whole: list[tuple[int, int, object]] = []
-    for first, last, target in edges:
-        for low, high in ((0, 0xD7FF), (0xE000, 0xFFFF)):
-            if first <= high and last >= low:
-                found.append((max(first, low), min(last, high), target))
-        if last < 0x10000:
-            continue
-        a, b = max(first, 0x10000) - 0x10000, last - 0x10000
-        start, end = (a + 0x3FF) >> 10, ((b + 1) >> 10) - 1  # high surrogates of which all lows are in
-        if start <= end:
-            whole.append((0xD800 + start, 0xD800 + end, ((0xDC00, 0xDFFF, target),)))
-        for unit in {a >> 10, b >> 10} - set(range(start, end + 1)):
-            low, high = max(a - (unit << 10), 0), min(b - (unit << 10), 0x3FF)
-            pairs.setdefault(unit, []).append((0xDC00 + low, 0xDC00 + high, target))
-    found += whole
-    found += [(0xD800 + unit, 0xD800 + unit, tuple(sorted(lows))) for unit, lows in pairs.items()]
-    return tuple(sorted(found, key=lambda segment: segment[0]))
+_SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
+_RAW: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
 
 
 @lru_cache(maxsize=128)
-def spell(dfa: Dfa, every_way: bool = False, once: bool = False) -> Dfa:
-    """The automaton of the JSON spellings (quotes left out) of the strings of ``dfa``.
+def spell_once(dfa: Dfa) -> Dfa:
+    """The automaton of one spelling of each string of ``dfa``: `json.dumps` without ``ensure_ascii``."""
+    edges: list[list[tuple[int, int, int]]] = []
+    added: list[list[tuple[int, int, int]]] = []
 
-    ``every_way``: all that JSON has. ``once``: one, that of `json.dumps` without ``ensure_ascii``.
-    """
-    edges = _Speller(dfa, every_way, once).edges
-    return Dfa(tuple(tuple(found) for found in edges), dfa.accepting)
+    def state(found: list[tuple[int, int, int]]) -> int:
+        added.append(sorted(found))
+        return dfa.n_states + len(added) - 1
+
+    for old in dfa.edges:
+        new = [
+            (max(first, low), min(last, high), target)
+            for first, last, target in old
+            for low, high in _RAW
+            if first <= high and last >= low
+        ]
+        escaped = {c: target for first, last, target in old for c in (*range(first, min(last, 0x1F) + 1),)}
+        escaped |= {c: target for first, last, target in old for c in (0x22, 0x5C) if first <= c <= last}
+        letters = [(ord(_SHORT[c]), ord(_SHORT[c]), t) for c, t in escaped.items() if c in _SHORT]
+        numbers = {c: target for c, target in escaped.items() if c not in _SHORT}
+        if numbers:
+            tens = []
+            for ten in sorted({c >> 4 for c in numbers}):
+                digits = [(ord(f"{c & 15:x}"),) * 2 + (t,) for c, t in numbers.items() if c >> 4 == ten]
+                tens.append((0x30 + ten, 0x30 + ten, state(digits)))
+            zero = state([(0x30, 0x30, state(tens))])
+            letters.append((0x75, 0x75, state([(0x30, 0x30, zero)])))
+        if letters:
+            new.append((0x5C, 0x5C, state(letters)))
+        edges.append(sorted(new))
+    return Dfa((*edges, *added), dfa.accepting)
 
 
 @lru_cache(maxsize=128)
@@ -226,12 +130,12 @@ def spelled_char(ranges: Ranges) -> Node:
     if difference(ranges, _PRINTABLE) == ():
         return Chars(ranges)
     edges = tuple((first, last, 1) for first, last in ranges)
-    return spell(Dfa((edges, ()), frozenset({1})))
+    return spell(Dfa((edges, ()), {1}))
 
 
 def spelled_run(ranges: Ranges) -> Node:
     """The spellings of any number of characters of a set."""
-    return spell(Dfa((tuple((first, last, 0) for first, last in ranges),), frozenset({0})))
+    return spell(Dfa((tuple((first, last, 0) for first, last in ranges),), {0}))
 
 
 def spelled_expression(node: Node) -> Node:
@@ -285,8 +189,8 @@ def quoted(node: Node) -> Node:
 _ALL = Dfa((((0, 0x10FFFF, 0),),), frozenset({0}))
 ANY_STRING = quoted(spell(_ALL, every_way=True))
 ANY_NAME = quoted(spell(_ALL))
-ANY_NAME_ONCE = quoted(spell(_ALL, once=True))
-ANY_CHAR_ONCE = spell(Dfa((((0, 0x10FFFF, 1),), ()), frozenset({1})), once=True)
+ANY_NAME_ONCE = quoted(spell_once(_ALL))
+ANY_CHAR_ONCE = spell_once(Dfa((((0, 0x10FFFF, 1),), ()), {1}))
 ANY_CHAR = spell(Dfa((((0, 0x10FFFF, 1),), ()), frozenset({1})), every_way=True)
 
 

@@ -36,6 +36,8 @@ from oxillama.grammar.schema.strings import Strings
 MAX_COUNT = 1_000_000_000  # the largest bound of a length or a number of items or properties
 MAX_CHAIN = 60  # references to references
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+VALUES = ("type", "const", "enum")
+COMBINATIONS = ("allOf", "anyOf", "oneOf", "not", "if")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +138,20 @@ class Keywords:
 
         Names of properties keep the order in which formulas mention them: the schema's own come first.
         """
-        hidden = place.has("$ref") and place.schema.dialect.ref_hides_siblings
+        words = place.schema.words
+        hidden = "$ref" in words and place.schema.dialect.ref_hides_siblings
         if kind == "object" and not hidden:
             yield from self.objects(place)
-        for keyword in REFERENCES:
-            if place.has(keyword):
-                yield Is(self.target(place, keyword))
-                if keyword == "$ref" and place.schema.dialect.ref_hides_siblings:
-                    return
-        yield from self.values(place, kind)
-        yield from self.combinations(place, kind)
+        if not words.isdisjoint(REFERENCES):
+            for keyword in REFERENCES:
+                if keyword in words:
+                    yield Is(self.target(place, keyword))
+                    if hidden:
+                        return
+        if not words.isdisjoint(VALUES):
+            yield from self.values(place, kind)
+        if not words.isdisjoint(COMBINATIONS):
+            yield from self.combinations(place, kind)
         by_kind = {
             "number": self.numbers,
             "string": self.strings,
@@ -162,13 +168,9 @@ class Keywords:
         """The condition that one on nothing but a reference stands for, so that both are one rule."""
         for _ in range(MAX_CHAIN):
             schema = condition.what
-            if not isinstance(schema, Schema) or not schema.has("$ref"):
+            if not isinstance(schema, Schema) or "$ref" not in schema.words:
                 break
-            assert isinstance(schema.value, Mapping)
-            alone = schema.dialect.ref_hides_siblings or not any(
-                keyword != "$ref" and schema.has(keyword) for keyword in schema.value
-            )
-            if not alone:
+            if len(schema.words) > 1 and not schema.dialect.ref_hides_siblings:
                 break
             found = self.target(Place(schema, condition.scope), "$ref")
             condition = found if condition.positive else found.negated()

@@ -291,7 +291,10 @@ class ObjectText:
             )
         ends = [seen == (1 << n_kinds) - 1 and not self.needed((done, 0), known, 0) for done, seen in places]
         marks = self.n_required if self.any_order else 0
-        body = Distinct(tuple(found), tuple(ends), self.layout.comma, max(1, self.least), self.most, marks)
+        needed = tuple([member.node for member in known if member.required])
+        body = Distinct(
+            tuple(found), tuple(ends), self.layout.comma, max(1, self.least), self.most, marks, needed
+        )
         return Seq((self.layout.pad, body, self.layout.pad))
 
     def bound_by_names(self) -> None:

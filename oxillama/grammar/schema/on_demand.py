@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from threading import Lock
 
-from oxillama.grammar.analysis import all_productive
-from oxillama.grammar.rules import Node, Ref, Rules
+from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import unproductive
+from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.certain import Certainty, key
-from oxillama.grammar.schema.conditions import ANYTHING, State, of_schema, state_of
+from oxillama.grammar.schema.certain_states import CertainStates
+from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, of_schema, state_of
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
 from oxillama.grammar.schema.writer import Writer, any_value
 
+NO_VALUE = "#: no text matches the schema: no value meets it"
+
 
 class OnDemand:
-    """Writes rules as they are asked for.
+    """Writes rules as they are asked for: a `Part`, after `prepare`.
 
-    Attributes
+    Parameters
     ----------
-    root : the name of the root's rule, after `prepare`.
+    writer : of the rules.
+    certainty : finds the schemas whose rules can wait.
     all_rules : writes the whole grammar.
-    common : the rules that all schemas have.
     """
 
     def __init__(self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules]) -> None:
@@ -29,19 +34,19 @@ class OnDemand:
         self.all_rules = all_rules
         self.root = ""
         self.common = any_value(writer.layout)
+        self.lock = Lock()
         self.local: dict[str, list[str]] = {}  # the rules that were written with a rule
+        self.empty: set[str] = set()  # rules without a text, and the keys of such schemas
 
-    def prepare(self, root: State) -> bool:
-        """Write all rules that are not certain.
-
-        False where some rule may have no text: then all are needed, to leave out what leads there.
-        """
+    def prepare(self, root: State) -> None:
+        """Write all rules that are not certain, and find those that have no text."""
         self.writer.rules |= self.common.rules
         node = self.writer.node(root)
         if not isinstance(node, Ref):
-            return False
+            raise GrammarError(NO_VALUE)
         self.root = node.name
-        todo = [self.writer.states.get(node.name, ANYTHING)]
+        todo = [self.writer.states[self.root]] if self.root in self.writer.states else []
+        states = CertainStates(self.writer)
         needs: dict[str, Node] = {}
         seen = {ANYTHING}
         for state in todo:  # grows while it is read
@@ -50,25 +55,33 @@ class OnDemand:
             seen.add(state)
             schema = _alone(state)
             found = self.certainty.of(schema) if schema is not None else None
-            if found is None:
-                first = len(self.writer.queue)
-                self.write(self.writer.name(state))
-                todo += self.writer.queue[first:]
+            if found is not None:
+                for one in found.below:
+                    state = self.writer.followed_state(state_of(of_schema(one, NO_SCOPE)))
+                    todo.append(state)
+                    if self.certainty.of(one) is None:
+                        needs[key(one)] = self.met(state)
                 continue
-            for below in found.below:
-                state_below = self.writer.followed_state(state_of(of_schema(below, NO_SCOPE)))
-                todo.append(state_below)
-                if self.certainty.of(below) is None:
-                    needs[key(below)] = Ref(self.writer.name(state_below))
-        if self.local or self.certainty.needs:
-            written = {name: self.writer.rules[name] for names in self.local.values() for name in names}
-            for state, name in self.writer.names.items():
-                schema = _alone(state)
-                if name not in self.writer.rules and schema is not None:
-                    needs[name] = Ref(key(schema))
-            if not all_productive(Rules("", {**self.certainty.needs, **needs, **written})):
-                return False
-        return True
+            first = len(self.writer.queue)
+            known = states.of(state)
+            if known is not None:
+                todo += known.below
+                needs[self.writer.name(state)] = known.needs
+                continue
+            self.write(self.writer.name(state))
+            todo += self.writer.queue[first:]
+        written = {name: self.writer.rules[name] for names in self.local.values() for name in names}
+        for state, name in self.writer.names.items():
+            schema = _alone(state)
+            if name not in needs and name not in self.writer.rules and schema is not None:
+                needs[name] = Ref(key(schema))
+        self.empty = unproductive({**self.certainty.needs, **needs, **written})
+        if self.root in self.empty:
+            raise GrammarError(NO_VALUE)
+
+    def met(self, state: State) -> Node:
+        """The rule of a state in an expression of needs."""
+        return Alt(()) if state == NOTHING else Seq(()) if state == ANYTHING else Ref(self.writer.name(state))
 
     def write(self, name: str) -> None:
         """Write the rule of a name."""
@@ -77,10 +90,30 @@ class OnDemand:
         self.local[name] = list(islice(self.writer.rules, first, None))
 
     def rules(self, name: str) -> Rules:
-        """A rule, and those that were written with it."""
+        """A rule, and those that were written with it; nothing in them refers to a rule without a text."""
         if name not in self.writer.rules:
             self.write(name)
-        return Rules(name, {one: self.writer.rules[one] for one in self.local.get(name, (name,))})
+        found = {one: self.writer.rules[one] for one in self.local.get(name, (name,))}
+        if self.empty:
+            found = {one: self.with_texts(node) for one, node in found.items()}
+            self.empty |= unproductive(found)
+        return Rules(name, found)
+
+    def with_texts(self, node: Node) -> Node:
+        """A node without what leads to rules that have no text."""
+        if isinstance(node, Ref):
+            return Alt(()) if self.is_empty(node.name) else node
+        if isinstance(node, Seq):
+            return Seq(tuple(map(self.with_texts, node.items)))
+        if isinstance(node, Alt):
+            return Alt(tuple(map(self.with_texts, node.items)))
+        return Repeat(self.with_texts(node.item), node.least, node.most) if isinstance(node, Repeat) else node
+
+    def is_empty(self, name: str) -> bool:
+        """Whether a rule has no text."""
+        state = self.writer.states.get(name)
+        schema = _alone(state) if state is not None else None
+        return name in self.empty or (schema is not None and key(schema) in self.empty)
 
 
 def _alone(state: State) -> Schema | None:

@@ -27,6 +27,7 @@ from oxillama.grammar.schema.dialects import (
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
 MAX_NESTING = 200  # of subschemas in each other
+_NONE: frozenset[str] = frozenset()
 RECURSIVE = "$recursiveAnchor"  # stands for it among the dynamic anchors
 
 
@@ -47,6 +48,7 @@ class Schema:
     Attributes
     ----------
     value : the schema itself: a boolean or a mapping.
+    words : its keywords to which its dialect gives a meaning.
     path : where it stands, for messages: "#/properties/name".
     serial : numbers the schemas in the order in which they were met.
     """
@@ -57,6 +59,12 @@ class Schema:
     dialect: Dialect
     serial: int
     below: dict[tuple[str, ...], Schema] = field(default_factory=dict)
+    words: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words = (
+            self.dialect.keywords.intersection(self.value) if isinstance(self.value, Mapping) else _NONE
+        )
 
     def child(self, *keys: object) -> Schema:
         """The subschema under a keyword (and a name or an index)."""
@@ -64,7 +72,7 @@ class Schema:
 
     def has(self, keyword: str) -> bool:
         """Whether the schema has the keyword and its dialect gives it a meaning."""
-        return isinstance(self.value, Mapping) and keyword in self.value and keyword in self.dialect.keywords
+        return keyword in self.words
 
 
 # The outermost schema of each dynamic anchor on the way to a schema.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
 from oxillama.grammar.dfa import NEVER, all_but, determinise, language, number_of_texts, only
@@ -23,7 +25,7 @@ from oxillama.grammar.schema.json_text import (
     Layout,
     literal,
     quoted,
-    spell,
+    spell_once,
     spelled_expression,
 )
 from oxillama.grammar.schema.lengths import shortened, span
@@ -136,23 +138,14 @@ class Strings:
         ------
         GrammarError : the automaton would need too many states.
         """
-        rest = self.meet(Strings(absent=unlike | {sequence([ANYTHING, Text(text), ANYTHING])}))
-        if rest is None:
-            return Alt(())
-        try:
-            return rest.automaton()
-        except GrammarError:
-            if self.patterns or self.absent or self.excluded or unlike:
-                raise
-            first = ord(text[0])  # bounds of length alone: without the character that the text begins with
-            return Repeat(Chars(complement(((first, first),))), self.least, self.most)
+        return _without(self, text, unlike)
 
     def spelled_once(self) -> Node:
         """The texts of these strings, each in one way: that of `json.dumps` without ``ensure_ascii``."""
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
             bounds = self.least, self.most
             return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
-        return quoted(spell(self.automaton(), once=True))
+        return quoted(spell_once(self.automaton()))
 
     def count(self) -> int | None:
         """How many strings these are; None where they are without end, or too many to tell."""
@@ -254,3 +247,18 @@ def _length(node: Node) -> int | None:
         length = _length(node.item)
         return None if length is None else length * node.least
     return None
+
+
+@lru_cache(maxsize=256)
+def _without(strings: Strings, text: str, unlike: frozenset[Node]) -> Node:
+    """See `Strings.without_text`. The parameters of tools ask for the same few again and again."""
+    rest = strings.meet(Strings(absent=unlike | {sequence([ANYTHING, Text(text), ANYTHING])}))
+    if rest is None:
+        return Alt(())
+    try:
+        return rest.automaton()
+    except GrammarError:
+        if strings.patterns or strings.absent or strings.excluded or unlike:
+            raise
+        first = ord(text[0])  # bounds of length alone: without the character that the text begins with
+        return Repeat(Chars(complement(((first, first),))), strings.least, strings.most)

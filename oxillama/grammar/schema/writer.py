@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
-from oxillama.grammar.program import Common
-from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Common, Distinct, Member, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
@@ -85,15 +84,23 @@ class Writer:
     def write_one(self, name: str) -> None:
         """Write the rule of a state by its name."""
         state = self.states[name]
+        self.rules[name] = self.at(state, self.body)
+
+    def at(self, state: State, make: Callable[[State], T]) -> T:
+        """What is made of a state; errors name the path of its schema."""
         self.path = _path(state)
         try:
-            self.rules[name] = self.body(state)
+            return make(state)
         except GrammarError as error:
             reason = str(error)
             raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
+        if len(state) == 1:
+            (condition,) = state
+            found = self.followed(condition)
+            return state if found is condition else state_of(found)
         return state_of(*map(self.followed, ordered(state)))
 
     def node(self, state: State) -> Node:
@@ -176,7 +183,7 @@ class Writer:
 
     def any_value(self) -> dict[str, Node]:
         """The rules of every JSON value."""
-        return any_value(self.layout).rules
+        return dict(any_value(self.layout).rules)
 
     def strings(self, state: State) -> list[Strings]:
         """The strings that meet a state."""
@@ -207,8 +214,8 @@ def _path(state: State) -> str:
     return "#"
 
 
-def shared(rules: dict[str, Node]) -> dict[str, Node]:
-    """The same rules, those with equal bodies as one."""
+def shared(rules: dict[str, Node], root: str = "root") -> dict[str, Node]:
+    """The same rules, those with equal bodies as one; the root keeps its name."""
     users: dict[str, set[str]] = {}
     for name, body in rules.items():
         for node in walk(body):
@@ -222,7 +229,7 @@ def shared(rules: dict[str, Node]) -> dict[str, Node]:
         for name in changed:
             kept = first.setdefault(rules[name], name)
             kept = same.get(kept, kept)
-            if kept != name and name != "root":
+            if kept != name and name != root:
                 found[name] = kept
         same = {name: found.get(kept, kept) for name, kept in same.items()} | found
         touched = {user for name in found for user in users.get(name, ())}
@@ -245,8 +252,12 @@ def renamed(node: Node, names: dict[str, str]) -> Node:
     if isinstance(node, Repeat):
         return Repeat(renamed(node.item, names), node.least, node.most)
     if isinstance(node, Distinct):
-        places = [tuple([_renamed_member(member, names) for member in place]) for place in node.places]
-        return replace(node, places=tuple(places), separator=renamed(node.separator, names))
+        return replace(
+            node,
+            places=tuple([tuple([_renamed_member(m, names) for m in place]) for place in node.places]),
+            separator=renamed(node.separator, names),
+            needed=tuple([renamed(item, names) for item in node.needed]),
+        )
     return node
 
 

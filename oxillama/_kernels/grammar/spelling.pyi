@@ -1,0 +1,3 @@
+from oxillama._kernels.grammar.dfa import Dfa
+
+def spell(dfa: Dfa, every_way: bool = False) -> Dfa: ...

@@ -1,0 +1,99 @@
+/* On which processors the threads of an OpenMP team stand, and moving those apart that share one. */
+#ifndef OX_TEAM_H
+#define OX_TEAM_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#if defined(_OPENMP) && defined(__linux__)
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+
+/* cpus[i] = the processor of thread i of a team of n; -1 for a thread that there is not */
+static void ox_team(int n, int *cpus) {
+    int i;
+    for (i = 0; i < n; i++) cpus[i] = -1;
+#pragma omp parallel num_threads(n)
+    cpus[omp_get_thread_num()] = sched_getcpu();
+}
+
+/* the first processor of the core that a processor belongs to; the processor itself where that is unknown */
+static int ox_core(int cpu) {
+    static int known[CPU_SETSIZE]; /* one more than the number, 0 for not asked yet */
+    char path[96];
+    FILE *file;
+    int first = cpu;
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return cpu;
+    if (known[cpu]) return known[cpu] - 1;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    file = fopen(path, "re");
+    if (file) {
+        if (fscanf(file, "%d", &first) != 1) first = cpu;
+        fclose(file);
+    }
+    known[cpu] = first + 1;
+    return first;
+}
+
+/* a processor that may be used and that none of the n threads has, of a core that none has if there is one */
+static int ox_free_cpu(const cpu_set_t *may, int n, const int *cpus) {
+    int cpu, i, second = -1;
+    for (cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        int taken = 0, shared = 0;
+        if (!CPU_ISSET(cpu, may)) continue;
+        for (i = 0; i < n && !taken; i++) {
+            taken = cpus[i] == cpu;
+            shared |= ox_core(cpus[i]) == ox_core(cpu);
+        }
+        if (taken) continue;
+        if (!shared) return cpu;
+        if (second < 0) second = cpu;
+    }
+    return second;
+}
+
+/* Moves threads that share a processor to free ones. Each moves itself, since a sleeping thread would wake up
+   where it was. Its mask is put back at once: it stays until the system moves it. cpus has room for 2 n. */
+static int ox_spread(int n, int *cpus) {
+    cpu_set_t may;
+    int i, j, wanted = 0, moved = 0, *to = cpus + n;
+    ox_team(n, cpus);
+    for (i = 0; i < n; i++) to[i] = -1;
+    for (i = 1; i < n; i++) {
+        for (j = 0; j < i && cpus[j] != cpus[i];) j++;
+        if (j == i || cpus[i] < 0) continue;
+        if (!wanted && sched_getaffinity(0, sizeof may, &may)) return 0;
+        to[i] = ox_free_cpu(&may, n, cpus);
+        if (to[i] < 0) break;
+        cpus[i] = to[i];
+        wanted++;
+    }
+    if (!wanted) return 0;
+#pragma omp parallel num_threads(n) reduction(+ : moved)
+    {
+        cpu_set_t mine, only;
+        int cpu = to[omp_get_thread_num()];
+        if (cpu >= 0 && !sched_getaffinity(0, sizeof mine, &mine) && CPU_ISSET(cpu, &mine)) {
+            CPU_ZERO(&only);
+            CPU_SET(cpu, &only);
+            if (!sched_setaffinity(0, sizeof only, &only)) {
+                sched_setaffinity(0, sizeof mine, &mine);
+                moved++;
+            }
+        }
+    }
+    return moved;
+}
+#else
+static void ox_team(int n, int *cpus) {
+    while (n--) cpus[n] = -1;
+}
+static int ox_spread(int n, int *cpus) {
+    (void)n;
+    (void)cpus;
+    return 0;
+}
+#endif
+
+#endif

@@ -1,0 +1,44 @@
+"""The processors of the threads that the kernels use, and keeping two of them from sharing one.
+
+In virtual machines Linux may wake a thread on the processor of the thread that wakes it, though another one is idle,
+and leave it there. Both then wait in turns, and a kernel on two threads takes ten times as long as on one.
+"""
+
+from libc.stdlib cimport free, malloc
+
+from oxillama._kernels.arrays cimport check_threads
+
+
+cdef extern from "team.h":
+    void ox_team(int n, int* cpus) nogil
+    int ox_spread(int n, int* cpus) nogil
+
+
+def processors(int n_threads):
+    """The processor of each of so many threads, the caller's first; -1 where the system does not say."""
+    check_threads(n_threads)
+    cdef int* cpus = <int*>malloc(n_threads * sizeof(int))
+    if cpus == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            ox_team(n_threads, cpus)
+        return [cpus[i] for i in range(n_threads)]
+    finally:
+        free(cpus)
+
+
+def spread(int n_threads):
+    """Moves threads that share a processor to free ones of the process; returns how many were moved.
+
+    They are bound to nothing: their masks are as before. 0 where the system is not Linux or the build is serial.
+    """
+    check_threads(n_threads)
+    cdef int moved
+    cdef int* cpus = <int*>malloc(2 * n_threads * sizeof(int))
+    if cpus == NULL:
+        raise MemoryError
+    with nogil:
+        moved = ox_spread(n_threads, cpus)
+    free(cpus)
+    return moved

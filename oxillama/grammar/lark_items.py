@@ -1,0 +1,186 @@
+"""What stands in a Lark-style grammar between names: texts, regular expressions, tokens, counts, schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oxillama.config.checks import shown
+from oxillama.errors import GrammarError
+from oxillama.grammar.json_schema import JsonSchemaCompiler
+from oxillama.grammar.lark_terminals import folded, regex_node, substrings
+from oxillama.grammar.lark_text import LarkText
+from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
+
+MAX_COUNT = 1_000_000_000
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
+_TOKEN = re.compile(r"<[^<>\s]+>")
+_IDS = re.compile(r"<\[(\^?)(\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*)\]>")
+_ANY_ID = "<[*]>"
+_COUNT = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
+
+TokenIds = Callable[[str], list[int]]
+
+
+class LarkItems(LarkText):
+    """Reads items of a grammar, each at the place that is read next.
+
+    Raises
+    ------
+    GrammarError : what is there is no such item; with line and column.
+    """
+
+    def __init__(self, text: str, token_ids: TokenIds | None) -> None:
+        super().__init__(text)
+        self.token_ids = token_ids
+
+    def count(self) -> tuple[int, int | None] | None:
+        """The bounds of ``{m}``, ``{m,}``, ``{,n}``, ``{m,n}``, ``~m`` and ``~m..n``; None: none."""
+        found = _COUNT.match(self.text, self.pos)
+        if found is None:
+            return None
+        least, most = self._bounds(found)
+        self.pos = found.end()
+        return least, most
+
+    def _bounds(self, found: re.Match[str]) -> tuple[int, int | None]:
+        first, comma, second, count, last = found.groups()
+        if max(len(part or "") for part in found.groups()) > len(str(MAX_COUNT)):
+            self.fail(f"expected at most {MAX_COUNT} repetitions, got {found[0]}")
+        if count is not None:
+            least, most = int(count), int(last or count)
+        elif not (first or second) or (second and not comma):
+            self.fail(f"expected a repetition as {{2}} or {{2,3}}, got {found[0]}")
+        elif comma and not second:
+            return int(first), None
+        else:
+            least, most = int(first or 0), int(second or first)
+        if most < least or most > MAX_COUNT:
+            self.fail(f"expected the second bound at or above the first, got {found[0]}")
+        return least, most
+
+    def string(self) -> Node:
+        """A text or a range of characters, in quotes."""
+        start, text = self.pos, self._literal()
+        if self.text.startswith("..", self.pos):
+            self.pos += 2
+            last = self._literal()
+            if len(text) != 1 or len(last) != 1 or last < text:
+                self.fail('expected a range of characters in ascending order, as "a".."z"', start)
+            return Chars(((ord(text), ord(last)),))
+        if self.peek() == "i" and not self.text[self.pos + 1 : self.pos + 2].isalnum():
+            self.pos += 1
+            return folded(Text(text))
+        return Text(text)
+
+    def _literal(self) -> str:
+        start = self.pos
+        found = _STRING.match(self.text, start)
+        if found is None:
+            self.fail("expected a string in quotes that ends in its line")
+        self.pos = found.end()
+        try:
+            text = json.loads(found[0])
+            text.encode()
+        except ValueError as error:
+            self.fail(f"expected a string with JSON's escapes: {error}", start)
+        return str(text)
+
+    def regex(self) -> Node:
+        """A regular expression between slashes, and its flags."""
+        start = self.pos
+        found = _REGEX.match(self.text, start)
+        if found is None:
+            self.fail("expected a regular expression that ends in its line")
+        self.pos = found.end()
+        try:
+            return regex_node(found[1].replace("\\/", "/"), found[2])
+        except GrammarError as error:
+            self.fail(str(error), start)
+
+    def token(self) -> Node:
+        """A token by name, or tokens by their ids; those that are left out leave the other tokens of text."""
+        start = self.pos
+        found = _TOKEN.match(self.text, start)
+        if found is None:
+            self.fail("expected a token as <name> or <[123]>")
+        self.pos = found.end()
+        if found[0] == _ANY_ID:
+            return Tokens((), negated=True)
+        if found[0].startswith("<["):
+            ids = _IDS.fullmatch(found[0])
+            if ids is None:
+                self.fail(f"expected token ids as <[1,3-5]>, <[^1,3-5]> or <[*]>, got {found[0]}", start)
+            return Tokens(self._listed(ids[2], start), negated=bool(ids[1]))
+        if self.token_ids is None:
+            self.fail(f"the token {found[0]} can only be looked up in a tokenizer, and none was given", start)
+        one = self.token_ids(found[0])
+        if len(one) != 1:
+            self.fail(f"expected the text of one token, but {found[0]} is {len(one)} tokens", start)
+        return Tokens((one[0],))
+
+    def _listed(self, text: str, start: int) -> tuple[int, ...]:
+        ids: set[int] = set()
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            low, high = int(first), int(last or first)
+            if not low <= high < min(2**31, low + (1 << 20)):
+                self.fail(f"expected a range of token ids, got {part}", start)
+            ids.update(range(low, high + 1))
+        return tuple(sorted(ids))
+
+    def schema(self, start: int) -> Rules:
+        """The JSON texts of the schema that stands here, with the options in its ``x-guidance``."""
+        value = self.json_object()
+        try:
+            compiler, strict = _compiler(value.pop("x-guidance", {}))
+            return compiler.on_demand(value, strict)
+        except GrammarError as error:
+            self.fail(str(error), start)
+
+    def substrings(self, start: int) -> Rules:
+        """The texts of the object of ``%regex`` that stands here."""
+        value = self.json_object()
+        try:
+            return substrings(value)
+        except GrammarError as error:
+            self.fail(str(error), start)
+
+
+_SPACES = {(",", ":"): "compact", (", ", ": "): "spaced"}
+"""White space of schemas by their separators for items and names, where they are not flexible."""
+_OPTIONS = {
+    "whitespace_flexible": bool,
+    "item_separator": str,
+    "key_separator": str,
+    "lenient": bool,
+    "coerce_one_of": bool,
+}
+
+
+def _compiler(options: Any) -> tuple[JsonSchemaCompiler, bool]:
+    """What compiles a schema with the options of ``x-guidance``, and whether all of it must be enforced.
+
+    ``coerce_one_of`` may say anything: `oneOf` is exact.
+    """
+    if not isinstance(options, Mapping):
+        raise GrammarError(f"x-guidance: expected an object, got {shown(options)}")
+    for name, value in options.items():
+        kind = _OPTIONS.get(name)
+        if kind is None:
+            raise GrammarError(f"x-guidance: expected only keys that are honoured, got {shown(name)}")
+        if not isinstance(value, kind):
+            expected = "true or false" if kind is bool else "a text"
+            raise GrammarError(f"x-guidance.{name}: expected {expected}, got {shown(value)}")
+    separators = options.get("item_separator", ","), options.get("key_separator", ":")
+    flexible = options.get("whitespace_flexible", True)
+    if separators not in _SPACES or (flexible and separators != (",", ":")):
+        wanted = '"," and ":", or where whitespace_flexible is false ", " and ": "'
+        raise GrammarError(f"x-guidance: expected the separators {wanted}, got {shown(list(separators))}")
+    space = "flexible" if flexible else _SPACES[separators]
+    if not options.keys() & {"whitespace_flexible", "item_separator", "key_separator"}:
+        space = "single"
+    return JsonSchemaCompiler(whitespace=space), not options.get("lenient", False)

@@ -1,0 +1,84 @@
+"""Whether what a chat template writes of calls is read as those calls, and is in its format's grammar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oxillama import Grammar
+from oxillama.chat.template import ChatTemplate
+from oxillama.errors import OxiLlamaError
+from oxillama.toolcalls import CallEnd, CallFailed, MessageParser, ToolCallGrammar
+from oxillama.toolcalls.conversation import for_template, takes_many, tool_variables
+from oxillama.toolcalls.message_rules import message_rules
+from oxillama.toolcalls.value_rules import Tool
+from tests.support.conversations import ARGUMENTS, ASK, TOOLS, called
+
+TURNS = {
+    "a call": called(("weather", ARGUMENTS)),
+    "no arguments": called(("clock", {})),
+    "two calls": called(("weather", ARGUMENTS), ("clock", {})),
+    "text and a call": called(("weather", ARGUMENTS), text="I look."),
+    "reasoning and a call": called(("weather", ARGUMENTS), reasoning="It is May."),
+}
+"""Turns with calls."""
+
+
+def shared(one: str, other: str) -> str:
+    """What two texts begin with."""
+    return one[: next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))]
+
+
+def turn_of(template: ChatTemplate, form: ToolCallGrammar, message: dict[str, Any]) -> tuple[str, str] | None:
+    """A prompt and what a template writes behind it in the place of the answer; None if they do not fit."""
+    why = ""
+    values = tool_variables(template, TOOLS)
+    told = for_template([ASK, message], template)
+    prompt = template.render([ASK], **values)
+    texts = []
+    for behind in ([], [{"role": "user", "content": "Thanks"}]):
+        try:
+            texts.append(template.render([*told, *behind], add_generation_prompt=False, **values))
+        except OxiLlamaError as error:
+            why = str(error)
+    if not texts:
+        return "", f"FAILED: {why}"
+    for text in texts:
+        begin = shared(prompt, text)
+        if begin != prompt:  # prompts may open reasoning that the turn has not
+            begin = begin[: max(begin.rfind(">"), begin.rfind("\n")) + 1]
+        if len(begin) > len(prompt) - 60:
+            return begin, text[len(begin) :].partition("Thanks")[0]
+    begins = [texts[0].rfind(open) for open in form.opens if open in texts[0]]
+    return ("", texts[0][min(begins) :]) if begins else None
+
+
+def read_calls(name: str, source: str, form: ToolCallGrammar) -> list[str]:
+    """What is wrong with the calls that a template writes."""
+    template, wrong = ChatTemplate(source, "<s>", "</s>"), []
+    definitions = [tool["function"] for tool in TOOLS]
+    for title, message in TURNS.items():
+        if len(message["tool_calls"]) > 1 and not takes_many(template):
+            continue  # it is given a message for each
+        found = turn_of(template, form, message)
+        if found is None:
+            wrong.append(f"{name}: {title}: (the template does not write it)")
+            continue
+        prompt, text = found
+        in_reasoning = form.begins_in_reasoning(prompt)
+        parser = MessageParser(form, TOOLS, in_reasoning)
+        events = parser.feed(text) + parser.finish()
+        calls = [(e.call.name, e.call.args) for e in events if isinstance(e, CallEnd)]
+        wanted = [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]]
+        failed = [event for event in events if isinstance(event, CallFailed)]
+        if failed or calls != wanted:
+            wrong.append(f"{name}: {title}: read {calls} {failed} of {text!r}")
+            continue
+        rules = message_rules(
+            form, [Tool.of(tool) for tool in definitions], "auto", in_reasoning=in_reasoning
+        )
+        grammar = Grammar.from_rules(rules)
+        ends = [i for i in range(len(text), 0, -1) if grammar.matches(text[:i])]
+        last = max((text.rfind(mark) for mark in (form.close, "}") if mark), default=0)
+        if not ends or ends[0] < last:
+            wrong.append(f"{name}: {title}: its grammar has not {text!r}")
+    return wrong
