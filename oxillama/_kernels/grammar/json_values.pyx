@@ -53,6 +53,8 @@ cdef class _Reader:
         first = self.at
         while self.at < len(self.text) and self.text[self.at] not in b",]} \t\r\n":
             self.at += 1
+        if self.at == first:
+            raise ValueError(f"text: expected a JSON value at byte {first}, got none")
         return number(self.text[first:self.at]) if byte < 0x61 else self.text[first:self.at]
 
     cdef bytes array(self, int depth):
@@ -128,5 +130,11 @@ cdef bytes number(bytes text):
 
 
 def canonical_form(bytes text not None):
-    """The canonical form of a valid JSON text, as bytes."""
+    """The canonical form of a JSON text, as bytes.
+
+    Raises
+    ------
+    ValueError : a value or an escape is missing; not everything that is no JSON is found.
+    GrammarError : containers are nested too deeply, or an exponent has too many digits.
+    """
     return canonical(text)

@@ -180,6 +180,8 @@ class _Items:
     def endless(self, state: State, kind: str) -> list[Node]:
         """The arrays or objects, written as everywhere, if each may go on. Raises _SeveralWays."""
         found: list[Node] = []
+        if self.writer.layout.mark and self.boxes(state, kind):
+            raise _SeveralWays(f"over any {kind}, in a format that is not JSON")
         for box in self.boxes(state, kind):
             if box == TOP[kind]:
                 found.append(self.writer.any_of_kind(kind))
