@@ -9,14 +9,14 @@ from oxillama._kernels.grammar.trie cimport Trie
 cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
-    cdef uint8_t* leads      # (nodes): whether a value may begin, or a bracket close, within a token at or below it:
+    cdef const uint8_t* leads  # (nodes): whether a value may begin, or a bracket close, within a token at or below it:
                              # 1; whether one may begin at its end: 2
     cdef int32_t* path       # (depths): parser states along the way
     cdef uint8_t* text       # (depths): the bytes along the way
     cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
-    cdef int find_leads(self) except -1
+    cdef bytes find_leads(self)
     cdef list fresh_nodes(self, int32_t abstract)
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1

@@ -35,7 +35,6 @@ cdef class Corrections:
             raise MemoryError()
 
     def __dealloc__(self):
-        free(self.leads)
         free(self.path)
         free(self.text)
 
@@ -46,7 +45,9 @@ cdef class Corrections:
         cdef int32_t node, to = -1
         cdef uint8_t first = 0
         if self.leads == NULL:
-            self.find_leads()
+            if self.trie.leads is None:
+                self.trie.leads = self.find_leads()
+            self.leads = self.trie.leads
         for node, text in self.fresh_nodes(abstract):
             data = text
             if to < 0 or data[0] != first:
@@ -59,7 +60,7 @@ cdef class Corrections:
 
     # ------------------------------------------------------------------ values that begin or end within a token
 
-    cdef int find_leads(self) except -1:
+    cdef bytes find_leads(self):
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i, k, d
         cdef uint8_t bit
@@ -79,14 +80,12 @@ cdef class Corrections:
                 while bit and k > 0 and not leads[above[k]] & bit:
                     leads[above[k]] |= bit
                     k -= 1
-            self.leads = leads
-            leads = NULL
-            self.states.charge(nodes.n)
+            self.states.spend(nodes.n // 8)
+            return leads[:nodes.n]
         finally:
             free(leads)
             free(said)
             free(above)
-        return 0
 
     cdef list fresh_nodes(self, int32_t abstract):
         """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
