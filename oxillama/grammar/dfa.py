@@ -77,6 +77,19 @@ def number_of_texts(dfa: Dfa) -> int | None:
     return counts[0]
 
 
+def texts_of(dfa: Dfa) -> list[str]:
+    """All strings that an automaton accepts, which are few."""
+    edges, accepting = dfa.edges, dfa.accepting
+    found = []
+    todo = [(0, "")]
+    while todo:
+        state, text = todo.pop()
+        found += [text] if state in accepting else []
+        for first, last, target in edges[state]:
+            todo += [(target, text + chr(point)) for point in range(first, last + 1)]
+    return sorted(found)
+
+
 def only(texts: Iterable[str]) -> Dfa:
     """Exactly these strings."""
     return of_texts(tuple(texts), False)

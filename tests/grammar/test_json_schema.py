@@ -261,6 +261,23 @@ def test_unknown_names_are_counted_once() -> None:
     )
 
 
+def test_names_that_are_few_are_told_apart_as_if_they_were_known() -> None:
+    one_of = (
+        {"propertyNames": {"not": {"enum": ["1", "3"]}}},
+        {"propertyNames": {"not": {"enum": ["2", "3"]}}},
+    )
+    digits = {"type": "object", "patternProperties": {"^[0-9]$": {}}, "additionalProperties": False}
+    check(
+        {**digits, "not": {"anyOf": list(one_of)}, "maxProperties": 2},
+        [{"1": 0, "2": 0}, {"3": 0}, {"3": 0, "9": 0}],
+        [{"1": 0}, {"1": 0, "4": 0}, {"1": 0, "2": 0, "4": 0}, {"x": 0}],
+        any_order=64,
+    )
+    check({**digits, "minProperties": 10}, [{str(i): 0 for i in range(10)}], [{str(i): 0 for i in range(9)}])
+    with pytest.raises(GrammarError, match="no text matches"):
+        grammar({**digits, "minProperties": 11})
+
+
 def test_names_that_come_twice_do_not_undo_what_must_exist() -> None:
     made = grammar({"type": "object", "not": {"additionalProperties": {"type": "integer"}}})
     assert made.matches('{"x": 1, "y": "s"}') and made.matches('{"y": "s", "x": "t"}')

@@ -25,6 +25,7 @@ from oxillama.grammar.schema.writer import Writer
 MAX_PATTERNS = 8  # that names are told apart by
 MAX_MEMBERS = 20_000  # of all places of one object
 MAX_KINDS = 3  # of properties of unknown names that must exist
+FEW_NAMES = 32  # that are not mentioned and become known where they are told apart
 MAX_CASES = 64  # ways to meet what must exist
 MAX_NEEDED = 63  # properties that must be there and may come in any order
 
@@ -41,21 +42,45 @@ class Known:
 
 
 class Others(NamedTuple):
-    """Properties of unknown names: what their values meet, by the names; and how many names there are."""
+    """Properties of unknown names: what their values meet, by the names."""
 
     ways: tuple[tuple[State, tuple[Strings, ...]], ...]
-    size: int | None
+
+    def size(self) -> int | None:
+        """How many names there are; None where they are without end, or many."""
+        counts = [named.count() for _, names in self.ways for named in names]
+        return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def object_node(box: Objects, writer: Writer) -> Node:
     """The JSON texts of the objects of a box."""
+    if tells_apart(box):
+        box = _with_few_names(box, writer)
     found = [ObjectText(case, writer).node() for case in _cases(box, writer)]
     return found[0] if len(found) == 1 else Alt(tuple(found))
+
+
+def tells_apart(box: Objects) -> bool:
+    """Whether unknown names are counted, or must exist."""
+    return bool(box.exists) or box.least > 1 or box.most is not None
+
+
+def _with_few_names(box: Objects, writer: Writer) -> Objects:
+    """The same; where the names that it does not mention are few, they are mentioned."""
+    others = ObjectText(replace(box, exists=()), writer).others
+    size = others.size() if others is not None else None
+    if others is None or size is None or size > FEW_NAMES:
+        return box
+    names = {text: None for _, kinds in others.ways for named in kinds for text in named.texts()}
+    properties = (*box.properties, *((name, ANYTHING) for name in names))
+    no_others = Rule(Names(but=frozenset((*box.known_names(), *names))), NOTHING)
+    return replace(box, properties=properties, rules=(*box.rules, no_others))
 
 
 def _cases(box: Objects, writer: Writer) -> list[Objects]:
     """Boxes that cover this one, in which what must exist has a known name, or an unknown one."""
     known = box.known_names()
+    is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in box.rules)
     cases = [replace(box, exists=())]
     for rule in box.exists:
         found = []
@@ -64,6 +89,8 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
                 if _is_of(name, rule.names, writer):
                     met = case.meet(Objects(properties=((name, rule.state),), required=(name,)))
                     found += [met] if met is not None else []
+            if is_closed:
+                continue
             if len(case.exists) < MAX_KINDS or rule in case.exists:
                 found.append(replace(case, exists=tuple(dict.fromkeys((*case.exists, rule)))))
             else:
@@ -103,6 +130,7 @@ class ObjectText:
         self.is_once = value is not None
         self.value = value or writer.node
         self.names = box.known_names()
+        self.tells_apart = tells_apart(box)
         self.known = self.known_members()
         self.n_required = sum(member.required for member in self.known)
         self.others = self.other_members(())
@@ -130,7 +158,7 @@ class ObjectText:
 
     def is_endless(self) -> bool:
         """Whether another property of an unknown name may always come."""
-        return self.others is not None and self.others.size is None and self.box.most is None
+        return self.others is not None and self.others.size() is None and self.box.most is None
 
     # ----------------------------------------------------------------- properties
 
@@ -184,7 +212,7 @@ class ObjectText:
             raise GrammarError(
                 f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart"
             )
-        key = self.box.rules, self.box.names, must, frozenset(self.names)
+        key = self.box.rules, self.box.names, must, frozenset(self.names), self.tells_apart
         return self.writer.once(key, lambda: self.kinds(patterns, names, wanted, state))
 
     def kinds(self, patterns: list[Node], names: list[Strings], wanted: Names, must: State) -> Others | None:
@@ -203,15 +231,11 @@ class ObjectText:
             for box in names:
                 named = kind_of_name.meet(box)
                 named = named.without(frozenset(self.names) | wanted.but) if named else None
-                if named is not None:
+                if named is not None and not (self.tells_apart and named.is_empty()):
                     ways.setdefault(state, []).append(named)
         if not ways:
             return None
-        counts = [named.count() for found in ways.values() for named in found]
-        return Others(
-            tuple((state, tuple(found)) for state, found in ways.items()),
-            None if None in counts else sum(count for count in counts if count is not None),
-        )
+        return Others(tuple((state, tuple(found)) for state, found in ways.items()))
 
     def classes(self, patterns: list[Node], wanted: Names) -> list[tuple[set[Node], set[Node]]]:
         """Ways for a name to match some patterns and not the others, less those that no name can match."""
@@ -302,13 +326,14 @@ class ObjectText:
         for rules in (*((rule,) for rule in self.box.exists), ()):
             others = self.other_members(rules)
             counted = self.least or self.most is not None or self.box.exists
-            if others is None or others.size is None or not counted:
+            size = others.size() if others is not None and counted else None
+            if size is None:
                 continue
-            if rules or max(self.least, self.n_required) > others.size:
-                reason = f"properties of unknown names that are counted, of which there are {others.size}"
+            if rules or max(self.least, self.n_required) > size:
+                reason = f"properties of unknown names that are counted, of which there are {size}"
                 self.writer.unenforced(self.writer.path, reason)
-            elif self.most is None or self.most > others.size:
-                self.most = others.size
+            elif self.most is None or self.most > size:
+                self.most = size
 
     def needed(self, place: tuple[int, int], known: list[Known], n_kinds: int) -> int:
         """How many properties must still come where order is kept; otherwise those that must exist."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
-from oxillama.grammar.dfa import NEVER, all_but, determinise, language, number_of_texts, only
+from oxillama.grammar.dfa import NEVER, all_but, determinise, language, number_of_texts, only, texts_of
 from oxillama.grammar.regex import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
@@ -159,6 +159,10 @@ class Strings:
             return number_of_texts(self.automaton())
         except GrammarError:
             return None
+
+    def texts(self) -> list[str]:
+        """All of these, which must be few."""
+        return sorted(self.values) if self.values is not None else texts_of(self.automaton())
 
     def name_node(self, layout: Layout) -> Node:
         """The texts of these strings as names of properties."""
