@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.grammar_texts import Case
 from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary, structural_tag_rules
+from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary, structural_tag_rules
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 Clock = Callable[[], float]
@@ -41,12 +41,17 @@ class Oxillama(Engine):
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         super().__init__(tokenizer)
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
+        self.compiler = JsonSchemaCompiler()
 
     def compile(self, case: Case) -> Grammar:
         if case.tag is not None:
             grammar = Grammar.from_rules(structural_tag_rules(case.tag))
         else:
-            grammar = Grammar.parse(case.gbnf) if case.gbnf else Grammar.from_json_schema(case.schema)
+            grammar = (
+                Grammar.parse(case.gbnf)
+                if case.gbnf
+                else Grammar.from_json_schema(case.schema, compiler=self.compiler)
+            )
         grammar.constraint(self.vocabulary)
         return grammar
 

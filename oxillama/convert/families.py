@@ -118,7 +118,13 @@ GEMMA3 = replace(
     renamed=TEXT_IN_TOWERS,
 )
 GEMMA_EMBEDDING = replace(
-    GEMMA3, architecture="gemma-embedding", options=options.gemma_embedding, head=None, inside="", renamed=()
+    GEMMA3,
+    architecture="gemma-embedding",
+    options=options.gemma_embedding,
+    head=None,
+    inside="",
+    left_out=(),
+    renamed=(("model.", ""),),
 )
 PHI3 = Decoder("phi3", (*BEFORE, *FUSED), options.phi3)
 STARCODER2 = Decoder(

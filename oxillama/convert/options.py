@@ -241,12 +241,16 @@ def jais2(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
 
 def with_sections(inner: Any, config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     """Qwen's models that see rotate by coordinates of images; those of a text are equal."""
-    rope = config.table("rope_parameters")
-    found = rope.get("mrope_section", [])
-    merged = {
-        key: value for key, value in rope.values.items() if key not in ("mrope_section", "mrope_interleaved")
-    }
-    config.values["rope_parameters"] = merged
+    found: Any = []
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.table(key)
+        found = rope.get("mrope_section", found)
+        if rope.values:
+            config.values[key] = {
+                name: value
+                for name, value in rope.values.items()
+                if name not in ("mrope_section", "mrope_interleaved")
+            }
     made: Tensors = inner(config, metadata, sizes)
     pairs = metadata["rope.dimension_count"] // 2
     if not found:

@@ -164,7 +164,7 @@ class Speculator:
             drafter, n = request.speculation.drafter, request.sequence.cached_len - start
             try:
                 if n > 0:
-                    # only such have taps; to ask a protocol whether it is one takes as long as drafting a token
+                    # only such have taps; asking whether it is one takes as long as drafting a token
                     cast(HiddenStateDrafter, drafter).observe(request.sequence, start, hidden[:n])
             except Exception:
                 give_up(drafter, [request])

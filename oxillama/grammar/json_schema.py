@@ -27,7 +27,7 @@ from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.on_demand import OnDemand
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.strings import Strings
-from oxillama.grammar.schema.unevaluated import Unevaluated
+from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
 ANY_ORDER = 6  # objects of at most this many known names accept them in any order
@@ -162,7 +162,8 @@ class JsonSchemaCompiler:
             assert isinstance(condition.what, Schema)
             place = Place(condition.what, condition.scope)
             yield from keywords.formulas(place, kind)
-            yield from unevaluated.formulas(place, kind)
+            if not place.schema.words.isdisjoint(UNEVALUATED):
+                yield from unevaluated.formulas(place, kind)
 
         expander = Expander(formulas, unenforced)
         layout = Layout.of(self.whitespace, self.mark)
@@ -196,7 +197,7 @@ def _loaded(schema: object) -> object:
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
     """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if not isinstance(value, (Mapping, list, tuple)):
+    if isinstance(value, (str, int, float, Decimal)) or not isinstance(value, (dict, Mapping, list, tuple)):
         return value
     if id(value) not in known:
         if isinstance(value, Mapping):

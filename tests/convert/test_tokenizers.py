@@ -25,6 +25,9 @@ MORE = (
 TEXTS = st.text("aBcДд Ёё'sSLl\u0301\u0902\u093fनम한국語タ1२3 \n\r\t/!-_·ʰǅ\u3000", max_size=40)
 
 
+LLAMA3 = next(cut for cut, names in CUTS.items() if "llama-bpe" in names)
+
+
 def trained(words: str | None, *, ignore_merges: bool) -> Tokenizer:
     """Byte-level BPE with merges across everything that the samples hold and the cut lets through."""
     tokenizer: Any = Tokenizer(models.BPE(ignore_merges=ignore_merges))
@@ -68,6 +71,19 @@ def test_cuts(cut: tuple[str], ignore_merges: bool) -> None:
     check()
     for text in MORE:
         assert bridge.encode(text) == tokenizer.encode(text).ids, text
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+@pytest.mark.parametrize("cut", [("bytes",), LLAMA3], ids=["gpt-2", "llama-bpe"])
+def test_tokens_that_no_merge_makes(cut: tuple[str], ignore_merges: bool) -> None:
+    """A piece may be one all the same, as the source says, whatever the row of the name has."""
+    document = json.loads(trained(None if cut == ("bytes",) else cut[0], ignore_merges=True).to_str())
+    id = document["model"]["vocab"]["zqxj"] = len(document["model"]["vocab"])
+    document["model"]["ignore_merges"] = ignore_merges
+    tokenizer: Any = Tokenizer.from_str(json.dumps(document))
+    _, bridge = bridge_of(tokenizer)
+    assert bridge.encode("zqxj") == tokenizer.encode("zqxj").ids
+    assert (bridge.encode("zqxj") == [0, id]) == ignore_merges
 
 
 @pytest.mark.parametrize("name", ["tekken", "gpt-4o"])

@@ -31,6 +31,7 @@ from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
 from oxillama._kernels.grammar.languages import Language, determinise
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
+from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.trie import Trie
@@ -39,7 +40,7 @@ from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
-from oxillama.grammar.rules import Chars
+from oxillama.grammar.rules import Chars, Ref, Repeat
 from oxillama.targets import TARGETS
 from tests.support.kernels import linear, matrix, normal, packed
 
@@ -136,6 +137,7 @@ def of_vector(k: Kernels) -> dict[str, Maker]:
             name="sigmoid",
             n_threads=1,
         ),
+        "cut": lambda: Call(v.cut, "x", sizes="d x", x=normal(3, 20), d=12, scale=0.5, n_threads=1),
         "soft_cap": lambda: Call(v.soft_cap, "x", sizes="x", x=normal(3, 20), cap=30.0, n_threads=1),
         "add_scaled": lambda: Call(
             v.add_scaled, "x", sizes="y:0", x=normal(3, 20), y=normal(3, 20), factor=0.5, n_threads=1
@@ -724,6 +726,17 @@ def of_languages() -> dict[str, Maker]:
     }
 
 
+def of_nodes() -> dict[str, Maker]:
+    node = Repeat(Ref("a"), 1, 2)
+    return {
+        "references": lambda: Call(references, node=node),
+        "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
+        "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
+        "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
+        "needs": lambda: Call(needs, node=node, rules={"a": node}),
+    }
+
+
 def of_spelling() -> dict[str, Maker]:
     return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), every_way=False)}
 
@@ -796,6 +809,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
+    "grammar.nodes": of_nodes,
     "grammar.registers": of_registers,
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,

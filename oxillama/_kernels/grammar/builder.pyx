@@ -22,7 +22,7 @@ from oxillama._kernels.grammar.registers cimport (
 import numpy as np
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import INLINE_SIZE, is_nullable, repeat_copies, size
+from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
 from oxillama.grammar.left_recursion import cycles, remove_left_recursion
 from oxillama.grammar.rtn_state import State
 from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text

@@ -9,8 +9,8 @@ from oxillama._kernels.grammar.trie cimport Trie
 cdef class Corrections:
     cdef Trie trie
     cdef ParserStates states
-    cdef const uint8_t* leads  # (nodes): whether a value may begin, or a bracket close, within a token at or below it:
-                             # 1; whether one may begin at its end: 2
+    # (nodes): 1: a value may begin, or a bracket close, within a token at or below it; 2: one may begin at its end
+    cdef const uint8_t* leads
     cdef int32_t* path       # (depths): parser states along the way
     cdef uint8_t* text       # (depths): the bytes along the way
     cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`

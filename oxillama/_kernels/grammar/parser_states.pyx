@@ -20,7 +20,7 @@ from oxillama._kernels.grammar.item_sets cimport (
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama._kernels.grammar.network cimport UNIT, Network
-from oxillama._kernels.grammar.registers cimport BEGIN, FRESH_BIT, KIND, REGISTER, SOME, Registers
+from oxillama._kernels.grammar.registers cimport FRESH_BIT, REGISTER, SOME, Registers
 
 from oxillama.errors import GrammarError
 
