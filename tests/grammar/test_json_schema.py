@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 
 import pytest
 
+from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar import Grammar, JsonSchemaCompiler
 from oxillama.grammar.rules import Dfa
@@ -238,6 +239,10 @@ def test_many_properties_may_come_in_any_order() -> None:
             chosen = names[:20] + rng.sample(names[20:], count - 20)
             rng.shuffle(chosen)
             assert made.matches(json.dumps(dict.fromkeys(chosen))) == (count <= 30)
+        states = ParserStates(made.program, 1 << 26, 1 << 24)  # room is left for what is required
+        ten = json.dumps(dict.fromkeys(names[20:30]))[:-1] + ", "
+        assert states.advance(states.start(), (ten + '"n0').encode())
+        assert not states.advance(states.start(), (ten + '"n30').encode())
         assert not made.matches(json.dumps(dict.fromkeys(names[1:30])))
         assert not made.matches(json.dumps(dict.fromkeys(names[:20]))[:-1] + ', "n3": null}')
         assert made.matches(json.dumps({**dict.fromkeys(names[:20]), "x": 1})) == (not closed)

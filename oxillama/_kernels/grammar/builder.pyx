@@ -16,7 +16,7 @@ from libc.string cimport memset
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.registers cimport (
-    ALL, ARGUMENT, AT_LEAST, BEGIN, COUNT_MASK, END, END_JSON, FEWER, KIND, MARK, MARKS, NEEDED, REGISTER, SPARE,
+    ALL, ARGUMENT, AT_LEAST, BEGIN, END, END_JSON, FEWER, KIND, MARK, MARKS, NEEDED, REGISTER, SPARE,
 )
 
 import numpy as np
@@ -100,8 +100,8 @@ cdef class Builder:
     cdef object called, unit
     cdef set nullable
     cdef list bodies, token_sets
-    cdef list gates           # of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states
-                              # from which more may come)
+    # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
+    cdef list gates
     cdef int depth
 
     def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
