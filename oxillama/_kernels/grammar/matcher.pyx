@@ -64,6 +64,7 @@ cdef class Matcher:
     sliced : trie nodes below one for which slices are made
     min_loop : characters of a loop that is worth a slice
     max_dependents : dependents of a cache entry; an item with more is walked with its real stack each time
+    n_shared : bytes of slices that other grammars over the vocabulary use too
     """
 
     cdef int large_, sliced_, max_dependents_
@@ -73,7 +74,7 @@ cdef class Matcher:
     cdef Loops loops
     cdef Corrections corrections
     cdef dict slice_numbers  # by node, first characters and loop
-    cdef readonly Py_ssize_t n_shared  # bytes of slices, which other grammars over the vocabulary have too
+    cdef readonly Py_ssize_t n_shared
     cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
     cdef int32_t path_length
     cdef uint32_t* scratch   # (words)
