@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from oxillama.grammar.analysis import is_nullable, walk
+from oxillama._kernels.grammar.nodes import is_nullable
+from oxillama.grammar.analysis import walk
 from oxillama.grammar.expressions import ANYTHING, EMPTY, Assertion, alternatives, sequence
 from oxillama.grammar.rules import Alt, Node, Repeat, Seq
 

@@ -12,6 +12,8 @@ from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport DEAD, DEPENDENT, ParserStates
 
 cdef enum:
+    MOST_WAYS_OUT = 8  # ASCII characters that leave a loop; with more, most tokens do
+    COVER_WORK = 5000  # units of work to find out whether it covers
     MOST_COVERED = 64  # parser states that texts of a set of characters may lead through
 
 
@@ -85,7 +87,7 @@ cdef class Loops:
             for byte in range(129):
                 loop.same = loop.same and start[byte] == inner[byte]
                 loop.inside = loop.inside and start[byte] <= inner[byte]
-            loop.found = n_inner >= self.min_loop
+            loop.found = n_inner >= self.min_loop and self.n_alive(loop.to) - n_inner <= MOST_WAYS_OUT
             loop.start, loop.loop = self.kept(start, 129), self.kept(inner, 129)
         if not (loop.found and loop.inside and not loop.same):
             self.find_cover(state, loop)
@@ -120,10 +122,13 @@ cdef class Loops:
         cdef int32_t[MOST_COVERED] found
         cdef int32_t n = 1, i = 0, k, byte, to, last
         cdef bint alive = False
+        cdef Py_ssize_t left = self.states.left - COVER_WORK
         found[0] = state
         while i < n:  # grows while it is read
             state, last = found[i], -1
             i += 1
+            if self.states.left < left:
+                return False
             for byte in range(256):
                 to = self.stepped(state, byte)
                 if not chars[min(byte, 128)]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from oxillama._kernels.grammar.nodes import references
 from oxillama.grammar.rules import Node, Ref
 from oxillama.grammar.schema.conditions import Choice, Condition, State, ordered
 from oxillama.grammar.schema.references import Schema
@@ -60,7 +61,7 @@ def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], w
     while found is not None:
         name = found
         seen.add(name)
-        refs = [one for one in _refs(bodies[name]) if one in without and one not in seen]
+        refs = [one for one in references(bodies[name]) if one in without and one not in seen]
         found = next((one for one in refs if one in states), refs[0] if refs else None)
     for schema in _of(ordered(states.get(name, frozenset()))):
         if isinstance(schema.value, Mapping):
@@ -68,16 +69,6 @@ def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], w
             return f"{schema.path}: no value meets {', '.join(words)}" + " together" * (len(words) > 1)
         return f"{schema.path}: no value meets false"
     return "#: no value meets the schema"
-
-
-def _refs(node: Node) -> Iterator[str]:
-    todo = [node]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, Ref):
-            yield one.name
-        items = getattr(one, "items", None)
-        todo += items if isinstance(items, tuple) else [one.item] if hasattr(one, "item") else []
 
 
 def _of(conditions: list[Condition]) -> Iterator[Schema]:
