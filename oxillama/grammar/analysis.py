@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, needs, references, size
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Distinct, Node, Ref, Repeat, Rules, Seq
 
 MAX_NODE_DEPTH = 200
 
@@ -16,6 +16,9 @@ def children(node: Node) -> tuple[Node, ...]:
     """The nodes that a node is made of."""
     if isinstance(node, (Seq, Alt)):
         return node.items
+    if isinstance(node, Distinct):
+        parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
+        return (*(part for part in parts if part is not None), node.separator)
     return (node.item,) if isinstance(node, Repeat) else ()
 
 

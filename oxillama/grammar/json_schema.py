@@ -17,9 +17,9 @@ from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Ref, Rules
-from oxillama.grammar.schema.array_text import array_node
 from oxillama.grammar.schema.certain import Certainty
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
+from oxillama.grammar.schema.distinct_items import array_node
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
@@ -73,8 +73,8 @@ class JsonSchemaCompiler:
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
             raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, got {self.whitespace!r}")
-        if not 0 <= self.any_order <= 10:
-            raise ConfigError(f"any_order: expected 0 to 10, got {self.any_order}")
+        if not 0 <= self.any_order <= 64:
+            raise ConfigError(f"any_order: expected 0 to 64, got {self.any_order}")
 
     def compile(self, schema: object, strict: bool = True) -> Rules:
         """The grammar of the JSON texts whose values meet a schema.

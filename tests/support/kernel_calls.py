@@ -17,15 +17,19 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.mask_cache import MaskCache
+from oxillama._kernels.grammar.registers import Registers
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
+from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
 from oxillama._kernels.grammar.languages import Language, determinise
+from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
@@ -777,22 +781,45 @@ def of_loops() -> dict[str, Maker]:
     return {"Loops": lambda: Call(Loops, states=ParserStates(PROGRAM, 1 << 20, 99))}
 
 
+def of_registers() -> dict[str, Maker]:
+    return {"Registers": lambda: Call(Registers)}
+
+
+def of_corrections() -> dict[str, Maker]:
+    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
+
+
+def of_json_values() -> dict[str, Maker]:
+    return {"canonical_form": lambda: Call(json_values.canonical_form, text=b'{"a": [1.0, "\\u0061"]}')}
+
+
 def of_mask_cache() -> dict[str, Maker]:
     states = ParserStates(PROGRAM, 1 << 20, 99)
     return {"MaskCache": lambda: Call(MaskCache, sizes="n_words", states=states, n_words=1)}
 
 
+def of_mask_pool() -> dict[str, Maker]:
+    return {
+        "MaskPool": lambda: Call(MaskPool, sizes="n_words", n_words=2),
+        "MaskPool.shared": lambda: Call(MaskPool(2).shared, "mask", mask=zeros(2, dtype=np.uint32)),
+    }
+
+
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.builder": of_builder,
+    "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
+    "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
     "grammar.loops": of_loops,
     "grammar.mask_cache": of_mask_cache,
+    "grammar.mask_pool": of_mask_pool,
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
+    "grammar.registers": of_registers,
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,

@@ -31,9 +31,23 @@ cdef int add_references(object node, list found, int depth) except -1:
             add_references(item, found, depth + 1)
     elif kind is Repeat:
         add_references(node.item, found, depth + 1)
+    elif kind is Distinct:
+        for item in parts_of(node):
+            add_references(item, found, depth + 1)
     else:
         known_leaf(kind)
     return 0
+
+
+cdef list parts_of(object node):
+    """The nodes of a `Distinct`, each once."""
+    cdef dict found = {node.separator: None}
+    for place in node.places:
+        for member in place:
+            found[member.node] = None
+            if member.rest is not None:
+                found[member.rest] = None
+    return list(found)
 
 
 cdef int known_leaf(object kind) except -1:
@@ -64,6 +78,8 @@ cdef object size_of(object node, set called, dict sizes, int depth):
         return (repeat_copies(node, found) or 1) * found
     if kind is Chars:
         return 1 if is_ascii(node.ranges) else LARGE
+    if kind is Distinct:  # its members are called
+        return sum([4 + 4 * len(place) for place in node.places])
     known_leaf(kind)
     return (<Dfa>node).size() if kind is Dfa else 0
 
@@ -105,6 +121,8 @@ cdef bint nullable(object node, set rules, int depth) except -1:
         return False
     if kind is Repeat:
         return node.least == 0 or nullable(node.item, rules, depth + 1)
+    if kind is Distinct:
+        return False
     known_leaf(kind)
     return kind is Dfa and (<Dfa>node).accepts_empty()
 
@@ -141,6 +159,9 @@ cdef object needs_of(object node, object rules, int depth):
                 return NOTHING
             ways[one] = None
         return Alt(tuple(ways))
+    if kind is Distinct:
+        firsts = [Seq((m.node,) if m.rest is None else (m.node, m.rest)) for m in node.places[0]]
+        return needs_of(Seq((Alt(tuple(firsts)), *node.needed)), rules, depth + 1)
     return NOTHING if matches_something(node, kind) else NEVER
 
 
@@ -159,6 +180,6 @@ cdef bint matches_something(object node, object kind) except -1:
 
 
 # Below the functions: the package of the nodes asks for these while it is being imported.
-from oxillama.grammar.rules import Alt, Chars, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
+from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
 
 NOTHING, NEVER = Seq(()), Alt(())
