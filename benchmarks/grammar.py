@@ -20,7 +20,7 @@ from benchmarks import grammar_schemas, runs
 from benchmarks.grammar_engines import ENGINES, Engine, Oxillama
 from benchmarks.grammar_texts import CASES, Case
 from oxillama.bench.report import Metric, Row, align
-from oxillama.grammar import Vocabulary, apply_grammar_mask
+from oxillama.grammar import JsonSchemaCompiler, Vocabulary, apply_grammar_mask
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 
@@ -46,11 +46,15 @@ def run(args: argparse.Namespace) -> int:
     names = ["oxillama", *args.peer]
     conditions: dict[str, Any] = {"vocab": args.vocab.stem, "case": args.case}
     conditions |= {"schemas": str(args.schemas or ""), "models": args.models, "only": args.only}
+    conditions["any_order"] = args.any_order
     whole = runs.Run("grammar", args, conditions, names)
     tokenizer = TokenizerBridge.from_gguf(args.vocab)
     tokenizer.vocab_bytes()
     if args.schemas or args.models:
-        return of_schemas(args, {name: ENGINES[name](tokenizer) for name in names}, whole)
+        ours = Oxillama(tokenizer)
+        ours.compiler = JsonSchemaCompiler(any_order=args.any_order)
+        engines = {name: ours if name == "oxillama" else ENGINES[name](tokenizer) for name in names}
+        return of_schemas(args, engines, whole)
     cases = [case for case in CASES if not args.case or case.name in args.case]
     times = {(case.name, name): Times() for case in cases for name in names}
     peers = {name: ENGINES[name](tokenizer) for name in args.peer}

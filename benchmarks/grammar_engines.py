@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.grammar_texts import Case
 from oxillama.errors import ConfigError
-from oxillama.grammar import Grammar, GrammarState, Vocabulary, structural_tag_rules
+from oxillama.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary, structural_tag_rules
 from oxillama.tokenizer.bridge import TokenizerBridge
 
 Clock = Callable[[], float]
@@ -41,13 +41,18 @@ class Oxillama(Engine):
     def __init__(self, tokenizer: TokenizerBridge) -> None:
         super().__init__(tokenizer)
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
+        self.compiler = JsonSchemaCompiler()
         self.counted: dict[int, np.ndarray] = {}
 
     def compile(self, case: Case) -> Grammar:
         if case.tag is not None:
             grammar = Grammar.from_rules(structural_tag_rules(case.tag))
         else:
-            grammar = Grammar.parse(case.gbnf) if case.gbnf else Grammar.from_json_schema(case.schema)
+            grammar = (
+                Grammar.parse(case.gbnf)
+                if case.gbnf
+                else Grammar.from_json_schema(case.schema, compiler=self.compiler)
+            )
         grammar.constraint(self.vocabulary)
         return grammar
 
@@ -62,7 +67,7 @@ class Oxillama(Engine):
             raise ConfigError("oxillama: refuses the document")
 
     def held(self, compiled: Grammar) -> int:
-        """As if all grammars were kept: a mask is counted with the first that has it, slices of the vocabulary not."""
+        """As if all grammars were kept: a mask counts with the first that has it, the vocabulary's slices never."""
         tables = compiled.constraint(self.vocabulary).tables()
         masks = {id(mask): mask for mask in tables.masks.values() if id(mask) not in self.counted}
         self.counted |= masks

@@ -24,6 +24,7 @@ from benchmarks.grammar_models import Sample, models, tags, unions
 from benchmarks.grammar_texts import Case
 from oxillama.bench.report import Metric, Row, align
 from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.json_schema import ANY_ORDER
 
 Tests = list[tuple[list[int], bool]]
 
@@ -51,6 +52,9 @@ class Outcome:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schemas", type=Path, metavar="FOLDER", help="real schemas in place of the cases")
     parser.add_argument("--models", action="store_true", help="schemas of Python types and tools, and tags")
+    parser.add_argument(
+        "--any-order", type=int, default=ANY_ORDER, metavar="N", help="of our objects of up to N names"
+    )
     parser.add_argument("--only", metavar="REGEX", help="of the schemas, those that are so called")
     parser.add_argument("--slow", type=int, default=0, metavar="N", help="list the slowest N of each kind")
 
@@ -137,7 +141,7 @@ def shown(title: str, samples: Sequence[Sample], outcomes: dict[str, Outcome], s
     row("instances accepted wrongly", lambda out: str(len(out.accepted)))
     row("instances refused wrongly", lambda out: str(len(out.refused)))
     for which, names in (("", None), (f" of the {len(shared)} that all compile", shared)):
-        if names is None or 0 < len(names) < len(samples):
+        if names is None or (len(outcomes) > 1 and 0 < len(names) < len(samples)):
             row(f"compile, ms: median{which}", lambda out, n=names: _percentiles(out.compile, n, 1e3, 50))  # type: ignore[misc]
             row("  95th percentile", lambda out, n=names: _percentiles(out.compile, n, 1e3, 95))  # type: ignore[misc]
             row("  worst", lambda out, n=names: _percentiles(out.compile, n, 1e3, 100))  # type: ignore[misc]

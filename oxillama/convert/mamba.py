@@ -227,7 +227,7 @@ NOTHING_NEW = (
     *("expand", "chunk_size", "mamba_ssm_cache_dtype", "use_mamba_kernels", "residual_in_fp32"),
     *("rescale_prenorm_residual", "rope_parameters", "rope_theta", "partial_rotary_factor"),
     *("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
-    *("num_nextn_predict_layers", "mamba_d_conv", "mamba_n_groups", "attention_head_dim"),
+    *("num_nextn_predict_layers", "mamba_d_conv", "mamba_n_groups"),
 )
 """Keys that other keys or the tensors say, that change nothing, or are about blocks that are left out."""
 
@@ -260,8 +260,9 @@ def count_layers(config: Config) -> None:
     """The pattern says how many there are, whatever else does."""
     config.get("num_hidden_layers")
     config.values["num_hidden_layers"] = len(nemotron_kinds(config))
-    if "intermediate_size" not in config.values:
-        config.values["intermediate_size"] = 21504
+    config.values.setdefault("intermediate_size", 21504)
+    if config.has("attention_head_dim"):
+        config.values.setdefault("head_dim", config.size("attention_head_dim"))
 
 
 def nemotron_h(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:

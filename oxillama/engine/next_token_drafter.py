@@ -37,8 +37,10 @@ class Followed:
     base : position of the first row; rows before it were not seen by the model that is drafted for.
     rows : the block's own sequence.
     confirmed : rows that were run with states of the model.
-    first : position of the first of ``states``.
-    states : float32 (n, n_embd), states of the model that are still needed, up to the last one that was seen.
+    first : position of the first of the states.
+    parts : float32 (n, n_embd) each, states of the model that are still needed, up to the last one that was
+        seen: as the passes brought them, or joined.
+    n_states : rows of all parts.
     idle : passes of one row since the last draft.
     """
 
@@ -47,12 +49,31 @@ class Followed:
     confirmed: int = 0
     first: int = 0
     idle: int = 0
-    states: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    parts: list[np.ndarray] = field(default_factory=list)
+    n_states: int = 0
 
     @property
     def end(self) -> int:
         """The position behind the last state."""
-        return self.first + len(self.states)
+        return self.first + self.n_states
+
+    @property
+    def states(self) -> np.ndarray:
+        """float32 (n, n_embd): all of them."""
+        if len(self.parts) > 1:
+            self.parts = [np.concatenate(self.parts)]
+        return self.parts[0]
+
+    def keep(self, first: int, states: np.ndarray) -> None:
+        """Has only these states, from position ``first`` on."""
+        self.first, self.parts, self.n_states = first, [states], len(states)
+
+    def add(self, start: int, states: np.ndarray) -> None:
+        """Adds states from position ``start`` on, in the place of those that are there."""
+        if start < self.end:
+            self.keep(self.first, self.states[: start - self.first])
+        self.parts.append(states)
+        self.n_states += len(states)
 
 
 class NextTokenDrafter:
@@ -85,7 +106,7 @@ class NextTokenDrafter:
             self.forget(sequence)
             known = self._begin(sequence, start, hidden.shape[1])
         known.confirmed = min(known.confirmed, max(0, start + 1 - known.base))
-        known.states = np.concatenate([known.states[: start - known.first], hidden])
+        known.add(start, hidden)
         known.idle = known.idle + 1 if len(hidden) == 1 else 0
         if known.end - known.base - known.confirmed >= EAGER:
             if known.idle >= EAGER:
@@ -96,8 +117,8 @@ class NextTokenDrafter:
     def _begin(self, sequence: Sequence, start: int, width: int) -> Followed:
         """Begins with the states from ``start`` on; before the first position of all there are zeros."""
         known = self._known[sequence] = Followed(Sequence(self._runner.pool, checkpoints=0))
-        known.base, known.first = (start + 1, start) if start else (0, -1)
-        known.states = np.zeros((0 if start else 1, width), np.float32)
+        known.base = start + 1 if start else 0
+        known.keep(start if start else -1, np.zeros((0 if start else 1, width), np.float32))
         return known
 
     def _forget_early_rows(self, sequence: Sequence, known: Followed) -> None:
@@ -105,7 +126,7 @@ class NextTokenDrafter:
         known.rows.truncate(0)
         first = known.end - RECENT
         known.base, known.confirmed = first + 1, 0
-        known.first, known.states = first, known.states[-RECENT:].copy()
+        known.keep(first, known.states[-RECENT:].copy())
 
     def propose(
         self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
@@ -143,7 +164,7 @@ class NextTokenDrafter:
         states = self._run([known for _, known in parts], given)
         for _, known in parts:
             known.confirmed = known.rows.cached_len
-            known.states, known.first = known.states[-1:].copy(), known.end - 1
+            known.keep(known.end - 1, known.states[-1:].copy())
         return states
 
     def _run(self, followed: list[Followed], given: list[np.ndarray]) -> np.ndarray:

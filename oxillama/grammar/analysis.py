@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, needs, references, size
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.rules import Alt, Distinct, Node, Ref, Repeat, Rules, Seq
 
 MAX_NODE_DEPTH = 200
-INLINE_SIZE = 16  # a rule used more than once and larger than this is called, not copied
-SURROGATES = 0xD800, 0xDFFF
 
 
 def children(node: Node) -> tuple[Node, ...]:
     """The nodes that a node is made of."""
     if isinstance(node, (Seq, Alt)):
         return node.items
+    if isinstance(node, Distinct):
+        parts = {one: None for place in node.places for m in place for one in (m.node, m.rest)}
+        return (*(part for part in parts if part is not None), node.separator)
     return (node.item,) if isinstance(node, Repeat) else ()
 
 
@@ -60,11 +62,11 @@ def unproductive(rules: Mapping[str, Node]) -> set[str]:
     open_rules: dict[str, Node] = {}
     todo = []
     for name, rule in rules.items():
-        needs = _needs(rule, rules)
-        if needs == _NOTHING:
+        wanted = needs(rule, rules)
+        if wanted == NOTHING:
             todo.append(name)
         else:
-            open_rules[name] = needs
+            open_rules[name] = wanted
     for name in reversed(list(open_rules)):
         _wait(name, open_rules, waiting, todo)
     while todo:
@@ -74,7 +76,7 @@ def unproductive(rules: Mapping[str, Node]) -> set[str]:
     return set(open_rules)
 
 
-_NOTHING = Seq(())
+NOTHING = Seq(())
 
 
 def _wait(name: str, open_rules: dict[str, Node], waiting: dict[str, list[str]], todo: list[str]) -> None:
@@ -108,84 +110,25 @@ def _missing(node: Node, open_rules: Mapping[str, Node]) -> list[str] | None:
     return found
 
 
-def _needs(node: Node, rules: Mapping[str, Node]) -> Node:
-    """What must match something for a node to match something, in names of rules only."""
-    if isinstance(node, Ref):
-        return node if node.name in rules else _NOTHING
-    if isinstance(node, Repeat):
-        return _needs(node.item, rules) if node.least else _NOTHING
-    if isinstance(node, Seq):
-        items = [one for one in (_needs(item, rules) for item in node.items) if one != _NOTHING]
-        return items[0] if len(items) == 1 else Seq(tuple(items))
-    if isinstance(node, Alt):
-        ways: dict[Node, None] = {}
-        for item in node.items:
-            one = _needs(item, rules)
-            if one == _NOTHING:
-                return one
-            ways[one] = None
-        return Alt(tuple(ways))
-    return _NOTHING if _matches_something(node) else Alt(())
-
-
 def nullable_rules(rules: Rules) -> set[str]:
     """The rules that match the empty string."""
-    return _least_fixpoint(rules, is_nullable)
-
-
-def _least_fixpoint(rules: Rules, test: Callable[[Node, set[str]], bool]) -> set[str]:
-    """The least set of rules that satisfy ``test`` of their node and of the set itself."""
     users: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
-        for node in walk(rule):
-            if isinstance(node, Ref):
-                users.setdefault(node.name, []).append(name)
+        for used in references(rule):
+            users.setdefault(used, []).append(name)
     found: set[str] = set()
     todo = list(rules.rules)
     while todo:
         name = todo.pop()
-        if name not in found and test(rules.rules[name], found):
+        if name not in found and is_nullable(rules.rules[name], found):
             found.add(name)
             todo += users.get(name, ())
     return found
 
 
-def is_nullable(node: Node, rules: set[str]) -> bool:
-    """Whether a node matches the empty string, given the rules that do."""
-    if isinstance(node, Text):
-        return not node.text
-    if isinstance(node, Dfa):
-        return node.accepts_empty()
-    if isinstance(node, Ref):
-        return node.name in rules
-    if isinstance(node, Seq):
-        return all(is_nullable(item, rules) for item in node.items)
-    if isinstance(node, Alt):
-        return any(is_nullable(item, rules) for item in node.items)
-    if isinstance(node, Repeat):
-        return node.least == 0 or is_nullable(node.item, rules)
-    return False
-
-
 def is_productive(node: Node) -> bool:
     """Whether a node matches something, if every rule does."""
-    return _needs(node, {}) == _NOTHING
-
-
-def _matches_something(node: Node) -> bool:
-    """Whether a node without others below it matches something."""
-    if isinstance(node, Text):
-        return not any(SURROGATES[0] <= ord(char) <= SURROGATES[1] for char in node.text)
-    if isinstance(node, Chars):
-        return any(_has_characters(first, last) for first, last in node.ranges)
-    if isinstance(node, Tokens):
-        return node.negated or bool(node.ids)
-    assert isinstance(node, Dfa)
-    return node.holds_text()
-
-
-def _has_characters(first: int, last: int) -> bool:
-    return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
+    return needs(node, {}) == NOTHING
 
 
 # --------------------------------------------------------------------------- what is called
@@ -211,7 +154,7 @@ def find_calls(rules: Rules) -> Calls:
     uses = dict.fromkeys(rules.rules, 0)
     refs: dict[str, list[str]] = {}
     for name, rule in rules.rules.items():
-        refs[name] = [node.name for node in walk(rule) if isinstance(node, Ref) and node.name in uses]
+        refs[name] = [used for used in references(rule) if used in uses]
         for used in refs[name]:
             uses[used] += 1
     called, open_rules = {rules.root}, {rules.root}
@@ -232,25 +175,3 @@ def find_calls(rules: Rules) -> Calls:
             open_rules.add(below)
             path.append((below, iter(refs[below])))
     return Calls(called, sizes)
-
-
-def size(node: Node, called: set[str], sizes: dict[str, int]) -> int:
-    """Roughly how many states a node makes."""
-    if isinstance(node, Text):
-        return len(node.text.encode("utf-8", "surrogatepass"))
-    if isinstance(node, Chars):
-        return 1 if not node.ranges or node.ranges[-1][1] < 0x80 else 8
-    if isinstance(node, Dfa):
-        return node.size()
-    if isinstance(node, Ref):
-        return 1 if node.name in called else sizes.get(node.name, 1)
-    if isinstance(node, Repeat):
-        one = size(node.item, called, sizes)
-        return (repeat_copies(node, one) or 1) * one
-    return sum([size(item, called, sizes) for item in children(node)])
-
-
-def repeat_copies(node: Repeat, item_size: int) -> int | None:
-    """How many copies of the item a repetition is built of; None where it counts instead."""
-    copies = max(node.least, 1) if node.most is None else node.most
-    return copies if copies <= 1 or copies * max(1, item_size) <= INLINE_SIZE else None

@@ -13,6 +13,7 @@ from oxillama.grammar.codepoints import union
 from oxillama.grammar.rules import Dfa, Node
 
 MAX_STATES = 4_000  # of a machine
+MAX_TEXTS = 10_000  # that are counted
 
 NEVER = Dfa(((),), ())
 
@@ -51,6 +52,42 @@ def from_steps(
     table = [[dead if t < 0 else t for t in row] for row in table] + [[dead] * len(alphabet)]
     accepting = [number[state] for state in order if accepts(state)]
     return reduced(table, accepting, [union([(ord(c), ord(c)) for c in group]) for group in alphabet])
+
+
+def number_of_texts(dfa: Dfa) -> int | None:
+    """How many strings an automaton without dead states accepts; None where that is more than `MAX_TEXTS`."""
+    edges, accepting = dfa.edges, dfa.accepting
+    counts: dict[int, int] = {}
+    todo = [(0, False)]
+    under_way: set[int] = set()
+    while todo:
+        state, is_done = todo.pop()
+        if is_done:
+            under_way.discard(state)
+            sizes = [(last - first + 1) * counts[target] for first, last, target in edges[state]]
+            counts[state] = sum(sizes) + (state in accepting)
+            if counts[state] > MAX_TEXTS:
+                return None
+        elif state in under_way:
+            return None  # it can come to itself
+        elif state not in counts:
+            under_way.add(state)
+            todo.append((state, True))
+            todo += [(target, False) for _, _, target in edges[state]]
+    return counts[0]
+
+
+def texts_of(dfa: Dfa) -> list[str]:
+    """All strings that an automaton accepts, which are few."""
+    edges, accepting = dfa.edges, dfa.accepting
+    found = []
+    todo = [(0, "")]
+    while todo:
+        state, text = todo.pop()
+        found += [text] if state in accepting else []
+        for first, last, target in edges[state]:
+            todo += [(target, text + chr(point)) for point in range(first, last + 1)]
+    return sorted(found)
 
 
 def only(texts: Iterable[str]) -> Dfa:

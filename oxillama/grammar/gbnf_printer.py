@@ -11,6 +11,7 @@ from oxillama.grammar.rules import (
     Alt,
     Chars,
     Dfa,
+    Distinct,
     Node,
     Ref,
     Repeat,
@@ -79,6 +80,8 @@ class _Printer:
             if isinstance(node.item, Repeat):
                 atom = f"({atom})"
             return atom + _spell_bounds(node.least, node.most)
+        if isinstance(node, Distinct):
+            raise GrammarError("GBNF: cannot say that members of an array or object differ")
         if isinstance(node, Seq) and not node.items:
             return '""'
         if isinstance(node, Alt) and not node.items:

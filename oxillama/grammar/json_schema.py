@@ -17,9 +17,9 @@ from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Ref, Rules
-from oxillama.grammar.schema.array_text import array_node
 from oxillama.grammar.schema.certain import Certainty
 from oxillama.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
+from oxillama.grammar.schema.distinct_items import array_node
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
@@ -27,7 +27,7 @@ from oxillama.grammar.schema.object_text import object_node
 from oxillama.grammar.schema.on_demand import OnDemand
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.strings import Strings
-from oxillama.grammar.schema.unevaluated import Unevaluated
+from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
 ANY_ORDER = 6  # objects of at most this many known names accept them in any order
@@ -73,8 +73,8 @@ class JsonSchemaCompiler:
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
             raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, got {self.whitespace!r}")
-        if not 0 <= self.any_order <= 10:
-            raise ConfigError(f"any_order: expected 0 to 10, got {self.any_order}")
+        if not 0 <= self.any_order <= 64:
+            raise ConfigError(f"any_order: expected 0 to 64, got {self.any_order}")
 
     def compile(self, schema: object, strict: bool = True) -> Rules:
         """The grammar of the JSON texts whose values meet a schema.
@@ -162,7 +162,8 @@ class JsonSchemaCompiler:
             assert isinstance(condition.what, Schema)
             place = Place(condition.what, condition.scope)
             yield from keywords.formulas(place, kind)
-            yield from unevaluated.formulas(place, kind)
+            if not place.schema.words.isdisjoint(UNEVALUATED):
+                yield from unevaluated.formulas(place, kind)
 
         expander = Expander(formulas, unenforced)
         layout = Layout.of(self.whitespace, self.mark)
@@ -196,7 +197,7 @@ def _loaded(schema: object) -> object:
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
     """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if not isinstance(value, (Mapping, list, tuple)):
+    if isinstance(value, (str, int, float, Decimal)) or not isinstance(value, (dict, Mapping, list, tuple)):
         return value
     if id(value) not in known:
         if isinstance(value, Mapping):

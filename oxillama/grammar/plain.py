@@ -13,6 +13,8 @@ from oxillama.grammar.rules import (
     Alt,
     Chars,
     Dfa,
+    Distinct,
+    Member,
     Node,
     Ref,
     Repeat,
@@ -58,7 +60,17 @@ def _plain(node: Node) -> list[Any]:
         return ["ref", node.name]
     if isinstance(node, Repeat):
         return ["repeat", _plain(node.item), node.least, node.most]
+    if isinstance(node, Distinct):
+        places = [[_plain_member(member) for member in place] for place in node.places]
+        counts = [node.least, node.most, node.marks, node.may_run_out]
+        parts = [_plain(node.separator), [_plain(one) for one in node.needed]]
+        return ["distinct", places, list(node.ends), parts, counts]
     return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
+
+
+def _plain_member(member: Member) -> list[Any]:
+    rest = None if member.rest is None else _plain(member.rest)
+    return [_plain(member.node), member.by, rest, [member.to, member.mark, member.after, member.room]]
 
 
 def _node(plain: Any, depth: int) -> Node:
@@ -91,11 +103,33 @@ def _node(plain: Any, depth: int) -> Node:
         item, least, most = held
         _integers([least, 0 if most is None else most], 2, MOST)
         return Repeat(_node(item, depth + 1), least, most)
+    if kind == "distinct":
+        places, ends, (separator, needed), (least, most, marks, may_run_out) = held
+        _integers([least, 0 if most is None else most, marks], 3, MOST)
+        found = tuple(tuple(_member(member, depth + 1) for member in place) for place in places)
+        if not len(ends) == len(found) > max([member.to for place in found for member in place], default=0):
+            raise ValueError("a place that members do not have")
+        if not all(isinstance(flag, bool) for flag in (*ends, may_run_out)):
+            raise ValueError(f"ends are {ends!r}, may_run_out {may_run_out!r}")
+        nodes = tuple(_node(one, depth + 1) for one in needed)
+        return Distinct(
+            found, tuple(ends), _node(separator, depth + 1), least, most, marks, nodes, may_run_out
+        )
     if kind not in ("seq", "alt"):
         raise ValueError(f"a node of the kind {kind!r}")
     (items,) = held
     nodes = tuple(_node(item, depth + 1) for item in items)
     return Seq(nodes) if kind == "seq" else Alt(nodes)
+
+
+def _member(plain: Any, depth: int) -> Member:
+    node, by, rest, numbers = plain
+    *numbers, room = numbers
+    to, mark, after = _integers(numbers, 3, MOST)
+    _integers([0 if room is None else room], 1, MOST)
+    if by not in ("mark", "text", "value", "nothing"):
+        raise ValueError(f"told apart by {by!r}")
+    return Member(_node(node, depth), by, to, mark, None if rest is None else _node(rest, depth), after, room)
 
 
 def _text(value: Any) -> str:

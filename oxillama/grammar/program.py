@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 
 import numpy as np
 
 from oxillama._kernels.grammar.builder import Builder
-from oxillama.grammar.analysis import check, find_calls, nullable_rules
-from oxillama.grammar.rules import Common, Part, Ref, Rules, Tokens
+from oxillama.grammar.analysis import check, find_calls, nullable_rules, walk
+from oxillama.grammar.rules import Common, Node, Part, Ref, Rules, Tokens
 
 MAX_STATES = 300_000
+MOST_LEAVES = 128  # pieces that are kept for further grammars
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,15 @@ class Units:
             other = self.number(owner, body.name)
             self._build(other)
             return other
+        if len(rules.rules) == 1 and not any(isinstance(node, Ref) for node in walk(body)):
+            return _leaf(body)
         return _piece(rules, lambda name: self.number(owner, name), self)
+
+
+@lru_cache(maxsize=MOST_LEAVES)
+def _leaf(body: Node) -> Program:
+    """The piece of a rule that refers to no other; grammars share it, as many have the same formats."""
+    return _piece(Rules("", {"": body}), units=Units())
 
 
 def _common_piece(common: Common, name: str, first: int) -> Program:

@@ -154,8 +154,11 @@ class _Converter:
             try:
                 hints = typing.get_type_hints(kind, include_extras=True)
             except (NameError, TypeError) as error:
+                reason = str(error)
+                if "unhashable" in reason:  # typing hashes the parts of a union
+                    reason += "; a union of Annotated[A, {...}] is written Annotated[A | B, {...}]"
                 raise GrammarError(
-                    f"schema: the annotations of {kind.__name__} are unknown: {error}"
+                    f"schema: the annotations of {kind.__name__} are unknown: {reason}"
                 ) from None
             fields, required = _fields(kind, hints)
             self.definitions[self.names[kind]] = {

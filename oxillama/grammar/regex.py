@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from oxillama._kernels.grammar.nodes import is_nullable
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import is_nullable
 from oxillama.grammar.codepoints import (
     DIGITS,
     EVERYTHING,

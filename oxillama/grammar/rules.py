@@ -67,7 +67,60 @@ class Repeat:
     most: int | None
 
 
-Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What may stand at a place of a `Distinct`.
+
+    Attributes
+    ----------
+    node : what is told apart.
+    by : how. "mark": by the number ``mark``. "text": by its text, white space between the tokens of JSON left
+        out. "value": a JSON array or object, by its value. "nothing": it may come any number of times, and is
+        not counted.
+    to : the place after it.
+    rest : what follows ``node``, before the separator.
+    after : how many must have come before.
+    room : it comes only if fewer have come, those left out whose marks must be there; None: however many.
+    """
+
+    node: Node
+    by: str
+    to: int = 0
+    mark: int = 0
+    rest: Node | None = None
+    after: int = 0
+    room: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """One or more members with separators between them, no two of them the same.
+
+    It stands behind an opening bracket, and a separator is a comma with white space. Members that are told
+    apart by their texts are written in one way. Those told apart by value are such that from each beginning
+    of one there is no end to the values that it can become.
+
+    Attributes
+    ----------
+    places : the members that may stand at each place; the first one begins.
+    ends : for each place, whether the last member may lead there.
+    least, most : bounds of the number of members; None for no upper bound.
+    marks : members with all marks below this must be there.
+    needed : what must match something for any members to do.
+    may_run_out : after some members no other may be left at the next place, so that none can follow.
+    """
+
+    places: tuple[tuple[Member, ...], ...]
+    ends: tuple[bool, ...]
+    separator: Node
+    least: int = 1
+    most: int | None = None
+    marks: int = 0
+    needed: tuple[Node, ...] = ()
+    may_run_out: bool = False
+
+
+Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat | Distinct
 
 
 @dataclass(frozen=True, slots=True)

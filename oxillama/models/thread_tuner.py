@@ -22,7 +22,7 @@ TRIAL = 6
 SOONEST, LATEST = 64, 2048
 """Least and most layers between two trials; the interval doubles after a trial that changes nothing."""
 SLOW = 2.0
-"""A layer slower than the usual time by this factor starts a trial."""
+"""The second layer of the last `TRIAL` that is slower than the fastest by this factor starts a trial."""
 GAIN = 0.9
 """A trial's number of threads is kept if its time is below this share of the usual time."""
 KINDS = 8
@@ -134,16 +134,16 @@ class SizeTuner:
         """Records the time of a layer with so many threads."""
         if n_threads != self.steady:
             self.trial.append(seconds)
-            self.expected.append(sum(self.usual[rows]) / TRIAL)
+            self.expected.append(typical(self.usual[rows]))
             if len(self.trial) == TRIAL:
                 self.judge()
             return
         known = self.usual.pop(rows, [])
-        slow = len(known) == TRIAL and seconds > SLOW * min(known)
         self.usual[rows] = known = [*known[-TRIAL + 1 :], seconds]
         if len(self.usual) > KINDS:
             del self.usual[next(iter(self.usual))]
         self.since += 1
+        slow = seconds > SLOW * min(known) and len(slow_ones(known)) > 1
         due = self.since >= self.interval or (slow and self.since > TRIAL)
         if due and self.n_threads == self.steady and len(known) == TRIAL:
             self.n_threads, self.since = self.other(), 0
@@ -170,3 +170,15 @@ class SizeTuner:
         else:
             self.interval = min(2 * self.interval, LATEST)
         self.n_threads, self.trial, self.expected = self.steady, [], []
+
+
+def slow_ones(times: list[float]) -> list[float]:
+    """Those of some layers' times that are slow."""
+    least = SLOW * min(times)
+    return [seconds for seconds in times if seconds > least]
+
+
+def typical(times: list[float]) -> float:
+    """The mean of some layers' times. A single slow one is left out: any thread is disturbed at times."""
+    slow = slow_ones(times)
+    return (sum(times) - slow[0]) / (len(times) - 1) if len(slow) == 1 else sum(times) / len(times)

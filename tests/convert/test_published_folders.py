@@ -34,7 +34,8 @@ def gemma4(config: Config) -> Config:
 def nemotron(config: Config) -> Config:
     letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
     pattern = "".join(letters[kind] for kind in config["layers_block_type"])
-    found = {key: value for key, value in config.items() if key != "layers_block_type"}
+    found = {key: value for key, value in config.items() if key not in ("layers_block_type", "head_dim")}
+    found["attention_head_dim"] = config["head_dim"]
     return found | {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
 
 
@@ -52,6 +53,14 @@ def kimi(config: Config) -> Config:
     return found | {"linear_attn_config": inner, "first_k_dense_replace": 1, "mla_use_nope": True}
 
 
+def older_rope(config: Config) -> Config:
+    """The rotation before `transformers` 5: scaling and base stand apart."""
+    text = dict(config.get("text_config", config))
+    rope = text.pop("rope_parameters")
+    text |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    return config | {"text_config": text} if "text_config" in config else text
+
+
 @pytest.mark.parametrize(
     ("name", "published"),
     [
@@ -60,12 +69,24 @@ def kimi(config: Config) -> Config:
         ("nemotron_h", nemotron),
         ("nemotron_h-moe", nemotron),
         ("kimi_linear", kimi),
+        ("gpt_oss", older_rope),
+        ("qwen3_vl", older_rope),
+        ("apertus", older_rope),
     ],
 )
 def test_keys_as_published(name: str, published: Any, tmp_path: Path) -> None:
     """They come to the same file."""
     config, shapes, wanted = recorded(name)
     check(write_model(tmp_path / "model", published(config), shapes), tmp_path / "out.gguf", wanted)
+
+
+def test_sections_of_the_rotation(tmp_path: Path) -> None:
+    """They are stated wherever the config has them."""
+    config, shapes, _ = recorded("qwen3_vl")
+    for i, changed in enumerate((config, older_rope(config))):
+        convert(write_model(tmp_path / f"model{i}", changed, shapes), tmp_path / "out.gguf", "F32")
+        with ModelFile.open(tmp_path / "out.gguf") as file:
+            assert file.get("qwen3vl.rope.dimension_sections", list[int]) == [2, 1, 1, 0]
 
 
 def test_names_of_older_folders(tmp_path: Path) -> None:

@@ -179,6 +179,12 @@ def test_logits_of_transformers(name: str, tmp_path: Path) -> None:
         ),
         ("mimo_v2_flash", {"norm_topk_prob": False}, "norm_topk_prob: False is not supported"),
         ("mistral4", {"rope_parameters": None}, "rope_parameters: expected those of the model"),
+        ("ministral3", {"sliding_window": 5}, "sliding_window: 5 is not supported"),
+        (
+            "mistral3-towers",
+            {"text_config": {"model_type": "x"}},
+            "model_type: expected mistral, ministral3, ",
+        ),
         ("kimi_linear", {"q_lora_rank": 8}, "q_lora_rank: 8 is not supported"),
         (
             "kimi_linear",
@@ -198,6 +204,17 @@ def test_options_that_are_not_supported_are_named(
     folder = write_model(tmp_path / "model", config | changes, shapes)
     with pytest.raises(LoadError, match=text):
         convert(folder, tmp_path / "out.gguf", "F32")
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5", "nemotron_h-moe", "exaone_moe"])
+def test_drafting_beside_the_layers_is_left_out(name: str, tmp_path: Path) -> None:
+    config, shapes, wanted = recorded(name)
+    extra = {"mtp.fc.weight": (32, 64), "mtp.layers.0.input_layernorm.weight": (32,)}
+    said = {} if name.startswith("qwen") else {"num_nextn_predict_layers": 1}
+    folder = write_model(tmp_path / "model", config | said, shapes | extra)
+    assert sorted(convert(folder, tmp_path / "out.gguf", "F32").left_out) == sorted(extra)
+    found = Running((tmp_path / "out.gguf").read_bytes()).logits(TOKENS)[-LAST:]
+    assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
 
 
 def test_blocks_for_drafting_are_left_out(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import Annotated, get_type_hints
 
 import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 
 from benchmarks.grammar_models import Sample, models, tags, unions
+from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, parse_lark, structural_tag_rules
 
 SAMPLES = [*models(), *unions()]
@@ -36,3 +39,27 @@ def test_verdicts_of_tags(sample: Sample) -> None:
     grammar = Grammar.from_rules(structural_tag_rules(tag))
     for test in tests:
         assert grammar.matches(test["text"]) == test["valid"], test
+
+
+@dataclass
+class Wanting:
+    """A field whose annotation Python cannot resolve."""
+
+    age: Annotated[int, {"minimum": 0}] | None
+
+
+@dataclass
+class Allowed:
+    """The same as Python takes it."""
+
+    age: Annotated[int | None, {"minimum": 0}]
+
+
+def test_keywords_of_a_union_stand_around_it() -> None:
+    try:
+        get_type_hints(Wanting)
+    except TypeError:  # Python 3.11 hashes the parts of a union
+        with pytest.raises(GrammarError, match=r"annotations of Wanting .*is written Annotated\[A \| B, "):
+            Grammar.from_json_schema(Wanting)
+    grammar = Grammar.from_json_schema(Allowed)
+    assert [grammar.matches(f'{{"age": {age}}}') for age in ("3", "null", "-3")] == [True, True, False]

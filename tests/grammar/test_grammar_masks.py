@@ -105,8 +105,8 @@ def test_masks_equal_the_definition(name: str) -> None:
         check(rules, rng.integers(0, 100, 6).tolist())
 
 
-# Automata over most characters, as names that are none of some and texts that hold a word: few characters lead
-# elsewhere, "c" is an escape that comes back.
+# Automata over most characters, as names that are none of some and texts that hold a word: few characters
+# lead elsewhere, "c" is an escape that comes back.
 END_OF_TEXT = Text("\n")
 TEXTS = {
     "a name that is none of two": Dfa(

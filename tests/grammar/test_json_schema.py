@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 
 import pytest
 
+from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama.errors import ConfigError, GrammarError
 from oxillama.grammar import Grammar, JsonSchemaCompiler
 from oxillama.grammar.rules import Dfa
@@ -202,8 +203,84 @@ def test_numbers_of_properties() -> None:
     )
     check({"maxProperties": 2}, [{}, {"x": 1, "y": 1}], [{"x": 1, "y": 1, "z": 1}])
     check({"minProperties": 1}, [{"x": 1}, 3], [{}])
-    with pytest.raises(GrammarError, match="names that are not known and could be equal"):
-        grammar({"minProperties": 2})
+    check({"minProperties": 2}, [{"x": 1, "y": 1}, dict.fromkeys("xyz")], [{}, {"x": 1}])
+
+
+ABCDE = {"properties": {name: {"type": "integer"} for name in "abcde"}, "required": ["e", "a"]}
+SAID_ELSEWHERE: dict[str, dict[str, Any]] = {
+    "allOf": {"allOf": [{"properties": {"e": {"maximum": 5}}}]},
+    "if": {"if": {"properties": {"e": {"maximum": 5}}, "required": ["e"]}, "then": {"required": ["b"]}},
+    "oneOf": {"oneOf": [{"properties": {"e": {"maximum": 5}}, "required": ["e"]}, {"required": ["d", "c"]}]},
+    "not": {"not": {"properties": {"e": {"maximum": 2}}, "required": ["e"]}},
+    "$ref": {"$defs": {"x": {"properties": {"e": {"maximum": 5}}}}, "$ref": "#/$defs/x"},
+    "dependentSchemas": {"dependentSchemas": {"e": {"properties": {"e": {"maximum": 5}}}}},
+    "dependentRequired": {"dependentRequired": {"e": ["b"]}},
+}
+
+
+@pytest.mark.parametrize("keyword", SAID_ELSEWHERE)
+def test_the_schemas_own_properties_give_the_order(keyword: str) -> None:
+    made = grammar({"type": "object", **SAID_ELSEWHERE[keyword], **ABCDE}, any_order=0, open_objects=False)
+    assert made.matches('{"a": 1, "b": 2, "e": 3}') and not made.matches('{"e": 3, "a": 1, "b": 2}')
+
+
+def test_many_properties_may_come_in_any_order() -> None:
+    names = [f"n{i}" for i in range(40)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "null"} for name in names},
+        "required": names[:20],
+        "maxProperties": 30,
+    }
+    rng = random.Random(2)
+    for closed in ({}, {"additionalProperties": False}):
+        made = grammar({**schema, **closed}, any_order=64)
+        for count in (20, 30, 31):
+            chosen = names[:20] + rng.sample(names[20:], count - 20)
+            rng.shuffle(chosen)
+            assert made.matches(json.dumps(dict.fromkeys(chosen))) == (count <= 30)
+        states = ParserStates(made.program, 1 << 26, 1 << 24)  # room is left for what is required
+        ten = json.dumps(dict.fromkeys(names[20:30]))[:-1] + ", "
+        assert states.advance(states.start(), (ten + '"n0').encode())
+        assert not states.advance(states.start(), (ten + '"n30').encode())
+        assert not made.matches(json.dumps(dict.fromkeys(names[1:30])))
+        assert not made.matches(json.dumps(dict.fromkeys(names[:20]))[:-1] + ', "n3": null}')
+        assert made.matches(json.dumps({**dict.fromkeys(names[:20]), "x": 1})) == (not closed)
+
+
+def test_unknown_names_are_counted_once() -> None:
+    made = grammar({"type": "object", "minProperties": 2, "maxProperties": 3, "additionalProperties": {}})
+    assert made.matches('{"é": 1, "f": 2}') and made.matches('{"a": 1, "b": 2, "c": 3}')
+    assert not made.matches('{"a": 1, "a": 2}') and not made.matches('{"a": {"a": 1, "b": 2}}')
+    assert not made.matches(json.dumps(dict.fromkeys("abcd")))
+    both = {"properties": {"k": {}}, "required": ["k"], "minProperties": 3}
+    check(
+        both, [{"k": 1, "x": 1, "y": 1}, {"x": 1, "y": 1, "k": 1}], [{"k": 1, "x": 1}, dict.fromkeys("xyz")]
+    )
+    kinds = {"patternProperties": {"^a": {"type": "integer"}, "^b": {"type": "string"}}}
+    two = {"type": "object", **kinds, "not": {"patternProperties": {"^a": False}}, "minProperties": 2}
+    check(
+        {**two, "allOf": [{"not": {"patternProperties": {"^b": False}}}]},
+        [{"ax": 1, "bx": "s"}, {"bx": "s", "c": None, "ay": 2}],
+        [{"ax": 1, "ay": 1}, {"ax": "s", "bx": "s"}, {"bx": "s", "c": 1}],
+    )
+
+
+def test_names_that_are_few_are_told_apart_as_if_they_were_known() -> None:
+    one_of = (
+        {"propertyNames": {"not": {"enum": ["1", "3"]}}},
+        {"propertyNames": {"not": {"enum": ["2", "3"]}}},
+    )
+    digits = {"type": "object", "patternProperties": {"^[0-9]$": {}}, "additionalProperties": False}
+    check(
+        {**digits, "not": {"anyOf": list(one_of)}, "maxProperties": 2},
+        [{"1": 0, "2": 0}, {"3": 0}, {"3": 0, "9": 0}],
+        [{"1": 0}, {"1": 0, "4": 0}, {"1": 0, "2": 0, "4": 0}, {"x": 0}],
+        any_order=64,
+    )
+    check({**digits, "minProperties": 10}, [{str(i): 0 for i in range(10)}], [{str(i): 0 for i in range(9)}])
+    with pytest.raises(GrammarError, match="no text matches"):
+        grammar({**digits, "minProperties": 11})
 
 
 def test_names_that_come_twice_do_not_undo_what_must_exist() -> None:
@@ -417,6 +494,35 @@ def test_arrays_that_count() -> None:
         [["a", None]],
         [["a", "a"]],
     )
+    check(
+        {"type": "array", "uniqueItems": True},
+        [
+            [1, "1", True, None, [1], {"a": 1}],
+            [{"a": 1, "b": 2}, {"a": 2, "b": 1}],
+            [[1, 2], [2, 1]],
+            [0, False],
+        ],
+        [[1, 1.0], [{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], ["a", 1, "a"], [[], {}, []], [None, None]],
+    )
+    made = grammar({"type": "array", "uniqueItems": True})
+    assert not made.matches('[{"a": "x"}, {"\\u0061": "\\u0078"}]') and not made.matches("[[1e2], [100]]")
+    assert not made.matches('["\\u0061", "a"]') and made.matches('["é", "\\n", [1e2], [1e3]]')
+    records = {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": "integer"}}}
+    closed = {**records, "required": ["k"], "additionalProperties": False}
+    check(
+        {"type": "array", "uniqueItems": True, "items": closed},
+        [[{"k": "a"}, {"k": "b"}], [{"k": "a", "n": 1}, {"k": "a", "n": 2}, {"k": "a"}]],
+        [[{"k": "a"}, {"k": "a"}], [{"k": "a", "n": 1}, {"k": "b"}, {"k": "a", "n": 1}]],
+    )
+    check(
+        {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 3, "maximum": 5}},
+        [[3, 4, 5], [5, 3]],
+        [[3, 3], [3, 4, 5, 3], [6]],
+    )
+    words = [f"w{i}" for i in range(300)]
+    check({"uniqueItems": True, "items": {"enum": words}}, [words[::-1]], [[*words, "w7"], ["w1", "w1"]])
+    with pytest.raises(GrammarError, match="no text matches"):
+        grammar({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 3})
     places = {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, 3]}], "items": {"enum": [3, 4]}}
     check(
         {"type": "array", "uniqueItems": True, **places},
@@ -539,7 +645,7 @@ def test_lenient_lists_what_it_lets_go() -> None:
         "type": "object",
         "properties": {
             "a": {"type": "string", "pattern": "^(?!x)"},
-            "b": {"uniqueItems": True, "items": {"type": "integer"}},
+            "b": {"uniqueItems": True, "items": {"type": "integer"}, "contains": {"minimum": 1}},
         },
     }
     with pytest.raises(GrammarError, match=r"#/properties/a/pattern: cannot be enforced: .* lookahead"):
@@ -617,7 +723,7 @@ MALFORMED = [
     ({"$ref": "#"}, "#: the schema applies itself to the same value for ever"),
     ('{"a":', "schema: is not JSON"),
     ("[1]", "#: expected a schema"),
-    ({"uniqueItems": True, "items": {"type": "string"}}, "#: cannot be enforced: uniqueItems"),
+    ({"uniqueItems": True, "contains": {"type": "string"}}, "#: cannot be enforced: uniqueItems, together"),
     ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
     ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),
 ]
@@ -653,7 +759,6 @@ HOSTILE = {
     },
     "pattern": {"type": "string", "pattern": "(a|b)*a(a|b){20}", "minLength": 3},
     "counting": {"contains": {"type": "string"}, "minContains": 500, "maxItems": 5000},
-    "unique": {"type": "array", "uniqueItems": True, "items": {"enum": list(range(30))}},
     "names": {"patternProperties": {f"{c}.*{c}": {"maximum": i} for i, c in enumerate("abcdefghi")}},
     "multiple": {"multipleOf": 0.123456789},
     "unevaluated": {

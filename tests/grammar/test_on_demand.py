@@ -133,7 +133,10 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
     ("below", "message"),
     [
         ({"type": "string", "pattern": "(?<!a)b"}, "#/properties/a/items/pattern: cannot be enforced"),
-        ({"type": "array", "uniqueItems": True}, "#/properties/a/items: cannot be enforced: uniqueItems"),
+        (
+            {"type": "array", "uniqueItems": True, "contains": {"const": 1}},
+            "#/properties/a/items: cannot be enforced: uniqueItems",
+        ),
         ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
         ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),
         ({"type": "string", "minimum": "x"}, "#/properties/a/items/minimum: expected a number"),
@@ -161,6 +164,8 @@ def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str
         {"anyOf": [{"allOf": [{"type": "null"}, {"type": "boolean"}]}, {"$ref": "#/properties/a"}]},
         {"type": "object", "properties": {"b": False}, "required": ["b"]},
         {"type": "string", "enum": ["\ud800"]},
+        {"allOf": [{"type": "object", "required": ["b"]}, {"properties": {"b": {"allOf": [{"not": {}}]}}}]},
+        {"oneOf": [{"type": "array", "minItems": 1, "items": {"allOf": [{"enum": [1]}, {"enum": [2]}]}}]},
     ],
     ids=json.dumps,
 )

@@ -182,3 +182,17 @@ def test_a_book_of_one_part_twice() -> None:
 def test_a_reference_to_nothing_is_an_error() -> None:
     with pytest.raises(GrammarError, match="refers to 'b', which is not defined"):
         Grammar.from_rules(Rules("a", {"a": Ref("b")}, lark().parts))
+
+
+def test_pieces_that_refer_to_nothing_are_shared_by_grammars() -> None:
+    mail = {"type": "string", "format": "email"}
+    one = Grammar.from_json_schema({"type": "object", "properties": {"a": mail}, "required": ["a"]})
+    other = Grammar.from_json_schema({"type": "array", "items": mail})
+    assert one.matches('{"a": "a@b.org"}') and not one.matches('{"a": "a"}')
+    assert other.matches('["a@b.org"]') and not other.matches('["a"]')
+    pieces = [
+        {id(piece) for _, piece in grammar.program.units.built}
+        for grammar in (one, other)
+        if grammar.program.units
+    ]
+    assert len(pieces[0] & pieces[1]) == 1

@@ -114,6 +114,26 @@ def test_targets_threads_pieces_and_records_change_no_bit(case: Case) -> None:
         assert same_bits(run(case, target, [4, 1, 9, 5], drafts=3), whole), target
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(2, 4, 48, rows=150),
+        Case(2, 6, 40, interleaved=True, rows=150),
+        Case(4, 4, 128, by_channel=True, rows=150),
+    ],
+    ids=str,
+)
+def test_many_rows_go_through_whole_heads_with_the_same_bits(case: Case) -> None:
+    """Pieces of fewer rows go through the blocks of a head one by one, as all rows do with many threads."""
+    blocks = run(case, PRESENT[0], [60, 70, 20])
+    for target in PRESENT:
+        assert same_bits(run(case, target, [150]), blocks), target
+        assert same_bits(run(case, target, [150], threads=2), blocks), target
+        assert same_bits(run(case, target, [150], threads=5), blocks), target
+        assert same_bits(run(case, target, [140, 10]), blocks), target
+        assert same_bits(run(case, target, [10, 140], drafts=3), blocks), target
+
+
 def test_sequences_of_a_batch_have_their_own_states() -> None:
     case = Case(2, 4, 32)
     given, kernel = case.inputs(), load(PRESENT[0]).delta.delta_scan

@@ -129,6 +129,29 @@ def test_head_norm(heads: int, dim: int, width: int, column: int, centred: bool)
         assert same_bits(run(kernel(PRESENT[0]), 3), out)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1.6448534])
+@pytest.mark.parametrize("width", [1, 16, 37, 300])
+def test_cut_leaves_what_is_far_above_the_mean(width: int, scale: float) -> None:
+    """The rest is 0, columns behind stay, and a row with a NaN is NaN."""
+    x = normal(30, width + 5, seed=width) + np.float32(2)
+    x[1, 0] = np.nan
+
+    def run(vector: Any, n_threads: int = 1) -> np.ndarray:
+        out = x.copy()
+        vector.cut(out, width, scale, n_threads)
+        return out
+
+    out, exact = same_everywhere(run), x[:, :width].astype(np.float64)
+    spread = exact.std(axis=1, ddof=1) if width > 1 else np.zeros(30)
+    least = exact.mean(axis=1) + scale * spread
+    assert np.allclose(out[2:, :width], np.maximum(exact - least[:, None], 0)[2:], atol=3e-6)
+    assert np.isnan(out[1, :width]).all()
+    assert same_bits(out[:, width:], x[:, width:])
+    assert same_bits(run(kernel(PRESENT[0]), 3), out)
+    with pytest.raises(ValueError, match=f"cut: expected 1 to {width + 5} columns, got {width + 6}"):
+        kernel(PRESENT[0]).cut(x, width + 6, scale, 1)
+
+
 # --- activations -----------------------------------------------------------------------------------
 
 # relative to the value, and absolute where it nearly vanishes (a tail that falls like e^-x^2)

@@ -45,7 +45,17 @@ def test_a_quiet_machine_keeps_its_threads_and_tries_ever_more_seldom() -> None:
     assert used.count(1) % TRIAL == 0
 
 
-def test_a_slow_layer_is_answered_at_once() -> None:
+def test_a_single_slow_layer_costs_no_thread() -> None:
+    machine, used = Machine(2, quiet), []
+    for _ in range(100):
+        machine.seconds = lambda n: 50.0
+        used += machine.run(1)
+        machine.seconds = quiet
+        used += machine.run(TRIAL + 3)
+    assert used.count(1) <= 0.1 * len(used)
+
+
+def test_slow_layers_are_answered_at_once() -> None:
     machine = Machine(2, quiet)
     machine.run(SOONEST // 2)
     machine.seconds = busy

@@ -17,18 +17,22 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from oxillama._kernels.grammar.corrections import Corrections
 from oxillama._kernels.grammar.loops import Loops
 from oxillama._kernels.grammar.mask_cache import MaskCache
+from oxillama._kernels.grammar.registers import Registers
 
 from oxillama import _kernels
 from oxillama._kernels import Kernels, load
 from oxillama._kernels.attention.page_table import PageTable
+from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
 from oxillama._kernels.grammar.languages import Language, determinise
 from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
+from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
 from oxillama._kernels.grammar.parser_states import ParserStates
 from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.trie import Trie
@@ -37,7 +41,7 @@ from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
-from oxillama.grammar.rules import Chars
+from oxillama.grammar.rules import Chars, Ref, Repeat
 from oxillama.targets import TARGETS
 from tests.support.kernels import linear, matrix, normal, packed
 
@@ -134,6 +138,7 @@ def of_vector(k: Kernels) -> dict[str, Maker]:
             name="sigmoid",
             n_threads=1,
         ),
+        "cut": lambda: Call(v.cut, "x", sizes="d x", x=normal(3, 20), d=12, scale=0.5, n_threads=1),
         "soft_cap": lambda: Call(v.soft_cap, "x", sizes="x", x=normal(3, 20), cap=30.0, n_threads=1),
         "add_scaled": lambda: Call(
             v.add_scaled, "x", sizes="y:0", x=normal(3, 20), y=normal(3, 20), factor=0.5, n_threads=1
@@ -722,6 +727,17 @@ def of_languages() -> dict[str, Maker]:
     }
 
 
+def of_nodes() -> dict[str, Maker]:
+    node = Repeat(Ref("a"), 1, 2)
+    return {
+        "references": lambda: Call(references, node=node),
+        "size": lambda: Call(size, node=node, called={"b"}, known={"a": 3}),
+        "repeat_copies": lambda: Call(repeat_copies, sizes="item_size", node=node, item_size=3),
+        "is_nullable": lambda: Call(is_nullable, node=node, rules={"b"}),
+        "needs": lambda: Call(needs, node=node, rules={"a": node}),
+    }
+
+
 def of_spelling() -> dict[str, Maker]:
     return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), every_way=False)}
 
@@ -765,6 +781,18 @@ def of_loops() -> dict[str, Maker]:
     return {"Loops": lambda: Call(Loops, states=ParserStates(PROGRAM, 1 << 20, 99))}
 
 
+def of_registers() -> dict[str, Maker]:
+    return {"Registers": lambda: Call(Registers)}
+
+
+def of_corrections() -> dict[str, Maker]:
+    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
+
+
+def of_json_values() -> dict[str, Maker]:
+    return {"canonical_form": lambda: Call(json_values.canonical_form, text=b'{"a": [1.0, "\\u0061"]}')}
+
+
 def of_mask_cache() -> dict[str, Maker]:
     states = ParserStates(PROGRAM, 1 << 20, 99)
     return {"MaskCache": lambda: Call(MaskCache, sizes="n_words", states=states, n_words=1)}
@@ -780,7 +808,9 @@ def of_mask_pool() -> dict[str, Maker]:
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.builder": of_builder,
+    "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
+    "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
     "grammar.loops": of_loops,
     "grammar.mask_cache": of_mask_cache,
@@ -788,6 +818,8 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,
+    "grammar.nodes": of_nodes,
+    "grammar.registers": of_registers,
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text
+from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
 
 NEVER = 10**9
 SURROGATES = 0xD800, 0xDFFF
@@ -14,8 +15,15 @@ def has_characters(first: int, last: int) -> bool:
     return not (SURROGATES[0] <= first and last <= SURROGATES[1])
 
 
+class Stuck(Exception):
+    """Members that differ were not found."""
+
+
 class Sampler:
-    """Draws texts; ``None`` where the rules match nothing. Long texts are ended by the shortest way out."""
+    """Draws texts; ``None`` where the rules match nothing, "" where none was found.
+
+    Long texts are ended by the shortest way out.
+    """
 
     def __init__(self, rules: Rules, rng: random.Random) -> None:
         self.rules, self.rng = rules, rng
@@ -40,6 +48,8 @@ class Sampler:
             return min(map(self.shortest, node.items), default=NEVER)
         if isinstance(node, Repeat):
             return min(NEVER, node.least * self.shortest(node.item)) if node.least else 0
+        if isinstance(node, Distinct):
+            return self.shortest_distinct(node)
         if isinstance(node, Dfa):
             return 1 if self.ways_out(node)[0] < NEVER else NEVER
         return 1
@@ -48,7 +58,10 @@ class Sampler:
         if self.cost[self.rules.root] >= NEVER:
             return None
         self.left, self.out = budget, []
-        self.write(Ref(self.rules.root))
+        try:
+            self.write(Ref(self.rules.root))
+        except (Stuck, RecursionError):
+            return ""
         return "".join(self.out)
 
     def write(self, node: Node) -> None:
@@ -70,6 +83,61 @@ class Sampler:
             self.repeat(node)
         elif isinstance(node, Dfa):
             self.walk(node)
+        elif isinstance(node, Distinct):
+            self.members(node)
+
+    def shortest_distinct(self, node: Distinct) -> int:
+        """At least so many nodes: an end and all that must be there, whatever may not come twice."""
+        costs: dict[int, int] = {0: 0}
+        for _ in node.places:
+            for place, members in enumerate(node.places):
+                for member in members if place in costs else ():
+                    cost = costs[place] + self.member(member)
+                    costs[member.to] = min(costs.get(member.to, NEVER), cost)
+        marks = [
+            min((self.member(m) for place in node.places for m in place if m.mark == mark), default=NEVER)
+            for mark in range(node.marks)
+        ]
+        firsts = [self.member(member) for member in node.places[0]]
+        ends = [cost for place, cost in costs.items() if node.ends[place]]
+        return min(NEVER, max(min(firsts, default=NEVER), min(ends, default=NEVER), sum(marks)))
+
+    def member(self, member: Member) -> int:
+        return min(NEVER, self.shortest(member.node) + (self.shortest(member.rest) if member.rest else 0))
+
+    def members(self, node: Distinct) -> None:
+        """Write members at random until they may end; what came before is tried again."""
+        out, left, place, came, written = self.out, self.left, 0, list[str](), list[str]()
+        marks = set[int]()
+        for _ in range(400):
+            ends = node.ends[place] and len(came) >= node.least and marks.issuperset(range(node.marks))
+            if written and ends and (self.rng.random() < 0.4 or left <= 0):
+                self.out = [*out, ",".join(written)]
+                return
+            member = self.rng.choice(node.places[place] or (None,))
+            if member is None or self.member(member) >= NEVER:
+                continue
+            spare = len([key for key in came if not (key.startswith("#") and int(key[1:]) < node.marks)])
+            if (node.most is not None and len(came) >= node.most) or len(came) < member.after:
+                continue
+            if member.room is not None and spare >= member.room:
+                continue
+            self.out = []
+            self.write(member.node)
+            text = "".join(self.out)
+            key = f"#{member.mark}" if member.by == "mark" else text
+            if member.by == "value":
+                key = json.dumps(json.loads(text), sort_keys=True)
+            if key in came:
+                continue
+            if member.rest is not None:
+                self.write(member.rest)
+            if member.by != "nothing":
+                came.append(key)
+            marks |= {member.mark} if member.by == "mark" else set()
+            written.append("".join(self.out))
+            place = member.to
+        raise Stuck
 
     def char(self, first: int, last: int) -> None:
         point = self.rng.choice([first, last, self.rng.randint(first, last)])

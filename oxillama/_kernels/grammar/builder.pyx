@@ -15,14 +15,17 @@ from libc.string cimport memset
 
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.memory cimport grown
+from oxillama._kernels.grammar.registers cimport (
+    ALL, ARGUMENT, AT_LEAST, BEGIN, END, END_JSON, FEWER, KIND, MARK, MARKS, NEEDED, REGISTER, SPARE,
+)
 
 import numpy as np
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.analysis import INLINE_SIZE, is_nullable, repeat_copies, size
+from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
 from oxillama.grammar.left_recursion import cycles, remove_left_recursion
 from oxillama.grammar.rtn_state import State
-from oxillama.grammar.rules import Alt, Chars, Ref, Repeat, Seq, Text
+from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text
 from oxillama.grammar.utf8 import byte_tree
 
 cdef enum:  # kinds of edges
@@ -50,6 +53,8 @@ cdef enum:  # of states, as parser_states.pyx reads them
 
 cdef enum:
     UNIT = 1 << 29
+    MAX_TOLD_APART = 1 << 22  # members that are told apart
+    MAX_MARKS = 64  # of members that must be there
     MAX_INLINE_DEPTH = 80  # of nodes and copied rules inside each other; deeper rules are called
 
 
@@ -95,6 +100,8 @@ cdef class Builder:
     cdef object called, unit
     cdef set nullable
     cdef list bodies, token_sets
+    # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
+    cdef list gates
     cdef int depth
 
     def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
@@ -107,7 +114,7 @@ cdef class Builder:
             raise TypeError(f"calls: expected Calls, got {type(calls)}") from error
         self.nullable, self.unit, self.most_states = nullable, unit, most
         self.number_of, self.labels = {}, {}
-        self.bodies, self.token_sets = [], []
+        self.bodies, self.token_sets, self.gates = [], [], []
         for i in range(256):
             self.byte_label[i] = -1
 
@@ -220,7 +227,8 @@ cdef class Builder:
         elif kind is Repeat:
             end = self.repeat(node, start)
         else:
-            end = self.dfa(node, start) if kind is Dfa else self.tokens(node, start)
+            end = (self.dfa(node, start) if kind is Dfa else self.distinct(node, start) if kind is Distinct
+                   else self.tokens(node, start))
         self.depth -= 1
         return end
 
@@ -497,6 +505,83 @@ cdef class Builder:
             self.add(BYTES, start, self.label(bits), op | KEEP, found)
         return 0
 
+    # ------------------------------------------------------------------ members that are told apart
+
+    cdef int32_t distinct(self, object node, int32_t start) except -1:
+        """States with a register call what is told apart, and test and change the register by epsilon edges."""
+        cdef int32_t most = -1 if node.most is None else node.most, bound = max(1, node.least, most), end = self.new()
+        cdef int32_t at, i
+        for place in node.places:
+            for member in place:
+                bound = max(bound, member.after, member.mark + 1, 0 if member.room is None else member.room << NEEDED)
+        if bound >= MAX_TOLD_APART or not 0 <= node.marks < MAX_MARKS:
+            raise GrammarError(f"grammar: expected to tell at most {MAX_TOLD_APART - 1} members apart and to need at "
+                               f"most {MAX_MARKS - 1} of them, got {bound} and {node.marks}")
+        bound |= node.marks << MARKS
+        begins = [self.register(bound) for _ in node.places]
+        ends = [self.register(bound) for _ in node.places]
+        self.add(EPSILON, start, 0, RESET, begins[0])
+        marked = {m.mark: self.callee(m.node) for place in node.places for m in place if m.by == "mark"}
+        all_marked = all([member.by == "mark" for place in node.places for member in place])
+        if all_marked:
+            most = len(marked) if most < 0 else min(most, len(marked))
+        gates = []
+        self.gates.append((marked, node, all_marked, gates, ends))
+        for i in range(len(node.places)):
+            for member in node.places[i]:
+                at = self.tested(begins[i], AT_LEAST, member.after, bound) if member.after else begins[i]
+                if member.room is not None:
+                    at = self.tested(at, SPARE, member.room << NEEDED | node.marks, bound)
+                at = self.member(member, at, bound, node.may_run_out)
+                self.add(EPSILON, at, 0, KEEP, ends[member.to])
+            at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
+            self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
+            if node.ends[i]:
+                at = self.register(bound)
+                self.add(EPSILON, ends[i], 0, KEEP, at)
+                gates.append(at)
+                at = self.tested(at, ALL, node.marks, bound) if node.marks else at
+                at = self.tested(at, AT_LEAST, node.least, bound) if node.least > 1 else at
+                self.add(EPSILON, at, 0, RESET, end)
+        return end
+
+    cdef int32_t member(self, object member, int32_t start, int32_t bound, bint may_run_out) except -1:
+        """The state behind a member."""
+        cdef int32_t at = self.register(bound), op = KEEP
+        if member.by == "mark":
+            op = operation(MARK, member.mark)
+        elif member.by != "nothing":
+            op = operation(BEGIN, may_run_out)
+        self.add(CALLS, start, self.callee(member.node), op, at)
+        if member.by in ("text", "value"):
+            at = self.tested(at, END_JSON if member.by == "value" else END, 0, bound)
+        if member.rest is not None:
+            start, at = at, self.register(bound)
+            self.add(CALLS, start, self.callee(member.rest), KEEP, at)
+        return at
+
+    cdef int32_t register(self, int32_t bound) except -1:
+        """A new state whose count is a register."""
+        cdef int32_t state = self.new()
+        self.least[state] = bound
+        return state
+
+    cdef int32_t tested(self, int32_t start, int32_t kind, int32_t argument, int32_t bound) except -1:
+        """The state behind an operation on a register."""
+        cdef int32_t state = self.register(bound)
+        self.add(EPSILON, start, 0, operation(kind, argument), state)
+        return state
+
+    cdef int32_t callee(self, object node) except? -1:
+        """The number of a subnetwork of the node's texts, none of which is empty."""
+        if isinstance(node, Ref):
+            return self.subnetwork(node.name)
+        found = self.number_of.get(node)
+        if found is None:
+            found = self.number_of[node] = len(self.bodies)
+            self.bodies.append(node)
+        return found
+
     # ------------------------------------------------------------------ subnetworks that read something
 
     cdef int index(self) except -1:
@@ -517,7 +602,8 @@ cdef class Builder:
             for kind in range(EPSILON):
                 for i in range(self.edges[kind].first[q], self.edges[kind].first[q + 1]):
                     edge = self.edges[kind].items[i]
-                    self.add(kind, fresh, edge.what, ONE if edge.op & COUNT_BITS == NEXT else RESET, edge.target)
+                    op = edge.op if edge.op & REGISTER else ONE if edge.op & COUNT_BITS == NEXT else RESET
+                    self.add(kind, fresh, edge.what, op, edge.target)
             for i in range(self.edges[EPSILON].first[q], self.edges[EPSILON].first[q + 1]):
                 edge = self.edges[EPSILON].items[i]
                 if (not edge.op & ENOUGH or self.least[q] == 0) and edge.target not in seen:
@@ -593,6 +679,7 @@ cdef class Builder:
             self.mark_live(start_of, <int32_t>len(starts), live)
             if not live[start_of[0]] and root not in self.nullable:
                 raise GrammarError(f"grammar: no text matches the rule {root}")
+            self.bound_marks(start_of, live)
             self.find_aliases(alias, live)
             for q in range(n):
                 number[q] = -1
@@ -648,13 +735,14 @@ cdef class Builder:
         cdef List callers   # calls by callee
         cdef int32_t* todo = <int32_t*>malloc(4 * (<Py_ssize_t>self.n + 1))
         cdef uint8_t* counts = <uint8_t*>calloc(self.n + 1, 1)  # x of x{m,n} can be read
+        cdef uint8_t* gated = <uint8_t*>calloc(self.n + 1, 1)
         cdef int32_t* callee_of = <int32_t*>malloc(4 * (<Py_ssize_t>self.n + 1))
         cdef int32_t n_todo = 0, q, i, kind
         cdef Edge edge
         memset(into, 0, sizeof(into))
         memset(&callers, 0, sizeof(List))
         try:
-            if not (todo and counts and callee_of):
+            if not (todo and counts and callee_of and gated):
                 raise MemoryError()
             for kind in range(KINDS):
                 copy_by_target(&self.edges[kind], &into[kind], self.n)
@@ -666,18 +754,25 @@ cdef class Builder:
                     live[q] = 1
                     todo[n_todo] = q
                     n_todo += 1
+            for _marked, _node, _all_marked, gates, _ends in self.gates:
+                for q in gates:
+                    gated[q] = 1
             for i in range(n_starts):
                 callee_of[start_of[i]] = i
             for i in range(self.edges[CALLS].n):
                 if self.edges[CALLS].items[i].what < 0:
                     counts[self.edges[CALLS].items[i].source] = 1
-            while n_todo:
+            while True:
+                if n_todo == 0:
+                    n_todo = self.open_gates(gated, live, start_of, todo)
+                    if n_todo == 0:
+                        break
                 n_todo -= 1
                 q = todo[n_todo]
                 for kind in range(KINDS):
                     for i in range(into[kind].first[q], into[kind].first[q + 1]):
                         edge = into[kind].items[i]
-                        if live[edge.source] or not self.passable(kind, &edge, start_of, live):
+                        if live[edge.source] or gated[edge.source] or not self.passable(kind, &edge, start_of, live):
                             continue
                         if edge.op & ENOUGH and self.least[edge.source] and not counts[edge.source]:
                             continue
@@ -697,11 +792,47 @@ cdef class Builder:
             free(todo)
             free(counts)
             free(callee_of)
+            free(gated)
             for kind in range(KINDS):
                 free(into[kind].items)
                 free(into[kind].first)
             free(callers.items)
             free(callers.first)
+        return 0
+
+    cdef int32_t open_gates(
+        self, uint8_t* gated, uint8_t* live, const int32_t* start_of, int32_t* todo
+    ) except -1:
+        """Make the ends of `Distinct` nodes live whose members suffice; puts them in ``todo``, returns how many."""
+        cdef int32_t q, i, found = 0
+        for marked, node, all_marked, gates, _ends in self.gates:
+            alive = {mark for mark, what in marked.items() if what < 0 or live[start_of[<int32_t>what]]}
+            if not alive.issuperset(range(node.marks)) or (all_marked and len(alive) < node.least):
+                continue
+            for q in gates:
+                if not gated[q]:
+                    continue
+                gated[q] = 0
+                for i in range(self.edges[EPSILON].first[q], self.edges[EPSILON].first[q + 1]):
+                    if live[self.edges[EPSILON].items[i].target]:
+                        live[q] = 1
+                if live[q]:
+                    todo[found] = q
+                    found += 1
+        return found
+
+    cdef int bound_marks(self, const int32_t* start_of, const uint8_t* live) except -1:
+        """Have no separator follow when all members that can be written have come."""
+        cdef int32_t q, i, n_live, argument
+        for marked, _node, all_marked, _gates, ends in self.gates:
+            if not all_marked:
+                continue
+            n_live = sum([what < 0 or live[start_of[<int32_t>what]] for what in marked.values()])
+            for q in ends:
+                for i in range(self.edges[EPSILON].first[q], self.edges[EPSILON].first[q + 1]):
+                    argument = self.edges[EPSILON].items[i].op >> ARGUMENT
+                    if self.edges[EPSILON].items[i].op == operation(FEWER, argument):
+                        self.edges[EPSILON].items[i].op = operation(FEWER, min(argument, n_live))
         return 0
 
     cdef bint ends_live(self, int32_t q, const uint8_t* live) noexcept:
@@ -798,6 +929,8 @@ cdef object flags_of(bytes final, int32_t[::1] least, dict arrays):
             can_end[q] = 1
             for i in range(into.first[q], into.first[q + 1]):
                 edge = into.items[i]
+                if edge.op & REGISTER:
+                    continue  # the end depends on what came
                 flags[edge.target] |= ENDS_IF_ENOUGH if edge.op & ENOUGH else ENDS_ALWAYS
                 if not edge.op & ENOUGH or least[edge.target] == 0:
                     todo[n_todo] = edge.target
@@ -805,7 +938,10 @@ cdef object flags_of(bytes final, int32_t[::1] least, dict arrays):
         for q in range(n):
             if byte_first[q + 1] > byte_first[q] or token_first[q + 1] > token_first[q]:
                 flags[q] |= CONSUMES
-            if flags[q] & CONSUMES or calls_first[q + 1] > calls_first[q]:
+            tests = False
+            for i in range(epsilon_first[q], epsilon_first[q + 1]):
+                tests = tests or epsilon[i, 1] & REGISTER
+            if tests or flags[q] & CONSUMES or calls_first[q + 1] > calls_first[q]:
                 todo[n_todo] = q
                 n_todo += 1
         while n_todo:
@@ -894,6 +1030,11 @@ cdef int copy_by_callee(const List* calls, List* out, int32_t n) except -1:
     for i in range(out.n):
         out.items[i].source, out.items[i].what = out.items[i].what, out.items[i].source
     return 0
+
+
+cdef inline int32_t operation(int32_t kind, int32_t argument) noexcept:
+    """An operation on a register, as edges hold it."""
+    return REGISTER | kind << KIND | argument << ARGUMENT
 
 
 cdef bint is_spelling(object dfa):

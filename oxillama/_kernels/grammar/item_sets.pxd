@@ -20,8 +20,8 @@ cdef struct Pool:
     int32_t* table      # hash table of set numbers, -1 where free
 
 
-cdef inline uint64_t hashed(const Item* items, int32_t n, uint8_t flags) noexcept:
-    cdef uint64_t h = flags + 1
+cdef inline uint64_t hashed(const Item* items, int32_t n, uint8_t flags, int32_t tape) noexcept:
+    cdef uint64_t h = flags + 1 + (<uint64_t>tape << 8)
     cdef int32_t i
     for i in range(n):
         h = mixed(h ^ (<uint64_t><uint32_t>items[i].q << 32 | <uint32_t>items[i].p)) + <uint32_t>items[i].n
@@ -89,7 +89,7 @@ cdef inline void pool_free(Pool* pool) noexcept:
     free(pool.table)
 
 
-cdef inline int rehash(Pool* pool) except -1:
+cdef inline int rehash(Pool* pool, const int32_t* tapes) except -1:
     cdef int32_t i, size = 2 * pool.table_size
     cdef uint64_t slot
     pool.table = <int32_t*>grown(pool.table, 4 * <Py_ssize_t>size)
@@ -97,7 +97,9 @@ cdef inline int rehash(Pool* pool) except -1:
     for i in range(size):
         pool.table[i] = -1
     for i in range(pool.n):
-        slot = hashed(pool.items + pool.first[i], pool.first[i + 1] - pool.first[i], pool.flags[i]) & (size - 1)
+        slot = hashed(
+            pool.items + pool.first[i], pool.first[i + 1] - pool.first[i], pool.flags[i], tapes[i] if tapes else 0
+        ) & (size - 1)
         while pool.table[slot] >= 0:
             slot = (slot + 1) & (size - 1)
         pool.table[slot] = i

@@ -14,7 +14,6 @@ from oxillama._kernels.grammar.dfa cimport Arcs, add_arc, of_table
 from oxillama._kernels.grammar.memory cimport grown, mixed
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.rules import Alt, Chars, Repeat, Seq, Text
 
 cdef enum:
     LAST_POINT = 0x10FFFF
@@ -452,3 +451,7 @@ cdef list character_classes(list sets):
         signature ^= events[point]
         classes.setdefault(signature, []).append((point, after - 1))
     return [tuple(ranges) for ranges in classes.values()]
+
+
+# Below the functions: the package of the nodes asks for these while it is being imported.
+from oxillama.grammar.rules import Alt, Chars, Repeat, Seq, Text  # noqa: E402

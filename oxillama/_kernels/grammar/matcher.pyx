@@ -14,17 +14,18 @@ stands for all such counts (ABOVE, BELOW).
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, uint8_t, uint32_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from oxillama._kernels.arrays cimport checked
 from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.grammar.corrections cimport Corrections
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, ParserStates,
+    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, ParserStates,
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
@@ -71,6 +72,7 @@ cdef class Matcher:
     cdef readonly ParserStates states
     cdef MaskCache cache
     cdef Loops loops
+    cdef Corrections corrections
     cdef dict slice_numbers  # by node, first characters and loop
     cdef readonly Py_ssize_t n_shared
     cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
@@ -83,6 +85,7 @@ cdef class Matcher:
         self.states = states
         self.cache = MaskCache(states, trie.n_words)
         self.loops = Loops(states)
+        self.corrections = Corrections(trie, states)
         self.slice_numbers = {}
         self.large_, self.sliced_, self.max_dependents_ = 256, 4096, 4096
         self.path_length = trie.max_depth + 1
@@ -162,10 +165,30 @@ cdef class Matcher:
         self.states.allow(self.states.budget)
         while True:
             try:
-                self.visit(state, -1, 0, &out)
+                if self.states.states.flags[state] & REGISTERED:
+                    self.fill_registered(state, &out)
+                else:
+                    self.visit(state, -1, 0, &out)
                 break
             except NotBuilt:
                 self.states.build()
+
+    cdef int fill_registered(self, int32_t state, Found* out) except -1:
+        """As `fill`, where members of an open container are told apart."""
+        cdef int32_t i, abstract = self.states.abstracted(state)
+        cdef Found found
+        begin(&found)
+        found.tokens.bits = <uint32_t*>calloc(self.trie.n_words, 4)
+        if not found.tokens.bits:
+            raise MemoryError()
+        try:
+            self.visit(abstract, -1, 0, &found)
+            self.corrections.correct(state, abstract, found.tokens.bits)
+            for i in range(self.trie.n_words):
+                out.tokens.bits[i] |= found.tokens.bits[i]
+        finally:
+            clear(&found)
+        return 0
 
     def prepare(self, Py_ssize_t work):
         """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""
@@ -430,8 +453,8 @@ cdef class Matcher:
         """Add the tokens below a node that begin with a character of a loop, though not all of those lead into it.
 
         The name of a property that is none of the known ones is such a place: any text leads into the loop, unless it
-        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice, less those
-        that the walk sees end; those that leave the loop behind it are followed from the beginning.
+        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice,
+        less those that the walk sees end; those that leave the loop later are followed from their beginnings.
         """
         cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
@@ -507,7 +530,7 @@ cdef class Matcher:
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
     ) except -1:
-        """Whether every text of a loop's characters leads from a parser state to itself; if not ``look``, as far as is known."""
+        """Whether a loop's characters lead from a parser state to itself; if not ``look``, as far as is known."""
         cdef Loop* own
         cdef int k
         if not look and not self.loops.is_known(state):

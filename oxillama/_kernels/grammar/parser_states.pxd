@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, uint8_t
 
 from oxillama._kernels.grammar.item_sets cimport Item, Pool
 from oxillama._kernels.grammar.network cimport Network
+from oxillama._kernels.grammar.registers cimport Registers
 
 cdef enum:
     DEAD = 0           # the parser state in which nothing can follow
@@ -14,6 +15,9 @@ cdef enum:
     DEPENDENT = 2      # flag: what follows depends on the open stack
     RESULT_FLAGS = 3   # ACCEPTS and DEPENDENT
     ABSTRACT = 4       # flag: an item has an abstract count
+    REGISTERED = 8     # flag: a container whose members are told apart is open
+    TAPED = 16         # flag: ... and a value in it is under way, so that its bytes are kept
+    FRESH = 32         # flag: ... with an abstract register, and what came within the token matters
     ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token brings it to n
     BELOW = ABOVE + 1  # abstract count: less than m of {m,n}, and no token brings it to m
 
@@ -55,6 +59,14 @@ cdef class ParserStates:
     cdef int32_t* mark
     cdef int32_t n_made, n_queue, made_room, n_heads, generation
     cdef uint8_t made_flags
+    # containers whose members are told apart
+    cdef Registers registers
+    cdef int32_t* tapes      # (states): the bytes since the first value under way began, 0 if none is
+    cdef uint8_t* verdicts   # (states): whether a TAPED one can be gone on from: 1 yes, 2 no, 0 not known yet
+    cdef int32_t made_tape
+    cdef Py_ssize_t register_bytes
+    cdef dict open_values    # by stack: the registers in it that have a value under way
+    cdef dict abstracts      # by stack: the same with abstract registers
     # unions of stacks made so far
     cdef Pair* pairs
     cdef int32_t pairs_size, n_pairs
@@ -68,6 +80,17 @@ cdef class ParserStates:
     cdef int catch_up(self) except -1
     cdef int called(self, int32_t what) except -1
     cdef int step(self, int32_t state, int byte_class) except -1
+    cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1
+    cdef int taped_step(self, int32_t state, uint8_t byte) except -1
+    cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1
+    cdef bint is_register(self, int32_t q) noexcept
+    cdef bint is_hot(self, int32_t state) except -1
+    cdef bint is_alive(self, int32_t state) except -1
+    cdef bint is_saved(self, int32_t state) except -1
+    cdef tuple open_in(self, int32_t state)
+    cdef tuple open_in_stack(self, int32_t p, int depth)
+    cdef int32_t abstracted(self, int32_t state) except -1
+    cdef int32_t abstracted_stack(self, int32_t p, int depth) except -1
     cdef int begin(self) except -1
     cdef int add(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int finish(self) except -1
@@ -77,7 +100,7 @@ cdef class ParserStates:
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1
     cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
-    cdef int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept
+    cdef int32_t after(self, int32_t op, int32_t q, int32_t n) except -2
     cdef int checked_state(self, int32_t state) except -1
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1

@@ -20,6 +20,7 @@ from oxillama._kernels.grammar.item_sets cimport (
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama._kernels.grammar.network cimport UNIT, Network
+from oxillama._kernels.grammar.registers cimport FRESH_BIT, REGISTER, SOME, Registers
 
 from oxillama.errors import GrammarError
 
@@ -41,6 +42,7 @@ cdef enum:  # of edges; oxillama.grammar.rtn
 cdef enum:
     MAX_WIDTH = 4096      # items of one parser state or stack
     LOOK_BACK = 8         # items that one is compared with to see whether they subsume it
+    MAX_REGISTERED = 500   # containers around a value, where one of them tells its members apart
     MAX_UNION_DEPTH = 500  # deeper stacks are not united but kept side by side
 
 cdef Py_ssize_t MOST_BYTES = <Py_ssize_t>1 << 32  # so that no number of a state, a stack or an item overflows
@@ -69,6 +71,8 @@ cdef class ParserStates:
         self.allow(budget)
         self.budget = budget
         self.network = Network(program)
+        self.registers = Registers()
+        self.open_values, self.abstracts = {}, {}
         self.n_token_sets = len(program.token_sets)
         self.accepts_empty = program.accepts_empty
         self.read_network()
@@ -133,6 +137,8 @@ cdef class ParserStates:
         pool_free(&self.stacks)
         pool_free(&self.states)
         free(self.rows)
+        free(self.tapes)
+        free(self.verdicts)
         free(self.made)
         free(self.chain)
         free(self.queued)
@@ -237,8 +243,13 @@ cdef class ParserStates:
             for p in range(2, self.stacks.n):
                 if wanted[p]:
                     m = translate(&self.stacks, p, new, items)
+                    for i in range(m):
+                        if self.is_register(items[i].q):
+                            items[i].n = self.registers.carried(items[i].n, other.registers)
+                    sort_items(items, m)
                     new[p] = other.intern(&other.stacks, items, m, self.stacks.flags[p])
             m = translate(&self.states, state, new, items)
+            other.made_tape = self.registers.carried_text(self.tapes[state], other.registers)
             return other.intern(&other.states, items, m, self.states.flags[state])
         finally:
             free(wanted)
@@ -257,6 +268,11 @@ cdef class ParserStates:
         cdef int32_t next
         ensure(0 <= state < self.states.n)
         for i in range(n):
+            if self.states.flags[state] & TAPED:
+                state = self.taped_step(state, text[i])
+                if state == DEAD:
+                    break
+                continue
             next = self.rows[<Py_ssize_t>state * self.stride + self.class_of[text[i]]]
             state = next if next >= 0 else self.step(state, self.class_of[text[i]])
             if state == DEAD:
@@ -265,13 +281,27 @@ cdef class ParserStates:
 
     cdef int step(self, int32_t state, int byte_class) except -1:
         """Make one step and keep it in the table, for all classes that the same edges take."""
-        cdef int32_t i, e, k, n, to, n_classes = self.n_classes
+        cdef int32_t k, to
+        cdef int32_t* row
+        cdef uint8_t[256] others  # whether some edge tells the class from this one
+        ensure(not self.states.flags[state] & TAPED)
+        self.begin()
+        self.follow_edges(state, byte_class, others)
+        to = self.finish()
+        if self.registers.may_run_out and not self.is_alive(to):
+            to = DEAD
+        row = self.rows + <Py_ssize_t>state * self.stride
+        for k in range(self.n_classes):
+            if not others[k]:
+                row[k] = to
+        return to
+
+    cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1:
+        """Put in what a byte of a class leads to; say of all classes whether some edge tells them from this one."""
+        cdef int32_t i, e, k, n, n_classes = self.n_classes
         cdef Item item
         cdef const int32_t* edge
         cdef const uint8_t* takes
-        cdef int32_t* row
-        cdef uint8_t[256] others  # whether some edge tells the class from this one
-        self.begin()
         memset(others, 0, n_classes)
         for i in range(self.states.first[state], self.states.first[state + 1]):
             item = self.states.items[i]
@@ -285,12 +315,7 @@ cdef class ParserStates:
                     n = self.after(edge[1], item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
-        to = self.finish()
-        row = self.rows + <Py_ssize_t>state * self.stride
-        for k in range(n_classes):
-            if not others[k]:
-                row[k] = to
-        return to
+        return 0
 
     cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1:
         cdef int32_t i, e, n
@@ -309,14 +334,20 @@ cdef class ParserStates:
                         hit = True
         if not hit:
             return after_bytes
+        self.made_tape = self.tapes[after_bytes]
         self.made_flags |= self.states.flags[after_bytes] & RESULT_FLAGS
         for i in range(self.states.first[after_bytes], self.states.first[after_bytes + 1]):
             item = self.states.items[i]
             self.add(item.q, item.n, item.p)
         return self.finish()
 
-    cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) noexcept:
+    cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) except -2:
         """The count that an edge leaves, -1 where the count does not allow it."""
+        if op & REGISTER:
+            n = self.registers.after(op, n, self.made_tape)
+            if n >= SOME and n - SOME & FRESH_BIT:
+                self.made_flags |= FRESH
+            return n
         if n >= ABOVE:
             if n == BELOW and op & ENOUGH:
                 return -1
@@ -339,6 +370,7 @@ cdef class ParserStates:
         self.n_made = 0
         self.n_queue = 0
         self.made_flags = 0
+        self.made_tape = 0
         if self.generation == INT32_MAX:  # before the marks of an earlier round count again
             memset(self.mark, 0, 4 * <size_t>self.n_heads)
             self.generation = 0
@@ -555,6 +587,151 @@ cdef class ParserStates:
         self.pop(p)
         return self.finish()
 
+    # ------------------------------------------------------------------ members that are told apart
+
+    cdef inline bint is_register(self, int32_t q) noexcept:
+        """Whether the count of an RTN state is a register."""
+        return self.least[q] != 0 and self.most[q] == 0
+
+    cdef int taped_step(self, int32_t state, uint8_t byte) except -1:
+        """A step while a value is under way, to where it can still become one that did not come before."""
+        cdef int32_t to = self.unjudged_step(state, byte)
+        return to if self.is_alive(to) else DEAD
+
+    cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1:
+        cdef uint8_t[256] others
+        if not self.states.flags[state] & TAPED:
+            return self.run(state, &byte, 1)
+        if self.rows[<Py_ssize_t>state * self.stride + self.class_of[byte]] == DEAD:
+            return DEAD
+        self.begin()
+        self.made_tape = self.registers.longer(self.tapes[state], byte)
+        self.follow_edges(state, self.class_of[byte], others)
+        return self.finish()
+
+    cdef tuple open_in(self, int32_t state):
+        """The registers of a parser state that have a value under way."""
+        cdef set found = set()
+        cdef int32_t i
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            found.update(self.open_in_stack(self.states.items[i].p, 0))
+        return tuple(found)
+
+    cdef tuple open_in_stack(self, int32_t p, int depth):
+        cdef set found
+        cdef int32_t i
+        cdef Item item
+        if not self.stacks.flags[p] & TAPED:
+            return ()
+        known = self.open_values.get(p)
+        if known is not None:
+            return known
+        if depth > MAX_REGISTERED:
+            raise too_deep()
+        found = set()
+        for i in range(self.stacks.first[p], self.stacks.first[p + 1]):
+            item = self.stacks.items[i]
+            if self.is_register(item.q) and self.registers.registers[item.n].begin >= 0:
+                found.add(item.n)
+            found.update(self.open_in_stack(item.p, depth + 1))
+        self.charge(100)
+        known = self.open_values[p] = tuple(found)
+        return known
+
+    cdef bint is_hot(self, int32_t state) except -1:
+        """Whether a value under way is so far the beginning of one that came before."""
+        cdef int32_t i, n, last = -1, tape = self.tapes[state]
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            if self.states.items[i].p == last:
+                continue  # items of one value share its stack
+            last = self.states.items[i].p
+            for n in self.open_in_stack(last, 0):
+                if self.registers.registers[n].members and self.registers.is_hot(
+                    self.registers.registers[n].members, self.registers.suffix(tape, self.registers.registers[n].begin)
+                ):
+                    return True
+        return False
+
+    cdef bint is_alive(self, int32_t state) except -1:
+        """Whether some text can be gone on with, which is only in doubt where a value may have to be an old one."""
+        if self.verdicts[state] == 2:
+            return False
+        if not self.states.flags[state] & TAPED or self.verdicts[state] == 1:
+            return state != DEAD
+        if not self.is_hot(state):
+            self.verdicts[state] = 1
+            return True
+        return self.is_saved(state)
+
+    cdef bint is_saved(self, int32_t state) except -1:
+        """Whether a value that begins like an old one can become another."""
+        cdef list path = [], next_byte = []
+        cdef int32_t at, to, byte
+        path.append(state)
+        next_byte.append(0)
+        while path:
+            at, byte = path[len(path) - 1], next_byte[len(path) - 1]
+            if byte == 256:
+                self.verdicts[at] = 2
+                path.pop()
+                next_byte.pop()
+                continue
+            next_byte[len(path) - 1] = byte + 1
+            if self.registers.texts[self.tapes[at]].inside == 0 and (byte == 0x20 or 0x09 <= byte <= 0x0D):
+                continue  # there is always a way without
+            to = self.unjudged_step(at, <uint8_t>byte)
+            if to == DEAD or self.verdicts[to] == 2:
+                continue
+            if not self.states.flags[to] & TAPED or self.verdicts[to] == 1 or not self.is_hot(to):
+                for at in path:
+                    self.verdicts[at] = 1
+                return True
+            path.append(to)
+            next_byte.append(0)
+        return False
+
+    cdef int32_t abstracted(self, int32_t state) except -1:
+        """The parser state with abstract registers: what of a mask does not depend on the values that came."""
+        cdef int32_t i, n = self.states.first[state + 1] - self.states.first[state]
+        cdef Item* items = <Item*>malloc(sizeof(Item) * (n + 1))
+        if not items:
+            raise MemoryError()
+        try:
+            for i in range(n):
+                items[i] = self.states.items[self.states.first[state] + i]
+                items[i].p = self.abstracted_stack(items[i].p, 0)
+            n = distinct_items(items, n)
+            return self.intern(&self.states, items, n, self.states.flags[state] & RESULT_FLAGS)
+        finally:
+            free(items)
+
+    cdef int32_t abstracted_stack(self, int32_t p, int depth) except -1:
+        cdef int32_t i, n = self.stacks.first[p + 1] - self.stacks.first[p]
+        cdef Item* items
+        if not self.stacks.flags[p] & REGISTERED:
+            return p
+        known = self.abstracts.get(p)
+        if known is not None:
+            return known
+        if depth > MAX_REGISTERED:
+            raise too_deep()
+        items = <Item*>malloc(sizeof(Item) * (n + 1))
+        if not items:
+            raise MemoryError()
+        try:
+            for i in range(n):
+                items[i] = self.stacks.items[self.stacks.first[p] + i]
+                if self.is_register(items[i].q):
+                    items[i].n = self.registers.abstract(items[i].n, self.least[items[i].q])
+                items[i].p = self.abstracted_stack(self.stacks.items[self.stacks.first[p] + i].p, depth + 1)
+            n = distinct_items(items, n)
+            i = self.intern(&self.stacks, items, n, self.stacks.flags[p] & RESULT_FLAGS)
+        finally:
+            free(items)
+        self.charge(100)
+        self.abstracts[p] = i
+        return i
+
     # ------------------------------------------------------------------ keeping
 
     cdef int charge(self, Py_ssize_t more) except -1:
@@ -591,20 +768,32 @@ cdef class ParserStates:
     cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
         """The number of a set of sorted items."""
         cdef uint64_t slot
-        cdef int32_t i, end
+        cdef int32_t i, end, tape = 0
         for i in range(n):
-            if items[i].n >= ABOVE or self.stacks.flags[items[i].p] & ABSTRACT:
+            flags |= self.stacks.flags[items[i].p] & (ABSTRACT | REGISTERED | TAPED | FRESH)
+            if self.is_register(items[i].q):
+                if items[i].n >= SOME:
+                    flags |= FRESH if items[i].n - SOME & FRESH_BIT else 0
+                else:
+                    flags |= TAPED | REGISTERED if self.registers.registers[items[i].n].begin >= 0 else REGISTERED
+            elif items[i].n >= ABOVE:
                 flags |= ABSTRACT
-        slot = hashed(items, n, flags) & (pool.table_size - 1)
+        if pool == &self.states and flags & TAPED:
+            tape = self.made_tape
+        if self.registers.n_bytes > self.register_bytes:
+            self.charge(self.registers.n_bytes - self.register_bytes)
+            self.register_bytes = self.registers.n_bytes
+        slot = hashed(items, n, flags, tape) & (pool.table_size - 1)
         while pool.table[slot] >= 0:
             i = pool.table[slot]
             if (pool.flags[i] == flags and pool.first[i + 1] - pool.first[i] == n
+                    and (pool != &self.states or self.tapes[i] == tape)
                     and (n == 0 or memcmp(pool.items + pool.first[i], items, n * sizeof(Item)) == 0)):
                 return i
             slot = (slot + 1) & (pool.table_size - 1)
         i = pool.n
         end = pool.first[i] + n
-        self.charge((4 * self.stride if pool == &self.states else 0) + n * sizeof(Item) + 16)
+        self.charge((4 * self.stride + 5 if pool == &self.states else 0) + n * sizeof(Item) + 16)
         if end > pool.items_room:
             pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
             pool.items_room = 2 * end
@@ -615,6 +804,8 @@ cdef class ParserStates:
         if pool == &self.states and i >= self.rows_room:
             self.rows_room = max(64, 2 * self.rows_room)
             self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.stride * 4)
+            self.tapes = <int32_t*>grown(self.tapes, <Py_ssize_t>self.rows_room * 4)
+            self.verdicts = <uint8_t*>grown(self.verdicts, self.rows_room)
         if n > 0:  # ``items`` may be NULL
             memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
         pool.first[i + 1] = end
@@ -622,13 +813,30 @@ cdef class ParserStates:
         pool.table[slot] = i
         pool.n += 1
         if pool == &self.states:
+            self.tapes[i], self.verdicts[i] = tape, 0
             self.start_row(i)
         if 2 * pool.n > pool.table_size:
-            rehash(pool)
+            rehash(pool, self.tapes if pool == &self.states else NULL)
         return i
 
 
 # --------------------------------------------------------------------------- plain C
+
+cdef object too_deep():
+    return GrammarError(f"grammar: expected at most {MAX_REGISTERED} containers around a value that is told apart, "
+                        "got more")
+
+
+cdef int32_t distinct_items(Item* items, int32_t n) noexcept:
+    """Sort items and drop repeats; returns how many are left."""
+    cdef int32_t i, kept = 0
+    sort_items(items, n)
+    for i in range(n):
+        if kept == 0 or item_order(&items[kept - 1], &items[i]) != 0:
+            items[kept] = items[i]
+            kept += 1
+    return kept
+
 
 cdef inline void put_pair(Pair* pairs, int32_t size, Pair pair) noexcept:
     cdef uint64_t slot = mixed(<uint64_t>pair.a << 32 | <uint32_t>pair.b) & (size - 1)

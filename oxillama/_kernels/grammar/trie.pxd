@@ -33,6 +33,7 @@ cdef class Trie:
     cdef uint8_t* inside     # (n_vocab): whether the token is in the trie
     cdef object joined
     cdef dict slices
+    cdef bytes leads         # what `corrections.pyx` has found out about the nodes; None before
 
     cdef Slice slice_of(self, int32_t node, const uint8_t* start, const uint8_t* loop)
     cdef Py_ssize_t slice_bytes(self) except -1

@@ -1,7 +1,9 @@
 """The gated delta rule over the rows of a batch (`delta_rule.pxd` has the recurrence).
 
 Threads share out heads, two blocks of 16 value channels at a time; the tokens of a sequence go through one after the
-other, each with the same operations in the same order, so neither chunks nor batches change a bit.
+other, each with the same operations in the same order, so neither chunks nor batches change a bit. Where there are many
+tokens, threads share out whole heads, and all blocks of a head take some tokens before the next ones: the keys and
+decays that they share are then in the core's cache.
 """
 
 cimport numpy as cnp
@@ -10,11 +12,14 @@ from cython.parallel cimport prange, threadid
 from oxillama._kernels.arrays cimport (
     PY_SSIZE_T_MAX, check_apart, check_dimensions, f32_rows, f32_rows_out, fits)
 from oxillama._kernels.recurrent.delta_rule cimport Delta, blocks_at_once
-from oxillama._kernels.recurrent.scans cimport blocks, scan_rows
+from oxillama._kernels.recurrent.scans cimport blocks, scan, scan_rows
 from oxillama._kernels.recurrent.state_batch cimport StateBatch
 from oxillama._kernels.simd.rows cimport threads_for
 
 cnp.import_array()
+
+cdef enum:
+    TOKENS = 64  # that all blocks of a head take in turn
 
 
 def delta_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record, Py_ssize_t heads, bint interleaved,
@@ -35,7 +40,7 @@ def delta_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record,
     check_dimensions(out, 2, "out")
     check_dimensions(qkv, 2, "qkv")
     check_dimensions(decay, 2, "decay")
-    cdef Py_ssize_t inner = out.shape[1], width = qkv.shape[1], decays = decay.shape[1], dim, keys, per, task
+    cdef Py_ssize_t inner = out.shape[1], width = qkv.shape[1], decays = decay.shape[1], dim, keys, per, task, group
     if heads < 1 or inner < heads or inner % heads:
         raise ValueError(f"delta_scan: expected {inner} channels in whole heads, got {heads} heads")
     dim = inner // heads
@@ -66,10 +71,15 @@ def delta_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record,
     c.floats = blocks_at_once() * 16 * dim
     states.grow_spare(threads, c.floats)
     per = (blocks(dim) + blocks_at_once() - 1) // blocks_at_once()
-    for task in prange(states.n_sequences * heads * per, nogil=True, schedule="dynamic", chunksize=4,
-                       num_threads=threads):
-        delta_task(states, c, task // (heads * per), task % (heads * per) // per, task % per * blocks_at_once(),
-                   heads // keys if not interleaved else 0, keys, offset, states.spare + threadid() * c.floats)
+    group = heads // keys if not interleaved else 0
+    if states.is_plain and states.n_rows >= 2 * TOKENS * states.n_sequences and heads >= 2 * threads:
+        for task in prange(states.n_sequences * heads, nogil=True, schedule="dynamic", num_threads=threads):
+            delta_head(states, c, task // heads, task % heads, group, keys, offset)
+    else:
+        for task in prange(states.n_sequences * heads * per, nogil=True, schedule="dynamic", chunksize=4,
+                           num_threads=threads):
+            delta_task(states, c, task // (heads * per), task % (heads * per) // per, task % per * blocks_at_once(),
+                       group, keys, offset, states.spare + threadid() * c.floats)
     states.note(c.k_at, c.k, width, keys * dim + inner)
     states.note(c.beta_at, c.beta, heads, heads)
     states.note(c.decay_at, c.decay, decays, decays)
@@ -78,6 +88,30 @@ def delta_scan(StateBatch states not None, Py_ssize_t offset, Py_ssize_t record,
 cdef void delta_task(StateBatch states, Delta c, Py_ssize_t s, Py_ssize_t head, Py_ssize_t block, Py_ssize_t group,
                      Py_ssize_t keys, Py_ssize_t offset, float* spare) noexcept nogil:
     """Some blocks of one head; ``group`` neighbouring heads share a key, or 0: every ``keys``-th head does."""
+    point(states, &c, s, head, block, group, keys)
+    scan_rows(states, c, s, offset + (head * blocks(c.n) + block) * 16 * c.n, spare)
+
+
+cdef void delta_head(StateBatch states, Delta c, Py_ssize_t s, Py_ssize_t head, Py_ssize_t group, Py_ssize_t keys,
+                     Py_ssize_t offset) noexcept nogil:
+    """All blocks of one head, some tokens at a time, where all rows settle."""
+    cdef Py_ssize_t rows = states.row_start[s + 1] - states.row_start[s], n = blocks(c.n), first, block, i, j, at
+    cdef Delta part
+    for i in range((rows + TOKENS - 1) // TOKENS):
+        first = i * TOKENS
+        for j in range((n + blocks_at_once() - 1) // blocks_at_once()):
+            block = j * blocks_at_once()
+            part = c
+            point(states, &part, s, head, block, group, keys)
+            at = offset + (head * n + block) * 16 * c.n
+            part.memory = states.take(s, at, part.floats) if first == 0 else states.after[s] + at
+            part.first, part.end = first, min(first + TOKENS, rows)
+            scan(&part)
+
+
+cdef inline void point(StateBatch states, Delta* c, Py_ssize_t s, Py_ssize_t head, Py_ssize_t block, Py_ssize_t group,
+                       Py_ssize_t keys) noexcept nogil:
+    """Moves the pointers to a sequence's rows, to a head and a block of it."""
     cdef Py_ssize_t first = states.row_start[s], within = 16 * block, dim = c.n
     cdef Py_ssize_t at = head * dim + within, key = (head // group if group else head % keys) * dim
     c.blocks = min(blocks(dim) - block, blocks_at_once())
@@ -93,4 +127,3 @@ cdef void delta_task(StateBatch states, Delta c, Py_ssize_t s, Py_ssize_t head, 
     c.v_at += at
     c.decay_at += head * dim if c.by_channel else head
     c.beta_at += head
-    scan_rows(states, c, s, offset + (head * blocks(dim) + block) * 16 * dim, spare)

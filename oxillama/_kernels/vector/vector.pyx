@@ -290,6 +290,43 @@ def gate_heads(cnp.ndarray x, Py_ssize_t heads, cnp.ndarray gates, Py_ssize_t co
 # --- scales and sums -----------------------------------------------------------------------------------
 
 
+cdef void cut_row(float* x, Py_ssize_t d, float scale) noexcept nogil:
+    """One row of `cut`."""
+    cdef f32x16 sums = f32_zero(), mean, least, v
+    cdef float centre
+    cdef Py_ssize_t k
+    for k in range(0, d, 16):
+        sums = f32_add(load_part(x + k, d - k, 0.0), sums)
+    centre = <float>(f32_sum(sums) / <double>d)
+    mean = f32_set1(centre)
+    sums = f32_zero()
+    for k in range(0, d, 16):
+        v = f32_sub(load_part(x + k, d - k, centre), mean)
+        sums = f32_fma(v, v, sums)
+    least = f32_set1(<float>(centre + scale * sqrt(f32_sum(sums) / <double>max(1, d - 1))))
+    for k in range(0, d, 16):
+        v = f32_sub(load_part(x + k, d - k, 0.0), least)
+        store_part(x + k, f32_max(f32_zero(), v), d - k)
+
+
+def cut(cnp.ndarray x, Py_ssize_t d, float scale, int n_threads):
+    """The first ``d`` columns x = max(0, x - (mean(x) + scale std(x))), row by row and in place.
+
+    std is that of a sample, with d - 1. So only gates far above the others are left (Gemma 3n, 2025).
+
+    Parameters
+    ----------
+    x : float32 (n, width)
+    """
+    cdef Py_ssize_t n = rows_of(x, "x"), width = x.shape[1], i
+    cdef float* xp = f32_out(x, 0, "x")
+    if not 1 <= d <= width:
+        raise ValueError(f"cut: expected 1 to {width} columns, got {d}")
+    cdef int threads = threads_for(n * d, n_threads)
+    for i in prange(n, nogil=True, schedule="dynamic", chunksize=8, num_threads=threads):
+        cut_row(xp + i * width, d, scale)
+
+
 cdef void cap_part(float* x, Py_ssize_t d, float cap) noexcept nogil:
     cdef Py_ssize_t k
     cdef f32x16 most = f32_set1(cap)

@@ -1,59 +1,40 @@
 """The texts of arrays.
 
 Without counts of a kind an array is its first items, optional from ``least`` on, and a repetition. With them
-(`contains`, `uniqueItems` over few values) it is an automaton over items, whose states count; the only loops
-are from a state to itself, so it is written as rules without recursion.
+(`contains`) it is an automaton over items, whose states count; the only loops are from a state to itself, so
+it is written as rules without recursion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from fractions import Fraction
 from itertools import product
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq, Text
 from oxillama.grammar.schema.arrays import Arrays, Contains
 from oxillama.grammar.schema.conditions import NOTHING, State, both, not_all
-from oxillama.grammar.schema.constants import Constants
 from oxillama.grammar.schema.json_text import bracketed
-from oxillama.grammar.schema.numbers import Numbers
-from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.writer import Writer
 
 MAX_COUNTING = 2_000  # states of an array that counts
-MAX_VALUES = 64  # that items are told apart by
 
 EMPTY = Seq(())
 Item = tuple[Hashable, Node]  # the state after an item, and the item
 
 
-def array_node(box: Arrays, writer: Writer) -> Node:
-    """The JSON texts of the arrays of a box."""
-    if box.unique and (box.most is None or box.most > 1) and not _differ(box, writer):
-        values = _item_values(box, writer)
-        if values is not None:
-            return _unique(box, values, writer)
-        writer.unenforced(
-            writer.path,
-            f"uniqueItems, unless the items are of at most {MAX_VALUES} scalar values or few enough",
-        )
-    if box.contains:
-        return _counting(box, writer)
-    return _plain(box, writer)
-
-
-def _plain(box: Arrays, writer: Writer) -> Node:
+def plain_array(box: Arrays, writer: Writer, node: Callable[[State], Node]) -> Node:
+    """The arrays of a box without counts of a kind; ``node`` gives the texts of the values of a state."""
     comma, pad = writer.layout.comma, writer.layout.pad
     if box.most == 0:
         return Text("[]")
-    prefix = [writer.node(state) for state in box.prefix]
+    prefix = [node(state) for state in box.prefix]
     more = None if box.most is None else box.most - len(prefix)
     if prefix:
         least = max(0, box.least - len(prefix))
         tail: Node = EMPTY
         if more != 0:
-            tail = Repeat(Seq((comma, writer.node(box.rest))), least, more)
+            tail = Repeat(Seq((comma, node(box.rest))), least, more)
         for i in range(len(prefix) - 1, 0, -1):
             tail = Seq((comma, prefix[i], tail))
             if i >= box.least:
@@ -62,7 +43,7 @@ def _plain(box: Arrays, writer: Writer) -> Node:
                 tail = writer.rule(tail, f"{writer.path}-items")
         body: Node = Seq((pad, prefix[0], tail, pad))
     else:
-        item = writer.node(box.rest)
+        item = node(box.rest)
         again = Repeat(Seq((comma, item)), max(0, box.least - 1), None if more is None else more - 1)
         body = Seq((pad, item, again, pad))
     return bracketed(body if box.least else Alt((EMPTY, body)), "[]")
@@ -102,8 +83,11 @@ def _automaton(
 # --------------------------------------------------------------------------- contains
 
 
-def _counting(box: Arrays, writer: Writer) -> Node:
-    """State: the index, as far as it matters, and how many items of each kind there were."""
+def counting_array(box: Arrays, writer: Writer) -> Node:
+    """The arrays of a box with `contains`.
+
+    State: the index, as far as it matters, and how many items of each kind there were.
+    """
     contains = box.contains
     far = max(len(box.prefix), box.least, box.most or 0, *(c.start for c in contains))
     caps = [c.least if c.most is None else c.most for c in contains]
@@ -146,72 +130,3 @@ def _options(c: Contains, index: int, count: int, cap: int) -> list[tuple[int, S
     if c.most is None:  # more never hurt: which items count is left open
         return [(0, frozenset())] + ([(1, c.state)] if count < cap else [])
     return [(0, not_all(c.state))] + ([(1, c.state)] if count < cap else [])
-
-
-# --------------------------------------------------------------------------- uniqueItems
-
-
-def _differ(box: Arrays, writer: Writer) -> bool:
-    """Whether no two items can be equal, whatever they are."""
-    if box.most is None or box.most > 16:
-        return False
-    states = [box.prefix[i] if i < len(box.prefix) else box.rest for i in range(box.most)]
-    return all(
-        both(a, b) == NOTHING or (a and b and writer.impossible(a | b))
-        for i, a in enumerate(states)
-        for b in states[i + 1 :]
-    )
-
-
-def _item_values(box: Arrays, writer: Writer) -> list[list[tuple[str, Node]]] | None:
-    """The values that each of the first items and any other may have; None if too many or not scalar."""
-    found = []
-    states = (
-        [*box.prefix] if box.most is not None and box.most <= len(box.prefix) else [*box.prefix, box.rest]
-    )
-    for state in states:
-        values = scalar_values(state, writer)
-        if values is None:
-            return None
-        found.append(values)
-    distinct = {value for values in found for value, _ in values}
-    return None if box.contains or len(distinct) > MAX_VALUES else found
-
-
-def scalar_values(state: State, writer: Writer) -> list[tuple[str, Node]] | None:
-    """All values that meet a state, each as a key and its texts; None unless they are a few scalars."""
-    expander = writer.expander
-    if any(expander.of_state(state, kind) for kind in ("array", "object")):
-        return None
-    found: dict[str, Node] = {}
-    for kind in ("null", "boolean", "number", "string"):
-        for box in expander.of_state(state, kind):
-            if isinstance(box, Constants):
-                found |= {text: Text(text) for text in box.texts}
-            elif isinstance(box, Strings) and box.values is not None:
-                found |= {f'"{value}"': writer.layout.string(value) for value in sorted(box.values)}
-            elif isinstance(box, Numbers) and (numbers := box.finite(MAX_VALUES)) is not None:
-                found |= {
-                    str(v): Numbers(values=frozenset({Fraction(v)}), plain=box.plain).node() for v in numbers
-                }
-            else:
-                return None
-    return list(found.items())
-
-
-def _unique(box: Arrays, values: list[list[tuple[str, Node]]], writer: Writer) -> Node:
-    """State: the values used so far, in any order."""
-
-    def items(state: Hashable) -> list[Item]:
-        assert isinstance(state, frozenset)
-        index = len(state)
-        if box.most is not None and index >= box.most:
-            return []
-        options = values[min(index, len(values) - 1)]
-        return [(state | {value}, node) for value, node in options if value not in state]
-
-    def accepts(state: Hashable) -> bool:
-        assert isinstance(state, frozenset)
-        return len(state) >= box.least
-
-    return _automaton(frozenset(), items, accepts, writer)

@@ -78,7 +78,7 @@ class Certainty:
 
     def find(self, schema: Schema) -> Certain | None:
         value = schema.value
-        if not isinstance(value, Mapping):
+        if not isinstance(value, (dict, Mapping)):
             return Certain() if value is True else None
         if schema.resource.dynamic:
             return None
@@ -250,11 +250,13 @@ def _of_different_types(schemas: Sequence[object]) -> bool:
     seen: set[str] = set()
     for schema in schemas:
         value = schema.value if isinstance(schema, Schema) else None
-        types = value.get("type") if isinstance(value, Mapping) and isinstance(schema, Schema) else None
+        types = (
+            value.get("type") if isinstance(value, (dict, Mapping)) and isinstance(schema, Schema) else None
+        )
         if not isinstance(types, str) or (isinstance(schema, Schema) and not schema.has("type")):
             return False
         kind = "number" if types == "integer" else types
-        if kind in seen or (isinstance(value, Mapping) and "$ref" in value):
+        if kind in seen or (isinstance(value, (dict, Mapping)) and "$ref" in value):
             return False
         seen.add(kind)
     return True

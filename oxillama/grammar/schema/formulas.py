@@ -114,7 +114,7 @@ class Expander:
         if key not in self.states:
             found: Boxes = (TOP[kind],)
             for condition in ordered(state):
-                found = self.conjunction(found, self.of_condition(condition, kind), condition)
+                found = self.conjunction(kind, found, self.of_condition(condition, kind))
             self.states[key] = found
         return self.states[key]
 
@@ -164,7 +164,7 @@ class Expander:
             for item in formula.items:
                 if not found:
                     break
-                found = self.conjunction(found, self.evaluate(item, positive, kind))
+                found = self.conjunction(kind, found, self.evaluate(item, positive, kind))
             return found
         return self.union(kind, (self.evaluate(item, positive, kind) for item in formula.items))
 
@@ -184,11 +184,12 @@ class Expander:
         self.check_number(len(found))
         return tuple(found)
 
-    def conjunction(self, a: Boxes, b: Boxes, condition: Condition | None = None) -> Boxes:
+    def conjunction(self, kind: str, a: Boxes, b: Boxes) -> Boxes:
         """The boxes of what is in a box of both."""
-        if len(a) == 1 and a[0] in TOP.values():
+        top = TOP[kind]
+        if len(a) == 1 and (a[0] is top or a[0] == top):
             return b
-        if len(b) == 1 and b[0] in TOP.values():
+        if len(b) == 1 and (b[0] is top or b[0] == top):
             return a
         found: dict[Box, None] = {}
         for one in a:
@@ -238,7 +239,7 @@ class Expander:
                 rest: Boxes = (box,)
                 for j, other in enumerate(parts):
                     if j != i and any(self.meet(box, one) is not None for one in other):
-                        rest = self.conjunction(rest, self.of_condition(items[j].negated(), kind))
+                        rest = self.conjunction(kind, rest, self.of_condition(items[j].negated(), kind))
                 found.append(rest)
         return self.union(kind, found)
 

@@ -38,6 +38,21 @@ MAX_CHAIN = 60  # references to references
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 VALUES = ("type", "const", "enum")
 COMBINATIONS = ("allOf", "anyOf", "oneOf", "not", "if")
+OF_TYPE: dict[str, tuple[str, ...]] = {
+    "null": (),
+    "boolean": (),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": (
+        *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+        *("contains", "minContains", "maxContains"),
+    ),
+    "object": (
+        *("properties", "patternProperties", "additionalProperties", "propertyNames", "required"),
+        *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"),
+    ),
+}
+"""The keywords that say something of values of one type only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,7 @@ class Place:
 
     def get(self, keyword: str) -> object:
         """The keyword's value."""
-        assert isinstance(self.schema.value, Mapping)
+        assert isinstance(self.schema.value, (dict, Mapping))
         return self.schema.value[keyword]
 
     def at(self, keyword: str) -> str:
@@ -140,6 +155,9 @@ class Keywords:
         """
         words = place.schema.words
         hidden = "$ref" in words and place.schema.dialect.ref_hides_siblings
+        if "type" in words and not hidden and words.isdisjoint(OF_TYPE[kind]) and not _may_be(place, kind):
+            yield FALSE
+            return
         if kind == "object" and not hidden:
             yield from self.objects(place)
         if not words.isdisjoint(REFERENCES):
@@ -374,6 +392,14 @@ class Keywords:
             return Any((absent, All((present, Is(place.sub(keyword, name))))))
         others = (value,) if isinstance(value, str) else place.strings(keyword, value)
         return Any((absent, Atom(Objects(required=(name, *others)), path)))
+
+
+def _may_be(place: Place, kind: str) -> bool:
+    """Whether `type` has a type of values, or is no type."""
+    types = place.get("type")
+    names = types if isinstance(types, (list, tuple)) else [types]
+    own = (kind, "integer") if kind == "number" else (kind,)
+    return not names or any(name in own or name not in (*TYPES, "integer") for name in names)
 
 
 def array_items(place: Place) -> tuple[list[State], State | None]:

@@ -2,18 +2,20 @@
 
 Properties whose names the schema mentions come at most once each: in any order where they are few, else in
 the order of the schema. Properties with other names may stand anywhere between them. What a text's reader
-makes of a name that comes twice is its own affair, so names that are not mentioned are never counted on:
-two of them may be one.
+makes of a name that comes twice is its own affair: where other names are counted, or one must be there, they
+are told apart (`Distinct`), and no name comes twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import language
-from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Seq
+from oxillama.grammar.rules import Alt, Distinct, Member, Node, Repeat, Seq
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
 from oxillama.grammar.schema.json_text import bracketed
 from oxillama.grammar.schema.objects import Names, Objects, Rule
@@ -21,17 +23,17 @@ from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.writer import Writer
 
 MAX_PATTERNS = 8  # that names are told apart by
-MAX_STATES = 20_000  # of one object that counts
+MAX_MEMBERS = 20_000  # of all places of one object
+MAX_KINDS = 3  # of properties of unknown names that must exist
+FEW_NAMES = 32  # that are not mentioned and become known where they are told apart
 MAX_CASES = 64  # ways to meet what must exist
+MAX_NEEDED = 63  # properties that must be there and may come in any order
 
 EMPTY = Seq(())
-# How far an object has been written: the known members used (bits, if any order will do) or passed (their
-# number), the number of properties as far as it matters, whether what must exist has been written.
-Progress = tuple[int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Known:
     """A property with a known name."""
 
     name: str
@@ -39,15 +41,46 @@ class Member:
     required: bool
 
 
+class Others(NamedTuple):
+    """Properties of unknown names: what their values meet, by the names."""
+
+    ways: tuple[tuple[State, tuple[Strings, ...]], ...]
+
+    def size(self) -> int | None:
+        """How many names there are; None where they are without end, or many."""
+        counts = [named.count() for _, names in self.ways for named in names]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+
 def object_node(box: Objects, writer: Writer) -> Node:
     """The JSON texts of the objects of a box."""
-    found = [_Object(case, writer).node() for case in _cases(box, writer)]
+    if tells_apart(box):
+        box = _with_few_names(box, writer)
+    found = [ObjectText(case, writer).node() for case in _cases(box, writer)]
     return found[0] if len(found) == 1 else Alt(tuple(found))
 
 
+def tells_apart(box: Objects) -> bool:
+    """Whether unknown names are counted, or must exist."""
+    return bool(box.exists) or box.least > 1 or box.most is not None
+
+
+def _with_few_names(box: Objects, writer: Writer) -> Objects:
+    """The same; where the names that it does not mention are few, they are mentioned."""
+    others = ObjectText(replace(box, exists=()), writer).others
+    size = others.size() if others is not None else None
+    if others is None or size is None or size > FEW_NAMES:
+        return box
+    names = {text: None for _, kinds in others.ways for named in kinds for text in named.texts()}
+    properties = (*box.properties, *((name, ANYTHING) for name in names))
+    no_others = Rule(Names(but=frozenset((*box.known_names(), *names))), NOTHING)
+    return replace(box, properties=properties, rules=(*box.rules, no_others))
+
+
 def _cases(box: Objects, writer: Writer) -> list[Objects]:
-    """Boxes that cover this one, in which what must exist has a known name, or is one unknown property."""
+    """Boxes that cover this one, in which what must exist has a known name, or an unknown one."""
     known = box.known_names()
+    is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in box.rules)
     cases = [replace(box, exists=())]
     for rule in box.exists:
         found = []
@@ -56,10 +89,13 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
                 if _is_of(name, rule.names, writer):
                     met = case.meet(Objects(properties=((name, rule.state),), required=(name,)))
                     found += [met] if met is not None else []
-            if not case.exists:
-                found.append(replace(case, exists=(rule,)))
-            elif case.exists != (rule,):
-                writer.unenforced(writer.path, "that properties of unknown names exist of more than one kind")
+            if is_closed:
+                continue
+            if len(case.exists) < MAX_KINDS or rule in case.exists:
+                found.append(replace(case, exists=tuple(dict.fromkeys((*case.exists, rule)))))
+            else:
+                reason = f"that properties of unknown names exist of more than {MAX_KINDS} kinds"
+                writer.unenforced(writer.path, reason)
                 found.append(case)
         cases = list(dict.fromkeys(found))
         if len(cases) > MAX_CASES:
@@ -79,58 +115,72 @@ def _is_of(name: str, names: Names, writer: Writer) -> bool:
     )
 
 
-class _Object:
-    """Writes one box, with at most one unknown property that must exist."""
+class ObjectText:
+    """Writes one box.
 
-    def __init__(self, box: Objects, writer: Writer) -> None:
+    Parameters
+    ----------
+    value : the texts of the values that meet a state, each written in one way; None: as the writer has them.
+    """
+
+    def __init__(self, box: Objects, writer: Writer, value: Callable[[State], Node] | None = None) -> None:
         self.box = box
         self.writer = writer
         self.layout = writer.layout
-        self.known = box.known_names()
-        self.members = self.known_members()
-        must = box.exists[0] if box.exists else None
-        self.others = self.other_members(box.rules)
-        self.witness = self.other_members(box.rules, must) if must else None
-        # A name that comes again must not undo what exists: from then on all of its kind must be alike.
-        self.others_after = self.other_members((*box.rules, must)) if must and must.state else self.others
-        self.any_order = len(self.members) <= writer.any_order
-        self.n_required = sum(member.required for member in self.members)
-        self.rules: dict[Progress, str] = {}
-        self.todo: list[Progress] = []
-        self.set_counts()
+        self.is_once = value is not None
+        self.value = value or writer.node
+        self.names = box.known_names()
+        self.tells_apart = tells_apart(box)
+        self.known = self.known_members()
+        self.n_required = sum(member.required for member in self.known)
+        self.others = self.other_members(())
+        few = len(self.known) <= writer.any_order and self.n_required <= MAX_NEEDED
+        self.any_order = few and not self.is_once
+        self.least = box.least if box.least > max(1, self.n_required) else 0
+        self.most = box.most
+        if self.others is None and self.most is not None and len(self.known) <= self.most:
+            self.most = None
 
     def node(self) -> Node:
         if self.impossible():
             return Alt(())
-        return bracketed(self.start(), "{}")
+        plain = not (self.any_order or self.least or self.most is not None or self.box.exists)
+        ways = [self.in_a_row() if plain else self.told_apart()]
+        if not (self.n_required or self.box.least or self.box.exists):
+            ways.append(EMPTY)
+        return bracketed(Alt(tuple(ways)), "{}")
 
     def impossible(self) -> bool:
-        there = {member.name for member in self.members}
-        return (bool(self.box.exists) and self.witness is None) or any(
-            name not in there for name in self.box.required
-        )
+        there = {member.name for member in self.known}
+        if any(name not in there for name in self.box.required):
+            return True
+        return self.others is None and (bool(self.box.exists) or self.box.least > len(self.known))
+
+    def is_endless(self) -> bool:
+        """Whether another property of an unknown name may always come."""
+        return self.others is not None and self.others.size() is None and self.box.most is None
 
     # ----------------------------------------------------------------- properties
 
-    def known_members(self) -> list[Member]:
+    def known_members(self) -> list[Known]:
         """The properties whose names are known, those that cannot be left out."""
         found = []
         properties = dict(self.box.properties)
-        for name in self.known:
+        for name in self.names:
             state = self.value_state(name, properties.get(name, ANYTHING))
             if state == NOTHING:
                 continue
-            found.append(Member(name, self.member(name, state), name in self.box.required))
+            found.append(Known(name, self.member(name, state), name in self.box.required))
         return found
 
     def member(self, name: str, state: State) -> Node:
         """A property, as a rule: it may be written in several places."""
 
         def make() -> Node:
-            item = Seq((self.layout.name(name), self.layout.colon, self.writer.node(state)))
+            item = Seq((self.layout.name(name), self.layout.colon, self.value(state)))
             return self.writer.rule(item, f"{self.writer.path}/{name}-")
 
-        return self.writer.once((name, state), make)
+        return make() if self.is_once else self.writer.once((name, state), make)
 
     def value_state(self, name: str, state: State) -> State:
         """What the value of a name must meet."""
@@ -141,29 +191,37 @@ class _Object:
                 state = both(state, rule.state)
         return NOTHING if self.writer.impossible(state) else state
 
-    def other_members(self, rules: tuple[Rule, ...], must: Rule | None = None) -> Node | None:
-        """A property of another name, which ``must`` be of a kind; None where there can be none."""
-        wanted = must.names if must else Names()
+    def other_members(self, must: tuple[Rule, ...]) -> Others | None:
+        """The properties of other names that are of all kinds of ``must``; None where there can be none."""
+        wanted, state = Names(), ANYTHING
+        for kind, needs in must:
+            wanted = Names(
+                wanted.but | kind.but,
+                tuple(dict.fromkeys(wanted.patterns + kind.patterns)),
+                tuple(dict.fromkeys(wanted.absent + kind.absent)),
+                both(wanted.state, kind.state),
+            )
+            state = both(state, needs)
+        if state == NOTHING or set(wanted.patterns) & set(wanted.absent):
+            return None
         names = self.writer.strings(both(self.box.names, wanted.state))
         patterns: list[Node] = []
-        for kind, _ in (*rules, Rule(wanted, ANYTHING)):
+        for kind, _ in (*self.box.rules, Rule(wanted, ANYTHING)):
             patterns += [node for node in (*kind.patterns, *kind.absent) if node not in patterns]
         if len(patterns) > MAX_PATTERNS:
             raise GrammarError(
                 f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart"
             )
-        key = rules, self.box.names, must, frozenset(self.known)
-        return self.writer.once(key, lambda: self.kinds(patterns, rules, names, must))
+        key = self.box.rules, self.box.names, must, frozenset(self.names), self.tells_apart
+        return self.writer.once(key, lambda: self.kinds(patterns, names, wanted, state))
 
-    def kinds(
-        self, patterns: list[Node], rules: tuple[Rule, ...], names: list[Strings], must: Rule | None
-    ) -> Node | None:
+    def kinds(self, patterns: list[Node], names: list[Strings], wanted: Names, must: State) -> Others | None:
         """The properties of other names, by the patterns that their names match."""
-        wanted = must.names if must else Names()
-        closed = not self.writer.open_objects and self.known and all(kind.patterns for kind, _ in rules)
-        ways: dict[State, list[Node]] = {}
+        rules = self.box.rules
+        closed = not self.writer.open_objects and self.names and all(kind.patterns for kind, _ in rules)
+        ways: dict[State, list[Strings]] = {}
         for matched, absent in self.classes(patterns, wanted):
-            state = must.state if must else ANYTHING
+            state = must
             for kind, needs in rules:
                 if set(kind.patterns) <= matched and not set(kind.absent) & matched:
                     state = both(state, needs)
@@ -172,13 +230,12 @@ class _Object:
             kind_of_name = Strings(patterns=frozenset(matched), absent=frozenset(absent))
             for box in names:
                 named = kind_of_name.meet(box)
-                named = named.without(frozenset(self.known) | wanted.but) if named else None
-                if named is not None:
-                    ways.setdefault(state, []).append(named.name_node(self.layout))
-        members = [
-            Seq((Alt(tuple(keys)), self.layout.colon, self.writer.node(s))) for s, keys in ways.items()
-        ]
-        return self.writer.rule(Alt(tuple(members)), f"{self.writer.path}/other") if members else None
+                named = named.without(frozenset(self.names) | wanted.but) if named else None
+                if named is not None and not (self.tells_apart and named.is_empty()):
+                    ways.setdefault(state, []).append(named)
+        if not ways:
+            return None
+        return Others(tuple((state, tuple(found)) for state, found in ways.items()))
 
     def classes(self, patterns: list[Node], wanted: Names) -> list[tuple[set[Node], set[Node]]]:
         """Ways for a name to match some patterns and not the others, less those that no name can match."""
@@ -198,100 +255,134 @@ class _Object:
 
     # ----------------------------------------------------------------- order and number
 
-    def set_counts(self) -> None:
-        """Decide whether properties are to be counted, and up to which number."""
-        least, most = self.box.least, self.box.most
-        certain = self.n_required + 1
-        if least > certain and (self.others or self.witness):
-            self.writer.unenforced(
-                self.writer.path,
-                f"at least {least} properties of which some have names that are not known and could be equal",
-            )
-            least = certain
-        if most is not None and not (self.others or self.witness) and len(self.members) <= most:
-            most = None
-        self.least = least if least > self.n_required else 0
-        self.most = most
-        self.cap = max(self.least, 0 if most is None else most)
+    def free(self) -> Node | None:
+        """A property of an unknown name, which may have come before."""
+        others = self.others
+        if others is None:
+            return None
 
-    def start(self) -> Node:
-        """All that may stand between the braces."""
-        begin = (0, 0, False)
-        pad = self.layout.pad
-        in_a_row = not self.any_order and self.cap == 0 and self.witness is None
-        after = self.tails() if in_a_row else self.after
-        ways: list[Node] = [Seq((pad, node, after(state), pad)) for state, node in self.steps(begin)]
-        if self.complete(begin):
-            ways.append(EMPTY)
-        for state in self.todo:  # grows while it is read
-            self.writer.rules[self.rules[state]] = self.rest(state)
-        return Alt(tuple(ways))
+        def make() -> Node:
+            ways = [
+                Seq((Alt(tuple([named.name_node(self.layout) for named in names])), *self.behind(state)))
+                for state, names in others.ways
+            ]
+            return self.writer.rule(Alt(tuple(ways)), f"{self.writer.path}/other")
 
-    def tails(self) -> Callable[[Progress], Node]:
-        """What may follow a property where order is all there is to keep: the other members one by one."""
-        comma = self.layout.comma
-        loop = Repeat(Seq((comma, self.others)), 0, None) if self.others else EMPTY
-        n_starts = next((i for i, m in enumerate(self.members) if m.required), len(self.members))
+        return self.writer.once(others, make)
+
+    def behind(self, state: State) -> tuple[Node, Node]:
+        """What follows a name."""
+        return self.layout.colon, self.value(state)
+
+    def in_a_row(self) -> Node:
+        """The properties where order is all there is to keep: the members one by one."""
+        comma, pad, other = self.layout.comma, self.layout.pad, self.free()
+        loop = Repeat(Seq((comma, other)), 0, None) if other else EMPTY
+        n_starts = next((i for i, m in enumerate(self.known) if m.required), len(self.known))
         tail: Node = loop
-        found = [tail]
-        for i in range(len(self.members) - 1, -1, -1):
-            member = self.members[i]
+        tails = [tail]
+        for i in range(len(self.known) - 1, -1, -1):
+            member = self.known[i]
             item: Node = Seq((comma, member.node))
             item = item if member.required else Repeat(item, 0, 1)
             tail = Seq((loop, item, *(tail.items if isinstance(tail, Seq) else (tail,))))
             if i <= n_starts + 1 and n_starts:  # used here and in the next one
                 tail = self.writer.rule(tail, f"{self.writer.path}-rest")
-            found.append(tail)
-        found.reverse()
-        return lambda state: found[state[0]]
+            tails.append(tail)
+        tails.reverse()
+        starts = [(member.node, tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
+        starts += [(other, tails[0])] if other else []
+        return Alt(tuple([Seq((pad, first, rest, pad)) for first, rest in starts]))
 
-    def after(self, state: Progress) -> Node:
-        """What may follow a property."""
-        if state not in self.rules:
-            if len(self.rules) >= MAX_STATES:
-                raise GrammarError(
-                    f"{self.writer.path}: its objects need more than {MAX_STATES} states to count"
-                )
-            self.rules[state] = self.writer.new_name(f"{self.writer.path}-rest")
-            self.todo.append(state)
-        return Ref(self.rules[state])
+    def told_apart(self) -> Node:
+        """The properties where some are counted, must exist, or come in any order.
 
-    def rest(self, state: Progress) -> Node:
-        steps = self.steps(state)
-        comma = self.layout.comma
-        loops = [Seq((comma, node)) for target, node in steps if target == state]
-        ways = [Seq((node, self.after(target))) for target, node in steps if target != state]
-        more: Node = Seq((comma, Alt(tuple(ways))))
-        if self.complete(state):
-            more = Alt((EMPTY, more)) if ways else EMPTY
-        return Seq((Repeat(Alt(tuple(loops)), 0, None), more)) if loops else more
+        A place of the `Distinct` is how many known properties have been passed (0 if any order will do), and
+        which kinds of what must exist have been written, as bits.
+        """
+        n_kinds = len(self.box.exists)
+        self.bound_by_names()
+        known = sorted(self.known, key=lambda m: not m.required) if self.any_order else self.known
+        if self.any_order and self.others is None:
+            self.most = len(known) if self.most is None else min(self.most, len(known))
+        passed = range(1 if self.any_order else len(known) + 1)
+        places = [(done, seen) for done in passed for seen in range(1 << n_kinds)]
+        number = {place: i for i, place in enumerate(places)}
+        found = [tuple(self.at(place, known, number)) for place in places]
+        if sum(map(len, found)) > MAX_MEMBERS:
+            raise GrammarError(
+                f"{self.writer.path}: its objects need more than {MAX_MEMBERS} places to count"
+            )
+        ends = [seen == (1 << n_kinds) - 1 and not self.needed((done, 0), known, 0) for done, seen in places]
+        marks = self.n_required if self.any_order else 0
+        needed = tuple([member.node for member in known if member.required])
+        body = Distinct(
+            tuple(found), tuple(ends), self.layout.comma, max(1, self.least), self.most, marks, needed
+        )
+        return Seq((self.layout.pad, body, self.layout.pad))
 
-    def complete(self, state: Progress) -> bool:
-        """Whether the object may end."""
-        progress, count, seen = state
-        enough = count >= self.least and (seen or self.witness is None)
-        return enough and not any(member.required for _, member in self.left(progress))
+    def bound_by_names(self) -> None:
+        """Where unknown names are told apart and few, allow no more properties than there are names."""
+        for rules in (*((rule,) for rule in self.box.exists), ()):
+            others = self.other_members(rules)
+            counted = self.least or self.most is not None or self.box.exists
+            size = others.size() if others is not None and counted else None
+            if size is None:
+                continue
+            if rules or max(self.least, self.n_required) > size:
+                reason = f"properties of unknown names that are counted, of which there are {size}"
+                self.writer.unenforced(self.writer.path, reason)
+            elif self.most is None or self.most > size:
+                self.most = size
 
-    def left(self, progress: int) -> list[tuple[int, Member]]:
-        """The known members that may still come, with their indices."""
-        if self.any_order:
-            return [(i, member) for i, member in enumerate(self.members) if not progress >> i & 1]
-        return list(enumerate(self.members))[progress:]
+    def needed(self, place: tuple[int, int], known: list[Known], n_kinds: int) -> int:
+        """How many properties must still come where order is kept; otherwise those that must exist."""
+        done, seen = place
+        kinds = n_kinds - seen.bit_count()
+        return kinds if self.any_order else kinds + sum(member.required for member in known[done:])
 
-    def steps(self, state: Progress) -> list[tuple[Progress, Node]]:
-        """The properties that may come next, each with the state after it."""
-        progress, count, seen = state
-        if self.most is not None and count >= self.most:
-            return []
-        found: list[tuple[Progress, Node]] = []
-        more = min(count + 1, self.cap)
-        for i, member in self.left(progress):
-            found.append(((progress | 1 << i if self.any_order else i + 1, more, seen), member.node))
-            if member.required and not self.any_order:
+    def at(
+        self, place: tuple[int, int], known: list[Known], number: dict[tuple[int, int], int]
+    ) -> Iterator[Member]:
+        """The properties that may come at a place."""
+        done, seen = place
+        n_kinds = len(self.box.exists)
+        reserved = self.n_required if self.any_order else 0
+
+        def room(to: tuple[int, int]) -> int | None:
+            return None if self.most is None else self.most - reserved - self.needed(to, known, n_kinds)
+
+        def fits(to: tuple[int, int]) -> bool:
+            left = room(to)
+            return left is None or left > 0
+
+        for i in range(done, len(known)):
+            to = place if self.any_order else (i + 1, seen)
+            must = self.any_order and known[i].required
+            rest = len(known) - i - 1 if self.others is None and not self.any_order else self.least
+            if must or fits(to):
+                after = max(0, self.least - rest - 1)
+                yield Member(known[i].node, "mark", number[to], i, None, after, None if must else room(to))
+            if known[i].required and not self.any_order:
                 break
-        others = self.others_after if seen else self.others
-        if others is not None:
-            found.append(((progress, more, seen), others))
-        if self.witness is not None and not seen:
-            found.append(((progress, more, True), self.witness))
-        return found
+        if not (self.least or self.most is not None or n_kinds):
+            other = self.free()
+            if other is not None:
+                yield Member(other, "nothing", number[place])
+            return
+        if fits(place):
+            yield from self.unknown(self.others, number[place], room(place))
+        unseen = [k for k in range(n_kinds) if not seen >> k & 1]
+        for count in range(1, len(unseen) + 1):
+            for chosen in combinations(unseen, count):
+                to = (done, seen | sum(1 << k for k in chosen))
+                others = self.other_members(tuple(self.box.exists[k] for k in chosen))
+                if self.any_order or fits(to):
+                    yield from self.unknown(others, number[to], None if self.any_order else room(to))
+
+    def unknown(self, others: Others | None, to: int, room: int | None) -> Iterator[Member]:
+        """Properties of unknown names, which have not come before."""
+        for state, names in others.ways if others is not None else ():
+            mark = self.layout.mark
+            keys = [named.node(self.layout) if mark else named.spelled_once() for named in names]
+            yield Member(Alt(tuple(keys)), "text", to, rest=Seq(self.behind(state)), room=room)

@@ -63,7 +63,9 @@ class Schema:
 
     def __post_init__(self) -> None:
         self.words = (
-            self.dialect.keywords.intersection(self.value) if isinstance(self.value, Mapping) else _NONE
+            self.dialect.keywords.intersection(self.value)
+            if isinstance(self.value, (dict, Mapping))
+            else _NONE
         )
 
     def child(self, *keys: object) -> Schema:
@@ -98,6 +100,7 @@ class References:
             self.default = self.dialect(default_schema, "#")
         self.resources: dict[str, Resource] = {}
         self.constants = Resource("oxillama:constants")
+        self.resolved: dict[tuple[int, str], Schema] = {}
         self.n_schemas = 0
         self.root = self.load("", root, self.default)
 
@@ -110,7 +113,7 @@ class References:
 
     def schema(self, value: object, path: str, resource: Resource, dialect: Dialect, depth: int) -> Schema:
         """Make a schema and all below it."""
-        if not isinstance(value, (bool, Mapping)):
+        if not isinstance(value, (bool, dict, Mapping)):
             raise GrammarError(f"{path}: expected a schema (an object or a boolean), got {shown(value):.80}")
         self.n_schemas += 1
         if self.n_schemas > MAX_SCHEMAS or depth > MAX_NESTING:
@@ -118,7 +121,7 @@ class References:
                 f"{path}: at most {MAX_SCHEMAS} subschemas, {MAX_NESTING} within each other, are read"
             )
         fresh = resource.root is None
-        if isinstance(value, Mapping):
+        if isinstance(value, (dict, Mapping)):
             declared = value.get("$schema")
             if isinstance(declared, str):
                 dialect = self.dialect(declared, path)
@@ -127,7 +130,7 @@ class References:
         if fresh:
             resource.root = made
             self.resources.setdefault(resource.uri, resource)
-        if isinstance(value, Mapping):
+        if isinstance(value, (dict, Mapping)):
             self.take_anchors(made, value)
             for keys, below in _subschemas(value):
                 at = path + "".join("/" + _escaped(key) for key in keys)
@@ -218,7 +221,7 @@ class References:
         keys: tuple[str, ...] = ()  # from `schema` to `value`
         for token in pointer.split("/")[1:]:
             key = token.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, Mapping) and key in value:
+            if isinstance(value, (dict, Mapping)) and key in value:
                 value = value[key]
             elif (
                 isinstance(value, (list, tuple))
@@ -239,9 +242,11 @@ class References:
 
     def target(self, schema: Schema, keyword: str, scope: Scope) -> Schema:
         """The schema that `$ref`, `$dynamicRef` or `$recursiveRef` means in a dynamic scope."""
-        assert isinstance(schema.value, Mapping)
+        assert isinstance(schema.value, (dict, Mapping))
         reference = schema.value[keyword]
-        found = self.resolve(schema, reference, keyword)
+        found = self.resolved.get((schema.serial, keyword))
+        if found is None:
+            found = self.resolved[schema.serial, keyword] = self.resolve(schema, reference, keyword)
         if keyword == "$recursiveRef" and RECURSIVE in found.resource.dynamic:
             return dict(scope).get(RECURSIVE, found)
         if keyword == "$dynamicRef":
@@ -270,13 +275,13 @@ def join(base: str, reference: str) -> str:
 
 def _subschemas(value: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
     for keyword, below in value.items():
-        if keyword in ONE and isinstance(below, (bool, Mapping)):
+        if keyword in ONE and isinstance(below, (bool, dict, Mapping)):
             yield (keyword,), below
         elif keyword in LIST and isinstance(below, (list, tuple)):
             yield from (((keyword, str(i)), one) for i, one in enumerate(below))
-        elif keyword in NAMED and isinstance(below, Mapping):
+        elif keyword in NAMED and isinstance(below, (dict, Mapping)):
             for name, one in below.items():
-                if keyword != "dependencies" or isinstance(one, (bool, Mapping)):
+                if keyword != "dependencies" or isinstance(one, (bool, dict, Mapping)):
                     yield (keyword, name), one
 
 

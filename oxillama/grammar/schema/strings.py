@@ -13,16 +13,19 @@ from functools import lru_cache
 from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
-from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
+from oxillama.grammar.dfa import NEVER, all_but, determinise, language, number_of_texts, only, texts_of
 from oxillama.grammar.regex import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
     ANY_CHAR,
+    ANY_CHAR_ONCE,
     ANY_NAME,
+    ANY_NAME_ONCE,
     ANY_STRING,
     Layout,
     literal,
     quoted,
+    spell_once,
     spelled_expression,
 )
 from oxillama.grammar.schema.lengths import shortened, span
@@ -136,6 +139,30 @@ class Strings:
         GrammarError : the automaton would need too many states.
         """
         return _without(self, text, unlike)
+
+    def spelled_once(self) -> Node:
+        """The texts of these strings, each in one way: that of `json.dumps` without ``ensure_ascii``."""
+        if not (self.patterns or self.absent or self.excluded) and self.values is None:
+            bounds = self.least, self.most
+            return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
+        return quoted(spell_once(self.automaton()))
+
+    def count(self) -> int | None:
+        """How many strings these are; None where they are without end, or too many to tell."""
+        if self.values is not None:
+            return len(self.values)
+        if self.most == 0:
+            return int(self.accepts(""))
+        if not (self.patterns or self.absent):
+            return None
+        try:
+            return number_of_texts(self.automaton())
+        except GrammarError:
+            return None
+
+    def texts(self) -> list[str]:
+        """All of these, which must be few."""
+        return sorted(self.values) if self.values is not None else texts_of(self.automaton())
 
     def name_node(self, layout: Layout) -> Node:
         """The texts of these strings as names of properties."""

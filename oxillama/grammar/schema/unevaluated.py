@@ -19,6 +19,7 @@ from oxillama.grammar.schema.keywords import REFERENCES, Keywords, Place, array_
 from oxillama.grammar.schema.objects import Names, Objects, Rule
 from oxillama.grammar.schema.references import Schema
 
+UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 MAX_CASES = 1_024
 MAX_DEPTH = 60  # schemas applied to one value within each other
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import walk
-from oxillama.grammar.rules import Alt, Common, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Common, Distinct, Member, Node, Ref, Repeat, Rules, Seq
 from oxillama.grammar.schema.arrays import Arrays
 from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State, ordered, state_of
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
@@ -250,4 +251,16 @@ def renamed(node: Node, names: dict[str, str]) -> Node:
         return Alt(tuple([renamed(item, names) for item in node.items]))
     if isinstance(node, Repeat):
         return Repeat(renamed(node.item, names), node.least, node.most)
+    if isinstance(node, Distinct):
+        return replace(
+            node,
+            places=tuple([tuple([_renamed_member(m, names) for m in place]) for place in node.places]),
+            separator=renamed(node.separator, names),
+            needed=tuple([renamed(item, names) for item in node.needed]),
+        )
     return node
+
+
+def _renamed_member(member: Member, names: dict[str, str]) -> Member:
+    rest = None if member.rest is None else renamed(member.rest, names)
+    return replace(member, node=renamed(member.node, names), rest=rest)

@@ -65,8 +65,7 @@ class XieluActivation(Activation):
 class SparseGate(Activation):
     """activation(max(0, gate - (mean + scale * std))) * up: few gates are open (Gemma 3n, 2025).
 
-    Mean and standard deviation (with n - 1) are those of a row's gates. They are summed one by one, in
-    float64: the same bits on every machine and in every batch.
+    Mean and standard deviation (with n - 1) are those of a row's gates.
     """
 
     def __init__(self, kernels: Kernels, name: str, scale: float) -> None:
@@ -74,14 +73,9 @@ class SparseGate(Activation):
         self.scale = scale
 
     def gate(self, gate_up: np.ndarray, out: np.ndarray, n_threads: int) -> None:
-        d = out.shape[1]
-        gates = gate_up[:, :d].astype(np.float64)
-        mean = np.cumsum(gates, axis=1)[:, -1:] / d
-        spread = np.sqrt(np.cumsum((gates - mean) ** 2, axis=1)[:, -1:] / max(1, d - 1))
-        least = (mean + self.scale * spread).astype(np.float32)
-        np.maximum(gate_up[:, :d] - least, np.float32(0), out=out)
-        self.activate(out, out, n_threads)
-        out *= gate_up[:, d:]
+        """As `Activation.gate`; the gates in ``gate_up`` are cut in place."""
+        self.kernels.vector.cut(gate_up, out.shape[1], self.scale, n_threads)
+        super().gate(gate_up, out, n_threads)
 
 
 def load_activation(spec: Spec, i: int, kernels: Kernels, routed: bool = False) -> Activation:

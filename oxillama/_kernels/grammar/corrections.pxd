@@ -1,0 +1,26 @@
+"""What the values of a register change in a mask, as the matcher sees it."""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+from oxillama._kernels.grammar.parser_states cimport ParserStates
+from oxillama._kernels.grammar.trie cimport Trie
+
+
+cdef class Corrections:
+    cdef Trie trie
+    cdef ParserStates states
+    # (nodes): 1: a value may begin, or a bracket close, within a token at or below it; 2: one may begin at its end
+    cdef const uint8_t* leads
+    cdef int32_t* path       # (depths): parser states along the way
+    cdef uint8_t* text       # (depths): the bytes along the way
+    cdef dict fresh          # by parser state with abstract registers: (node, the bytes to it), see `fresh_nodes`
+
+    cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1
+    cdef bytes find_leads(self)
+    cdef list fresh_nodes(self, int32_t abstract)
+    cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
+    cdef int old_values(self, int32_t state, uint32_t* bits) except -1
+    cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1
+    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1
+    cdef void allow(self, int32_t node, uint32_t* bits) noexcept
+    cdef void forbid(self, int32_t node, uint32_t* bits) noexcept

@@ -1,0 +1,261 @@
+"""What the values that came change in a mask.
+
+A mask of a parser state with registers is first made with abstract registers, for which all values are new: so it
+shares what is cached. It is wrong for few tokens, and those are followed with the real registers. They are the
+tokens that go on as a value that came before does, and the tokens within which another value begins or an object or
+array ends: such tokens hold a bracket or a comma, so they are found in advance.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+
+from oxillama._kernels.grammar.parser_states cimport DEAD, FRESH, TAPED, ParserStates
+from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
+from oxillama._kernels.grammar.trie cimport Nodes, Trie
+
+cdef enum:  # what the bytes of a token so far say
+    NOTHING = 0
+    SPACE = 1       # all is white space
+    OPENED = 2      # a bracket opened, or a comma came, and white space
+    INSIDE = 3      # a member began or a bracket closed
+    LITERAL = 4     # ... and LITERAL + 1, ...: white space, and the first letters of true, false or null
+
+cdef bytes LITERALS = b"true\0false\0null\0"
+
+
+cdef class Corrections:
+    """Corrects masks over a trie, for parser states of one table."""
+
+    def __cinit__(self, Trie trie not None, ParserStates states not None):
+        self.trie, self.states = trie, states
+        self.fresh = {}
+        self.path = <int32_t*>malloc(4 * (trie.max_depth + 2))
+        self.text = <uint8_t*>malloc(trie.max_depth + 2)
+        if not (self.path and self.text):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.path)
+        free(self.text)
+
+    cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
+        """Make the mask of a parser state with abstract registers that of the one with real ones."""
+        cdef bytes text
+        cdef const uint8_t* data
+        cdef int32_t node, to = -1
+        cdef uint8_t first = 0
+        if self.leads == NULL:
+            if self.trie.leads is None:
+                self.trie.leads = self.find_leads()
+            self.leads = self.trie.leads
+        for node, text in self.fresh_nodes(abstract):
+            data = text
+            if to < 0 or data[0] != first:
+                first = data[0]
+                to = self.states.run(state, &first, 1)
+            self.decide_leads(node, self.states.run(to, data + 1, len(text) - 1), bits)
+        if self.states.states.flags[state] & TAPED:
+            self.old_values(state, bits)
+        return 0
+
+    # ------------------------------------------------------------------ values that begin or end within a token
+
+    cdef bytes find_leads(self):
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i, k, d
+        cdef uint8_t bit
+        cdef uint8_t* leads = <uint8_t*>calloc(nodes.n + 1, 1)
+        cdef uint8_t* said = <uint8_t*>malloc(self.trie.max_depth + 2)
+        cdef int32_t* above = <int32_t*>malloc(4 * (self.trie.max_depth + 2))
+        try:
+            if not (leads and said and above):
+                raise MemoryError()
+            said[0] = SPACE
+            for i in range(<int32_t>nodes.n):
+                d = nodes.depth[i]
+                above[d] = i
+                said[d] = after_byte(said[d - 1], nodes.byte[i], d == 1)
+                bit = 1 if said[d] >= INSIDE else 2 if said[d] == OPENED else 0
+                k = d
+                while bit and k > 0 and not leads[above[k]] & bit:
+                    leads[above[k]] |= bit
+                    k -= 1
+            self.states.spend(nodes.n // 8)
+            return leads[:nodes.n]
+        finally:
+            free(leads)
+            free(said)
+            free(above)
+
+    cdef list fresh_nodes(self, int32_t abstract):
+        """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = 0, d
+        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
+        cdef Py_ssize_t visits = 0
+        cdef list found = self.fresh.get(abstract)
+        if found is not None:
+            return found
+        found = []
+        self.path[0] = abstract
+        while i < nodes.n:
+            visits += 1
+            if not self.leads[i] & wanted:
+                i = nodes.skip[i]
+                continue
+            d = nodes.depth[i]
+            self.text[d - 1] = nodes.byte[i]
+            self.path[d] = self.states.run(self.path[d - 1], &self.text[d - 1], 1)
+            if self.path[d] == DEAD:
+                i = nodes.skip[i]
+            elif self.states.states.flags[self.path[d]] & FRESH:
+                found.append((i, self.text[:d]))
+                i = nodes.skip[i]
+            else:
+                i += 1
+        self.states.spend(visits)
+        self.states.charge(100 + 100 * len(found))
+        self.fresh[abstract] = found
+        return found
+
+    cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1:
+        """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node], d
+        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
+        if state == DEAD:
+            self.forbid(node, bits)
+            return 0
+        self.allow(node, bits)
+        self.path[nodes.depth[node]] = state
+        while i < end:
+            self.states.spend(1)
+            if not self.leads[i] & wanted:
+                i = nodes.skip[i]
+                continue
+            d = nodes.depth[i]
+            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
+            if self.path[d] == DEAD:
+                self.forbid(i, bits)
+                i = nodes.skip[i]
+            else:
+                self.allow(i, bits)
+                i += 1
+        return 0
+
+    # ------------------------------------------------------------------ values that came before
+
+    cdef int old_values(self, int32_t state, uint32_t* bits) except -1:
+        cdef Registers registers = self.states.registers
+        cdef int32_t n, text, one
+        cdef list rests
+        for n in self.states.open_in(state):
+            text = registers.suffix(self.states.tapes[state], registers.registers[n].begin)
+            one = registers.registers[n].members
+            rests = []
+            while one:
+                if registers.begins_member(text, registers.sets[one].key):
+                    rests.append(registers.bytes_of(registers.sets[one].key - OF_TEXT, registers.texts[text].depth))
+                one = registers.sets[one].rest
+            self.follow(-1, state, [rest for rest in rests if rest], 0, False, bits)
+        return 0
+
+    cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1:
+        """Decide over the tokens below a node that go on as old values do from a place on.
+
+        ``complete``: the value is an old one, unless it goes on, which only numbers do.
+        """
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n, to
+        cdef dict groups = {}
+        cdef list below
+        cdef uint8_t byte
+        cdef bint space, inside = self.states.registers.texts[self.states.tapes[state]].inside != 0
+        cdef bytes rest
+        for rest in rests:
+            groups.setdefault(rest[at], []).append(rest)
+        while i < end and (groups or complete):
+            byte = nodes.byte[i]
+            space = not inside and (byte == 0x20 or 0x09 <= byte <= 0x0D)
+            below = rests if space else groups.get(byte)
+            if below is None and not (complete and not goes_on(byte)):
+                i = nodes.skip[i]
+                continue
+            self.states.spend(1)
+            to = self.states.run(state, &byte, 1)
+            if to == DEAD:
+                self.forbid(i, bits)
+            else:
+                self.allow(i, bits)
+                if below is None or (space and complete):
+                    self.decide_below(i, to, bits)
+                elif space:
+                    self.follow(i, to, below, at, False, bits)
+                else:
+                    longer = [rest for rest in below if len(rest) > at + 1]
+                    self.follow(i, to, longer, at + 1, len(longer) < len(below), bits)
+            i = nodes.skip[i]
+        return 0
+
+    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1:
+        """Decide over all tokens below a node with the real registers."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node], d
+        self.path[nodes.depth[node]] = state
+        while i < end:
+            self.states.spend(1)
+            d = nodes.depth[i]
+            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
+            if self.path[d] == DEAD:
+                self.forbid(i, bits)
+                i = nodes.skip[i]
+            else:
+                self.allow(i, bits)
+                i += 1
+        return 0
+
+    # ------------------------------------------------------------------ bits
+
+    cdef void allow(self, int32_t node, uint32_t* bits) noexcept:
+        """Set the tokens that end at a node."""
+        cdef int32_t k
+        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[node + 1]):
+            bits[self.trie.nodes.order[k] >> 5] |= <uint32_t>1 << (self.trie.nodes.order[k] & 31)
+
+    cdef void forbid(self, int32_t node, uint32_t* bits) noexcept:
+        """Clear the tokens at and below a node."""
+        cdef int32_t k
+        for k in range(self.trie.nodes.token_first[node], self.trie.nodes.token_first[self.trie.nodes.skip[node]]):
+            bits[self.trie.nodes.order[k] >> 5] &= ~(<uint32_t>1 << (self.trie.nodes.order[k] & 31))
+
+
+# --------------------------------------------------------------------------- plain C
+
+cdef inline bint goes_on(uint8_t byte) noexcept:
+    """Whether a byte belongs to the number that it follows."""
+    return 0x30 <= byte <= 0x39 or byte in (0x2B, 0x2D, 0x2E, 0x45, 0x65)
+
+
+cdef uint8_t after_byte(uint8_t said, uint8_t byte, bint first) noexcept:
+    """What a token's bytes say after one more; ``first``: before it a value may have begun already."""
+    cdef const uint8_t* letters = LITERALS
+    cdef int32_t i
+    if said == INSIDE or byte in (0x5D, 0x7D):
+        return INSIDE
+    if said <= OPENED and said and (byte == 0x20 or 0x09 <= byte <= 0x0D):
+        return said
+    if said == OPENED:
+        return INSIDE
+    if said == SPACE and not first:
+        if byte in (0x22, 0x2D, 0x5B, 0x7B) or 0x30 <= byte <= 0x39:
+            return INSIDE
+        for i in (0, 5, 11):
+            if letters[i] == byte:
+                return <uint8_t>(LITERAL + i)
+    if said >= LITERAL:
+        i = said - LITERAL + 1
+        if letters[i] == byte:
+            return <uint8_t>(said + 1)
+        if letters[i] == 0 and not 0x61 <= byte <= 0x7A:
+            return INSIDE
+    return OPENED if byte in (0x2C, 0x5B, 0x7B) else NOTHING

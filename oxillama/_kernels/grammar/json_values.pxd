@@ -1,0 +1,3 @@
+"""JSON texts by their values."""
+
+cdef bytes canonical(bytes text)

@@ -1,0 +1,185 @@
+"""What is known of a node of a grammar's rules: what it refers to, how large it is, whether it may be empty."""
+
+from libc.stdint cimport int64_t
+
+from oxillama._kernels.grammar.dfa cimport Dfa
+
+cdef enum:
+    INLINE = 16         # a rule used more than once and larger than this is called, not copied
+    LARGE = 8           # states of a network that a character beyond ASCII makes, roughly
+    MAX_DEPTH = 4_000   # of nodes inside each other
+
+INLINE_SIZE = INLINE
+cdef object NOTHING, NEVER
+
+
+def references(object node):
+    """The names that a node refers to, each as often as it does."""
+    cdef list found = []
+    add_references(node, found, 0)
+    return found
+
+
+cdef int add_references(object node, list found, int depth) except -1:
+    cdef object kind = type(node)
+    if depth > MAX_DEPTH:
+        raise RecursionError()
+    if kind is Ref:
+        found.append(node.name)
+    elif kind is Seq or kind is Alt:
+        for item in node.items:
+            add_references(item, found, depth + 1)
+    elif kind is Repeat:
+        add_references(node.item, found, depth + 1)
+    elif kind is Distinct:
+        for item in parts_of(node):
+            add_references(item, found, depth + 1)
+    else:
+        known_leaf(kind)
+    return 0
+
+
+cdef list parts_of(object node):
+    """The nodes of a `Distinct`, each once."""
+    cdef dict found = {node.separator: None}
+    for place in node.places:
+        for member in place:
+            found[member.node] = None
+            if member.rest is not None:
+                found[member.rest] = None
+    return list(found)
+
+
+cdef int known_leaf(object kind) except -1:
+    if kind is not Text and kind is not Chars and kind is not Tokens and kind is not Dfa:
+        raise TypeError(f"node: expected a node of a grammar, got {kind.__name__}")
+    return 0
+
+
+def size(object node, set called not None, dict known not None):
+    """Roughly how many states a node makes; those of rules that are not ``called`` are ``known``."""
+    return size_of(node, called, known, 0)
+
+
+cdef object size_of(object node, set called, dict sizes, int depth):
+    cdef object kind = type(node), found = 0
+    if depth > MAX_DEPTH:
+        raise RecursionError()
+    if kind is Text:
+        return len(node.text) if node.text.isascii() else len(node.text.encode("utf-8", "surrogatepass"))
+    if kind is Ref:
+        return 1 if node.name in called else sizes.get(node.name, 1)
+    if kind is Seq or kind is Alt:
+        for item in node.items:
+            found += size_of(item, called, sizes, depth + 1)
+        return found
+    if kind is Repeat:
+        found = size_of(node.item, called, sizes, depth + 1)
+        return (repeat_copies(node, found) or 1) * found
+    if kind is Chars:
+        return 1 if is_ascii(node.ranges) else LARGE
+    if kind is Distinct:  # its members are called
+        return sum([4 + 4 * len(place) for place in node.places])
+    known_leaf(kind)
+    return (<Dfa>node).size() if kind is Dfa else 0
+
+
+cdef bint is_ascii(tuple ranges) except -1:
+    """Whether all characters of ascending ranges are ASCII."""
+    cdef Py_ssize_t n = len(ranges)
+    return n == 0 or ranges[n - 1][1] < 0x80
+
+
+def repeat_copies(object node, int64_t item_size):
+    """How many copies of the item a repetition is built of; None where it counts instead."""
+    copies = max(node.least, 1) if node.most is None else node.most
+    return copies if copies <= 1 or copies * max(1, item_size) <= INLINE else None
+
+
+def is_nullable(object node, set rules not None):
+    """Whether a node matches the empty string, given the rules that do."""
+    return nullable(node, rules, 0)
+
+
+cdef bint nullable(object node, set rules, int depth) except -1:
+    cdef object kind = type(node)
+    if depth > MAX_DEPTH:
+        raise RecursionError()
+    if kind is Text:
+        return not node.text
+    if kind is Ref:
+        return node.name in rules
+    if kind is Seq:
+        for item in node.items:
+            if not nullable(item, rules, depth + 1):
+                return False
+        return True
+    if kind is Alt:
+        for item in node.items:
+            if nullable(item, rules, depth + 1):
+                return True
+        return False
+    if kind is Repeat:
+        return node.least == 0 or nullable(node.item, rules, depth + 1)
+    if kind is Distinct:
+        return False
+    known_leaf(kind)
+    return kind is Dfa and (<Dfa>node).accepts_empty()
+
+
+def needs(object node, object rules):
+    """What must match something for a node to match something, in references to ``rules``; the empty sequence where
+    it matches something anyhow, no alternatives where it never does.
+    """
+    return needs_of(node, rules, 0)
+
+
+cdef object needs_of(object node, object rules, int depth):
+    cdef object kind = type(node), one
+    cdef list items
+    cdef dict ways
+    if depth > MAX_DEPTH:
+        raise RecursionError()
+    if kind is Ref:
+        return node if node.name in rules else NOTHING
+    if kind is Repeat:
+        return needs_of(node.item, rules, depth + 1) if node.least else NOTHING
+    if kind is Seq:
+        items = []
+        for item in node.items:
+            one = needs_of(item, rules, depth + 1)
+            if one is not NOTHING:
+                items.append(one)
+        return NOTHING if not items else items[0] if len(items) == 1 else Seq(tuple(items))
+    if kind is Alt:
+        ways = {}
+        for item in node.items:
+            one = needs_of(item, rules, depth + 1)
+            if one is NOTHING:
+                return NOTHING
+            ways[one] = None
+        return Alt(tuple(ways))
+    if kind is Distinct:
+        firsts = [Seq((m.node,) if m.rest is None else (m.node, m.rest)) for m in node.places[0]]
+        return needs_of(Seq((Alt(tuple(firsts)), *node.needed)), rules, depth + 1)
+    return NOTHING if matches_something(node, kind) else NEVER
+
+
+cdef bint matches_something(object node, object kind) except -1:
+    """Whether a node without others below it matches something; surrogates are in no text."""
+    if kind is Text:
+        return node.text.isascii() or not any([0xD800 <= ord(char) <= 0xDFFF for char in node.text])
+    if kind is Chars:
+        return any([
+            first <= last and not (0xD800 <= first and last <= 0xDFFF) for first, last in node.ranges
+        ])
+    if kind is Tokens:
+        return node.negated or bool(node.ids)
+    known_leaf(kind)
+    return (<Dfa>node).holds_text()
+
+
+# Below the functions: the package of the nodes asks for these while it is being imported.
+from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
+
+NOTHING, NEVER = Seq(()), Alt(())

@@ -1,0 +1,76 @@
+"""Registers of distinct values, as other kernels see them."""
+
+from libc.stdint cimport int32_t, uint8_t
+
+cdef enum:  # of edges: an operation on a register is REGISTER | kind << KIND | argument << ARGUMENT
+    REGISTER = 16
+    KIND = 5
+    ARGUMENT = 8
+    BEGIN = 0      # a value that is told apart begins; 1: there may be none that did not come before
+    MARK = 1       # what has the number of the argument comes; refused if it came before
+    END = 2        # the value has ended; refused if its text came before
+    END_JSON = 3   # ... if an equal JSON value came before
+    AT_LEAST = 4   # refused if fewer came
+    FEWER = 5      # refused unless fewer came
+    ALL = 6        # refused unless all marks below the argument came
+    SPARE = 7      # refused unless fewer than argument >> NEEDED came, marks below argument % 2**NEEDED left out
+    NEEDED = 6
+
+cdef enum:
+    OF_TEXT = 1 << 24   # a member's key is this plus the number of its text, or a mark's number
+
+cdef enum:  # of the least of a register's RTN states, whose most is 0
+    COUNT_MASK = (1 << 24) - 1  # the highest number that operations compare with, plus 1
+    MARKS = 24                  # shift: how many marks must come
+
+cdef enum:  # abstract registers: what one token cannot change
+    SOME = (1 << 30) + 2
+    FRESH_BIT = 1  # a value began, or an object or array ended, within the token
+    ALL_BIT = 2
+    SIZE = 2       # shift: how many came, the one under way with them
+
+
+cdef struct Text:
+    int32_t parent, depth
+    uint8_t byte, inside  # ``inside``: 1 within a string of JSON, 2 after a backslash there
+
+
+cdef struct Members:
+    int32_t rest, key, size
+
+
+cdef struct Register:
+    int32_t members, begin  # ``begin``: depth of the tape at which a value began, -1: none is under way
+
+
+cdef struct Numbers:
+    # Numbers of pairs: an open hash table.
+    int32_t* slots  # (size, 3): a, b, number + 1
+    int32_t size, n
+
+
+cdef class Registers:
+    cdef Text* texts
+    cdef Members* sets
+    cdef Register* registers
+    cdef Numbers text_numbers, set_numbers, register_numbers
+    cdef int32_t texts_room, sets_room, registers_room
+    cdef readonly int32_t n_texts, n_sets, n_registers
+    cdef readonly Py_ssize_t n_bytes
+    cdef bint may_run_out
+    cdef int32_t cold[256][2]  # (members, text): no member begins with the text
+
+    cdef int32_t longer(self, int32_t text, uint8_t byte) except -1
+    cdef int32_t suffix(self, int32_t text, int32_t begin) except -1
+    cdef bytes bytes_of(self, int32_t text, int32_t begin)
+    cdef int32_t with_member(self, int32_t members, int32_t key) except -1
+    cdef int32_t number(self, int32_t members, int32_t begin) except -1
+    cdef bint has(self, int32_t members, int32_t key) noexcept
+    cdef bint begins_member(self, int32_t text, int32_t key) noexcept
+    cdef void set_cold(self, int32_t members, int32_t text) noexcept
+    cdef int32_t marks(self, int32_t members, int32_t most) noexcept
+    cdef bint is_hot(self, int32_t members, int32_t text) noexcept
+    cdef int32_t after(self, int32_t op, int32_t n, int32_t tape) except -2
+    cdef int32_t abstract(self, int32_t n, int32_t least) noexcept
+    cdef int32_t carried(self, int32_t n, Registers other) except -1
+    cdef int32_t carried_text(self, int32_t text, Registers other) except -1

@@ -1,0 +1,271 @@
+"""Registers: which values came in an array whose items differ, or in an object.
+
+The items of such a container are called by RTN states whose count is the number of a register: a set of what came,
+and where the value under way began. What came is known by a number that the grammar gives it, or by its text.
+Texts are nodes of one trie, sets are lists that share their rests, and all are kept once; so a register is a number
+like any count. White space between the tokens of JSON is no part of a text.
+
+The bytes since the first value under way began are the *tape*. All items of a parser state have read the same
+bytes, so a parser state has one tape, and items need only the place at which their value began.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from oxillama._kernels.grammar.json_values cimport canonical
+from oxillama._kernels.grammar.memory cimport grown, mixed
+
+cdef class Registers:
+    """The registers of one table of parser states. Register 0 is empty; text 0 too."""
+
+    def __cinit__(self):
+        self.n_texts = self.n_sets = 1
+        self.texts_room = self.sets_room = self.registers_room = 64
+        self.texts = <Text*>grown(NULL, 64 * sizeof(Text))
+        self.sets = <Members*>grown(NULL, 64 * sizeof(Members))
+        self.registers = <Register*>grown(NULL, 64 * sizeof(Register))
+        self.texts[0] = Text(-1, 0, 0, 0)
+        self.sets[0] = Members(0, -1, 0)
+        memset(self.cold, 0xFF, sizeof(self.cold))
+        self.number(0, -1)
+
+    def __dealloc__(self):
+        free(self.texts)
+        free(self.sets)
+        free(self.registers)
+        free(self.text_numbers.slots)
+        free(self.set_numbers.slots)
+        free(self.register_numbers.slots)
+
+    # ------------------------------------------------------------------ texts
+
+    cdef int32_t longer(self, int32_t text, uint8_t byte) except -1:
+        """A text and one byte more; white space outside of strings is left out."""
+        cdef Text* old = &self.texts[text]
+        cdef uint8_t inside = old.inside
+        cdef int32_t found, depth = old.depth + 1
+        if inside == 0 and (byte == 0x20 or 0x09 <= byte <= 0x0D):
+            return text
+        found = numbered(&self.text_numbers, text, byte, self.n_texts)
+        if found == self.n_texts:
+            if inside == 2:
+                inside = 1
+            elif byte == 0x22:
+                inside = 1 - inside
+            elif inside and byte == 0x5C:
+                inside = 2
+            if found == self.texts_room:
+                self.texts_room *= 2
+                self.texts = <Text*>grown(self.texts, self.texts_room * sizeof(Text))
+            self.texts[found] = Text(text, depth, byte, inside)
+            self.n_texts += 1
+            self.n_bytes += 48
+        return found
+
+    cdef bytes bytes_of(self, int32_t text, int32_t begin):
+        """The bytes of a text from a depth on."""
+        cdef int32_t n = self.texts[text].depth - begin
+        cdef uint8_t* data = <uint8_t*>grown(NULL, n + 1)
+        cdef int32_t i = n
+        while i:
+            i -= 1
+            data[i] = self.texts[text].byte
+            text = self.texts[text].parent
+        try:
+            return data[:n]
+        finally:
+            free(data)
+
+    cdef int32_t suffix(self, int32_t text, int32_t begin) except -1:
+        """What a text is from a depth on, as a text of its own."""
+        cdef int32_t found = 0
+        if begin == 0:
+            return text
+        for byte in self.bytes_of(text, begin):
+            found = self.longer(found, byte)
+        return found
+
+    # ------------------------------------------------------------------ sets
+
+    cdef int32_t with_member(self, int32_t members, int32_t key) except -1:
+        cdef int32_t found = numbered(&self.set_numbers, members, key, self.n_sets)
+        if found == self.n_sets:
+            if found == self.sets_room:
+                self.sets_room *= 2
+                self.sets = <Members*>grown(self.sets, self.sets_room * sizeof(Members))
+            self.sets[found] = Members(members, key, self.sets[members].size + 1)
+            self.n_sets += 1
+            self.n_bytes += 48
+        return found
+
+    cdef bint has(self, int32_t members, int32_t key) noexcept:
+        while members:
+            if self.sets[members].key == key:
+                return True
+            members = self.sets[members].rest
+        return False
+
+    cdef bint begins_member(self, int32_t text, int32_t key) noexcept:
+        """Whether a member is a text that begins with another."""
+        cdef int32_t depth = self.texts[text].depth, other = key - OF_TEXT
+        if other < 0:
+            return False
+        while self.texts[other].depth > depth:
+            other = self.texts[other].parent
+        return other == text
+
+    cdef bint is_hot(self, int32_t members, int32_t text) noexcept:
+        """Whether some member begins with a text."""
+        cdef int32_t slot, one = members
+        cdef uint64_t key
+        if members == 0:
+            return False
+        for key in (<uint64_t>members << 32 | <uint64_t>text,
+                    <uint64_t>members << 32 | <uint64_t>max(0, self.texts[text].parent)):
+            slot = <int32_t>(mixed(key) & 255)
+            if self.cold[slot][0] == members and self.cold[slot][1] == <int32_t>(key & 0x7FFFFFFF):
+                if self.cold[slot][1] != text:
+                    self.set_cold(members, text)
+                return False
+        while one:
+            if self.begins_member(text, self.sets[one].key):
+                return True
+            one = self.sets[one].rest
+        self.set_cold(members, text)
+        return False
+
+    cdef void set_cold(self, int32_t members, int32_t text) noexcept:
+        cdef int32_t slot = <int32_t>(mixed(<uint64_t>members << 32 | <uint64_t>text) & 255)
+        self.cold[slot][0], self.cold[slot][1] = members, text
+
+    # ------------------------------------------------------------------ registers
+
+    cdef int32_t number(self, int32_t members, int32_t begin) except -1:
+        cdef int32_t found = numbered(&self.register_numbers, members, begin, self.n_registers)
+        if found == self.n_registers:
+            if found == self.registers_room:
+                self.registers_room *= 2
+                self.registers = <Register*>grown(self.registers, self.registers_room * sizeof(Register))
+            self.registers[found] = Register(members, begin)
+            self.n_registers += 1
+            self.n_bytes += 40
+        return found
+
+    cdef int32_t after(self, int32_t op, int32_t n, int32_t tape) except -2:
+        """The register that an edge leaves, -1 where it refuses; ``tape`` holds the bytes read so far."""
+        cdef int32_t kind = op >> KIND & 7, argument = op >> ARGUMENT, key, members, needed
+        if n >= SOME:
+            return abstract_after(kind, argument, n)
+        members = self.registers[n].members
+        if kind == BEGIN:
+            self.may_run_out = self.may_run_out or argument
+            return self.number(members, self.texts[tape].depth)
+        if kind == MARK:
+            return -1 if self.has(members, argument) else self.number(self.with_member(members, argument), -1)
+        if kind == END or kind == END_JSON:
+            if kind == END:
+                key = OF_TEXT + self.suffix(tape, self.registers[n].begin)
+            else:
+                key = 0
+                for byte in canonical(self.bytes_of(tape, self.registers[n].begin)):
+                    key = self.longer(key, byte)
+                key += OF_TEXT
+            return -1 if self.has(members, key) else self.number(self.with_member(members, key), -1)
+        if kind == AT_LEAST:
+            return n if self.sets[members].size >= argument else -1
+        if kind == FEWER:
+            return n if self.sets[members].size < argument else -1
+        if kind == SPARE:
+            needed = self.marks(members, argument & (1 << NEEDED) - 1)
+            return n if self.sets[members].size - needed < argument >> NEEDED else -1
+        return n if self.marks(members, argument) == argument else -1
+
+    cdef int32_t marks(self, int32_t members, int32_t most) noexcept:
+        """How many marks below ``most`` came."""
+        cdef int32_t found = 0
+        while members:
+            found += self.sets[members].key < most
+            members = self.sets[members].rest
+        return found
+
+    cdef int32_t abstract(self, int32_t n, int32_t least) noexcept:
+        """What stands for all registers that no token tells from this one, unless it ends or begins a value."""
+        cdef int32_t members = self.registers[n].members, wanted = least >> MARKS
+        cdef int32_t size = self.sets[members].size + (self.registers[n].begin >= 0)
+        return SOME + (min(size, least & COUNT_MASK) << SIZE) + ALL_BIT * (self.marks(members, wanted) == wanted)
+
+    # ------------------------------------------------------------------ into another table
+
+    cdef int32_t carried_text(self, int32_t text, Registers other) except -1:
+        cdef int32_t found = 0
+        for byte in self.bytes_of(text, 0):
+            found = other.longer(found, byte)
+        return found
+
+    cdef int32_t carried(self, int32_t n, Registers other) except -1:
+        """The number in ``other`` of a register of this one."""
+        cdef int32_t one = self.registers[n].members, members = 0, key
+        cdef list keys = []
+        while one:
+            keys.append(self.sets[one].key)
+            one = self.sets[one].rest
+        for key in reversed(keys):
+            if key >= OF_TEXT:
+                key = OF_TEXT + self.carried_text(key - OF_TEXT, other)
+            members = other.with_member(members, key)
+        return other.number(members, self.registers[n].begin)
+
+
+# --------------------------------------------------------------------------- plain C
+
+cdef int32_t abstract_after(int32_t kind, int32_t argument, int32_t n) noexcept:
+    cdef int32_t size = (n - SOME) >> SIZE
+    cdef bint fresh = (n - SOME) & FRESH_BIT
+    if kind == BEGIN or kind == MARK:
+        return n + (size < COUNT_MASK) * (1 << SIZE) + (0 if fresh else FRESH_BIT)
+    if kind == END_JSON:
+        return n if fresh else n + FRESH_BIT
+    if fresh or kind == END or kind == SPARE:
+        return n  # what follows is looked at with the real register
+    if kind == AT_LEAST:
+        return n if size >= argument else -1
+    if kind == FEWER:
+        return n if size < argument else -1
+    return n if (n - SOME) & ALL_BIT else -1
+
+
+cdef int32_t numbered(Numbers* numbers, int32_t a, int32_t b, int32_t next) except -1:
+    """The number of a pair; ``next`` where it is new."""
+    cdef int32_t i, size
+    cdef uint64_t slot
+    cdef int32_t* old
+    if 2 * numbers.n >= numbers.size:
+        old, size = numbers.slots, numbers.size
+        numbers.size = max(64, 2 * size)
+        numbers.slots = <int32_t*>malloc(12 * <Py_ssize_t>numbers.size)
+        if not numbers.slots:
+            numbers.slots, numbers.size = old, size
+            raise MemoryError()
+        memset(numbers.slots, 0, 12 * <Py_ssize_t>numbers.size)
+        for i in range(size):
+            if old[3 * i + 2]:
+                slot = free_slot(numbers, old[3 * i], old[3 * i + 1])
+                numbers.slots[3 * slot] = old[3 * i]
+                numbers.slots[3 * slot + 1] = old[3 * i + 1]
+                numbers.slots[3 * slot + 2] = old[3 * i + 2]
+        free(old)
+    slot = free_slot(numbers, a, b)
+    if numbers.slots[3 * slot + 2]:
+        return numbers.slots[3 * slot + 2] - 1
+    numbers.slots[3 * slot], numbers.slots[3 * slot + 1], numbers.slots[3 * slot + 2] = a, b, next + 1
+    numbers.n += 1
+    return next
+
+
+cdef inline uint64_t free_slot(Numbers* numbers, int32_t a, int32_t b) noexcept:
+    """Where a pair is, or would be."""
+    cdef uint64_t slot = mixed(<uint64_t><uint32_t>a << 32 | <uint32_t>b) & (numbers.size - 1)
+    while numbers.slots[3 * slot + 2] and (numbers.slots[3 * slot] != a or numbers.slots[3 * slot + 1] != b):
+        slot = (slot + 1) & (numbers.size - 1)
+    return slot

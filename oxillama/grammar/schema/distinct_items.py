@@ -1,0 +1,285 @@
+"""The texts of arrays, with those whose items must differ (`uniqueItems`).
+
+Items are told apart by their texts, so each is written in one way: strings as `json.dumps` does without
+``ensure_ascii``, numbers in full without an exponent or needless zeros, properties in the order of the
+schema. White space between tokens is free: texts are compared without. Arrays and objects that may always go
+on (another item, another property of any name) are written as everywhere, and are told apart by their values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import cast
+
+from oxillama.grammar.dfa import from_steps
+from oxillama.grammar.rules import Alt, Dfa, Distinct, Member, Node, Ref, Text
+from oxillama.grammar.schema.array_text import counting_array, plain_array
+from oxillama.grammar.schema.arrays import Arrays
+from oxillama.grammar.schema.conditions import NOTHING, State, both
+from oxillama.grammar.schema.constants import Constants
+from oxillama.grammar.schema.formulas import TOP, Box
+from oxillama.grammar.schema.json_text import bracketed, decimal_text
+from oxillama.grammar.schema.numbers import Numbers
+from oxillama.grammar.schema.object_text import ObjectText, object_node
+from oxillama.grammar.schema.objects import Objects
+from oxillama.grammar.schema.strings import Strings
+from oxillama.grammar.schema.writer import Writer
+
+MANY = 10_000  # values that are counted
+MAX_DEPTH = 8  # of values within each other that are counted
+MAX_PAIRS = 16  # items of which each is compared with each other
+SCALARS = ("null", "boolean", "number", "string")
+
+
+def array_node(box: Arrays, writer: Writer) -> Node:
+    """The JSON texts of the arrays of a box."""
+    if box.unique and box.most != 1 and (box.most is None or box.most > 1) and not _differ(box, writer):
+        known = list(writer.rules)
+        try:
+            return _Items(writer).array(box)
+        except _SeveralWays as error:
+            for name in list(writer.rules)[len(known) :]:
+                del writer.rules[name]
+            writer.unenforced(writer.path, f"uniqueItems, {error}")
+    return counting_array(box, writer) if box.contains else plain_array(box, writer, writer.node)
+
+
+def _differ(box: Arrays, writer: Writer) -> bool:
+    """Whether no two items can be equal, whatever they are."""
+    if box.most is None or box.most > MAX_PAIRS:
+        return False
+    states = [box.prefix[i] if i < len(box.prefix) else box.rest for i in range(box.most)]
+    return all(
+        both(a, b) == NOTHING or (a and b and writer.impossible(a | b))
+        for i, a in enumerate(states)
+        for b in states[i + 1 :]
+    )
+
+
+class _SeveralWays(Exception):
+    """Items that are equal can be written in several ways."""
+
+
+class _Items:
+    """Writes values so that equal ones are seen to be equal.
+
+    Attributes
+    ----------
+    names : the rules made so far for values that are written in one way, by what they meet.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.names: dict[State, str] = {}
+
+    # ----------------------------------------------------------------- arrays whose items differ
+
+    def array(self, box: Arrays) -> Node:
+        """The arrays of a box, no two items equal. Raises _SeveralWays."""
+        if box.contains:
+            raise _SeveralWays("together with contains")
+        states = self.states(box)
+        counts = [self.count(state, 0) for state in states]
+        most = box.most
+        if len(states) == 1 and counts[0] is not None:
+            most = counts[0] if most is None else min(most, counts[0])
+            if box.least > most:
+                return Alt(())
+        elif any(
+            n is not None and n <= i for i in range(box.least) for n in (counts[min(i, len(counts) - 1)],)
+        ):
+            raise _SeveralWays("over places with fewer values than minItems needs")
+        if most == 0:
+            return Text("[]")
+        last = len(states) - 1
+        places = []
+        for i, members in enumerate(self.members(states)):
+            places.append(tuple([replace(member, to=min(i + 1, last)) for member in members]))
+        body = Distinct(
+            tuple(places),
+            (True,) * len(places),
+            self.writer.layout.comma,
+            max(1, box.least),
+            most,
+            needed=tuple([Alt(tuple([member.node for member in place])) for place in places[: box.least]]),
+            may_run_out=len(states) > 1 and any(count is not None for count in counts),
+        )
+        return bracketed(body if box.least else Alt((Text(""), body)), "[]")
+
+    @staticmethod
+    def states(box: Arrays) -> list[State]:
+        """What the first items meet, and then any other that there may be."""
+        has_rest = box.most is None or box.most > len(box.prefix)
+        return [*box.prefix, *([box.rest] if has_rest else [])]
+
+    def members(self, states: list[State]) -> list[list[Member]]:
+        """The items that may stand at each place."""
+        states = [self.writer.followed_state(state) for state in states]
+        found = [[Member(self.scalars(state), "text")] for state in states]
+        for kind in ("array", "object"):
+            known = list(self.writer.rules)
+            try:
+                texts = [[Member(node, "text") for node in self.of_kind(state, kind)] for state in states]
+            except _SeveralWays:
+                for name in list(self.writer.rules)[len(known) :]:
+                    del self.writer.rules[name]
+                self.names = {state: name for state, name in self.names.items() if name in self.writer.rules}
+                texts = [[Member(node, "value") for node in self.endless(state, kind)] for state in states]
+            for place, members in zip(found, texts):
+                place += members
+        return found
+
+    # ----------------------------------------------------------------- values written in one way
+
+    def node(self, state: State) -> Node:
+        """The values that meet a state. Raises _SeveralWays."""
+        state = self.writer.followed_state(state)
+        if state == NOTHING:
+            return Alt(())
+        if state not in self.names:
+            name = self.names[state] = self.writer.new_name(f"{self.writer.path}/item")
+            self.writer.rules[name] = Alt(())  # until it is written
+            nodes = self.scalars(state), *self.of_kind(state, "array"), *self.of_kind(state, "object")
+            self.writer.rules[name] = Alt(nodes)
+        return Ref(self.names[state])
+
+    def scalars(self, state: State) -> Node:
+        """The values that hold no others."""
+        found: list[Node] = []
+        for box in self.boxes(state, *SCALARS):
+            if isinstance(box, Numbers):
+                found.append(_numbers(box))
+            elif isinstance(box, Strings):
+                layout = self.writer.layout
+                found.append(box.node(layout) if layout.mark else box.spelled_once())
+            elif isinstance(box, Constants):
+                found.append(box.node())
+        return Alt(tuple(found))
+
+    def of_kind(self, state: State, kind: str) -> list[Node]:
+        """The arrays or objects. Raises _SeveralWays."""
+        found: list[Node] = []
+        for box in self.boxes(state, kind):
+            if box == TOP[kind]:
+                raise _SeveralWays(f"over any {kind}")
+            if isinstance(box, Objects):
+                text = ObjectText(box, self.writer, self.node)
+                if text.others is not None:
+                    raise _SeveralWays("over objects of unknown names")
+                found.append(text.node())
+            elif isinstance(box, Arrays):
+                if box.unique and (box.most is None or box.most > 1):
+                    found.append(self.array(box))
+                elif box.contains:
+                    raise _SeveralWays("over arrays with contains")
+                else:
+                    found.append(plain_array(box, self.writer, self.node))
+        return found
+
+    def endless(self, state: State, kind: str) -> list[Node]:
+        """The arrays or objects, written as everywhere, if each may go on. Raises _SeveralWays."""
+        found: list[Node] = []
+        if self.writer.layout.mark and self.boxes(state, kind):
+            raise _SeveralWays(f"over any {kind}, in a format that is not JSON")
+        for box in self.boxes(state, kind):
+            if box == TOP[kind]:
+                found.append(self.writer.any_of_kind(kind))
+            elif isinstance(box, Objects):
+                if box.exists or not ObjectText(box, self.writer).is_endless():
+                    raise _SeveralWays("over objects of which some can be written in several ways")
+                found.append(object_node(box, self.writer))
+            elif isinstance(box, Arrays):
+                if box.most is not None or box.unique or box.contains or self.writer.impossible(box.rest):
+                    raise _SeveralWays("over arrays of which some can be written in several ways")
+                found.append(plain_array(box, self.writer, self.writer.node))
+        return found
+
+    def boxes(self, state: State, *kinds: str) -> list[Box]:
+        return [box for kind in kinds for box in self.writer.expander.of_state(state, kind)]
+
+    # ----------------------------------------------------------------- how many values there are
+
+    def count(self, state: State, depth: int) -> int | None:
+        """How many values meet a state; None where they are more than `MANY`, or hard to count."""
+        total = 0
+        for box in self.boxes(self.writer.followed_state(state), *TOP):
+            size = (
+                None
+                if depth > MAX_DEPTH or (box in TOP.values() and isinstance(box, (Arrays, Objects)))
+                else (self.size(box, depth))
+            )
+            if size is None or total + size > MANY:
+                return None
+            total += size
+        return total
+
+    def size(self, box: Box, depth: int) -> int | None:
+        """How many values a box holds."""
+        if isinstance(box, Constants):
+            return len(box.texts)
+        if isinstance(box, Numbers):
+            numbers = box.finite(MANY)
+            return None if numbers is None else len(numbers)
+        if isinstance(box, Strings):
+            return box.count()
+        if isinstance(box, Arrays):
+            if box.most is None or box.most > MAX_PAIRS or box.contains or box.unique:
+                return None
+            states = [box.prefix[i] if i < len(box.prefix) else box.rest for i in range(box.most)]
+            counts = [self.count(state, depth + 1) for state in states]
+            if None in counts:
+                return None
+            known = [count for count in counts if count is not None]
+            return sum(prod(known[:n]) for n in range(box.least, box.most + 1))
+        text = ObjectText(box, self.writer, lambda state: Text(""))
+        if text.others is not None or text.least or text.most is not None:
+            return None
+        ways = [
+            self.count(text.value_state(m.name, dict(box.properties).get(m.name, frozenset())), depth + 1)
+            for m in text.known
+        ]
+        if None in ways:
+            return None
+        return prod([n + (not member.required) for n, member in zip(ways, text.known) if n is not None])
+
+
+# --------------------------------------------------------------------------- numbers
+
+_START, _MINUS, _ZERO, _WHOLE, _POINT, _PART, _PART_ZERO, _MINUS_ZERO = range(8)
+_ENDS = (_ZERO, _WHOLE, _PART)
+
+
+def _plain_step(where: int, char: str) -> int | None:
+    """The next place in a number that is written in full, without "-0" or a last zero behind the point."""
+    if char == "-":
+        return _MINUS if where == _START else None
+    if char == ".":
+        return _POINT if where in (_ZERO, _WHOLE, _MINUS_ZERO) else None
+    if where in (_POINT, _PART, _PART_ZERO):
+        return _PART_ZERO if char == "0" else _PART
+    if where in (_ZERO, _MINUS_ZERO):
+        return None
+    if where == _WHOLE or char != "0":
+        return _WHOLE
+    return _ZERO if where == _START else _MINUS_ZERO
+
+
+def _numbers(box: Numbers) -> Node:
+    """The numbers of a box, each written in one way."""
+    if box.values is not None:
+        return Alt(tuple([Text(decimal_text(value)) for value in sorted(box.values)]))
+    dfa = box.node()
+    assert isinstance(dfa, Dfa)  # as all numbers are but values
+
+    def step(state: object, char: str) -> object | None:
+        q, where = cast("tuple[int, int]", state)
+        after = _plain_step(where, char)
+        targets = [target for first, last, target in dfa.edges[q] if first <= ord(char) <= last]
+        return (targets[0], after) if targets and after is not None else None
+
+    def accepts(state: object) -> bool:
+        q, where = cast("tuple[int, int]", state)
+        return q in dfa.accepting and where in _ENDS
+
+    return from_steps((0, _START), step, accepts, list("-.0123456789"))

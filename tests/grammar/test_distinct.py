@@ -1,0 +1,221 @@
+"""Members that are told apart: masks against all texts written out, and JSON values by what they mean."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from oxillama.grammar import Grammar, GrammarState, Vocabulary
+from oxillama.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
+
+COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))
+VALUES = [
+    '"a"',
+    '"ab"',
+    '"b"',
+    '""',
+    '"a\\""',
+    "1",
+    "12",
+    "121",
+    "true",
+    "null",
+    "[1]",
+    '[1, "a"]',
+    '{"a":1}',
+]
+PIECES = [
+    *(
+        b"[",
+        b"]",
+        b",",
+        b" ",
+        b", ",
+        b'"',
+        b'",',
+        b'", "',
+        b'","',
+        b'"a"',
+        b'"a",',
+        b'a"',
+        b'a",',
+        b'"]',
+        b'"ab',
+    ),
+    *(
+        b'"b"]',
+        b'""',
+        b'"",',
+        b'b",',
+        b"1",
+        b"12",
+        b"2",
+        b"1,",
+        b",1",
+        b"1,12",
+        b"1,1",
+        b"1]",
+        b"2,1,",
+        b", 1",
+    ),
+    *(
+        b"true",
+        b"t",
+        b"rue",
+        b"true,",
+        b", true",
+        b",null",
+        b" null",
+        b"nul",
+        b"l",
+        b" ",
+        b"[1",
+        b"[[1",
+        b"[1]",
+    ),
+    *(
+        b"[1],",
+        b"]]",
+        b"]",
+        b'{"',
+        b'":1}',
+        b'"}',
+        b"}",
+        b'a":',
+        b"{",
+        b":",
+        b'\\"',
+        b'a\\""',
+        b"\\",
+        b"1]]",
+        b"[[",
+    ),
+    *(
+        b',"a',
+        b', "ab',
+        b'","ab"]',
+        b"e",
+        b"tr",
+        b"n",
+        b'"a"]',
+        b'"a","',
+        b",12",
+        b" 12]",
+        b'["',
+        b"1,1]",
+        b"1, 1",
+    ),
+]
+CHARACTERS = [char.encode() for char in sorted(set("".join(VALUES)))]
+TOKENS = [*dict.fromkeys([*PIECES, *CHARACTERS]), b"<end>"]
+END = len(TOKENS) - 1
+VOCABULARY = Vocabulary(TOKENS, {END}, {END})
+
+
+def bracketed(node: Node, brackets: str = "[]") -> Node:
+    return Seq((Text(brackets[0]), node, Text(brackets[1])))
+
+
+def spelled(value: str) -> Node:
+    """The text of a value, with a space or none behind each comma."""
+    parts = value.split(", ")
+    return Seq(tuple(node for part in parts for node in (COMMA, Text(part)))[1:])
+
+
+def spellings(value: str) -> list[str]:
+    return [comma.join(value.split(", ")) for comma in (",", ", ")] if ", " in value else [value]
+
+
+def texts(values: list[str], least: int, most: int) -> set[str]:
+    found = set()
+    for n in range(least, most + 1):
+        for chosen in permutations(values, n):
+            for spelling in product(*map(spellings, chosen)):
+                for commas in product((",", ", "), repeat=n - 1):
+                    found.add(
+                        "[" + "".join(a + b for a, b in zip(spelling, (*commas, ""), strict=True)) + "]"
+                    )
+    return found
+
+
+def allowed(state: GrammarState) -> set[int]:
+    bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+def expected_tokens(language: set[str], so_far: str) -> set[int]:
+    after = {text[len(so_far) :] for text in language if text.startswith(so_far)}
+    return {
+        i
+        for i, token in enumerate(TOKENS)
+        if ("" in after if i == END else any(rest.startswith(token.decode()) for rest in after))
+    }
+
+
+def follow(grammar: Grammar, language: set[str], rng: random.Random) -> None:
+    """Take allowed tokens at random, and compare every mask on the way."""
+    state, so_far = GrammarState(grammar, VOCABULARY), ""
+    while True:
+        expected = expected_tokens(language, so_far)
+        assert allowed(state) == expected, so_far
+        assert {i for i in range(len(TOKENS)) if state.allows_token(i)} == expected, so_far
+        going_on = sorted(expected - {END})
+        if not going_on:
+            assert so_far in language
+            return
+        token = rng.choice(going_on)
+        state.advance(token)
+        so_far += TOKENS[token].decode()
+        assert state.is_complete == (so_far in language)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_masks_hold_what_can_still_become_distinct_items(seed: int) -> None:
+    rng = random.Random(seed)
+    values = rng.sample(VALUES, rng.randint(2, 5))
+    most = rng.randint(1, min(4, len(values)))
+    least = rng.randint(1, most)
+    items = (Member(Alt(tuple(map(spelled, values))), "text"),)
+    node = Distinct((items,), (True,), COMMA, least, most)
+    grammar = Grammar.from_rules(Rules("root", {"root": bracketed(node)}))
+    language = texts(values, least, most)
+    for _ in range(4):
+        follow(grammar, language, rng)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_masks_hold_the_members_that_are_left(seed: int) -> None:
+    rng = random.Random(seed)
+    names = rng.sample(['"a":1', '"ab":1', '"b":1', '"a\\"":1', '"":1'], rng.randint(2, 5))
+    required = rng.randint(0, len(names))
+    least = rng.randint(max(1, required), len(names))
+    members = tuple(Member(Text(name), "mark", mark=i) for i, name in enumerate(names))
+    node = Distinct((members,), (True,), COMMA, least, len(names), required)
+    grammar = Grammar.from_rules(Rules("root", {"root": bracketed(node)}))
+    language = {
+        text
+        for text in texts(names, least, len(names))
+        if all(f"[{name}" in text or f",{name}" in text or f", {name}" in text for name in names[:required])
+    }
+    for _ in range(4):
+        follow(grammar, language, rng)
+
+
+def test_arrays_of_arrays_whose_items_differ() -> None:
+    inner = bracketed(
+        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 2)
+    )
+    node = bracketed(Distinct(((Member(Ref("inner"), "text"),),), (True,), COMMA, 1, 2))
+    grammar = Grammar.from_rules(Rules("root", {"root": node, "inner": inner}))
+    lists = [",".join(chosen) for n in (1, 2) for chosen in permutations(("1", "12", "2"), n)]
+    spelled_in = {one: [one, one.replace(",", ", ")] if "," in one else [one] for one in lists}
+    language = {f"[[{a}]]" for one in lists for a in spelled_in[one]}
+    for one, other in permutations(lists, 2):
+        for a, b, comma in product(spelled_in[one], spelled_in[other], (",", ", ")):
+            language.add(f"[[{a}]{comma}[{b}]]")
+    rng = random.Random(1)
+    for _ in range(12):
+        follow(grammar, language, rng)
