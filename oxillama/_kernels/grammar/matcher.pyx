@@ -453,8 +453,8 @@ cdef class Matcher:
         """Add the tokens below a node that begin with a character of a loop, though not all of those lead into it.
 
         The name of a property that is none of the known ones is such a place: any text leads into the loop, unless it
-        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice, less those
-        that the walk sees end; those that leave the loop behind it are followed from the beginning.
+        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice,
+        less those that the walk sees end; those that leave the loop later are followed from their beginnings.
         """
         cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
@@ -530,7 +530,7 @@ cdef class Matcher:
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
     ) except -1:
-        """Whether every text of a loop's characters leads from a parser state to itself; if not ``look``, as far as is known."""
+        """Whether a loop's characters lead from a parser state to itself; if not ``look``, as far as is known."""
         cdef Loop* own
         cdef int k
         if not look and not self.loops.is_known(state):
