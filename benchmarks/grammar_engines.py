@@ -42,6 +42,7 @@ class Oxillama(Engine):
         super().__init__(tokenizer)
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
         self.compiler = JsonSchemaCompiler()
+        self.counted: dict[int, np.ndarray] = {}
 
     def compile(self, case: Case) -> Grammar:
         if case.tag is not None:
@@ -66,8 +67,12 @@ class Oxillama(Engine):
             raise ConfigError("oxillama: refuses the document")
 
     def held(self, compiled: Grammar) -> int:
+        """As if all grammars were kept: a mask counts with the first that has it, a slice never."""
         tables = compiled.constraint(self.vocabulary).tables()
-        return tables.states.n_bytes
+        masks = {id(mask): mask for mask in tables.masks.values() if id(mask) not in self.counted}
+        self.counted |= masks
+        own: int = tables.states.n_bytes - tables.matcher.n_shared
+        return own + sum(mask.nbytes for mask in masks.values())
 
 
 class LlGuidance(Engine):

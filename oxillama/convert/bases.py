@@ -145,7 +145,8 @@ def file_base(path: Path) -> Base:
             for expert in range(shape[0] if len(shape) == 3 else 1):
                 place = Place(name, matrix, n_heads, expert, shape[0] if len(shape) == 3 else 0)
                 places[here.replace("{e}", str(expert))] = place
-    renamed = (("bert.", ""),) if architecture == "bert" else families[0].renamed
+    renamed = tuple(pair for family in families for pair in family.renamed)
+    renamed = (("bert.", ""),) if architecture == "bert" else renamed
     return Base(architecture, places, str(path), renamed)
 
 

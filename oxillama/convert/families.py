@@ -48,6 +48,8 @@ from oxillama.errors import LoadError
 
 GELU = ("gelu", "gelu_pytorch_tanh")  # of Gemma, whose first configs meant the second by the first
 LLAMA = Decoder("llama", (*ATTENTION, *BEFORE, *FEED), options.llama, reordered=True)
+MISTRAL = replace(LLAMA, left_out=TOWERS, renamed=TEXT_IN_TOWERS)
+MINISTRAL3 = replace(MISTRAL, architecture="mistral3", options=options.ministral3)
 MIXTRAL = replace(
     LLAMA,
     parts=(*ATTENTION, *BEFORE, *MIXTRAL_EXPERTS),
@@ -114,7 +116,7 @@ GEMMA3 = replace(
         *(("query_pre_attn_scalar", 256), ("sliding_window", 4096), ("max_position_embeddings", 131072)),
         *(("num_attention_heads", 8), ("num_key_value_heads", 4)),
     ),
-    left_out=(*TOWERS, "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
+    left_out=TOWERS,
     renamed=TEXT_IN_TOWERS,
 )
 GEMMA_EMBEDDING = replace(
@@ -209,7 +211,8 @@ JAIS2 = Decoder(
 
 DECODERS: dict[str, tuple[str, Decoder]] = {
     "LlamaForCausalLM": ("llama", LLAMA),
-    "MistralForCausalLM": ("mistral", LLAMA),
+    "MistralForCausalLM": ("mistral", MISTRAL),
+    "Ministral3ForCausalLM": ("ministral3", MINISTRAL3),
     "MixtralForCausalLM": ("mixtral", MIXTRAL),
     "Qwen2ForCausalLM": ("qwen2", QWEN2),
     "Qwen2MoeForCausalLM": ("qwen2_moe", QWEN2_MOE),
@@ -260,15 +263,24 @@ WITH_TOWERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
     "Gemma3nForConditionalGeneration": ("gemma3n", "Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": ("gemma4", "Gemma4ForCausalLM"),
+    "Mistral3ForConditionalGeneration": ("mistral3", ""),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl", "Qwen3VLForConditionalGeneration"),
     "Qwen3VLMoeForConditionalGeneration": ("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration"),
     "Qwen3_5ForConditionalGeneration": ("qwen3_5", "Qwen3_5ForCausalLM"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe", "Qwen3_5MoeForCausalLM"),
 }
-"""Architectures that also read images or sound: their model_type, and that of their text model alone."""
+"""Architectures that also read images or sound: their model_type, and that of their text model alone, or ""
+where its model_type says it (`OF_MISTRAL`)."""
+
+OF_MISTRAL = {
+    "mistral": "MistralForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
+}
 
 OF_TOWERS = re.compile(
     r"(vision|audio)_config|[a-z_]+_token_(id|index)|[a-z]+_soft_tokens_per_image|mm_tokens_per_image"
+    r"|multimodal_projector_bias|projector_hidden_act|spatial_merge_size|vision_feature_layer"
 )
 """Keys that are about what is left out."""
 
@@ -283,6 +295,12 @@ def plan_of(config: Config, n_tensors: int) -> Plan:
     if name in WITH_TOWERS:
         kind, name = WITH_TOWERS[name]
         take_text(config, kind)
+    if not name:
+        text = config.get("model_type")
+        if text not in [*OF_MISTRAL]:
+            expected = ", ".join(OF_MISTRAL)
+            raise LoadError(f"{config.name}: text_config: model_type: expected {expected}, got {text!r:.60}")
+        name = OF_MISTRAL[text]
     kind, plan = PLANS[name]
     config.only("model_type", kind)
     made = plan(config, n_tensors)

@@ -18,7 +18,8 @@ from oxillama.convert.experts import (
     shared,
     weights_of_experts,
 )
-from oxillama.convert.parts import BEFORE, FEED, only
+from oxillama.convert.options import sharpened
+from oxillama.convert.parts import BEFORE, FEED, TEXT_IN_TOWERS, TOWERS, only
 from oxillama.convert.rotation import Metadata, Tensors, rotation
 from oxillama.errors import LoadError
 
@@ -93,23 +94,12 @@ def mistral4(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
     shared(config, metadata, sizes, "n_shared_experts")
     metadata["expert_gating_func"] = SOFTMAX
     weights_of_experts(config, metadata)
-    rope = config.table("rope_parameters").values.copy()
-    if not rope:
-        raise LoadError(f"{config.name}: rope_parameters: expected those of the model, got none")
-    scale, original = rope.pop("llama_4_scaling_beta", None), rope.get("original_max_position_embeddings")
+    sharpened(config, metadata)
     turned = config.size("qk_rope_head_dim")
     share = turned / (turned + config.size("qk_nope_head_dim"))
-    if rope.pop("partial_rotary_factor", share) != share:
-        raise LoadError(f"{config.name}: rope_parameters: expected a partial_rotary_factor of {share}")
-    if rope.pop("max_position_embeddings", metadata["context_length"]) != metadata["context_length"]:
-        raise LoadError(f"{config.name}: rope_parameters: max_position_embeddings: expected the model's")
-    config.values["rope_parameters"] = rope
-    if scale is not None:
-        read = Config(
-            {"llama_4_scaling_beta": scale, "original_max_position_embeddings": original}, config.name
-        )
-        metadata["attention.temperature_scale"] = read.number("llama_4_scaling_beta")
-        metadata["attention.temperature_length"] = read.size("original_max_position_embeddings")
+    for key in ("rope_parameters", "rope_scaling"):
+        config.table(key).only("partial_rotary_factor", share)
+        config.table(key).values.pop("partial_rotary_factor", None)
     return latent(config, metadata, sizes)
 
 
@@ -199,6 +189,8 @@ MISTRAL4 = Decoder(
         *only("shared", SHARED),
     ),
     mistral4,
+    left_out=TOWERS,
+    renamed=TEXT_IN_TOWERS,
 )
 
 LATENT_DECODERS: dict[str, tuple[str, Decoder]] = {

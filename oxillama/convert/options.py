@@ -274,3 +274,25 @@ def many_experts_of_sight(config: Config, metadata: Metadata, sizes: Sizes) -> T
     config.only("decoder_sparse_step", 1)
     config.only("mlp_only_layers", [])
     return with_sections(qwen, config, metadata, sizes)
+
+
+def sharpened(config: Config, metadata: Metadata) -> None:
+    """Queries of Ministral 3 and Mistral 4 grow with the logarithm of the position."""
+    key = "rope_parameters" if config.has("rope_parameters") else "rope_scaling"
+    rope = config.table(key).values.copy()
+    if not rope:
+        raise LoadError(f"{config.name}: rope_parameters: expected those of the model, got none")
+    read = Config(rope, f"{config.name}: {key}")
+    read.only("max_position_embeddings", metadata["context_length"])
+    if read.has("llama_4_scaling_beta"):
+        metadata["attention.temperature_scale"] = read.number("llama_4_scaling_beta")
+        metadata["attention.temperature_length"] = read.size("original_max_position_embeddings")
+    for name in ("max_position_embeddings", "llama_4_scaling_beta"):
+        rope.pop(name, None)
+    config.values[key] = rope
+
+
+def ministral3(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
+    sharpened(config, metadata)
+    config.only("sliding_window")
+    return rotation(config, metadata, sizes["dim"], 1e6)

@@ -58,7 +58,10 @@ FUSED = (
     Part("mlp.down_proj", "ffn_down", "d ff"),
 )
 
-TOWERS = ("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio.")
+TOWERS = (
+    *("model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."),
+    *("model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."),
+)
 SIGHT = ("model.visual.", "visual.")
 """Tensors that read images or sound, in folders that also have a text model."""
 

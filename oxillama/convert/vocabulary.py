@@ -61,6 +61,12 @@ _EXAONE_MOE = "|".join(
         *(r" ?[^\s\p{L}\p{N}]+[\r\n/]?", r"\s*[\r\n]|\s+(?!\S)|\s+"),
     )
 )
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+)
 _JAIS2 = "|".join(
     (
         _LLAMA3.removesuffix(r"|\s+(?!\S)|\s+"),
@@ -78,6 +84,7 @@ CUTS: dict[tuple[str, ...], tuple[str, ...]] = {
     (_O200K,): ("gpt-4o",),
     (_EXAONE_MOE,): ("exaone-moe",),
     (_JAIS2,): ("jais-2",),
+    _DEEPSEEK3: ("deepseek-v3",),
 }
 SPOKEN = {
     *("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>"),
@@ -274,7 +281,8 @@ def cuts(step: Any) -> Iterator[str]:
     elif kind == "Digits" and step.get("individual_digits"):
         yield "digits"
     elif kind == "Split" and step.get("behavior") == "Isolated" and not step.get("invert"):
-        yield str(step.get("pattern", {}).get("Regex"))
+        expression = str(step.get("pattern", {}).get("Regex"))
+        yield expression.replace("\r", r"\r").replace("\n", r"\n")  # some have the characters themselves
     else:
         yield f"unknown {kind}"
 

@@ -38,6 +38,7 @@ class Speculator:
         self._costs = costs or RowCosts()
         self._latest: dict[str, Acceptance] = {}  # of the text that each drafter drafted for last
         self._since_probe = self._in_a_row = 0  # steps; those with drafts
+        self._prober: Acceptance | None = None  # of the stream that a model drafted for to see if it pays
         self._seen: list[tuple[TextRequest, int, np.ndarray]] = []  # hidden states, not observed yet
 
     def draft(self, requests: list[TextRequest]) -> None:
@@ -58,8 +59,7 @@ class Speculator:
         self._since_probe += 1
         for _, speculation in asking:
             self._remember(speculation.drafter.name, speculation.acceptance)
-        may_probe = self._since_probe >= FIRST_PROBE  # streams take turns
-        asking = [(r, s) for r, s in asking if not s.acceptance.rests(n_rows, may_probe)]
+        asking = [(r, s) for r, s in asking if not s.acceptance.rests(n_rows, self._may_probe(s.acceptance))]
         if not asking:
             return
         lengths = self._lengths(n_rows, asking)
@@ -68,6 +68,15 @@ class Speculator:
             of_this = [(r, n) for (r, s), n in zip(asking, lengths) if s.drafter is drafter and n > 0]
             if of_this:
                 self._propose(drafter, [r for r, _ in of_this], [n for _, n in of_this], deciding)
+
+    def _may_probe(self, acceptance: Acceptance) -> bool:
+        """Whether it is a stream's turn to try a draft that does not seem to pay.
+
+        What a model's drafts are worth is much the same for all streams, and to catch up with a text costs as
+        much as a step: together they try as often as one of them would.
+        """
+        last = self._prober if acceptance.is_graded else None
+        return self._since_probe >= (last.patience if last is not None else FIRST_PROBE)
 
     def _remember(self, drafter: str, acceptance: Acceptance) -> None:
         """Has a new text begin with what is known of the last one, if a model drafts for both."""
@@ -92,9 +101,13 @@ class Speculator:
         for i, (_, speculation) in enumerate(asking):
             acceptance, speculation.least = acceptances[i], 0.0
             acceptance.resting = 0 if lengths[i] or not rooms[i] else n_rows
-            if not lengths[i] and acceptance.wants_probe and self._since_probe >= FIRST_PROBE:
+            if not lengths[i] and acceptance.wants_probe and self._may_probe(acceptance):
                 lengths[i] = min(PROBE, rooms[i])
                 self._since_probe = 0
+                if acceptance.is_graded:
+                    last = self._prober or acceptance
+                    acceptance.patience = max(acceptance.patience, last.patience)
+                    self._prober = acceptance
             elif lengths[i] and acceptance.is_graded:
                 lengths[i] = rooms[i]
                 token_seconds = row_seconds + pass_seconds[i] / len(asking)

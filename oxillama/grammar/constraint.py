@@ -62,6 +62,9 @@ class Constraint:
         self._lock = Lock()
         self._most_masks = max(16, MASK_BYTES // (4 * vocabulary.n_words))
         self._token_masks = [self._token_mask(i) for i in range(len(program.token_sets))]
+        self._end_mask = vocabulary.empty_mask()
+        for id in vocabulary.end_ids:
+            self._end_mask[id >> 5] |= np.uint32(1 << (id & 31))
         self._tables = Tables(program, vocabulary)
 
     def _token_mask(self, index: int) -> np.ndarray:
@@ -130,10 +133,14 @@ class Constraint:
         if self._token_masks:
             for i in tables.states.token_sets(state):
                 mask |= self._token_masks[i]
-        for id in self.vocabulary.end_ids:
-            if self._may_end(tables, state, id):
-                mask[id >> 5] |= np.uint32(1 << (id & 31))
+        if tables.states.accepts(state):
+            mask |= self._end_mask
+        elif self._token_masks:
+            for id in self.vocabulary.end_ids:
+                if self._may_end(tables, state, id):
+                    mask[id >> 5] |= np.uint32(1 << (id & 31))
         mask.flags.writeable = False
+        mask = self.vocabulary.masks.shared(mask)
         with self._lock:
             while len(tables.masks) >= self._most_masks:
                 del tables.masks[next(iter(tables.masks))]

@@ -28,11 +28,16 @@ TEXTS = st.text("aBcДд Ёё'sSLl\u0301\u0902\u093fनम한국語タ1२3 \n\r
 LLAMA3 = next(cut for cut, names in CUTS.items() if "llama-bpe" in names)
 
 
-def trained(words: str | None, *, ignore_merges: bool) -> Tokenizer:
+def trained(cut: tuple[str, ...], *, ignore_merges: bool) -> Tokenizer:
     """Byte-level BPE with merges across everything that the samples hold and the cut lets through."""
     tokenizer: Any = Tokenizer(models.BPE(ignore_merges=ignore_merges))
-    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words is None)
-    steps = [] if words is None else [pre_tokenizers.Split(Regex(words), "isolated")]
+    steps: list[Any] = []
+    for step in cut:
+        if step == "digits":
+            steps.append(pre_tokenizers.Digits(individual_digits=True))
+        elif step != "bytes":
+            steps.append(pre_tokenizers.Split(Regex(step), "isolated"))
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex="bytes" in cut)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, by_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = BpeTrainer(
@@ -52,10 +57,10 @@ def bridge_of(tokenizer: Tokenizer, architecture: str = "") -> tuple[dict[str, A
 
 
 @pytest.mark.parametrize("ignore_merges", [False, True])
-@pytest.mark.parametrize("cut", [cut for cut in CUTS if len(cut) == 1], ids=lambda cut: CUTS[cut][0])
-def test_cuts(cut: tuple[str], ignore_merges: bool) -> None:
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: CUTS[cut][0])
+def test_cuts(cut: tuple[str, ...], ignore_merges: bool) -> None:
     """Pieces of words, of marks, of both cases and of spaces are those of the source."""
-    tokenizer = trained(None if cut == ("bytes",) else cut[0], ignore_merges=ignore_merges)
+    tokenizer = trained(cut, ignore_merges=ignore_merges)
     made, bridge = bridge_of(tokenizer)
     name = made["tokenizer.ggml.pre"]
     assert name in CUTS[cut]
@@ -75,9 +80,9 @@ def test_cuts(cut: tuple[str], ignore_merges: bool) -> None:
 
 @pytest.mark.parametrize("ignore_merges", [False, True])
 @pytest.mark.parametrize("cut", [("bytes",), LLAMA3], ids=["gpt-2", "llama-bpe"])
-def test_tokens_that_no_merge_makes(cut: tuple[str], ignore_merges: bool) -> None:
+def test_tokens_that_no_merge_makes(cut: tuple[str, ...], ignore_merges: bool) -> None:
     """A piece may be one all the same, as the source says, whatever the row of the name has."""
-    document = json.loads(trained(None if cut == ("bytes",) else cut[0], ignore_merges=True).to_str())
+    document = json.loads(trained(cut, ignore_merges=True).to_str())
     id = document["model"]["vocab"]["zqxj"] = len(document["model"]["vocab"])
     document["model"]["ignore_merges"] = ignore_merges
     tokenizer: Any = Tokenizer.from_str(json.dumps(document))
@@ -86,11 +91,20 @@ def test_tokens_that_no_merge_makes(cut: tuple[str], ignore_merges: bool) -> Non
     assert (bridge.encode("zqxj") == [0, id]) == ignore_merges
 
 
+def test_line_ends_as_characters() -> None:
+    """Some tokenizers have them in their expressions as they are, others as escapes."""
+    cut = next(cut for cut, names in CUTS.items() if "deepseek-v3" in names)
+    written = tuple(step.replace(r"\r", "\r").replace(r"\n", "\n") for step in cut)
+    assert written != cut
+    made, _ = bridge_of(trained(written, ignore_merges=False))
+    assert made["tokenizer.ggml.pre"] == "deepseek-v3"
+
+
 @pytest.mark.parametrize("name", ["tekken", "gpt-4o"])
 def test_other_programs_cut_before_marks(name: str) -> None:
     """Without the key, files are cut as llama.cpp cuts them, and the proof would fail."""
     cut = next(cut for cut, names in CUTS.items() if name in names)
-    tokenizer = trained(cut[0], ignore_merges=PRE_TOKENIZERS[name].ignore_merges)
+    tokenizer = trained(cut, ignore_merges=PRE_TOKENIZERS[name].ignore_merges)
     made, bridge = bridge_of(tokenizer)
     del made["tokenizer.ggml.pre_as_source"]
     other = TokenizerBridge.from_metadata(made)
@@ -99,7 +113,7 @@ def test_other_programs_cut_before_marks(name: str) -> None:
 
 
 def test_the_key_is_for_some_rows_alone() -> None:
-    tokenizer = trained(None, ignore_merges=False)
+    tokenizer = trained(("bytes",), ignore_merges=False)
     made, _ = bridge_of(tokenizer)
     with pytest.raises(TokenizerError, match="expected tekken, gpt-4o with pre_as_source, got 'gpt-2'"):
         TokenizerBridge.from_metadata(made | {"tokenizer.ggml.pre_as_source": True})

@@ -179,6 +179,12 @@ def test_logits_of_transformers(name: str, tmp_path: Path) -> None:
         ),
         ("mimo_v2_flash", {"norm_topk_prob": False}, "norm_topk_prob: False is not supported"),
         ("mistral4", {"rope_parameters": None}, "rope_parameters: expected those of the model"),
+        ("ministral3", {"sliding_window": 5}, "sliding_window: 5 is not supported"),
+        (
+            "mistral3-towers",
+            {"text_config": {"model_type": "x"}},
+            "model_type: expected mistral, ministral3, ",
+        ),
         ("kimi_linear", {"q_lora_rank": 8}, "q_lora_rank: 8 is not supported"),
         (
             "kimi_linear",

@@ -273,6 +273,16 @@ def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
         assert passes[1:] == [0, 0] or sum(passes[1:]) == 1  # less than `LAST_MODEL_PROBE` tokens
 
 
+def test_streams_together_try_a_models_drafts_as_often_as_one_of_them() -> None:
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
+        engine.model.loop.speculator = Speculator(Slow())
+        options = {"speculate": demo.DRAFT, "temperature": 0, "window": None, "ignore_eos": True}
+        engine.generate(PROMPT, max_tokens=20, **options)
+        streams = [engine.stream(PROMPT, max_tokens=200, **options) for _ in range(8)]
+        passes = [stream.result().speculation.passes for stream in streams]
+        assert 1 <= sum(passes) <= 5  # after 16, 32, 64 and 128 steps
+
+
 def test_a_rollback_forgets_drafts() -> None:
     serving = Serving()
     sequence = Sequence(serving.pool, [1, 2, 3])

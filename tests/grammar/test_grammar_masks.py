@@ -15,7 +15,7 @@ from tests.references import grammar as reference
 
 # Tokens that cross rules, cut characters anywhere, share their bytes, are no text, and end the generation.
 STRINGS: list[bytes | None] = [
-    *(b"a", b"b", b"c", b"ab", b"ba", b"aa", b"abc", b"bb", b"cab", b"aaaa", b" a", b"1", b"12", b"\n"),
+    *(b"a", b"b", b"c", b"ab", b"ba", b"aa", b"abc", b"abcb", b"cab", b"aaaa", b" a", b"1", b"12", b"\n"),
     *("é".encode(), b"\xc3", b"\xa9", b"a\xc3", b"\xa9b", "日".encode(), b"\xe6\x97", b"\xa5", b"\xf0\x9f"),
     *(b"\x99\x82", b"a", b"", None, None, None, None),
 ]
@@ -103,6 +103,69 @@ def test_masks_equal_the_definition(name: str) -> None:
     for seed in range(3):
         rng = np.random.default_rng(seed)
         check(rules, rng.integers(0, 100, 6).tolist())
+
+
+# Automata over most characters, as names that are none of some and texts that hold a word: few characters
+# lead elsewhere, "c" is an escape that comes back.
+END_OF_TEXT = Text("\n")
+TEXTS = {
+    "a name that is none of two": Dfa(
+        (
+            ((0, 9, 4), (11, 96, 4), (97, 97, 1), (98, 98, 4), (99, 99, 5), (100, 0x10FFFF, 4)),
+            ((0, 9, 4), (11, 97, 4), (98, 98, 2), (99, 99, 5), (100, 0x10FFFF, 4)),
+            ((0, 9, 4), (11, 98, 4), (99, 99, 6), (100, 0x10FFFF, 4)),
+            ((0, 9, 4), (11, 98, 4), (99, 99, 5), (100, 0x10FFFF, 4)),
+            ((0, 9, 4), (11, 98, 4), (99, 99, 5), (100, 0x10FFFF, 4)),
+            ((97, 98, 4),),
+            ((97, 97, 3), (98, 98, 4)),
+        ),
+        frozenset({1, 4}),
+    ),
+    "a text that holds a word": Dfa(
+        (
+            ((0, 9, 0), (11, 96, 0), (97, 97, 1), (98, 98, 0), (99, 99, 3), (100, 0x10FFFF, 0)),
+            ((0, 9, 0), (11, 96, 0), (97, 97, 1), (98, 98, 2), (99, 99, 3), (100, 0x10FFFF, 0)),
+            ((0, 9, 2), (11, 98, 2), (99, 99, 4), (100, 0x10FFFF, 2)),
+            ((97, 98, 0),),
+            ((97, 98, 2),),
+        ),
+        frozenset({2}),
+    ),
+    "a text in which a character is refused after a word": Dfa(
+        (
+            ((0, 9, 0), (11, 96, 0), (97, 97, 1), (98, 98, 0), (99, 99, 3), (100, 0x10FFFF, 0)),
+            ((0, 9, 0), (11, 47, 0), (97, 97, 1), (98, 98, 2), (100, 0xFF, 0)),
+            ((97, 97, 2), (0x100, 0x10FFFF, 0)),
+            ((97, 98, 0),),
+        ),
+        frozenset({0, 2}),
+    ),
+}
+
+
+@pytest.mark.parametrize("tail", [END_OF_TEXT, Seq((END_OF_TEXT, Repeat(Ref("text"), 0, 1))), Seq(())])
+@pytest.mark.parametrize("name", TEXTS)
+def test_masks_of_texts_that_lead_into_a_loop(name: str, tail: Node) -> None:
+    word = TEXTS[name]
+    rules = {
+        "root": Alt((Seq((Ref("text"), tail)), Seq((Text("b"), Ref("text"))))),
+        "text": Seq((word, Text("1"))),
+    }
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        check(Rules("root", rules), rng.integers(0, 100, 6).tolist())
+        check(Rules("root", {"root": word}), rng.integers(0, 100, 6).tolist())
+        check(Rules("root", {"root": Seq((word, tail))} | {"text": word}), rng.integers(0, 100, 6).tolist())
+
+
+def test_equal_masks_are_one_for_all_grammars_of_a_vocabulary() -> None:
+    first, second = (
+        GrammarState(Grammar.parse(text), VOCABULARY) for text in ('root ::= "a"', 'root ::= "a" "1"')
+    )
+    assert first.mask() is second.mask()
+    first.advance(0)
+    second.advance(0)
+    assert not np.array_equal(first.mask(), second.mask())
 
 
 LETTERS = st.sampled_from("abcé日1 ")

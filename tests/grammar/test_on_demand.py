@@ -164,6 +164,8 @@ def test_what_cannot_be_enforced_is_an_error_at_once(below: object, message: str
         {"anyOf": [{"allOf": [{"type": "null"}, {"type": "boolean"}]}, {"$ref": "#/properties/a"}]},
         {"type": "object", "properties": {"b": False}, "required": ["b"]},
         {"type": "string", "enum": ["\ud800"]},
+        {"allOf": [{"type": "object", "required": ["b"]}, {"properties": {"b": {"allOf": [{"not": {}}]}}}]},
+        {"oneOf": [{"type": "array", "minItems": 1, "items": {"allOf": [{"enum": [1]}, {"enum": [2]}]}}]},
     ],
     ids=json.dumps,
 )

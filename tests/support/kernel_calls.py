@@ -29,6 +29,7 @@ from oxillama._kernels.grammar import json_values
 from oxillama._kernels.grammar.builder import Builder
 from oxillama._kernels.grammar.dfa import Dfa, of_texts, reduced
 from oxillama._kernels.grammar.languages import Language, determinise
+from oxillama._kernels.grammar.mask_pool import MaskPool
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama._kernels.grammar.network import Network
 from oxillama._kernels.grammar.nodes import is_nullable, needs, references, repeat_copies, size
@@ -797,6 +798,13 @@ def of_mask_cache() -> dict[str, Maker]:
     return {"MaskCache": lambda: Call(MaskCache, sizes="n_words", states=states, n_words=1)}
 
 
+def of_mask_pool() -> dict[str, Maker]:
+    return {
+        "MaskPool": lambda: Call(MaskPool, sizes="n_words", n_words=2),
+        "MaskPool.shared": lambda: Call(MaskPool(2).shared, mask=zeros(2, dtype=np.uint32)),
+    }
+
+
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.builder": of_builder,
@@ -806,6 +814,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.languages": of_languages,
     "grammar.loops": of_loops,
     "grammar.mask_cache": of_mask_cache,
+    "grammar.mask_pool": of_mask_pool,
     "grammar.matcher": of_matcher,
     "grammar.network": of_network,
     "grammar.parser_states": of_parser_states,

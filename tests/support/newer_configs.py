@@ -203,6 +203,10 @@ SPECIFIC: dict[str, tuple[str, str, dict[str, Any]]] = {
             "layers_block_type": [MAMBA_2, "moe", GLOBAL, "moe"],
         },
     ),
+    "ministral3": (
+        "Ministral3", "ministral3",
+        {"rope_parameters": {**YARN, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}},
+    ),
     "mistral4": (
         "Mistral4", "mistral4",
         {
@@ -289,6 +293,17 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
                 "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
                 "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 64, "patch_size": 4,
             },
+        },
+    ),
+    "mistral3-towers": (
+        "Mistral3ForConditionalGeneration", "mistral3",
+        {
+            "text_config": {**SIZES, "model_type": "mistral", "sliding_window": None},
+            "vision_config": {
+                "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "image_size": 16, "patch_size": 4, "head_dim": 8,
+            },
+            "spatial_merge_size": 2, "tie_word_embeddings": False,
         },
     ),
     "qwen3_vl": (

@@ -64,8 +64,6 @@ def run_transformers(name: str, folder: Path) -> tuple[dict[str, Any], Shapes, n
     if kind is None:
         raise LookupError(CONFIGS[name]["architectures"][0])
     values.pop("model_type")
-    if "text_config" in values:  # its class says which are those of the text model
-        values["text_config"] = {k: v for k, v in values["text_config"].items() if k != "model_type"}
     kind(kind.config_class(**values)).float().save_pretrained(folder)
     shapes = stored_shapes(folder)
     (folder / "model.safetensors").write_bytes(hf.safetensors(weights_of(shapes)))

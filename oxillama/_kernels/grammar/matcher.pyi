@@ -6,6 +6,7 @@ from oxillama._kernels.grammar.trie import Trie
 class Matcher:
     trie: Trie
     states: ParserStates
+    n_shared: int
     large: int
     sliced: int
     min_loop: int

@@ -64,6 +64,7 @@ cdef class Matcher:
     sliced : trie nodes below one for which slices are made
     min_loop : characters of a loop that is worth a slice
     max_dependents : dependents of a cache entry; an item with more is walked with its real stack each time
+    n_shared : bytes of slices that other grammars over the vocabulary use too
     """
 
     cdef int large_, sliced_, max_dependents_
@@ -73,7 +74,7 @@ cdef class Matcher:
     cdef Loops loops
     cdef Corrections corrections
     cdef dict slice_numbers  # by node, first characters and loop
-    cdef readonly Py_ssize_t n_shared  # bytes of slices, which other grammars over the vocabulary have too
+    cdef readonly Py_ssize_t n_shared
     cdef int32_t* paths      # (levels, depths): parser states along the way of each walk
     cdef int32_t path_length
     cdef uint32_t* scratch   # (words)
@@ -452,8 +453,8 @@ cdef class Matcher:
         """Add the tokens below a node that begin with a character of a loop, though not all of those lead into it.
 
         The name of a property that is none of the known ones is such a place: any text leads into the loop, unless it
-        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice, less those
-        that the walk sees end; those that leave the loop behind it are followed from the beginning.
+        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice,
+        less those that the walk sees end; those that leave the loop later are followed from their beginnings.
         """
         cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
@@ -529,7 +530,7 @@ cdef class Matcher:
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
     ) except -1:
-        """Whether every text of a loop's characters leads from a parser state to itself; if not ``look``, as far as is known."""
+        """Whether a loop's characters lead from a parser state to itself; if not ``look``, as far as is known."""
         cdef Loop* own
         cdef int k
         if not look and not self.loops.is_known(state):
