@@ -16,8 +16,6 @@ MAX_STATES = 4_000  # of a machine
 MAX_RECENT = 64  # expressions that are known again by their identity
 MAX_TEXTS = 10_000  # that are counted
 
-NEVER = Dfa(((),), ())
-
 
 _recent: dict[int, tuple[Node, Language]] = {}
 
@@ -61,7 +59,7 @@ def from_steps(
                 number[target] = len(order)
                 order.append(target)
                 if len(order) > MAX_STATES:
-                    raise GrammarError(f"automaton: needs more than {MAX_STATES} states")
+                    raise GrammarError(f"expected at most {MAX_STATES} states for a number, got more")
             row.append(-1 if target is None else number[target])
         table.append(row)
     dead = len(table)

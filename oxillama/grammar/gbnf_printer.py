@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
+from oxillama.grammar.counts import unrolled
 from oxillama.grammar.gbnf import ANY, WORD
 from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
     Chars,
+    Counted,
     Dfa,
     Distinct,
     Node,
@@ -22,6 +24,7 @@ from oxillama.grammar.rules import (
 )
 
 MAX_SETS = 1024  # of members that have come
+MAX_UNROLLED = 100_000  # states of an automaton and a count, one rule each
 
 
 def print_gbnf(rules: Rules) -> str:
@@ -77,6 +80,8 @@ class _Printer:
             return self.names[node.name]
         if isinstance(node, Dfa):
             return self.dfa(node)
+        if isinstance(node, Counted):
+            return self.dfa(unrolled(node, MAX_UNROLLED))
         if isinstance(node, Repeat):
             atom = self.item(node.item)
             if isinstance(node.item, Repeat):

@@ -20,6 +20,7 @@ from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.formulas import TOP, Expander
 from oxillama.grammar.schema.json_text import Layout, listed
+from oxillama.grammar.schema.messages import located
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Objects
 from oxillama.grammar.schema.references import Schema
@@ -42,7 +43,7 @@ class Writer:
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
     array_node, object_node : the texts of the arrays or objects of a box; both may call the writer.
-    path : the schema whose rule is being written, for messages.
+    path, state : the schema whose rule is being written, and all that its values meet; for messages.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Writer:
         self.array_node = array_node
         self.object_node = object_node
         self.path = "#"
+        self.state = ANYTHING
         self.rules: dict[str, Node] = {}
         self.names: dict[State, str] = {ANYTHING: VALUE}
         self.states: dict[str, State] = {}
@@ -74,12 +76,17 @@ class Writer:
 
     def write(self, root: State) -> Rules:
         """The rules of the values that meet ``root``."""
-        self.rules["root"] = self.node(root)
+        self.write_all(root)
+        return Rules("root", shared(self.rules))
+
+    def write_all(self, root: State) -> Node:
+        """Write the rules of the values that meet ``root``, and of all below them; returns its node."""
+        node = self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
             self.write_one(self.names[state])
         if ANYTHING in self.queue or VALUE in self.rules:
             self.rules |= self.any_value()
-        return Rules("root", shared(self.rules))
+        return node
 
     def write_one(self, name: str) -> None:
         """Write the rule of a state by its name."""
@@ -88,12 +95,11 @@ class Writer:
 
     def at(self, state: State, make: Callable[[State], T]) -> T:
         """What is made of a state; errors name the path of its schema."""
-        self.path = _path(state)
+        self.path, self.state = _path(state), state
         try:
             return make(state)
         except GrammarError as error:
-            reason = str(error)
-            raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
+            raise GrammarError(located(state, self.path, str(error))) from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
@@ -168,7 +174,8 @@ class Writer:
         try:
             return box.node(self.layout) if isinstance(box, Strings) else box.node()
         except GrammarError as error:
-            self.unenforced(self.path, str(error))
+            path, _, reason = located(self.state, self.path, str(error)).partition(": ")
+            self.unenforced(path, reason)
             return self.any_of_kind("string" if isinstance(box, Strings) else "number")
 
     def any_of_kind(self, kind: str) -> Node:
