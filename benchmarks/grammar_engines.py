@@ -67,7 +67,7 @@ class Oxillama(Engine):
             raise ConfigError("oxillama: refuses the document")
 
     def held(self, compiled: Grammar) -> int:
-        """As if all grammars were kept: a mask is counted with the first that has it, slices of the vocabulary not."""
+        """As if all grammars were kept: a mask counts with the first that has it, a slice never."""
         tables = compiled.constraint(self.vocabulary).tables()
         masks = {id(mask): mask for mask in tables.masks.values() if id(mask) not in self.counted}
         self.counted |= masks

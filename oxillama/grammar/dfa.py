@@ -13,12 +13,28 @@ from oxillama.grammar.codepoints import union
 from oxillama.grammar.rules import Dfa, Node
 
 MAX_STATES = 4_000  # of a machine
+MAX_RECENT = 64  # expressions that are known again by their identity
 MAX_TEXTS = 10_000  # that are counted
 
 
-@lru_cache(maxsize=64)
+_recent: dict[int, tuple[Node, Language]] = {}
+
+
 def language(node: Node) -> Language:
     """The automaton of an expression; the last ones made are kept."""
+    known = _recent.get(
+        id(node)
+    )  # the hash of a large expression takes longer than a question to its automaton
+    if known is None or known[0] is not node:
+        known = node, _language(node)
+        if len(_recent) >= MAX_RECENT:
+            _recent.clear()
+        _recent[id(node)] = known
+    return known[1]
+
+
+@lru_cache(maxsize=64)
+def _language(node: Node) -> Language:
     return Language(node)
 
 

@@ -801,7 +801,7 @@ def of_mask_cache() -> dict[str, Maker]:
 def of_mask_pool() -> dict[str, Maker]:
     return {
         "MaskPool": lambda: Call(MaskPool, sizes="n_words", n_words=2),
-        "MaskPool.shared": lambda: Call(MaskPool(2).shared, "mask", mask=zeros(2, dtype=np.uint32)),
+        "MaskPool.shared": lambda: Call(MaskPool(2).shared, mask=zeros(2, dtype=np.uint32)),
     }
 
 

@@ -7,10 +7,10 @@ from oxillama._kernels.grammar.parser_states cimport ParserStates
 
 
 cdef struct Loop:
-    # Characters in ``start`` lead to the parser state ``to``; those in ``loop`` lead from ``to`` to itself. Any text of
-    # characters in ``cover`` can follow, whatever states it leads through, and of other bytes only those in ``leaves`` after
-    # it; NULL where ``loop`` tells as much. Sets of characters: index 0 to 127 is an ASCII character, 128 stands for all
-    # others; ``leaves`` has all bytes.
+    # Characters in ``start`` lead to the parser state ``to``; those in ``loop`` lead from ``to`` to itself. Any text
+    # of characters in ``cover`` can follow, whatever states it leads through, and after it, of other bytes, only those
+    # in ``leaves``; NULL where ``loop`` tells as much. Sets of characters: index 0 to 127 is an ASCII character, 128
+    # stands for all others; ``leaves`` has all bytes.
     # known: the fields are filled in; found: there is a loop worth a slice; covers: no character outside of
     # ``start`` can follow; same: ``start`` equals ``loop``; inside: it is part of it.
     # ends_run: 1 if only the counted item takes a character of the loop after a run, -1 if others do, 0 unknown.

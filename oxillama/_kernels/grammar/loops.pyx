@@ -97,7 +97,7 @@ cdef class Loops:
         """Find a set of characters of which any text can follow. Where it is the loop's own, it tells nothing."""
         cdef uint8_t[129] chars
         cdef uint8_t[256] leaves
-        cdef int32_t byte, to, last = DEAD, others, n = 0, least = self.n_alive(state)
+        cdef int32_t byte, to, last = DEAD, n = 0, least = self.n_alive(state)
         cdef bint alive = False, good = False
         if least < self.min_loop:
             return 0

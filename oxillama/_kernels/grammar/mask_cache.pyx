@@ -1,8 +1,8 @@
 """Tokens found by walks over the trie, by (RTN state, count, trie node).
 
 An entry holds the context-independent tokens and the dependents: the places at which the rest of a token
-depends on the stack. Few tokens are a list. Nearly all characters of a JSON string are a slice of the vocabulary, which is
-shared, so an entry names it and lists what differs. Only what is neither is a mask of its own.
+depends on the stack. Few tokens are a list. Nearly all tokens inside a JSON string are a slice of the vocabulary,
+which is shared, so an entry names it and lists what differs. Only what is neither is a mask of its own.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t

@@ -25,7 +25,7 @@ from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, ParserStates,
+    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates,
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
@@ -287,7 +287,7 @@ cdef class Matcher:
             self.add_dependent(Dependent(nodes, node, -1, NULL), out)
         if nodes.skip[node] == node + 1 or out.overflow:
             return 0
-        if nodes.skip[node] - node > self.large_ and level < MAX_LEVEL:
+        if nodes.skip[node] - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
             return self.visit(state, node, level + 1, out)
         return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
 
@@ -453,8 +453,8 @@ cdef class Matcher:
         """Add the tokens below a node that begin with a character of a loop, though not all of those lead into it.
 
         The name of a property that is none of the known ones is such a place: any text leads into the loop, unless it
-        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice, less those
-        that the walk sees end; those that leave the loop behind it are followed from the beginning.
+        is the beginning of a known name. Only those beginnings are walked. Tokens that are all loop are in the slice,
+        less those that the walk sees end; those that leave the loop later are followed from their beginnings.
         """
         cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
@@ -475,7 +475,7 @@ cdef class Matcher:
                 d = nodes.depth[i]
                 to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
                 if to < 0:
-                    to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                    to = states.next(path[d - 1], nodes.byte[i])
                 if d == top + 1 and not loop.loop[min(nodes.byte[i], 128)]:
                     i = nodes.skip[i]
                     continue
@@ -530,7 +530,7 @@ cdef class Matcher:
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
     ) except -1:
-        """Whether every text of a loop's characters leads from a parser state to itself; if not ``look``, as far as is known."""
+        """Whether a loop's characters lead from a parser state to itself; if not ``look``, as far as is known."""
         cdef Loop* own
         cdef int k
         if not look and not self.loops.is_known(state):
@@ -560,7 +560,7 @@ cdef class Matcher:
             d = nodes.depth[i]
             to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
-                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                to = states.next(path[d - 1], nodes.byte[i])
             if to == DEAD or (i >= inside and not loop.loop[min(nodes.byte[i], 128)]):
                 i = nodes.skip[i]
                 continue
@@ -595,14 +595,14 @@ cdef class Matcher:
             d = nodes.depth[i]
             to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
-                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                to = states.next(path[d - 1], nodes.byte[i])
             if to == DEAD:
                 i = nodes.skip[i]
                 continue
             path[d] = to
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 self.cache.put(&out.tokens, nodes.order[k])
-            if whole and nodes.skip[i] - i > self.large_:
+            if whole and nodes.skip[i] - i > self.large_ and not states.states.flags[to] & TAPED:
                 self.follow(to, i, level, out)
                 if out.overflow:
                     break
@@ -701,7 +701,7 @@ cdef class Matcher:
             self.text[d - 1] = nodes.byte[i]
             to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
-                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                to = states.next(path[d - 1], nodes.byte[i])
             if to == DEAD:
                 i = nodes.skip[i]
                 continue

@@ -32,6 +32,7 @@ cdef class Network:
         self.program = program
         self.label_numbers = {}
         self.n_classes = 1  # of all bytes
+        self.widen(1)  # rows of parser states have a column even where no piece has a label yet
         try:
             self.append(program, None)
         except AttributeError as error:

@@ -81,6 +81,7 @@ cdef class ParserStates:
     cdef int catch_up(self) except -1
     cdef int called(self, int32_t what) except -1
     cdef int step(self, int32_t state, int byte_class) except -1
+    cdef int next(self, int32_t state, uint8_t byte) except -1
     cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1

@@ -594,6 +594,12 @@ cdef class ParserStates:
         """Whether the count of an RTN state is a register."""
         return self.least[q] != 0 and self.most[q] == 0
 
+    cdef int next(self, int32_t state, uint8_t byte) except -1:
+        """A step that is not in the table. No step is while a value is under way: bytes of one class differ."""
+        if self.states.flags[state] & TAPED:
+            return self.taped_step(state, byte)
+        return self.step(state, self.class_of[byte])
+
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1:
         """A step while a value is under way, to where it can still become one that did not come before."""
         cdef int32_t to = self.unjudged_step(state, byte)

@@ -228,8 +228,8 @@ cdef class Slice:
             from_ = self.depth if whole else nodes.depth[place] - 1
             for k in range(nodes.token_first[place], nodes.token_first[nodes.skip[place]]):
                 token = nodes.order[k]
-                keys[n[0]] = key_of(trie.data + trie.first[token] + from_, trie.first[token + 1] - trie.first[token] - from_,
-                                    token, self.place_chars[i])
+                keys[n[0]] = key_of(trie.data + trie.first[token] + from_,
+                                    trie.first[token + 1] - trie.first[token] - from_, token, self.place_chars[i])
                 n[0] += 1
         return keys
 

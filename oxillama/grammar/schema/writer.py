@@ -250,24 +250,29 @@ def shared(rules: dict[str, Node], root: str = "root") -> dict[str, Node]:
 
 def renamed(node: Node, names: dict[str, str]) -> Node:
     """A node whose references go by other names."""
+    return replaced(node, lambda ref: Ref(names[ref.name]) if ref.name in names else ref)
+
+
+def replaced(node: Node, change: Callable[[Ref], Node]) -> Node:
+    """A node with others in place of its references."""
     if isinstance(node, Ref):
-        return Ref(names[node.name]) if node.name in names else node
+        return change(node)
     if isinstance(node, Seq):
-        return Seq(tuple([renamed(item, names) for item in node.items]))
+        return Seq(tuple([replaced(item, change) for item in node.items]))
     if isinstance(node, Alt):
-        return Alt(tuple([renamed(item, names) for item in node.items]))
+        return Alt(tuple([replaced(item, change) for item in node.items]))
     if isinstance(node, Repeat):
-        return Repeat(renamed(node.item, names), node.least, node.most)
+        return Repeat(replaced(node.item, change), node.least, node.most)
     if isinstance(node, Distinct):
         return replace(
             node,
-            places=tuple([tuple([_renamed_member(m, names) for m in place]) for place in node.places]),
-            separator=renamed(node.separator, names),
-            needed=tuple([renamed(item, names) for item in node.needed]),
+            places=tuple([tuple([_replaced_member(m, change) for m in place]) for place in node.places]),
+            separator=replaced(node.separator, change),
+            needed=tuple([replaced(item, change) for item in node.needed]),
         )
     return node
 
 
-def _renamed_member(member: Member, names: dict[str, str]) -> Member:
-    rest = None if member.rest is None else renamed(member.rest, names)
-    return replace(member, node=renamed(member.node, names), rest=rest)
+def _replaced_member(member: Member, change: Callable[[Ref], Node]) -> Member:
+    rest = None if member.rest is None else replaced(member.rest, change)
+    return replace(member, node=replaced(member.node, change), rest=rest)
