@@ -32,6 +32,7 @@ cdef class Network:
         self.program = program
         self.label_numbers = {}
         self.n_classes = 1  # of all bytes
+        self.widen(1)  # a program may begin without a label, and tables have a column for each class all the same
         try:
             self.append(program, None)
         except AttributeError as error:
