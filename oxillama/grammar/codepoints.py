@@ -130,6 +130,22 @@ def contains(ranges: Ranges, point: int) -> bool:
     return i >= 0 and ranges[i][1] >= point
 
 
+def classes_of(sets: Iterable[Ranges]) -> list[Ranges]:
+    """All code points in classes that no set tells apart."""
+    events: dict[int, int] = {0: 0}
+    for bit, ranges in enumerate(dict.fromkeys(sets)):
+        for first, last in ranges:
+            events[first] = events.get(first, 0) ^ (1 << bit)
+            events[last + 1] = events.get(last + 1, 0) ^ (1 << bit)
+    classes: dict[int, list[tuple[int, int]]] = {}
+    points = sorted(p for p in events if p <= LAST_CODE_POINT)
+    signature = 0
+    for point, after in zip(points, [*points[1:], LAST_CODE_POINT + 1]):
+        signature ^= events[point]
+        classes.setdefault(signature, []).append((point, after - 1))
+    return [tuple(ranges) for ranges in classes.values()]
+
+
 def category(name: str) -> Ranges | None:
     """The code points of a general category by its short or long name ("Nd", "Letter"); None if unknown."""
     short = CATEGORY_NAMES.get(name.lower().replace(" ", "_").replace("-", "_"), name)

@@ -13,14 +13,28 @@ from oxillama.grammar.codepoints import union
 from oxillama.grammar.rules import Dfa, Node
 
 MAX_STATES = 4_000  # of a machine
+MAX_RECENT = 64  # expressions that are known again by their identity
 MAX_TEXTS = 10_000  # that are counted
 
-NEVER = Dfa(((),), ())
+
+_recent: dict[int, tuple[Node, Language]] = {}
+
+
+def language(node: Node) -> Language:
+    """The automaton of an expression; the last ones made are kept."""
+    known = _recent.get(
+        id(node)
+    )  # the hash of a large expression takes longer than a question to its automaton
+    if known is None or known[0] is not node:
+        known = node, _language(node)
+        if len(_recent) >= MAX_RECENT:
+            _recent.clear()
+        _recent[id(node)] = known
+    return known[1]
 
 
 @lru_cache(maxsize=64)
-def language(node: Node) -> Language:
-    """The automaton of an expression; the last ones made are kept."""
+def _language(node: Node) -> Language:
     return Language(node)
 
 
@@ -45,7 +59,7 @@ def from_steps(
                 number[target] = len(order)
                 order.append(target)
                 if len(order) > MAX_STATES:
-                    raise GrammarError(f"automaton: needs more than {MAX_STATES} states")
+                    raise GrammarError(f"expected at most {MAX_STATES} states for a number, got more")
             row.append(-1 if target is None else number[target])
         table.append(row)
     dead = len(table)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
+from oxillama.grammar.counts import unrolled
 from oxillama.grammar.gbnf import ANY, WORD
 from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
     Chars,
+    Counted,
     Dfa,
     Distinct,
     Node,
@@ -20,6 +22,9 @@ from oxillama.grammar.rules import (
     Text,
     Tokens,
 )
+
+MAX_SETS = 1024  # of members that have come
+MAX_UNROLLED = 100_000  # states of an automaton and a count, one rule each
 
 
 def print_gbnf(rules: Rules) -> str:
@@ -75,13 +80,15 @@ class _Printer:
             return self.names[node.name]
         if isinstance(node, Dfa):
             return self.dfa(node)
+        if isinstance(node, Counted):
+            return self.dfa(unrolled(node, MAX_UNROLLED))
         if isinstance(node, Repeat):
             atom = self.item(node.item)
             if isinstance(node.item, Repeat):
                 atom = f"({atom})"
             return atom + _spell_bounds(node.least, node.most)
         if isinstance(node, Distinct):
-            raise GrammarError("GBNF: cannot say that members of an array or object differ")
+            return self.distinct(node)
         if isinstance(node, Seq) and not node.items:
             return '""'
         if isinstance(node, Alt) and not node.items:
@@ -94,12 +101,15 @@ class _Printer:
         spelled = [f"{'!' * node.negated}<[{id}]>" for id in node.ids]
         return spelled[0] if len(spelled) == 1 else f"({' | '.join(spelled)})" if spelled else "[]"
 
+    def further(self, wanted: str) -> str:
+        """The name of a rule that the grammar does not have."""
+        name = self.fresh(f"{wanted}-{len(self.names)}")
+        self.names[f"\0{name}"] = name
+        return name
+
     def dfa(self, node: Dfa) -> str:
         """A right-linear rule for each state."""
-        names: list[str] = []
-        for state in range(len(node.edges)):
-            names.append(self.fresh(f"dfa-{len(self.names)}"))
-            self.names[f"\0{len(self.names)} {state}"] = names[-1]
+        names = [self.further("dfa") for _ in node.edges]
         for state, edges in enumerate(node.edges):
             by_target: dict[int, list[tuple[int, int]]] = {}
             for first, last, target in edges:
@@ -108,6 +118,46 @@ class _Printer:
             options += ['""'] * (state in node.accepting)
             self.lines.append(f"{names[state]} ::= {' | '.join(options) or '[]'}")
         return names[0]
+
+    def distinct(self, node: Distinct) -> str:
+        """A rule for each set of members that have come; only numbered members can be told apart so."""
+        names: dict[tuple[int, frozenset[int]], str] = {}
+        todo: list[tuple[int, frozenset[int]]] = []
+
+        def after(place: int, came: frozenset[int]) -> str:
+            if (place, came) not in names:
+                if len(names) == MAX_SETS:
+                    raise GrammarError(
+                        f"GBNF: expected members of an array or object in at most {MAX_SETS} sets, got more; "
+                        "a lower any_order keeps properties in the order of the schema"
+                    )
+                names[place, came] = self.further("came")
+                todo.append((place, came))
+            return names[place, came]
+
+        def members(place: int, came: frozenset[int]) -> list[str]:
+            found = []
+            needed = sum(mark < node.marks for mark in came)
+            for member in node.places[place]:
+                if member.by not in ("mark", "nothing"):
+                    raise GrammarError("GBNF: cannot say that members of an array or object have other texts")
+                is_new = member.mark not in came and (node.most is None or len(came) < node.most)
+                has_room = member.room is None or len(came) - needed < member.room
+                if member.by == "mark" and not (is_new and has_room and len(came) >= member.after):
+                    continue
+                then = after(member.to, came | {member.mark} if member.by == "mark" else came)
+                rest = "" if member.rest is None else self.item(member.rest) + " "
+                found.append(f"{self.item(member.node)} {rest}{then}")
+            return found
+
+        first = members(0, frozenset())
+        separator = self.item(node.separator)
+        for place, came in todo:  # grows while it is read
+            options = [f"{separator} {member}" for member in members(place, came)]
+            if node.ends[place] and len(came) >= node.least and came >= set(range(node.marks)):
+                options.append('""')
+            self.lines.append(f"{names[place, came]} ::= {' | '.join(options) or '[]'}")
+        return f"({' | '.join(first) or '[]'})"
 
 
 def _spell(code: int, special: str) -> str:

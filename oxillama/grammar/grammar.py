@@ -114,7 +114,12 @@ class Grammar:
         GrammarError
             The schema is malformed, cannot be enforced or met, or is over a limit.
         """
-        return cls((compiler or JsonSchemaCompiler()).on_demand(schema, strict))
+        compiler = compiler or JsonSchemaCompiler()
+        rules = compiler.on_demand(schema, strict)
+        try:
+            return cls(rules)
+        except GrammarError as error:
+            raise compiler.explained(error, schema, strict) from None
 
     @classmethod
     def json(cls) -> Grammar:

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
+from oxillama.grammar.analysis import unproductive
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.python_types import schema_of_type
 from oxillama.grammar.rules import Ref, Rules
@@ -23,8 +24,9 @@ from oxillama.grammar.schema.distinct_items import array_node
 from oxillama.grammar.schema.formulas import Expander, Formula
 from oxillama.grammar.schema.json_text import WHITESPACE, Layout
 from oxillama.grammar.schema.keywords import Keywords, Place
+from oxillama.grammar.schema.messages import unmet
 from oxillama.grammar.schema.object_text import object_node
-from oxillama.grammar.schema.on_demand import OnDemand
+from oxillama.grammar.schema.on_demand import NO_VALUE, OnDemand
 from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, Schema
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
@@ -111,6 +113,19 @@ class JsonSchemaCompiler:
             else Rules("root", {"root": Ref("value")}, {"value": found})
         )
 
+    def explained(self, error: GrammarError, schema: object, strict: bool) -> GrammarError:
+        """The error of a grammar that could not be built of a schema, with the path in the schema.
+
+        Parameters are those of `compile`, which was successful.
+        """
+        writer, _, root = self._writer(_loaded(schema), _is_type(schema), strict)
+        node = writer.write_all(root)
+        without = unproductive({**writer.rules, "root": node})
+        if "root" not in without:
+            reason = str(error)
+            return GrammarError(reason if reason.startswith("#") else f"#: {reason}")
+        return GrammarError(unmet(node, writer.rules, writer.states, without))
+
     def _part(self, schema: object, strict: bool) -> OnDemand | None:
         if self.registry is not None or self.mark:
             return None
@@ -124,7 +139,12 @@ class JsonSchemaCompiler:
                 return again.write(start)
 
             found = OnDemand(writer, Certainty(keywords), all_rules)
-            found.prepare(root)
+            try:
+                found.prepare(root)
+            except GrammarError as error:
+                if str(error) != NO_VALUE:
+                    raise
+                raise self.explained(error, values, strict) from None
             return found
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None

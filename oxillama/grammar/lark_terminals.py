@@ -60,7 +60,7 @@ def regex_node(pattern: str, flags: str) -> Node:
     for flag in flags:
         if flag not in FLAGS:
             raise GrammarError(f"regex: expected the flags i and s, got {flag}")
-    node = parse_regex(_with_dots(pattern, "s" in flags), search=False)
+    node = parse_regex(_with_dots(pattern, "s" in flags), search=False, alone=False)
     return folded(node) if "i" in flags else node
 
 

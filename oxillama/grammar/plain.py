@@ -12,6 +12,7 @@ from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
     Chars,
+    Counted,
     Dfa,
     Distinct,
     Member,
@@ -56,6 +57,8 @@ def _plain(node: Node) -> list[Any]:
         return ["tokens", list(node.ids), node.negated]
     if isinstance(node, Dfa):
         return ["dfa", [[list(edge) for edge in edges] for edges in node.edges], sorted(node.accepting)]
+    if isinstance(node, Counted):
+        return ["counted", _plain(node.dfa), node.whole, node.least, node.most]
     if isinstance(node, Ref):
         return ["ref", node.name]
     if isinstance(node, Repeat):
@@ -96,6 +99,13 @@ def _node(plain: Any, depth: int) -> Node:
         if not edges or max(targets, default=0) >= len(edges):
             raise ValueError("a state that an automaton does not have")
         return Dfa(edges, ends)
+    if kind == "counted":
+        automaton, whole, least, most = held
+        dfa = _node(automaton, depth + 1)
+        if not isinstance(dfa, Dfa) or whole not in range(len(dfa.edges) + 1):
+            raise ValueError("a count without an automaton of as many states")
+        _integers([least, least if most is None else most], 2, MOST)
+        return Counted(dfa, whole, least, most)
     if kind == "ref":
         (name,) = held
         return Ref(_text(name))

@@ -27,6 +27,8 @@ class Program:
         FINAL: the subnetwork may end here. CONSUMES: has byte or token edges. PURE_FINAL: the end of the
         subnetwork is all that is left. ENDS_*: the subnetwork can end without reading more. ``least`` and
         ``most`` are the bounds of the state's count.
+    slack : int32 (states,)
+        By how much the tightest ``most`` of the states that carry the same count lies below this state's.
     byte_edges, token_edges, calls, epsilon : int32 (edges, 3)
         (what, op, target): a label, a token set, a subnetwork (its start state, or UNIT plus the number of a
         unit), or nothing.
@@ -43,6 +45,7 @@ class Program:
     flags: np.ndarray
     least: np.ndarray
     most: np.ndarray
+    slack: np.ndarray
     byte_edges: np.ndarray
     byte_first: np.ndarray
     token_edges: np.ndarray

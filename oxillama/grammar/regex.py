@@ -1,65 +1,22 @@
-"""Regular expressions in the syntax of ECMA-262, as far as they are regular, read into the nodes of rules.
+"""Regular expressions as nodes of rules, whose language is a set of whole strings.
 
-`parse_regex` reads a pattern into one node whose language is a set of whole strings. An unanchored end of
-the pattern means "anything may stand here" in a search (JSON Schema's `pattern`) and nothing in a whole
-match. Anchors are resolved while reading: every sub-pattern is a list of `_Piece`s, each an anchor-free node
-that may be bound to the start or the end of the string; concatenation drops the pieces that ask for a
-character before the start or after the end. What is not regular, or looks around, is refused with its
-position. Patterns are read as with the flag `u`: characters are code points. Escapes that `u` forbids but
-that stand for themselves without it (`\\-`, `\\_`) are accepted.
-
-Source: ECMA-262 (2024), chapter 22.2, and its Annex B for lone braces and brackets.
+An unanchored end of a pattern means "anything may stand here" in a search (JSON Schema's `pattern`) and
+nothing in a whole match. Anchors outside of repetitions are resolved; whatever else a pattern asserts of the
+text around a place makes an automaton.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
-from oxillama._kernels.grammar.nodes import is_nullable
-from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
-from oxillama.grammar.codepoints import (
-    DIGITS,
-    EVERYTHING,
-    LINE_ENDS,
-    SPACES,
-    WORD,
-    Ranges,
-    category,
-    complement,
-    union,
-)
-from oxillama.grammar.rules import LAST_CODE_POINT, Alt, Chars, Node, Repeat, Rules, Seq
+from oxillama.grammar.anchors import assertions, pieces
+from oxillama.grammar.expressions import ANYTHING, EMPTY, alternatives
+from oxillama.grammar.lookaround import look_around
+from oxillama.grammar.regex_parser import Parser
+from oxillama.grammar.rules import Node, Rules
 
 MAX_PATTERN = 20_000  # characters
-MAX_DEPTH = 100  # groups within groups
-MAX_COUNT = 1_000_000  # the largest bound of a quantifier
-MAX_PIECES = 256  # ways in which anchors can be met
-
-EMPTY = Seq(())
-ANY = Chars(EVERYTHING)
-ANYTHING = Repeat(ANY, 0, None)
-
-_CLASSES = {
-    "d": DIGITS,
-    "D": complement(DIGITS),
-    "w": WORD,
-    "W": complement(WORD),
-    "s": SPACES,
-    "S": complement(SPACES),
-}
-_CONTROLS = {"t": 0x9, "n": 0xA, "v": 0xB, "f": 0xC, "r": 0xD}
-_LOOKS = {"?=": "lookahead", "?!": "negative lookahead", "?<=": "lookbehind", "?<!": "negative lookbehind"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """An anchor-free node; ``first``: it must start the string, ``last``: it must end it."""
-
-    node: Node
-    first: bool = False
-    last: bool = False
 
 
 def from_regex(pattern: str) -> Rules:
@@ -73,8 +30,12 @@ def from_regex(pattern: str) -> Rules:
 
 
 @lru_cache(maxsize=64)
-def parse_regex(pattern: str, search: bool) -> Node:
+def parse_regex(pattern: str, search: bool, alone: bool = True) -> Node:
     """The strings that ``pattern`` matches: somewhere in them if ``search``, else from end to end.
+
+    Parameters
+    ----------
+    alone : nothing stands around the strings. If something may, what looks at it is refused.
 
     Raises
     ------
@@ -82,308 +43,13 @@ def parse_regex(pattern: str, search: bool) -> Node:
     """
     if len(pattern) > MAX_PATTERN:
         raise GrammarError(f"regex: at most {MAX_PATTERN} characters are read, this has {len(pattern)}")
-    pieces = _Parser(pattern).parse()
-    return alternatives([_whole(piece, search) for piece in pieces])
-
-
-def _whole(piece: _Piece, search: bool) -> Node:
-    before = EMPTY if piece.first or not search else ANYTHING
-    after = EMPTY if piece.last or not search else ANYTHING
-    return sequence([before, piece.node, after])
-
-
-def sequence(items: list[Node]) -> Node:
-    """One after another, flattened."""
-    flat: list[Node] = []
-    for item in items:
-        flat.extend(item.items if isinstance(item, Seq) else (item,))
-    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
-
-
-def alternatives(items: list[Node]) -> Node:
-    """Any of these, flattened, without repeats; single characters merge into one set."""
-    flat: dict[Node, None] = {}
-    for item in items:
-        for one in item.items if isinstance(item, Alt) else (item,):
-            flat[one] = None
-    chars = [one for one in flat if isinstance(one, Chars)]
-    if len(chars) > 1:
-        merged: Node = Chars(union(*(one.ranges for one in chars)))
-        flat = dict.fromkeys([merged, *(one for one in flat if not isinstance(one, Chars))])
-    return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
-
-
-def _join(left: _Piece, right: _Piece) -> _Piece | None:
-    """Both in a row; None where an anchor makes that impossible."""
-    first, last, a, b = left.first, right.last, left.node, right.node
-    if left.last:
-        if not is_nullable(b, set()):
-            return None
-        b, last = EMPTY, True
-    if right.first:
-        if not is_nullable(a, set()):
-            return None
-        a, first = EMPTY, True
-    return _Piece(sequence([a, b]), first, last)
-
-
-class _Parser:
-    """Recursive descent over the pattern; `at` is the position read next."""
-
-    def __init__(self, pattern: str) -> None:
-        self.text = pattern
-        self.at = 0
-        self.depth = 0
-
-    def fail(self, what: str, at: int | None = None) -> GrammarError:
-        return GrammarError(f"regex {shown(self.text)}, position {self.at if at is None else at}: {what}")
-
-    def peek(self, text: str) -> bool:
-        return self.text.startswith(text, self.at)
-
-    def take(self, text: str) -> bool:
-        found = self.text.startswith(text, self.at)
-        self.at += len(text) if found else 0
-        return found
-
-    def parse(self) -> list[_Piece]:
-        pieces = self.disjunction()
-        if self.at < len(self.text):
-            raise self.fail("expected the end of the pattern, got ')'")
-        return pieces
-
-    def disjunction(self) -> list[_Piece]:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.fail(f"more than {MAX_DEPTH} groups within each other")
-        branches = [self.concatenation()]
-        while self.take("|"):
-            branches.append(self.concatenation())
-        self.depth -= 1
-        return self.merged([piece for branch in branches for piece in branch])
-
-    def merged(self, pieces: list[_Piece]) -> list[_Piece]:
-        """One piece for each way of being anchored."""
-        by_anchors: dict[tuple[bool, bool], list[Node]] = {}
-        for piece in pieces:
-            by_anchors.setdefault((piece.first, piece.last), []).append(piece.node)
-        return [_Piece(alternatives(nodes), *anchors) for anchors, nodes in by_anchors.items()]
-
-    def concatenation(self) -> list[_Piece]:
-        pieces = [_Piece(EMPTY)]
-        while self.at < len(self.text) and self.text[self.at] not in "|)":
-            term = self.term()
-            joined = (_join(left, right) for left in pieces for right in term)
-            pieces = [piece for piece in joined if piece is not None]
-            if len(pieces) > MAX_PIECES:
-                raise self.fail(f"anchors can be met in more than {MAX_PIECES} ways")
-        return pieces
-
-    def term(self) -> list[_Piece]:
-        start = self.at
-        if self.take("^"):
-            pieces = [_Piece(EMPTY, first=True)]
-        elif self.take("$"):
-            pieces = [_Piece(EMPTY, last=True)]
-        elif self.peek("("):
-            pieces = self.quantified(self.group(), start)
-        else:
-            pieces = self.quantified([_Piece(self.atom())], start)
-        return pieces
-
-    def group(self) -> list[_Piece]:
-        start = self.at
-        self.take("(")
-        for mark, name in _LOOKS.items():
-            if self.peek(mark):
-                raise self.fail(f"{name} is not supported", start)
-        if self.take("?<"):
-            end = self.text.find(">", self.at)
-            if end <= self.at:
-                raise self.fail("expected a name and '>' after '(?<'", start)
-            self.at = end + 1
-        elif self.peek("?") and not self.take("?:"):
-            raise self.fail("expected '(?:' or '(?<name>'", start)
-        pieces = self.disjunction()
-        if not self.take(")"):
-            raise self.fail("'(' is never closed", start)
-        return pieces
-
-    def quantified(self, pieces: list[_Piece], start: int) -> list[_Piece]:
-        bounds = self.quantifier()
-        if bounds is None:
-            return pieces
-        least, most = bounds
-        if self.take("?"):
-            pass  # a lazy quantifier matches the same strings
-        if self.quantifier() is not None:
-            raise self.fail("a quantifier follows a quantifier", start)
-        free = alternatives([p.node for p in pieces if not (p.first or p.last)])
-        bound = [p for p in pieces if p.first or p.last]
-        if not bound:
-            return [_Piece(self.repeat(free, least, most))]
-        if (least, most) == (0, 1):
-            return [*pieces, _Piece(EMPTY)]
-        if (least, most) == (1, 1):
-            return pieces
-        raise self.fail("an anchor inside a repetition is not supported", start)
-
-    def repeat(self, item: Node, least: int, most: int | None) -> Node:
-        if (least, most) == (1, 1):
-            return item
-        return EMPTY if most == 0 else Repeat(item, least, most)
-
-    def quantifier(self) -> tuple[int, int | None] | None:
-        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self.take(sign):
-                return bounds
-        if not self.peek("{"):
-            return None
-        end = self.text.find("}", self.at)
-        inside = self.text[self.at + 1 : end] if end > 0 else ""
-        low, comma, high = inside.partition(",")
-        is_count = low.isascii() and low.isdigit() and (not high or (high.isascii() and high.isdigit()))
-        if not is_count:
-            return None  # a lone brace stands for itself (Annex B)
-        if max(len(low), len(high)) > len(str(MAX_COUNT)) or max(int(low), int(high or 0)) > MAX_COUNT:
-            raise self.fail(f"a quantifier counts to at most {MAX_COUNT}")
-        least = int(low)
-        most = least if not comma else int(high) if high else None
-        if most is not None and most < least:
-            raise self.fail(f"the quantifier {{{inside}}} is out of order")
-        self.at = end + 1
-        return least, most
-
-    def atom(self) -> Node:
-        start = self.at
-        char = self.text[start]
-        self.at += 1
-        if char == ".":
-            return Chars(complement(LINE_ENDS))
-        if char == "[":
-            return Chars(self.char_class(start))
-        if char == "\\":
-            return Chars(self.escape(start, in_class=False))
-        if char in "*+?":
-            raise self.fail(f"nothing to repeat before {char!r}", start)
-        return Chars(((ord(char), ord(char)),))
-
-    def char_class(self, start: int) -> Ranges:
-        negated = self.take("^")
-        parts: list[Ranges] = []
-        while not self.take("]"):
-            low = self.class_atom(start)
-            if self.peek("-") and not self.peek("-]"):
-                at = self.at
-                self.at += 1
-                high = self.class_atom(start)
-                if not (_is_single(low) and _is_single(high)):  # then "-" stands for itself (Annex B)
-                    parts += [low, ((0x2D, 0x2D),), high]
-                    continue
-                if low[0][0] > high[0][0]:
-                    raise self.fail("the range of characters is out of order", at)
-                low = ((low[0][0], high[0][0]),)
-            parts.append(low)
-        chars = union(*parts)
-        return complement(chars) if negated else chars
-
-    def class_atom(self, start: int) -> Ranges:
-        if self.at >= len(self.text):
-            raise self.fail("'[' is never closed", start)
-        at = self.at
-        self.at += 1
-        if self.text[at] == "\\":
-            return self.escape(at, in_class=True)
-        return ((ord(self.text[at]), ord(self.text[at])),)
-
-    def escape(self, start: int, in_class: bool) -> Ranges:
-        if self.at >= len(self.text):
-            raise self.fail("the pattern ends in a backslash", start)
-        char = self.text[self.at]
-        self.at += 1
-        if char in _CLASSES:
-            return _CLASSES[char]
-        if char in "pP" and self.peek("{"):
-            chars = self.property_name(start)
-            return complement(chars) if char == "P" else chars
-        if char in "bB" and not (in_class and char == "b"):
-            raise self.fail(f"the word boundary \\{char} is not supported", start)
-        if char in "123456789" or (char == "k" and self.peek("<")):
-            raise self.fail("a backreference is not regular", start)
-        point = self.escaped_character(char, start)
-        return ((point, point),)
-
-    def escaped_character(self, char: str, start: int) -> int:
-        if char in _CONTROLS:
-            return _CONTROLS[char]
-        if char == "b":
-            return 0x8
-        if char == "0":
-            if self.at < len(self.text) and self.text[self.at].isdigit():
-                raise self.fail("an octal escape is not supported", start)
-            return 0
-        if char == "c":
-            letter = self.text[self.at : self.at + 1]
-            if not (letter.isascii() and letter.isalpha()):
-                raise self.fail("expected a letter after \\c", start)
-            self.at += 1
-            return ord(letter) % 32
-        if char == "x":
-            return self.hex_digits(2, start)
-        if char == "u":
-            return self.unicode_escape(start)
-        if char.isascii() and char.isalnum():
-            raise self.fail(f"the escape \\{char} is not known", start)
-        return ord(char)
-
-    def unicode_escape(self, start: int) -> int:
-        if self.take("{"):
-            end = self.text.find("}", self.at)
-            digits = self.text[self.at : end] if end > 0 else ""
-            if not digits or len(digits.lstrip("0")) > 6 or not _is_hex(digits):
-                raise self.fail("expected hexadecimal digits in \\u{...}", start)
-            self.at = end + 1
-            point = int(digits, 16)
-            if point > LAST_CODE_POINT:
-                raise self.fail(f"{point:#x} is not a code point", start)
-            return point
-        point = self.hex_digits(4, start)
-        if 0xD800 <= point < 0xDC00 and self.peek("\\u"):
-            at = self.at
-            self.at += 2
-            low = self.hex_digits(4, start)
-            if 0xDC00 <= low < 0xE000:
-                return 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00)
-            self.at = at
-        return point
-
-    def hex_digits(self, count: int, start: int) -> int:
-        digits = self.text[self.at : self.at + count]
-        if len(digits) < count or not _is_hex(digits):
-            raise self.fail(f"expected {count} hexadecimal digits", start)
-        self.at += count
-        return int(digits, 16)
-
-    def property_name(self, start: int) -> Ranges:
-        end = self.text.find("}", self.at)
-        if end < 0:
-            raise self.fail("\\p{ is never closed", start)
-        name = self.text[self.at + 1 : end]
-        self.at = end + 1
-        key, equals, value = name.partition("=")
-        if name == "Any":
-            return EVERYTHING
-        if name == "ASCII":
-            return ((0, 0x7F),)
-        found = category(value if equals and key in ("gc", "General_Category") else name)
-        if found is None:
-            raise self.fail(f"the property {name!r} is not a general category", start)
-        return found
-
-
-def _is_single(ranges: Ranges) -> bool:
-    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
-
-
-def _is_hex(digits: str) -> bool:
-    return all(digit in "0123456789abcdefABCDEF" for digit in digits)
+    parser = Parser(pattern)
+    node = parser.parse()
+    ways = pieces(node)
+    if ways is None and not alone:
+        at = next(assertions(node)).at
+        raise parser.fail("what stands around this text is not known here", at)
+    if ways is None:
+        return look_around(node, search, parser.fail)
+    around = ANYTHING if search else EMPTY
+    return alternatives([way.whole(around, around) for way in ways])

@@ -16,7 +16,7 @@ class State:
     calls: list[tuple[int, int, int]] = field(default_factory=list)
     epsilon: list[tuple[int, int]] = field(default_factory=list)
     final: bool = False
-    count: tuple[int, int] | None = None  # m and n of x{m,n}; n is -1 for no bound
+    count: tuple[int, int, int] | None = None  # as `Program` has them: least, most, slack
 
     def of_kind(self, kind: int) -> list[tuple[int, int, int]]:
         """The edges by the kernels' number of their kind: bytes, tokens, calls."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from oxillama.grammar.dfa import determinise, language
-from oxillama.grammar.regex import ANYTHING, parse_regex, sequence
+from oxillama.grammar.expressions import ANYTHING, sequence
+from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import Dfa, Node, Part, Ref, Rules, Text
 from oxillama.grammar.schema.writer import renamed, shared
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from oxillama._kernels.grammar.dfa import Dfa as Dfa
 
 LAST_CODE_POINT = 0x10FFFF
+SURROGATES = 0xD800, 0xDFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,24 @@ class Tokens:
 
     ids: tuple[int, ...]
     negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The strings of an automaton that have from ``least`` to ``most`` characters; None for no upper bound.
+
+    Every string of fewer than ``least`` characters that begins one can be continued to one.
+
+    Attributes
+    ----------
+    whole : edges into states below this number count a character, others do not: for automata in which a
+        character is spelled by several.
+    """
+
+    dfa: Dfa
+    whole: int
+    least: int
+    most: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +139,16 @@ class Distinct:
     may_run_out: bool = False
 
 
-Node = Text | Chars | Tokens | Dfa | Ref | Seq | Alt | Repeat | Distinct
+Node = Text | Chars | Tokens | Dfa | Counted | Ref | Seq | Alt | Repeat | Distinct
+
+
+NEVER = Dfa(((),), ())
+"""No string."""
+
+
+def has_characters(first: int, last: int) -> bool:
+    """Whether a range of code points holds any that a text can have: lone surrogates have no UTF-8."""
+    return first <= last and not (SURROGATES[0] <= first and last <= SURROGATES[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from typing import Any
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
+from oxillama.grammar.expressions import ANY, EMPTY
 from oxillama.grammar.gbnf import parse_gbnf
 from oxillama.grammar.grammar_text import MAX_TEXT
 from oxillama.grammar.json_schema import JsonSchemaCompiler
-from oxillama.grammar.regex import ANY, EMPTY, parse_regex
+from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rulebook import RuleBook, texts_without
 from oxillama.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text, Tokens
 from oxillama.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of
@@ -151,7 +152,9 @@ class _Writer:
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
-        found: Node = _within(fields.path_of("pattern"), lambda: parse_regex(pattern, search=False))
+        found: Node = _within(
+            fields.path_of("pattern"), lambda: parse_regex(pattern, search=False, alone=False)
+        )
         return found
 
     def _grammar(self, fields: Fields, stops: Stops) -> Node:

@@ -29,6 +29,17 @@ VALUES = [
 ]
 PIECES = [
     *(
+        b"[1,1",
+        b'["a","a"',
+        b"[[1,1]",
+        b"[[1],[1]",
+        b"[1,12]",
+        b"[[12,1],[1",
+        b"[1,2,1",
+        b"],[1,1",
+        b"],[1,2",
+    ),
+    *(
         b"[",
         b"]",
         b",",
@@ -202,6 +213,28 @@ def test_masks_hold_the_members_that_are_left(seed: int) -> None:
     }
     for _ in range(4):
         follow(grammar, language, rng)
+
+
+def test_arrays_that_begin_within_a_token() -> None:
+    inner = bracketed(
+        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 3)
+    )
+    more = Repeat(Seq((COMMA, Ref("inner"))), 0, 1)
+    rules = Rules("root", {"root": bracketed(Seq((Ref("inner"), more))), "inner": inner})
+    lists = [f"[{a}]" for n in (1, 2, 3) for one in permutations(("1", "12", "2"), n) for a in commas(one)]
+    language = {f"[{a}]" for a in lists} | {f"[{a}{c}{b}]" for a in lists for b in lists for c in (",", ", ")}
+    rng = random.Random(3)
+    grammar = Grammar.from_rules(rules)
+    for _ in range(4):
+        follow(grammar, language, rng)
+
+
+def commas(parts: tuple[str, ...]) -> list[str]:
+    """The parts with each comma followed by a space or by none."""
+    found = [parts[0]]
+    for part in parts[1:]:
+        found = [text + comma + part for text in found for comma in (",", ", ")]
+    return found
 
 
 def test_arrays_of_arrays_whose_items_differ() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
-from oxillama.grammar import Grammar, parse_gbnf, print_gbnf
+from oxillama.grammar import Grammar, JsonSchemaCompiler, parse_gbnf, print_gbnf
 from oxillama.grammar.rules import Alt, Chars, Dfa, Ref, Repeat, Rules, Seq, Text, Tokens
 from tests.support import vocabularies
 from tests.support.paths import DATA
@@ -153,3 +155,37 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert error.line is not None
     else:
         assert parse_gbnf(print_gbnf(rules)).rules.keys() >= {"root"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"maxProperties": 3},
+        {"maxProperties": 2, "required": []},
+        {"minProperties": 2, "additionalProperties": False},
+    ],
+)
+def test_properties_in_any_order_are_printed_set_by_set(words: dict[str, Any]) -> None:
+    schema = {"properties": {name: {"const": 1} for name in "abcd"}, "required": ["b", "d"], **words}
+    grammar = Grammar.from_json_schema({"type": "object", **schema})
+    if words.get("maxProperties"):  # names that are not known are told apart by their texts
+        with pytest.raises(GrammarError, match="have other texts"):
+            grammar.to_gbnf()
+        grammar = Grammar.from_json_schema({"type": "object", **schema, "additionalProperties": False})
+    printed = Grammar.parse(grammar.to_gbnf())
+    verdicts = set()
+    for n in range(5):
+        for names in itertools.product("abcdx", repeat=n):
+            text = "{" + ", ".join(f'"{name}": 1' for name in names) + "}"
+            assert printed.matches(text) == grammar.matches(text), text
+            verdicts.add((n, grammar.matches(text)))
+    assert {(2, True), (2, False), (4, False)} <= verdicts
+
+
+def test_too_many_sets_of_properties_are_an_error_that_names_the_option() -> None:
+    schema = {"type": "object", "properties": {f"p{i}": True for i in range(11)}}
+    grammar = Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=11))
+    with pytest.raises(GrammarError, match="a lower any_order"):
+        grammar.to_gbnf()
+    assert Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=0)).to_gbnf()

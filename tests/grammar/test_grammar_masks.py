@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar, GrammarState, Vocabulary, parse_gbnf
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.counts import within
+from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.schema.json_text import spell
 from tests.references import grammar as reference
 
 # Tokens that cross rules, cut characters anywhere, share their bytes, are no text, and end the generation.
@@ -172,11 +174,17 @@ LETTERS = st.sampled_from("abcé日1 ")
 RANGES = st.sampled_from(
     [((97, 99),), ((97, 97), (0xE9, 0xE9)), ((0x80, 0x10FFFF),), ((0, 96), (98, 0x65E5)), ((0xD800, 0xDFFF),)]
 )
-DFAS = st.sampled_from(
-    [
-        Dfa((((97, 97, 1),), ((98, 98, 0), (0x65E5, 0x65E5, 1))), frozenset({0, 1})),
-        Dfa((((97, 99, 1), (0xE9, 0x10FFFF, 2)), ((97, 97, 1),), ((97, 97, 2),)), frozenset({1})),
-    ]
+AUTOMATA = [
+    Dfa((((97, 97, 1),), ((98, 98, 0), (0x65E5, 0x65E5, 1))), frozenset({0, 1})),
+    Dfa((((97, 99, 1), (0xE9, 0x10FFFF, 2)), ((97, 97, 1),), ((97, 97, 2),)), frozenset({1})),
+    Dfa((((97, 99, 0), (0xE9, 0x10FFFF, 1)), ((97, 97, 2),), ((97, 98, 3),), ()), frozenset({0, 3})),
+    spell(Dfa((((97, 97, 1), (0x80, 0x10FFFF, 0)), ((92, 98, 0),)), {0, 1})),
+]
+LENGTHS = st.sampled_from([(0, 2), (0, 3), (0, 30), (2, 4), (3, None), (20, 33)])
+DFAS = st.one_of(
+    st.sampled_from(AUTOMATA),
+    st.builds(lambda dfa, bounds: within(dfa, *bounds), st.sampled_from(AUTOMATA[:3]), LENGTHS),
+    LENGTHS.map(lambda bounds: Counted(AUTOMATA[3], 2, *bounds)),
 )
 IDS = st.sets(st.sampled_from([0, 3, 17, 26, 28]), max_size=2).map(lambda ids: tuple(sorted(ids)))
 LEAVES = st.one_of(

@@ -132,10 +132,10 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("below", "message"),
     [
-        ({"type": "string", "pattern": "(?<!a)b"}, "#/properties/a/items/pattern: cannot be enforced"),
+        ({"type": "string", "pattern": r"(a)\1"}, "#/properties/a/items/pattern: cannot be enforced"),
         (
             {"type": "array", "uniqueItems": True, "contains": {"const": 1}},
-            "#/properties/a/items: cannot be enforced: uniqueItems",
+            "#/properties/a/items/uniqueItems: cannot be enforced",
         ),
         ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
         ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),

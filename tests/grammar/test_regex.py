@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from oxillama.errors import GrammarError
 from oxillama.grammar import Grammar
 from oxillama.grammar.codepoints import category, complement, contains, difference, intersection, union
-from oxillama.grammar.dfa import NEVER, all_but, determinise, language, only
+from oxillama.grammar.dfa import all_but, determinise, language, only
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rules import Dfa
+from oxillama.grammar.rules import NEVER, Dfa, Rules
 
 TEXTS = ["".join(chars) for n in range(5) for chars in itertools.product("abc", repeat=n)]
 
@@ -182,12 +183,12 @@ def test_escapes() -> None:
     [
         ("(a", "position 0: '(' is never closed"),
         ("a)", "position 1: expected the end"),
-        ("x(?=a)", "position 1: lookahead is not"),
-        ("(?!a)", "negative lookahead"),
-        ("(?<=a)", "lookbehind"),
+        ("x(?<=a(?=b))", "position 1: a lookbehind that looks around itself"),
+        (r"x(?<!\ba)", "position 1: a lookbehind that looks around itself"),
+        ("x(?=(?<=x)b)", "position 4: a lookbehind inside of a lookahead"),
+        ("x(?=(a|b)*a(a|b){20}c)[^d]*", "position 1: expected at most"),
         (r"(a)\1", "position 3: a backreference"),
         (r"(?<n>a)\k<n>", "a backreference"),
-        (r"\ba", "word boundary"),
         ("(?i)a", "expected '(?:'"),
         ("*a", "nothing to repeat"),
         ("a{2}{3}", "follows a quantifier"),
@@ -199,7 +200,6 @@ def test_escapes() -> None:
         (r"\u12", "4 hexadecimal"),
         (r"\u{110000}", "not a code point"),
         (r"\p{Greek}", "'Greek' is not a general category"),
-        ("(?:^a)*", "anchor inside a repetition"),
         ("a{9999999999}", "counts to at most"),
         ("(" * 200 + ")" * 200, "more than 100 groups"),
         ("a" * 30_000, "at most 20000 characters"),
@@ -210,9 +210,80 @@ def test_what_is_not_regular_or_malformed_is_refused(pattern: str, message: str)
         Grammar.from_regex(pattern)
 
 
+def test_what_looks_around_is_refused_where_neighbours_are_not_known() -> None:
+    for pattern in ("a(?=b)", r"a\b", "(?<=b)a", "(a$|b)*"):
+        with pytest.raises(GrammarError, match="what stands around this text is not known"):
+            parse_regex(pattern, search=False, alone=False)
+
+
+LOOKING = [
+    r"^(?=.*[A-Z])(?=.*\d).{3,}$",
+    "^(?!A1$)",
+    r"\bA\b",
+    r"\BA\B.",
+    "(?<=A)1",
+    "(?<!A)1",
+    "(?<=^A|1)-",
+    "^(?!.*--)[-A]+$",
+    "(^A|1)+",
+    "(?:A$|1)*",
+    "A(?=1)1?A?",
+    "A(?!1).",
+    r"^(?!.*\bA1\b).*$",
+    "^(?=(?!A)1)",
+    "^(?!(?=A)(?!A1))",
+    "(?=A$)",
+    "^(?!-)[A1-]{1,4}(?<!-)$",
+    "(A|(?=1))*-",
+    "^((?!A1)[A1 -])*$",
+    r"(?=\b)A",
+    r"^(?:(?=A)|1){2}A$",
+    r"(?<=A{2})\b(?!-)",
+]
+
+
+@pytest.mark.parametrize("pattern", LOOKING)
+def test_patterns_that_look_around_match_what_python_matches(pattern: str) -> None:
+    texts = ["".join(chars) for n in range(6) for chars in itertools.product("A1 -", repeat=n)]
+    node = parse_regex(pattern, search=True)
+    grammar = Grammar.from_rules(Rules("root", {"root": node}))
+    expected = [text for text in texts if re.search(pattern.replace("$", r"\Z"), text)]
+    assert [text for text in texts if accepts(node, text)] == expected
+    assert [text for text in texts if language(node).accepts(text)] == expected
+    assert [text for text in texts[:90] if grammar.matches(text)] == [t for t in texts[:90] if t in expected]
+
+
+def looking_pattern(rng: random.Random, depth: int = 3) -> str:
+    kind = rng.random()
+    if depth == 0 or kind < 0.3:
+        return rng.choice(["A", "1", "-", r"\w", "[^A]", "^", "$", r"\b", r"\B"])
+    below = [looking_pattern(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+    if kind < 0.55:
+        return "".join(below)
+    if kind < 0.7:
+        return f"(?:{'|'.join(below)})"
+    if kind < 0.85:
+        return f"({rng.choice(['?=', '?!'])}{below[0]})"
+    return f"(?:{below[0]}){rng.choice(['', '?', '{1,2}'])}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_patterns_that_look_around(seed: int) -> None:
+    rng = random.Random(seed)
+    texts = ["".join(chars) for n in range(1, 5) for chars in itertools.product("A1-", repeat=n)]
+    for _ in range(10):
+        pattern = looking_pattern(rng)
+        whole = language(parse_regex(pattern, search=False))
+        found = language(parse_regex(pattern, search=True))
+        python = re.compile(pattern.replace("$", r"\Z"))
+        for text in texts:
+            assert whole.accepts(text) == bool(python.fullmatch(text)), (pattern, text)
+            assert found.accepts(text) == bool(python.search(text)), (pattern, text)
+
+
 def test_limits_of_automata() -> None:
     node = language(parse_regex("(a|b)*a(a|b){20}", search=True))
-    with pytest.raises(GrammarError, match="more than 4000 states"):
+    with pytest.raises(GrammarError, match="at most 4000 states"):
         determinise([node], all)
     with pytest.raises(GrammarError, match="10000 characters"):
         language(parse_regex("(a{200}){200}", search=True))

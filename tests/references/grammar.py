@@ -8,8 +8,9 @@ of the text (and go on beyond it).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
+from oxillama.grammar.rules import Alt, Chars, Counted, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 
 CUT = -1  # stands for the bytes of a token that is no text
 
@@ -72,7 +73,7 @@ class Reading:
             return any(self.can_match(item) for item in node.items)
         if isinstance(node, Repeat):
             return node.least == 0 or self.can_match(node.item)
-        return any(self.dfa_goes_on(node, state) for state in [0])
+        return self.dfa_goes_on(written_out(node), 0)
 
     def dfa_goes_on(self, dfa: Dfa, state: int) -> bool:
         """Whether an accepting state can be reached."""
@@ -109,6 +110,7 @@ class Reading:
             return {end for item in node.items for end in self.match(item, i)}
         if isinstance(node, Repeat):
             return {place for place, times in self.repeated(node, i) if times >= node.least}
+        node = written_out(node)
         return {place for place, state in self.dfa_places(node, i) if state in node.accepting}
 
     def repeated(self, node: Repeat, i: int) -> set[tuple[int, int]]:
@@ -186,6 +188,7 @@ class Reading:
                 or ((node.most is None or times < node.most) and self.runs_out(node.item, place))
                 for place, times in self.repeated(node, i)
             )
+        node = written_out(node)
         return any(
             self.dfa_goes_on(node, state)
             if place == self.end
@@ -219,6 +222,26 @@ class Reading:
                 if begin <= bytes(rest) <= end and all(0x80 <= byte < 0xC0 for byte in rest[1:]):
                     return True
         return False
+
+
+@cache
+def written_out(node: Dfa | Counted) -> Dfa:
+    """An automaton with a state for every state and number of characters."""
+    if isinstance(node, Dfa):
+        return node
+    n_states, cap = len(node.dfa.edges), node.least if node.most is None else node.most
+    edges, accepting = [], set()
+    for n in range(cap + 1):
+        for q in range(n_states):
+            found = []
+            for first, last, target in node.dfa.edges[q]:
+                after = n + (target < node.whole)
+                if node.most is None or after <= node.most:
+                    found.append((first, last, min(after, cap) * n_states + target))
+            edges.append(tuple(found))
+            if q in node.dfa.accepting and n >= node.least:
+                accepting.add(n * n_states + q)
+    return Dfa(tuple(edges), frozenset(accepting))
 
 
 def mask(rules: Rules, tokens: Sequence[int], strings: Sequence[bytes | None], end_ids: set[int]) -> set[int]:

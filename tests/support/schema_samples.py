@@ -5,9 +5,24 @@ from __future__ import annotations
 import json
 import random
 
-from oxillama.grammar.rules import Alt, Chars, Dfa, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
+from oxillama.grammar.counts import unrolled
+from oxillama.grammar.rules import (
+    Alt,
+    Chars,
+    Counted,
+    Dfa,
+    Distinct,
+    Member,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Text,
+)
 
 NEVER = 10**9
+MOST_STATES = 200_000
 SURROGATES = 0xD800, 0xDFFF
 
 
@@ -48,6 +63,8 @@ class Sampler:
             return min(map(self.shortest, node.items), default=NEVER)
         if isinstance(node, Repeat):
             return min(NEVER, node.least * self.shortest(node.item)) if node.least else 0
+        if isinstance(node, Counted):
+            node = unrolled(node, MOST_STATES)
         if isinstance(node, Distinct):
             return self.shortest_distinct(node)
         if isinstance(node, Dfa):
@@ -81,6 +98,8 @@ class Sampler:
             self.write(self.rng.choice([item for cost, item in costs if cost <= most]))
         elif isinstance(node, Repeat):
             self.repeat(node)
+        elif isinstance(node, Counted):
+            self.walk(unrolled(node, MOST_STATES))
         elif isinstance(node, Dfa):
             self.walk(node)
         elif isinstance(node, Distinct):

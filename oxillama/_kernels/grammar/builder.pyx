@@ -5,8 +5,9 @@ other subnetworks, each with the state to return to. A subnetwork never matches 
 could has an epsilon edge beside it. So only a subnetwork that begins with a call of itself, directly or not, could be
 called for ever without reading anything; `left_recursion` rewrites those.
 
-`x{m,n}` that would need many copies is one state with a count. Each edge says what it asks of the count (MORE: fewer
-than n so far; ENOUGH: at least m) and what it makes of it (RESET, KEEP, NEXT, ONE).
+`x{m,n}` that would need many copies is one state with a count. An automaton of strings of bounded length carries the
+count of their characters through all its states. Each edge says what it asks of the count (ENOUGH: it is at least the
+source's least; MORE: what it becomes is at most the target's most) and what it makes of it (RESET, KEEP, NEXT, ONE).
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -25,7 +26,8 @@ from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
 from oxillama.grammar.left_recursion import cycles, remove_left_recursion
 from oxillama.grammar.rtn_state import State
-from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text
+from oxillama.grammar.counts import to_the_end
+from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 from oxillama.grammar.utf8 import byte_tree
 
 cdef enum:  # kinds of edges
@@ -94,6 +96,7 @@ cdef class Builder:
     cdef int32_t n, room, most_states
     cdef int32_t* least
     cdef int32_t* most        # -1: no bound; with least = most = 0: no count
+    cdef int32_t* slack
     cdef uint8_t* final
     cdef int32_t[256] byte_label
     cdef dict rules, sizes, number_of, labels
@@ -125,6 +128,7 @@ cdef class Builder:
             free(self.edges[kind].first)
         free(self.least)
         free(self.most)
+        free(self.slack)
         free(self.final)
 
     def build(self, str root not None):
@@ -161,9 +165,10 @@ cdef class Builder:
             room = max(64, 2 * self.room)
             self.least = <int32_t*>grown(self.least, 4 * <Py_ssize_t>room)
             self.most = <int32_t*>grown(self.most, 4 * <Py_ssize_t>room)
+            self.slack = <int32_t*>grown(self.slack, 4 * <Py_ssize_t>room)
             self.final = <uint8_t*>grown(self.final, room)
             self.room = room
-        self.least[self.n] = self.most[self.n] = 0
+        self.least[self.n] = self.most[self.n] = self.slack[self.n] = 0
         self.final[self.n] = 0
         self.n += 1
         return self.n - 1
@@ -226,6 +231,8 @@ cdef class Builder:
             end = self.ref(node, start)
         elif kind is Repeat:
             end = self.repeat(node, start)
+        elif kind is Counted:
+            end = self.counted_dfa(node, start)
         else:
             end = (self.dfa(node, start) if kind is Dfa else self.distinct(node, start) if kind is Distinct
                    else self.tokens(node, start))
@@ -433,14 +440,16 @@ cdef class Builder:
         """One state with a count; what it repeats is a character or a subnetwork of its own."""
         cdef int32_t loop = self.after_nothing(start), end = self.new()
         cdef dict tails = {}
+        cdef tuple inside
         self.least[loop] = 0 if is_nullable(node.item, self.nullable) else node.least
         self.most[loop] = -1 if node.most is None else node.most
         self.add(EPSILON, loop, 0, ENOUGH | RESET, end)
         characters, spellings, others = self.split(node.item)
+        inside = (self.least[loop], node.most, 1, 1)
         for chars in characters:
-            self.counted_character(byte_tree(chars.ranges), loop, loop, loop, tails)
+            self.counted_character(byte_tree(chars.ranges), loop, loop, MORE, NEXT, tails, inside)
         for dfa in spellings:
-            self.counted_spelling(dfa, loop)
+            self.counted_spelling(dfa, loop, inside)
         if others:
             single = others[0] if len(others) == 1 else Alt(tuple(others))
             if isinstance(single, Ref):
@@ -471,38 +480,78 @@ cdef class Builder:
                 others.append(node)
         return characters, spellings, others
 
-    cdef int counted_spelling(self, object dfa, int32_t loop) except -1:
+    cdef int counted_spelling(self, object dfa, int32_t loop, tuple inside) except -1:
         """An automaton that is left where it accepts: its states carry the count along."""
         cdef dict tails = {}, targets
         cdef list states = [
-            loop if i == 0 or i in dfa.accepting else self.carrying(loop) for i in range(len(dfa.edges))
+            loop if i == 0 or i in dfa.accepting else self.counting(inside) for i in range(len(dfa.edges))
         ]
         for state, edges in zip(states, dfa.edges):
             targets = {}
             for first, last, target in edges:
                 targets.setdefault(states[target], []).append((first, last))
             for target, ranges in targets.items():
-                self.counted_character(byte_tree(tuple(ranges)), state, target, loop, tails)
+                asks, makes = MORE if state == loop else 0, NEXT if target == loop else KEEP
+                self.counted_character(byte_tree(tuple(ranges)), state, target, asks, makes, tails, inside)
         return 0
 
-    cdef int32_t carrying(self, int32_t loop) except -1:
-        """A new state with the count of another."""
+    cdef int32_t counted_dfa(self, object node, int32_t start) except -1:
+        """An automaton whose states carry the count of characters, each with its own bound.
+
+        A state's bound is that of the whole less the characters that it needs to an end. So no bound is passed
+        from which there is no end, and a count is far from all bounds if it is far from the lowest.
+        """
+        cdef list needs = to_the_end(node.dfa, node.whole), states = []
+        cdef tuple rows = node.dfa.edges
+        cdef int32_t end = self.new(), furthest = 1 + max([one for one in needs if one is not None], default=0)
+        cdef int32_t needed, count, i
+        cdef dict tails = {}, ranges
+        for i in range(len(needs)):
+            states.append(self.counting((node.least, node.most, needs[i] or 0, furthest)))
+        self.add(EPSILON, start, 0, RESET, states[0])
+        for i in range(len(needs)):
+            ranges = {}
+            for first, last, target in rows[i] if needs[i] is not None else ():
+                if needs[target] is not None:
+                    ranges.setdefault(target, []).append((first, last))
+            for target, found in ranges.items():
+                count = target < node.whole
+                needed = needs[target] + count
+                # from a state that needs no more than one character less, the count stays within its bound
+                self.counted_character(
+                    byte_tree(tuple(found)), states[i], states[target], MORE if needed > needs[i] else 0,
+                    NEXT if count else KEEP, tails,
+                    (node.least, node.most, needed, furthest),
+                )
+        for accepting in node.dfa.accepting:
+            self.add(EPSILON, states[accepting], 0, ENOUGH | RESET, end)
+        return end
+
+    cdef int32_t counting(self, tuple inside) except -1:
+        """A new state, given the bounds, the fewest characters to an end from it, and the most of those of any state."""
         cdef int32_t state = self.new()
-        self.least[state], self.most[state] = self.least[loop], self.most[loop]
+        least, most, needed, furthest = inside
+        self.least[state], self.most[state] = least, -1
+        if most is not None:
+            self.most[state] = max(0, most - needed)
+            if self.most[state] == 0:  # the count is 0 here; with a least and no most it would be a register
+                self.least[state] = 0
+            self.slack[state] = furthest - needed
         return state
 
-    cdef int counted_character(self, tuple tree, int32_t start, int32_t end, int32_t loop, dict tails) except -1:
-        """A character from ``start`` to ``end``; it counts if that is ``loop``."""
-        cdef int32_t op = MORE if start == loop else 0
+    cdef int counted_character(
+        self, tuple tree, int32_t start, int32_t end, int32_t asks, int32_t makes, dict tails, tuple inside
+    ) except -1:
+        """A character from ``start`` to ``end``; states inside of it are those of `counting` with ``inside``."""
         for bits, below in tree:
             if below is None:
-                self.add(BYTES, start, self.label(bits), op | (NEXT if end == loop else KEEP), end)
+                self.add(BYTES, start, self.label(bits), asks | makes, end)
                 continue
             found = tails.get((end, below))
             if found is None:
-                found = tails[end, below] = self.carrying(loop)
-                self.counted_character(below, found, end, loop, tails)
-            self.add(BYTES, start, self.label(bits), op | KEEP, found)
+                found = tails[end, below] = self.counting(inside)
+                self.counted_character(below, found, end, 0, makes, tails, inside)
+            self.add(BYTES, start, self.label(bits), asks | KEEP, found)
         return 0
 
     # ------------------------------------------------------------------ members that are told apart
@@ -593,7 +642,7 @@ cdef class Builder:
 
     cdef int32_t nonempty(self, int32_t start) except -1:
         """A new start state without epsilon edges: it has the edges of all states that they lead to."""
-        cdef int32_t fresh = self.new(), q, i, kind
+        cdef int32_t fresh = self.new(), q, i, kind, count
         cdef Edge edge
         cdef set seen = {start}
         cdef list todo = [start]
@@ -602,7 +651,8 @@ cdef class Builder:
             for kind in range(EPSILON):
                 for i in range(self.edges[kind].first[q], self.edges[kind].first[q + 1]):
                     edge = self.edges[kind].items[i]
-                    op = edge.op if edge.op & REGISTER else ONE if edge.op & COUNT_BITS == NEXT else RESET
+                    count = ONE if edge.op & COUNT_BITS == NEXT else RESET
+                    op = edge.op if edge.op & REGISTER else edge.op & MORE | count
                     self.add(kind, fresh, edge.what, op, edge.target)
             for i in range(self.edges[EPSILON].first[q], self.edges[EPSILON].first[q + 1]):
                 edge = self.edges[EPSILON].items[i]
@@ -638,7 +688,8 @@ cdef class Builder:
                     states[edge.source].of_kind(kind).append((edge.what, edge.op, edge.target))
         for q in range(self.n):
             states[q].final = bool(self.final[q])
-            states[q].count = (self.least[q], self.most[q]) if self.least[q] or self.most[q] else None
+            if self.least[q] or self.most[q]:
+                states[q].count = self.least[q], self.most[q], self.slack[q]
         remove_left_recursion(states, starts, self.most_states)
         for kind in range(KINDS):
             self.edges[kind].n = 0
@@ -646,7 +697,7 @@ cdef class Builder:
             self.new()
         for q in range(self.n):
             self.final[q] = states[q].final
-            self.least[q], self.most[q] = states[q].count or (0, 0)
+            self.least[q], self.most[q], self.slack[q] = states[q].count or (0, 0, 0)
             for kind in range(KINDS):
                 if kind == EPSILON:
                     for op, target in states[q].epsilon:
@@ -712,6 +763,7 @@ cdef class Builder:
                 found[name if kind >= CALLS else name + "_edges"] = rows_array[:i].copy()
             found["least"] = np.array([self.least[order[i]] for i in range(kept)], np.int32)
             found["most"] = np.array([self.most[order[i]] for i in range(kept)], np.int32)
+            found["slack"] = np.array([self.slack[order[i]] for i in range(kept)], np.int32)
             final = bytes([self.final[order[i]] for i in range(kept)])
             found["flags"] = flags_of(final, found["least"], found)
             labels = b"".join([bits.to_bytes(32, "little") for bits in self.labels])

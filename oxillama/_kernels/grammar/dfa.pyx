@@ -5,7 +5,7 @@ is the start. Those made of tables are reduced: states that accept the same stri
 that accept none are dropped.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy, memset
 
@@ -15,7 +15,7 @@ cdef enum:
     LAST_POINT = 0x10FFFF
     MOST_STATES = 1 << 24
     LARGE = 8           # states of a network that a state with characters beyond ASCII makes, roughly
-    MERGE_ROUNDS = 40   # of looking for equal states
+    MERGE_WORK = 20_000_000  # of looking for equal states: rounds times states times classes
 
 cdef object OWN = object()  # in place of edges: arrays are given afterwards
 
@@ -399,7 +399,7 @@ cdef int merge(
 ) except -1:
     """A number for each state, one for all that accept the same strings; and a state of each number.
 
-    Automata that count take as many rounds as they count, and have hardly any equal states: after `MERGE_ROUNDS`
+    Automata that count take as many rounds as they count, and have hardly any equal states: after `MERGE_WORK`
     every state stays what it is.
     """
     cdef int32_t size = 16, q, k, n_blocks = 0, slot, other
@@ -420,7 +420,7 @@ cdef int merge(
             block[q] = accepting[q]
             n_blocks |= 1 << accepting[q]
         n_blocks = 2 if n_blocks == 3 else 1
-        for _ in range(MERGE_ROUNDS):
+        for _ in range(1 + MERGE_WORK // (<int64_t>n * width)):
             memset(table, 0xFF, 4 * <Py_ssize_t>size)
             k = 0
             for q in range(n):

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from oxillama._kernels.grammar.dfa cimport Arcs, add_arc, of_table
+from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc, of_table
 from oxillama._kernels.grammar.memory cimport grown, mixed
 
 from oxillama.errors import GrammarError
@@ -176,7 +176,7 @@ cdef class Language:
                 last += ends
                 empty = empty or skippable
             return first, last, empty
-        return self.repeat(node)
+        return self.automaton(node) if kind is Dfa else self.repeat(node)
 
     cdef int32_t position(self, tuple ranges) except -1:
         number = self.set_numbers.get(ranges)
@@ -199,6 +199,25 @@ cdef class Language:
                 self.follow[<Py_ssize_t>before * self.words + (q >> 6)] |= <uint64_t>1 << (q & 63)
             before = q
         return [first], [before], False
+
+    cdef tuple automaton(self, Dfa node):
+        """A position for each range and state that it leads to."""
+        cdef list into = [[] for _ in range(node.n_states)]   # the positions that lead to each state
+        cdef list after = [[] for _ in range(node.n_states)]  # those that come next
+        cdef dict known = {}
+        cdef Arc arc
+        cdef int32_t q, i
+        for q in range(node.n_states):
+            for i in range(node.first[q], node.first[q + 1]):
+                arc = node.arcs[i]
+                key = arc.first, arc.last, arc.target
+                if key not in known:
+                    known[key] = self.position(((arc.first, arc.last),))
+                    into[arc.target].append(known[key])
+                after[q].append(known[key])
+        for q in range(node.n_states):
+            self.link(into[q], after[q])
+        return after[0], [p for q in range(node.n_states) if node.ends[q] for p in into[q]], bool(node.ends[0])
 
     cdef tuple repeat(self, object node):
         cdef list first = [], last = []
@@ -252,11 +271,13 @@ cdef int32_t count(object node, int depth) except -1:
     elif kind is Repeat:
         copies = max(node.least, 1) if node.most is None else node.most
         found = min(copies, MAX_LENGTH) * <int64_t>count(node.item, depth + 1)
+    elif kind is Dfa:
+        found = len({arc for row in node.edges for arc in row})
     else:
         raise TypeError(f"node: expected an expression over characters, got {kind.__name__}")
     if found > MAX_POSITIONS:
         raise GrammarError(
-            f"regular expression: at most {MAX_POSITIONS} characters, repetitions written out"
+            f"regex: expected at most {MAX_POSITIONS} characters, repetitions written out, got more"
         )
     return <int32_t>found
 
@@ -400,7 +421,7 @@ def determinise(object languages, object accept, int32_t least=0, object most=No
                 number = product.number(target)
                 rows[<Py_ssize_t>q * n_classes + k] = number
             if product.n > MAX_STATES or product.n * <Py_ssize_t>n_classes > MAX_WORK:
-                raise GrammarError(f"regular expression: its automaton needs more than {MAX_STATES} states")
+                raise GrammarError(f"expected an automaton of at most {MAX_STATES} states, got more")
             q += 1
         ends = <uint8_t*>calloc(product.n, 1)
         if not ends:

@@ -25,7 +25,7 @@ from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, ParserStates,
+    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates,
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
@@ -287,7 +287,7 @@ cdef class Matcher:
             self.add_dependent(Dependent(nodes, node, -1, NULL), out)
         if nodes.skip[node] == node + 1 or out.overflow:
             return 0
-        if nodes.skip[node] - node > self.large_ and level < MAX_LEVEL:
+        if nodes.skip[node] - node > self.large_ and level < MAX_LEVEL and not self.states.states.flags[state] & TAPED:
             return self.visit(state, node, level + 1, out)
         return self.walk(state, nodes, node + 1, nodes.skip[node], nodes.depth[node], level, out)
 
@@ -344,7 +344,7 @@ cdef class Matcher:
         cdef int32_t least = self.states.least[q], most = self.states.most[q]
         if n >= ABOVE or most == 0:
             return n
-        if most > 0 and most - n <= self.trie.max_depth:
+        if most > 0 and most - self.states.slack[q] - n <= self.trie.max_depth:
             return n
         return ABOVE if n >= least else BELOW if least - n > self.trie.max_depth else n
 
@@ -475,7 +475,7 @@ cdef class Matcher:
                 d = nodes.depth[i]
                 to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
                 if to < 0:
-                    to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                    to = states.next(path[d - 1], nodes.byte[i])
                 if d == top + 1 and not loop.loop[min(nodes.byte[i], 128)]:
                     i = nodes.skip[i]
                     continue
@@ -560,7 +560,7 @@ cdef class Matcher:
             d = nodes.depth[i]
             to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
-                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                to = states.next(path[d - 1], nodes.byte[i])
             if to == DEAD or (i >= inside and not loop.loop[min(nodes.byte[i], 128)]):
                 i = nodes.skip[i]
                 continue
@@ -595,14 +595,14 @@ cdef class Matcher:
             d = nodes.depth[i]
             to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
-                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                to = states.next(path[d - 1], nodes.byte[i])
             if to == DEAD:
                 i = nodes.skip[i]
                 continue
             path[d] = to
             for k in range(nodes.token_first[i], nodes.token_first[i + 1]):
                 self.cache.put(&out.tokens, nodes.order[k])
-            if whole and nodes.skip[i] - i > self.large_:
+            if whole and nodes.skip[i] - i > self.large_ and not states.states.flags[to] & TAPED:
                 self.follow(to, i, level, out)
                 if out.overflow:
                     break
@@ -626,12 +626,10 @@ cdef class Matcher:
         """
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n
-        cdef int32_t least = max(0, self.states.least[q] - n), i, k
+        cdef int32_t least = max(0, self.states.least[q] - n)
         cdef Item item = Item(q, ABOVE, OPEN)
         cdef Run run
         cdef Loop* loop
-        cdef Slice part
-        cdef const uint32_t* bits
         if end - node <= self.sliced_ or self.trie.max_depth > 254:
             return self.visit_plainly(q, n, p, node, level, out)
         loop = self.loops.of(self.states.intern(&self.states.states, &item, 1, 0))
@@ -647,9 +645,18 @@ cdef class Matcher:
         run.most = self.trie.max_depth  # no token has more characters
         if self.states.most[q] > 0:
             run.most = min(run.most, self.states.most[q] - n)
-        if run.most <= 0:
+        if run.most > 0:
+            self.runs(loop, &run, node, level, out)
+        if loop.covers or out.overflow:
             return 0
-        part = <Slice>self.cache.slices[self.slice(node, loop.start, loop.loop)]
+        item = Item(q, n, p)
+        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop.start, node, level, out)
+
+    cdef int runs(self, Loop* loop, Run* run, int32_t node, int level, Found* out) except -1:
+        """Add the tokens that begin with a run of a counted class."""
+        cdef Slice part = <Slice>self.cache.slices[self.slice(node, loop.start, loop.loop)]
+        cdef const uint32_t* bits
+        cdef int32_t i, k
         if run.most <= UPTO:
             bits = part.of_length(run.most)
         else:
@@ -659,14 +666,11 @@ cdef class Matcher:
                 k = part.inside[i]
                 self.scratch[k >> 5] &= ~(<uint32_t>1 << (k & 31))
         self.cache.put_mask(&out.tokens, bits)
-        self.walk_runs(loop.to, part, &run, level, out)
+        self.walk_runs(loop.to, part, run, level, out)
         if self.states.states.flags[loop.to] & DEPENDENT and not out.overflow:
             run.exact = True
-            self.walk_runs(run.state, part, &run, level, out)
-        if loop.covers or out.overflow:
-            return 0
-        item = Item(q, n, p)
-        return self.beside(self.states.intern(&self.states.states, &item, 1, 0), loop.start, node, level, out)
+            self.walk_runs(run.state, part, run, level, out)
+        return 0
 
     cdef int walk_runs(self, int32_t state, Slice part, Run* run, int level, Found* out) except -1:
         """As `walk_tails`, for the tokens whose run has the right length."""
@@ -697,7 +701,7 @@ cdef class Matcher:
             self.text[d - 1] = nodes.byte[i]
             to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
             if to < 0:
-                to = states.step(path[d - 1], states.class_of[nodes.byte[i]])
+                to = states.next(path[d - 1], nodes.byte[i])
             if to == DEAD:
                 i = nodes.skip[i]
                 continue

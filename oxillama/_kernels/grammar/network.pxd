@@ -19,6 +19,7 @@ cdef class Network:
     cdef int32_t* flags
     cdef int32_t* least
     cdef int32_t* most
+    cdef int32_t* slack
     cdef Edges bytes, tokens, calls, epsilon
     cdef uint8_t* labels      # (labels, stride): whether a label takes a class
     cdef uint8_t class_of[256]

@@ -32,7 +32,7 @@ cdef class Network:
         self.program = program
         self.label_numbers = {}
         self.n_classes = 1  # of all bytes
-        self.widen(1)  # a program may begin without a label, and tables have a column for each class all the same
+        self.widen(1)  # rows of parser states have a column even where no piece has a label yet
         try:
             self.append(program, None)
         except AttributeError as error:
@@ -43,6 +43,7 @@ cdef class Network:
         free(self.flags)
         free(self.least)
         free(self.most)
+        free(self.slack)
         cdef int kind
         for kind in range(4):
             free(self.edges_of(kind).rows)
@@ -60,7 +61,7 @@ cdef class Network:
     cdef Py_ssize_t held(self) noexcept:
         """Bytes of memory."""
         cdef Py_ssize_t edges = self.bytes.n + self.tokens.n + self.calls.n + self.epsilon.n
-        return 28 * <Py_ssize_t>self.n_states + 12 * edges + self.n_labels * self.stride + 4 * self.n_units
+        return 32 * <Py_ssize_t>self.n_states + 12 * edges + self.n_labels * self.stride + 4 * self.n_units
 
     cdef int catch_up(self) except -1:
         """Append the pieces that were built since; 1 if there were any."""
@@ -75,7 +76,7 @@ cdef class Network:
 
     cdef int append(self, object piece, object unit) except -1:
         """Append a piece: all is checked first, so that one that is refused changes nothing."""
-        cdef cnp.ndarray flags, least, most, labels
+        cdef cnp.ndarray flags, least, most, slack, labels
         cdef list numbers
         cdef int32_t n, base = self.n_states, i, k, number
         cdef list edges = []
@@ -95,6 +96,7 @@ cdef class Network:
         flags = checked_array("flags", piece.flags, cnp.NPY_INT32, 1, 0, MOST, n)
         least = checked_array("least", piece.least, cnp.NPY_INT32, 1, 0, MOST, n)
         most = checked_array("most", piece.most, cnp.NPY_INT32, 1, -1, MOST, n)
+        slack = checked_array("slack", piece.slack, cnp.NPY_INT32, 1, 0, MOST, n)
         edges.append(checked_edges(piece, "byte_edges", "byte_first", n, labels.shape[0] - 1))
         edges.append(checked_edges(piece, "token_edges", "token_first", n, len(self.program.token_sets) - 1))
         edges.append(checked_edges(piece, "calls", "calls_first", n, n - 1 if piece.units is None else MOST))
@@ -107,6 +109,7 @@ cdef class Network:
         memcpy(self.flags + base, cnp.PyArray_DATA(flags), 4 * n)
         memcpy(self.least + base, cnp.PyArray_DATA(least), 4 * n)
         memcpy(self.most + base, cnp.PyArray_DATA(most), 4 * n)
+        memcpy(self.slack + base, cnp.PyArray_DATA(slack), 4 * n)
         for k in range(4):
             into = self.edges_of(k)
             rows = <int32_t*>cnp.PyArray_DATA(<cnp.ndarray>edges[k][0])
@@ -147,6 +150,7 @@ cdef class Network:
             self.flags = <int32_t*>grown(self.flags, 4 * <Py_ssize_t>self.states_room)
             self.least = <int32_t*>grown(self.least, 4 * <Py_ssize_t>self.states_room)
             self.most = <int32_t*>grown(self.most, 4 * <Py_ssize_t>self.states_room)
+            self.slack = <int32_t*>grown(self.slack, 4 * <Py_ssize_t>self.states_room)
             for k in range(4):
                 into = self.edges_of(k)
                 into.first = <int32_t*>grown(into.first, 4 * (<Py_ssize_t>self.states_room + 1))

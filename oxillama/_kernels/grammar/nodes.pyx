@@ -51,7 +51,7 @@ cdef list parts_of(object node):
 
 
 cdef int known_leaf(object kind) except -1:
-    if kind is not Text and kind is not Chars and kind is not Tokens and kind is not Dfa:
+    if kind is not Text and kind is not Chars and kind is not Tokens and kind is not Dfa and kind is not Counted:
         raise TypeError(f"node: expected a node of a grammar, got {kind.__name__}")
     return 0
 
@@ -81,6 +81,8 @@ cdef object size_of(object node, set called, dict sizes, int depth):
     if kind is Distinct:  # its members are called
         return sum([4 + 4 * len(place) for place in node.places])
     known_leaf(kind)
+    if kind is Counted:
+        node, kind = node.dfa, Dfa
     return (<Dfa>node).size() if kind is Dfa else 0
 
 
@@ -124,6 +126,8 @@ cdef bint nullable(object node, set rules, int depth) except -1:
     if kind is Distinct:
         return False
     known_leaf(kind)
+    if kind is Counted:
+        return node.least == 0 and (<Dfa>node.dfa).accepts_empty()
     return kind is Dfa and (<Dfa>node).accepts_empty()
 
 
@@ -176,10 +180,14 @@ cdef bint matches_something(object node, object kind) except -1:
     if kind is Tokens:
         return node.negated or bool(node.ids)
     known_leaf(kind)
+    if kind is Counted:
+        needed = to_the_end(node.dfa, node.whole)[0]
+        return needed is not None and (node.most is None or needed <= node.most)
     return (<Dfa>node).holds_text()
 
 
 # Below the functions: the package of the nodes asks for these while it is being imported.
-from oxillama.grammar.rules import Alt, Chars, Distinct, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
+from oxillama.grammar.counts import to_the_end  # noqa: E402
+from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text, Tokens  # noqa: E402
 
 NOTHING, NEVER = Seq(()), Alt(())

@@ -37,6 +37,7 @@ cdef class ParserStates:
     cdef int32_t* flags
     cdef int32_t* least
     cdef int32_t* most
+    cdef int32_t* slack
     cdef int32_t* byte_edges
     cdef int32_t* byte_first
     cdef int32_t* token_edges
@@ -80,6 +81,7 @@ cdef class ParserStates:
     cdef int catch_up(self) except -1
     cdef int called(self, int32_t what) except -1
     cdef int step(self, int32_t state, int byte_class) except -1
+    cdef int next(self, int32_t state, uint8_t byte) except -1
     cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1
@@ -100,7 +102,7 @@ cdef class ParserStates:
     cdef int push(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1
     cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
-    cdef int32_t after(self, int32_t op, int32_t q, int32_t n) except -2
+    cdef int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2
     cdef int checked_state(self, int32_t state) except -1
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1

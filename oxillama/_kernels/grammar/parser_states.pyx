@@ -113,6 +113,7 @@ cdef class ParserStates:
         memcpy(self.class_of, net.class_of, 256)
         self.n_states, self.n_classes = net.n_states, net.n_classes
         self.flags, self.least, self.most, self.labels = net.flags, net.least, net.most, net.labels
+        self.slack = net.slack
         self.byte_edges, self.byte_first = net.bytes.rows, net.bytes.first
         self.token_edges, self.token_first = net.tokens.rows, net.tokens.first
         self.calls, self.calls_first = net.calls.rows, net.calls.first
@@ -213,7 +214,7 @@ cdef class ParserStates:
         for i in range(self.states.first[state], self.states.first[state + 1]):
             q, n = self.states.items[i].q, self.states.items[i].n
             for e in range(self.token_first[q], self.token_first[q + 1]):
-                if self.after(self.token_edges[3 * e + 1], q, n) >= 0:
+                if self.after(self.token_edges + 3 * e, q, n) >= 0:
                     found.add(self.token_edges[3 * e])
         return sorted(found)
 
@@ -312,7 +313,7 @@ cdef class ParserStates:
                 for k in range(n_classes):
                     others[k] |= takes[k] ^ takes[byte_class]
                 if takes[byte_class]:
-                    n = self.after(edge[1], item.q, item.n)
+                    n = self.after(edge, item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
         return 0
@@ -328,7 +329,7 @@ cdef class ParserStates:
             for e in range(self.token_first[item.q], self.token_first[item.q + 1]):
                 edge = self.token_edges + 3 * e
                 if hits[edge[0]]:
-                    n = self.after(edge[1], item.q, item.n)
+                    n = self.after(edge, item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
                         hit = True
@@ -341,8 +342,9 @@ cdef class ParserStates:
             self.add(item.q, item.n, item.p)
         return self.finish()
 
-    cdef inline int32_t after(self, int32_t op, int32_t q, int32_t n) except -2:
+    cdef inline int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2:
         """The count that an edge leaves, -1 where the count does not allow it."""
+        cdef int32_t op = edge[1], most
         if op & REGISTER:
             n = self.registers.after(op, n, self.made_tape)
             if n >= SOME and n - SOME & FRESH_BIT:
@@ -353,16 +355,15 @@ cdef class ParserStates:
                 return -1
             op = op & COUNT_BITS
             return n if op == KEEP or op == NEXT else 1 if op == ONE else 0
-        if op & MORE and self.most[q] >= 0 and n >= self.most[q]:
-            return -1
         if op & ENOUGH and n < self.least[q]:
             return -1
+        most = self.most[edge[2]] if op & MORE else -1
         op = op & COUNT_BITS
-        if op == KEEP:
-            return n
         if op == NEXT:
-            return min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
-        return 1 if op == ONE else 0
+            n = min(n + 1, self.least[q]) if self.most[q] < 0 else n + 1
+        elif op != KEEP:
+            n = 1 if op == ONE else 0
+        return -1 if 0 <= most < n else n
 
     # ------------------------------------------------------------------ the parser state being made
 
@@ -444,12 +445,12 @@ cdef class ParserStates:
                 self.pop(item.p)
             for e in range(self.epsilon_first[item.q], self.epsilon_first[item.q + 1]):
                 edge = self.epsilon_edges + 3 * e
-                n = self.after(edge[1], item.q, item.n)
+                n = self.after(edge, item.q, item.n)
                 if n >= 0:
                     self.add(edge[2], n, item.p)
             for e in range(self.calls_first[item.q], self.calls_first[item.q + 1]):
                 edge = self.calls + 3 * e
-                n = self.after(edge[1], item.q, item.n)
+                n = self.after(edge, item.q, item.n)
                 if n >= 0:
                     self.add(self.called(edge[0]), 0, self.push(edge[2], n, item.p))
         return 0
@@ -592,6 +593,12 @@ cdef class ParserStates:
     cdef inline bint is_register(self, int32_t q) noexcept:
         """Whether the count of an RTN state is a register."""
         return self.least[q] != 0 and self.most[q] == 0
+
+    cdef int next(self, int32_t state, uint8_t byte) except -1:
+        """A step that is not in the table. No step is while a value is under way: bytes of one class differ."""
+        if self.states.flags[state] & TAPED:
+            return self.taped_step(state, byte)
+        return self.step(state, self.class_of[byte])
 
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1:
         """A step while a value is under way, to where it can still become one that did not come before."""

@@ -94,6 +94,12 @@ _BY_NAME = {
 UNDECLARED = Dialect(2020, _2019 | _2020, declared=False)
 
 
+def is_published(uri: str) -> bool:
+    """Whether an address is one of the specifications' documents."""
+    scheme, _, rest = uri.partition("://json-schema.org/")
+    return scheme in ("http", "https") and rest.startswith("draft")
+
+
 def standard_dialect(uri: str) -> Dialect | None:
     """The dialect of a meta-schema of the specifications; None for another address."""
     scheme, _, rest = uri.rstrip("#").partition("://json-schema.org/")

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.expressions import alternatives, sequence
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rules import Node
+from oxillama.grammar.rules import Dfa, Node
 
 _YEAR_MONTH_DAY = (
     r"\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
@@ -41,9 +43,6 @@ def _label(most: int) -> str:
     )
 
 
-# The whole has at most 253 characters: three long labels have, and so have eight shorter ones.
-_HOSTNAME = rf"(?:{_label(63)}(?:\.{_label(63)}){{0,2}}|{_label(30)}(?:\.{_label(30)}){{3,7}})"
-
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _H16 = "[0-9a-fA-F]{1,4}"
@@ -65,8 +64,7 @@ _IPV6 = (
 
 _ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
 _QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
-_DOMAIN = rf"{_label(63)}(?:\.{_label(63)}){{0,2}}"
-_ADDRESS = rf"(?:{_DOMAIN}|\[{_IPV4}\]|\[IPv6:{_IPV6}\])"
+_LITERAL = rf"\[{_IPV4}\]|\[IPv6:{_IPV6}\]"
 _UTF8_ATOM = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~\u{80}-\u{10ffff}-]+"
 _UTF8_QUOTED = r'"(?:[ !#-\[\]-~\u{80}-\u{10ffff}]|\\[ -~])*"'
 _UTF8_LABEL = r"[a-zA-Z0-9\u{a1}-\u{167f}\u{3040}-\u{d7ff}]+"
@@ -112,10 +110,6 @@ PATTERNS = {
     "date": _DATE,
     "time": _TIME,
     "duration": _DURATION,
-    "email": rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})@{_ADDRESS}",
-    "idn-email": rf"(?:{_UTF8_ATOM}(?:\.{_UTF8_ATOM})*|{_UTF8_QUOTED})"
-    rf"@(?:{_ADDRESS}|{_UTF8_LABEL}(?:\.{_UTF8_LABEL})*)",
-    "hostname": _HOSTNAME,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uuid": "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
@@ -127,11 +121,39 @@ PATTERNS = {
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
     "uri-template": _TEMPLATE,
 }
+# Characters of a whole string: RFC 1123 (2.1) for names of hosts, RFC 5321 (4.5.3.1.3) for addresses.
+MOST = {"hostname": 253, "email": 254, "idn-email": 254}
 # Formats of the specifications that no pattern here covers.
 UNENFORCEABLE = frozenset({"idn-hostname", "regex"})
 
 
+# What stands around a hostname in the formats that hold one: before it, and what may stand in its place.
+_WITH_HOSTNAME = {
+    "hostname": ("", ""),
+    "email": (f"(?:{_ATOM}(?:\\.{_ATOM})*|{_QUOTED})@", _LITERAL),
+    "idn-email": (
+        f"(?:{_UTF8_ATOM}(?:\\.{_UTF8_ATOM})*|{_UTF8_QUOTED})@",
+        f"{_LITERAL}|{_UTF8_LABEL}(?:\\.{_UTF8_LABEL})*",
+    ),
+}
+FORMATS = frozenset((*PATTERNS, *_WITH_HOSTNAME))
+
+
 @lru_cache(maxsize=64)
 def format_node(name: str) -> Node:
-    """The strings of a format in `PATTERNS`, as an expression over characters."""
-    return parse_regex(PATTERNS[name], search=False)
+    """The strings of one of the `FORMATS`, as an expression over characters; `MOST` bounds their length."""
+    if name in PATTERNS:
+        return parse_regex(PATTERNS[name], search=False)
+    before, instead = _WITH_HOSTNAME[name]
+    hosts: list[Node] = [_hostname()]
+    hosts += [parse_regex(instead, search=False)] if instead else []
+    return sequence([parse_regex(before, search=False), alternatives(hosts)])
+
+
+@lru_cache(maxsize=1)
+def _hostname() -> Dfa:
+    """Labels with dots between them: from each end of a label a dot leads back to the start."""
+    label = determinise([language(parse_regex(_label(63), search=False))], all)
+    dot = (ord("."), ord("."), 0)
+    edges = tuple(tuple(sorted((*e, dot))) if q in label.accepting else e for q, e in enumerate(label.edges))
+    return Dfa(edges, label.accepting)

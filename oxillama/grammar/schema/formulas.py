@@ -202,13 +202,13 @@ class Expander:
 
     def check_number(self, count: int) -> None:
         if count > MAX_BOXES:
-            raise GrammarError(f"schema: more than {MAX_BOXES} combinations of alternatives")
+            raise GrammarError(f"schema: expected at most {MAX_BOXES} combinations of alternatives, got more")
 
     def meet(self, a: Box, b: Box) -> Box | None:
         """Both boxes; None where that is seen to be empty."""
         self.meets += 1
         if self.meets > MAX_MEETS:
-            raise GrammarError(f"schema: more than {MAX_MEETS} combinations of alternatives")
+            raise GrammarError(f"schema: expected at most {MAX_MEETS} combinations of alternatives, got more")
         both = a.meet(b)  # type: ignore[arg-type]
         if isinstance(both, Arrays) and any(map(self.impossible, both.required())):
             return None

@@ -152,6 +152,8 @@ def spelled_expression(node: Node) -> Node:
         if isinstance(node.item, Chars) and (node.least, node.most) == (0, None):
             return spelled_run(node.item.ranges)
         return Repeat(spelled_expression(node.item), node.least, node.most)
+    if isinstance(node, Dfa):
+        return spell(node)
     raise TypeError(f"not an expression over characters: {type(node).__name__}")
 
 
@@ -208,7 +210,7 @@ def decimal_text(value: Fraction) -> str:
     while (value * 10**places).denominator != 1:
         places += 1
         if places > MAX_DIGITS:
-            raise GrammarError(f"a number in a schema has at most {MAX_DIGITS} digits")
+            raise GrammarError(f"expected a number of at most {MAX_DIGITS} digits, got more")
     digits = str(abs(value.numerator * 10**places // value.denominator)).rjust(places + 1, "0")
     whole, part = digits[: len(digits) - places], digits[len(digits) - places :]
     return ("-" if value < 0 else "") + whole + ("." + part if part else "")

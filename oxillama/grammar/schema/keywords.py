@@ -26,7 +26,7 @@ from oxillama.grammar.schema.conditions import (
     state_of,
 )
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
-from oxillama.grammar.schema.formats import PATTERNS, UNENFORCEABLE, format_node
+from oxillama.grammar.schema.formats import FORMATS, MOST, UNENFORCEABLE, format_node
 from oxillama.grammar.schema.formulas import FALSE, TRUE, All, Any, Atom, Formula, Is, Not, One, Unknown
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Names, Objects, Rule, exactly, forbidden
@@ -321,9 +321,10 @@ class Keywords:
         if name in UNENFORCEABLE:
             self.unenforced(place.at("format"), f"the format {name!r} is not regular")
             return Unknown()
-        if name not in PATTERNS:
+        if name not in FORMATS:
             return TRUE  # the specification has formats nobody knows ignored
-        return Atom(Strings(patterns=frozenset({format_node(name)})), place.at("format"))
+        strings = Strings(most=MOST.get(name), patterns=frozenset({format_node(name)}))
+        return Atom(strings, place.at("format"))
 
     # ----------------------------------------------------------------- arrays
 

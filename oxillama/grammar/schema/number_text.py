@@ -17,6 +17,8 @@ from oxillama.errors import GrammarError
 from oxillama.grammar.schema.json_text import decimal_text
 
 MAX_MODULUS = 100_000
+SMALLEST = Fraction(1, 10**300)  # what is smaller may be read as 0
+MAX_ZEROS = 24  # after the point, before the other digits of a number that must not be read as 0
 
 # where in the number: before it, after the sign, after a leading 0, in the whole part, after the point, in
 # the fraction, after the e, after the sign of the exponent, in the exponent
@@ -126,6 +128,7 @@ class _State(NamedTuple):
     one_digit: bool = False  # the whole part is one digit, and not 0
     e_sign: int = 1
     places: int = 0  # digits after the point, as far as they matter
+    zeros: int = 0  # of them the leading zeros of a number below 1, if their number is bounded
     orders: tuple[_Progress, ...] = ()
     remainders: tuple[tuple[int, bool], ...] = ()  # and whether digits that do not count were other than 0
 
@@ -138,8 +141,11 @@ class Machine:
     step : the number must be a multiple of this, and is then written with no more places than it; None: any.
     not_steps : it must be a multiple of none of these.
     low, low_open, high, high_open : its bounds.
-    excluded : values it must not have.
+    excluded : pairs of values: it must not lie between them, nor be both.
     plain : an integer has no ".0".
+
+    Where it may be negative there is "-0" too, where it may not there is none. Where it must not be 0 it is
+    no number that would be read as 0.
     """
 
     def __init__(
@@ -150,7 +156,7 @@ class Machine:
         low_open: bool,
         high: Fraction | None,
         high_open: bool,
-        excluded: Sequence[Fraction],
+        excluded: Sequence[tuple[Fraction, Fraction]],
         plain: bool = False,
     ) -> None:
         self.integer = step is not None
@@ -162,7 +168,17 @@ class Machine:
             self.bounds.append((_Bound(low), frozenset({1} if low_open else {0, 1})))
         if high is not None:
             self.bounds.append((_Bound(high), frozenset({-1} if high_open else {-1, 0})))
-        self.bounds += [(_Bound(value), frozenset({-1, 1})) for value in excluded]
+        self.gaps: list[int] = []  # the first of two bounds, of which the number must meet one
+        for first, last in excluded:
+            if first == last:
+                self.bounds.append((_Bound(first), frozenset({-1, 1})))
+            else:
+                self.gaps.append(len(self.bounds))
+                self.bounds += [(_Bound(first), frozenset({-1, 0})), (_Bound(last), frozenset({0, 1}))]
+        self.never_negative = low is not None and low >= 0
+        self.not_zero = any(bound.sign == 0 and 0 not in allowed for bound, allowed in self.bounds)
+        if self.not_zero:
+            self.bounds.append((_Bound(SMALLEST), frozenset({0, 1})))  # of the magnitude
         self.start = _State(
             orders=(_Progress(),) * len(self.bounds), remainders=((0, False),) * len(self.moduli)
         )
@@ -187,7 +203,7 @@ class Machine:
             return _State(SIGN, bool(self.bounds), orders=s.orders, remainders=s.remainders)
         if char == "." and where in (ZERO, WHOLE) and self.most_places != 0:
             orders = tuple([b.at_point(p) for (b, _), p in zip(self.bounds, s.orders)])
-            return _State(POINT, s.negative, s.zero, s.one_digit, 1, 0, orders, s.remainders)
+            return _State(POINT, s.negative, s.zero, s.one_digit, orders=orders, remainders=s.remainders)
         if char in "eE":
             if self.moduli or where not in (WHOLE, PART) or not s.one_digit:
                 return None
@@ -209,6 +225,7 @@ class Machine:
         else:
             return None
         zero, one_digit, places, remainders = s.zero, s.one_digit, s.places, s.remainders
+        zeros = s.zeros
         if where == EXPONENT:
             one_digit = True
         else:
@@ -218,6 +235,10 @@ class Machine:
                 if self.most_places is not None and places >= self.most_places:
                     return None
                 places = min(places + 1, self.cap + 1)
+                if self.not_zero:
+                    zeros = zeros + 1 if zero else 0
+                    if zeros > MAX_ZEROS:
+                        return None
             remainders = tuple(
                 [self.remainder(m, r, int(char), places) for m, r in zip(self.moduli, remainders)]
             )
@@ -229,7 +250,7 @@ class Machine:
                 for (b, _), p in zip(self.bounds, s.orders)
             ]
         )
-        return _State(where, s.negative, zero, one_digit, s.e_sign, places, orders, remainders)
+        return _State(where, s.negative, zero, one_digit, s.e_sign, places, zeros, orders, remainders)
 
     @staticmethod
     def remainder(
@@ -253,10 +274,15 @@ class Machine:
             divides = not rest and remainder * 10**missing % modulus == 0
             if divides != (i == 0 and self.integer):
                 return False
-        return all(
-            bound.order(p, s.where, s.negative, s.zero, s.e_sign) in allowed
+        if s.negative and s.zero and self.never_negative:
+            return False
+        met = [
+            bound.order(p, s.where, s.negative and bound.value is not SMALLEST, s.zero, s.e_sign) in allowed
             for (bound, allowed), p in zip(self.bounds, s.orders)
-        )
+        ]
+        for i in self.gaps:
+            met[i] = met[i + 1] = met[i] or met[i + 1]
+        return all(met)
 
 
 def _modulus(step: Fraction) -> tuple[int, int]:
@@ -265,5 +291,5 @@ def _modulus(step: Fraction) -> tuple[int, int]:
     places = len(text.partition(".")[2])
     modulus = int(text.replace(".", ""))
     if modulus > MAX_MODULUS:
-        raise GrammarError(f"multipleOf: its digits make at most {MAX_MODULUS}, found {text}")
+        raise GrammarError(f"multipleOf: expected digits that make at most {MAX_MODULUS}, got {text}")
     return modulus, places

@@ -3,6 +3,10 @@
 Numbers are exact (`Fraction`). A constrained number is written in full or, where it need not be a multiple
 of anything, as one digit before the point and an exponent: of these texts an automaton can tell the value.
 An integer may carry the ".0" that Python writes after a float. A number without bounds is any JSON number.
+
+Readers of JSON make doubles of numbers. Rounding keeps order, so a number within a bound is read as one
+within it, but a number beside a bound that is not in, or beside an excluded value, could be read as just
+that. Such numbers are as far away as the next double.
 """
 
 from __future__ import annotations
@@ -13,9 +17,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from oxillama.grammar.dfa import NEVER, determinise, from_steps, language
+from oxillama.grammar.dfa import determinise, from_steps, language
 from oxillama.grammar.regex import parse_regex
-from oxillama.grammar.rules import Alt, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.rules import NEVER, Alt, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import decimal_text
 from oxillama.grammar.schema.number_text import Machine
 
@@ -161,17 +165,30 @@ class Numbers:
 
 @lru_cache(maxsize=64)
 def _automaton(numbers: Numbers) -> Dfa:
+    low, high = numbers.low, numbers.high
+    low_open, high_open = numbers.low_open, numbers.high_open
+    if numbers.step is None and low_open and low:
+        low, low_open = _beside(low, math.inf)
+    if numbers.step is None and high_open and high:
+        high, high_open = _beside(high, -math.inf)
+    gaps = []
+    for value in sorted(numbers.excluded):
+        below, above = _beside(value, -math.inf), _beside(value, math.inf)
+        far = numbers.step is None and value and not (below[1] or above[1])
+        gaps.append((below[0], above[0]) if far else (value, value))
     machine = Machine(
-        numbers.step,
-        sorted(numbers.not_steps),
-        numbers.low,
-        numbers.low_open,
-        numbers.high,
-        numbers.high_open,
-        sorted(numbers.excluded),
-        numbers.plain,
+        numbers.step, sorted(numbers.not_steps), low, low_open, high, high_open, gaps, numbers.plain
     )
     return from_steps(machine.start, machine.step, machine.accepts, machine.alphabet())
+
+
+def _beside(value: Fraction, towards: float) -> tuple[Fraction, bool]:
+    """The double next to that of a number, as it is written; the number and True where there is none."""
+    try:
+        found = math.nextafter(float(value), towards)
+    except OverflowError:
+        return value, True
+    return (Fraction(repr(found)), False) if math.isfinite(found) else (value, True)
 
 
 def is_empty(numbers: Numbers) -> bool:

@@ -8,12 +8,12 @@ from threading import Lock
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import unproductive
-from oxillama.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.rules import Alt, Node, Ref, Rules, Seq
 from oxillama.grammar.schema.certain import Certainty, key
 from oxillama.grammar.schema.certain_states import CertainStates
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, of_schema, state_of
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
-from oxillama.grammar.schema.writer import Writer, any_value
+from oxillama.grammar.schema.writer import Writer, any_value, replaced
 
 NO_VALUE = "#: no text matches the schema: no value meets it"
 
@@ -95,19 +95,13 @@ class OnDemand:
             self.write(name)
         found = {one: self.writer.rules[one] for one in self.local.get(name, (name,))}
         if self.empty:
-            found = {one: self.with_texts(node) for one, node in found.items()}
+            found = {one: replaced(node, self.with_text) for one, node in found.items()}
             self.empty |= unproductive(found)
         return Rules(name, found)
 
-    def with_texts(self, node: Node) -> Node:
-        """A node without what leads to rules that have no text."""
-        if isinstance(node, Ref):
-            return Alt(()) if self.is_empty(node.name) else node
-        if isinstance(node, Seq):
-            return Seq(tuple(map(self.with_texts, node.items)))
-        if isinstance(node, Alt):
-            return Alt(tuple(map(self.with_texts, node.items)))
-        return Repeat(self.with_texts(node.item), node.least, node.most) if isinstance(node, Repeat) else node
+    def with_text(self, ref: Ref) -> Node:
+        """What stands for a rule: nothing, if it has no text."""
+        return Alt(()) if self.is_empty(ref.name) else ref
 
     def is_empty(self, name: str) -> bool:
         """Whether a rule has no text."""

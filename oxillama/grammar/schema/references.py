@@ -21,8 +21,10 @@ from oxillama.grammar.schema.dialects import (
     UNDECLARED,
     Dialect,
     custom_dialect,
+    is_published,
     standard_dialect,
 )
+from oxillama.grammar.schema.meta_schemas import PACKAGE, meta_schema
 
 Registry = Mapping[str, object] | Callable[[str], object]
 MAX_SCHEMAS = 20_000  # subschemas in all documents
@@ -183,15 +185,13 @@ class References:
             dynamic.setdefault(RECURSIVE, schema)
 
     def retrieve(self, uri: str) -> object | None:
-        """A document of the user's registry; None if it has none of this address."""
-        if self.registry is None:
-            return None
+        """A document of the user's registry, or a meta-schema; None if there is none of this address."""
+        found = None
         if callable(self.registry):
-            return self.registry(uri)
-        for key in (uri, uri + "#"):
-            if key in self.registry:
-                return self.registry[key]
-        return None
+            found = self.registry(uri)
+        elif self.registry is not None:
+            found = self.registry.get(uri, self.registry.get(uri + "#"))
+        return meta_schema(uri) if found is None else found
 
     def resolve(self, schema: Schema, reference: object, keyword: str) -> Schema:
         """The schema that a reference of ``schema`` means, by its text alone."""
@@ -203,7 +203,8 @@ class References:
         if resource is None:
             document = self.retrieve(uri)
             if document is None:
-                raise GrammarError(f"{at}: {uri!r} is neither in the schema nor in the registry")
+                hint = f" (meta-schemas need the package {PACKAGE})" if is_published(uri) else ""
+                raise GrammarError(f"{at}: {uri!r} is neither in the schema nor in the registry{hint}")
             self.load(uri, document, schema.dialect if schema.dialect.declared else self.default)
             resource = self.resources[uri]
         fragment = unquote(fragment)

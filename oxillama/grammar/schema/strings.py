@@ -13,9 +13,10 @@ from functools import lru_cache
 from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
-from oxillama.grammar.dfa import NEVER, all_but, determinise, language, number_of_texts, only, texts_of
-from oxillama.grammar.regex import ANYTHING, alternatives, sequence
-from oxillama.grammar.rules import Alt, Chars, Dfa, Node, Repeat, Seq, Text
+from oxillama.grammar.counts import within
+from oxillama.grammar.dfa import all_but, determinise, language, number_of_texts, only, texts_of
+from oxillama.grammar.expressions import ANYTHING, alternatives, sequence
+from oxillama.grammar.rules import NEVER, Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
     ANY_CHAR,
     ANY_CHAR_ONCE,
@@ -28,7 +29,6 @@ from oxillama.grammar.schema.json_text import (
     spell_once,
     spelled_expression,
 )
-from oxillama.grammar.schema.lengths import shortened, span
 
 MANY_VALUES = 16  # from here on they are written as an automaton
 
@@ -111,25 +111,27 @@ class Strings:
 
     def automaton(self) -> Dfa:
         """The strings as an automaton over their characters."""
+        return self._determinised(self.least, self.most)
+
+    def unbounded(self) -> Dfa:
+        """The strings as an automaton, of any length."""
+        return self._determinised(0, None)
+
+    def _determinised(self, least: int, most: int | None) -> Dfa:
         if self.values is not None:
             return only(sorted(self.values))
-        if self == Strings(excluded=self.excluded):
+        if (least, most) == (0, None) and not (self.patterns or self.absent):
             return all_but(sorted(self.excluded))
-        wanted, unwanted = list(self.patterns), list(self.absent)
+        unwanted = self.absent
         if self.excluded:
-            unwanted.append(alternatives([Text(text) for text in sorted(self.excluded)]))
-        nodes = [*(wanted or [ANYTHING]), *unwanted]
-        n_wanted = len(wanted) or 1
-        return determinise(
-            [language(node) for node in nodes],
-            lambda verdicts: all(verdicts[:n_wanted]) and not any(verdicts[n_wanted:]),
-            self.least,
-            self.most,
-        )
+            unwanted |= {alternatives([Text(text) for text in sorted(self.excluded)])}
+        return _determinised(self.patterns, unwanted, least, most)
 
     def is_empty(self) -> bool:
         """Whether no string meets all conditions."""
-        return bool(self.patterns or self.excluded or self.absent) and self.automaton() == NEVER
+        if not (self.patterns or self.excluded or self.absent):
+            return False
+        return within(self.unbounded(), self.least, self.most) == NEVER
 
     def without_text(self, text: str, unlike: frozenset[Node] = frozenset()) -> Node:
         """These strings as they are, without escapes, less those that contain a text or are ``unlike``.
@@ -174,7 +176,7 @@ class Strings:
             mark = Text(layout.mark)
             return Seq((mark, self.without_text(layout.mark), mark))
         if self.values is not None and len(self.values) > MANY_VALUES:
-            return quoted(spell(self.automaton()))
+            return self.spelled()
         if self.values is not None:
             return Alt(tuple([quoted(literal(value)) for value in sorted(self.values)]))
         if not (self.absent or self.excluded) and len(self.patterns) <= 1:
@@ -185,21 +187,25 @@ class Strings:
             bounded = _bounded(expression, self.least, self.most)
             if bounded is not None:
                 return quoted(spelled_expression(bounded))
-        try:
-            return quoted(spell(self.automaton()))
-        except GrammarError:
-            short = self._shortened()
-            if short is None:
-                raise
-            return quoted(spelled_expression(short))
+        return self.spelled()
 
-    def _shortened(self) -> Node | None:
-        """Some strings of the only pattern, short enough without counting; None if there are none."""
-        if self.most is None or self.absent or self.excluded or len(self.patterns) != 1:
-            return None
-        short = shortened(next(iter(self.patterns)), self.most)
-        lengths = None if short is None else span(short)
-        return short if lengths is not None and lengths[0] >= self.least else None
+    def spelled(self) -> Node:
+        """The texts of these strings by an automaton, their length counted beside it."""
+        found = within(self.unbounded(), self.least, self.most)
+        if isinstance(found, Dfa):
+            return quoted(spell(found))
+        return quoted(Counted(spell(found.dfa), found.whole, found.least, found.most))
+
+
+@lru_cache(maxsize=64)
+def _determinised(patterns: frozenset[Node], absent: frozenset[Node], least: int, most: int | None) -> Dfa:
+    wanted, unwanted = list(patterns) or [ANYTHING], list(absent)
+    return determinise(
+        [language(node) for node in (*wanted, *unwanted)],
+        lambda verdicts: all(verdicts[: len(wanted)]) and not any(verdicts[len(wanted) :]),
+        least,
+        most,
+    )
 
 
 def _bounded(node: Node, least: int, most: int | None) -> Node | None:

@@ -20,6 +20,7 @@ from oxillama.grammar.schema.conditions import ANYTHING, FALSE, Condition, State
 from oxillama.grammar.schema.constants import BOOLEAN, NULL, Constants
 from oxillama.grammar.schema.formulas import TOP, Expander
 from oxillama.grammar.schema.json_text import Layout, listed
+from oxillama.grammar.schema.messages import located
 from oxillama.grammar.schema.numbers import Numbers
 from oxillama.grammar.schema.objects import Objects
 from oxillama.grammar.schema.references import Schema
@@ -42,7 +43,7 @@ class Writer:
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
     array_node, object_node : the texts of the arrays or objects of a box; both may call the writer.
-    path : the schema whose rule is being written, for messages.
+    path, state : the schema whose rule is being written, and all that its values meet; for messages.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Writer:
         self.array_node = array_node
         self.object_node = object_node
         self.path = "#"
+        self.state = ANYTHING
         self.rules: dict[str, Node] = {}
         self.names: dict[State, str] = {ANYTHING: VALUE}
         self.states: dict[str, State] = {}
@@ -74,12 +76,17 @@ class Writer:
 
     def write(self, root: State) -> Rules:
         """The rules of the values that meet ``root``."""
-        self.rules["root"] = self.node(root)
+        self.write_all(root)
+        return Rules("root", shared(self.rules))
+
+    def write_all(self, root: State) -> Node:
+        """Write the rules of the values that meet ``root``, and of all below them; returns its node."""
+        node = self.rules["root"] = self.node(root)
         for state in self.queue:  # grows while it is read
             self.write_one(self.names[state])
         if ANYTHING in self.queue or VALUE in self.rules:
             self.rules |= self.any_value()
-        return Rules("root", shared(self.rules))
+        return node
 
     def write_one(self, name: str) -> None:
         """Write the rule of a state by its name."""
@@ -88,12 +95,11 @@ class Writer:
 
     def at(self, state: State, make: Callable[[State], T]) -> T:
         """What is made of a state; errors name the path of its schema."""
-        self.path = _path(state)
+        self.path, self.state = _path(state), state
         try:
             return make(state)
         except GrammarError as error:
-            reason = str(error)
-            raise GrammarError(reason if self.path in reason else f"{self.path}: {reason}") from None
+            raise GrammarError(located(state, self.path, str(error))) from None
 
     def followed_state(self, state: State) -> State:
         """The state with references followed."""
@@ -168,7 +174,8 @@ class Writer:
         try:
             return box.node(self.layout) if isinstance(box, Strings) else box.node()
         except GrammarError as error:
-            self.unenforced(self.path, str(error))
+            path, _, reason = located(self.state, self.path, str(error)).partition(": ")
+            self.unenforced(path, reason)
             return self.any_of_kind("string" if isinstance(box, Strings) else "number")
 
     def any_of_kind(self, kind: str) -> Node:
@@ -243,24 +250,29 @@ def shared(rules: dict[str, Node], root: str = "root") -> dict[str, Node]:
 
 def renamed(node: Node, names: dict[str, str]) -> Node:
     """A node whose references go by other names."""
+    return replaced(node, lambda ref: Ref(names[ref.name]) if ref.name in names else ref)
+
+
+def replaced(node: Node, change: Callable[[Ref], Node]) -> Node:
+    """A node with others in place of its references."""
     if isinstance(node, Ref):
-        return Ref(names[node.name]) if node.name in names else node
+        return change(node)
     if isinstance(node, Seq):
-        return Seq(tuple([renamed(item, names) for item in node.items]))
+        return Seq(tuple([replaced(item, change) for item in node.items]))
     if isinstance(node, Alt):
-        return Alt(tuple([renamed(item, names) for item in node.items]))
+        return Alt(tuple([replaced(item, change) for item in node.items]))
     if isinstance(node, Repeat):
-        return Repeat(renamed(node.item, names), node.least, node.most)
+        return Repeat(replaced(node.item, change), node.least, node.most)
     if isinstance(node, Distinct):
         return replace(
             node,
-            places=tuple([tuple([_renamed_member(m, names) for m in place]) for place in node.places]),
-            separator=renamed(node.separator, names),
-            needed=tuple([renamed(item, names) for item in node.needed]),
+            places=tuple([tuple([_replaced_member(m, change) for m in place]) for place in node.places]),
+            separator=replaced(node.separator, change),
+            needed=tuple([replaced(item, change) for item in node.needed]),
         )
     return node
 
 
-def _renamed_member(member: Member, names: dict[str, str]) -> Member:
-    rest = None if member.rest is None else renamed(member.rest, names)
-    return replace(member, node=renamed(member.node, names), rest=rest)
+def _replaced_member(member: Member, change: Callable[[Ref], Node]) -> Member:
+    rest = None if member.rest is None else replaced(member.rest, change)
+    return replace(member, node=replaced(member.node, change), rest=rest)

@@ -1,0 +1,171 @@
+"""Strings of an automaton with bounds of length: the count of characters is carried beside the automaton.
+
+A string so far of n characters, in a state that needs d characters at least to an accepting one, can be
+completed within ``most`` characters if n + d is at most ``most``: so an upper bound is exact for every
+automaton. A lower bound is exact where every state goes on for ever and the lengths that end it lie close
+enough together; for all others it is counted by the automaton's states, up to the bound.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from oxillama.errors import GrammarError
+from oxillama.grammar.rules import NEVER, Counted, Dfa, has_characters
+
+MAX_STATES = 20_000  # of an automaton that counts up to a lower bound
+
+
+def to_the_end(dfa: Dfa, whole: int) -> list[int | None]:
+    """For each state, the fewest characters to an accepting one; None where there is no way.
+
+    Parameters
+    ----------
+    dfa : an automaton.
+    whole : edges into states below this number complete a character; others do not.
+    """
+    sources: list[list[int]] = [[] for _ in range(dfa.n_states)]
+    for state, edges in enumerate(dfa.edges):
+        for first, last, target in edges:
+            if has_characters(first, last):
+                sources[target].append(state)
+    needs: list[int | None] = [None] * dfa.n_states
+    todo: deque[tuple[int, int]] = deque((state, 0) for state in dfa.accepting)
+    while todo:
+        state, need = todo.popleft()
+        if needs[state] is not None:
+            continue
+        needs[state] = need
+        for source in sources[state]:
+            if needs[source] is None:
+                if state < whole:
+                    todo.append((source, need + 1))
+                else:
+                    todo.appendleft((source, need))
+    return needs
+
+
+def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
+    """The strings of an automaton that have from ``least`` to ``most`` characters.
+
+    Raises
+    ------
+    GrammarError : the lower bound needs an automaton of more than `MAX_STATES` states.
+    """
+    needs = to_the_end(dfa, dfa.n_states)
+    if needs[0] is None or (most is not None and needs[0] > most):
+        return NEVER
+    if least > needs[0] and not _goes_on(dfa, needs, least, most):
+        dfa = _at_least(dfa, needs, least)
+        return within(dfa, 0, most)
+    if least <= needs[0]:
+        least = 0
+        if most is None or _is_short(dfa, most):
+            return dfa
+    return Counted(dfa, dfa.n_states, least, most)
+
+
+def _goes_on(dfa: Dfa, needs: list[int | None], least: int, most: int | None) -> bool:
+    """Whether every count that is not yet ``least`` can be brought to between ``least`` and ``most``.
+
+    That is so if no state is without a longer way to an end, and a string can always be made longer by fewer
+    characters than there are lengths to hit.
+    """
+    longer: list[int] = []
+    edges = dfa.edges
+    for state in dfa.accepting:
+        ways = [needs[target] for first, last, target in edges[state] if has_characters(first, last)]
+        steps = [1 + need for need in ways if need is not None]
+        if not steps:
+            return False
+        longer.append(min(steps))
+    return most is None or max(longer) <= most - least + 1
+
+
+def _is_short(dfa: Dfa, most: int) -> bool:
+    """Whether no string is longer than ``most``."""
+    rows = dfa.edges
+    into = [0] * len(rows)
+    for edges in rows:
+        for _, _, target in edges:
+            into[target] += 1
+    longest = [0] * len(rows)
+    todo = [state for state, count in enumerate(into) if count == 0]
+    for state in todo:  # grows while it is read; a state on a cycle never gets in
+        for _, _, target in rows[state]:
+            longest[target] = max(longest[target], longest[state] + 1)
+            into[target] -= 1
+            if into[target] == 0:
+                todo.append(target)
+    return len(todo) == len(rows) and max(longest) <= most
+
+
+def _at_least(dfa: Dfa, needs: list[int | None], least: int) -> Dfa:
+    """The strings of at least so many characters, counted by states."""
+    number = {(0, 0): 0}
+    order = [(0, 0)]
+    rows = dfa.edges
+    edges: list[list[tuple[int, int, int]]] = []
+    for state, count in order:  # grows while it is read
+        found = []
+        for first, last, target in rows[state]:
+            if needs[target] is None:
+                continue
+            key = target, min(count + 1, least)
+            if key not in number:
+                number[key] = len(order)
+                order.append(key)
+                if len(order) > MAX_STATES:
+                    raise GrammarError(
+                        f"minLength: expected a bound for {MAX_STATES} states to count to, got {least}"
+                    )
+            found.append((first, last, number[key]))
+        edges.append(found)
+    ends = dfa.accepting
+    accepting = [i for i, (q, count) in enumerate(order) if q in ends and count >= least]
+    return _live(Dfa(tuple(map(tuple, edges)), accepting))
+
+
+def _live(dfa: Dfa) -> Dfa:
+    """Without the states from which no string ends."""
+    needs = to_the_end(dfa, dfa.n_states)
+    if needs[0] is None:
+        return NEVER
+    kept = [state for state, need in enumerate(needs) if need is not None]
+    number = {state: i for i, state in enumerate(kept)}
+    rows = dfa.edges
+    edges = tuple(
+        tuple((first, last, number[target]) for first, last, target in rows[state] if target in number)
+        for state in kept
+    )
+    return Dfa(edges, (number[state] for state in dfa.accepting if state in number))
+
+
+def unrolled(node: Counted, limit: int) -> Dfa:
+    """The same strings, every count a state of its own.
+
+    Raises
+    ------
+    GrammarError : that needs more than ``limit`` states.
+    """
+    needs = to_the_end(node.dfa, node.whole)
+    cap = node.least if node.most is None else node.most
+    number = {(0, 0): 0}
+    order = [(0, 0)]
+    rows, ends = node.dfa.edges, node.dfa.accepting
+    edges: list[tuple[tuple[int, int, int], ...]] = []
+    for state, count in order:  # grows while it is read
+        found = []
+        for first, last, target in rows[state]:
+            n, need = count + (target < node.whole), needs[target]
+            if need is None or (node.most is not None and n + need > node.most):
+                continue
+            key = target, min(n, cap)
+            if key not in number:
+                number[key] = len(order)
+                order.append(key)
+            found.append((first, last, number[key]))
+        if len(order) > limit:
+            raise GrammarError(f"automaton: expected at most {limit} states that count, got more")
+        edges.append(tuple(found))
+    return Dfa(edges, [i for i, (q, n) in enumerate(order) if q in ends and n >= node.least])

@@ -1,0 +1,49 @@
+"""Expressions over characters: how they are put together, and conditions on what stands around a place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oxillama.grammar.codepoints import EVERYTHING, union
+from oxillama.grammar.rules import Alt, Chars, Node, Repeat, Seq
+
+EMPTY = Seq(())
+ANY = Chars(EVERYTHING)
+ANYTHING = Repeat(ANY, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """A condition on the text around a place; it reads nothing.
+
+    Attributes
+    ----------
+    sign : "^", "$", "b" or "B" (a word's edge or none), "?=", "?!", "?<=", "?<!".
+    body : what follows or precedes the place, for those that look around. It may hold assertions too.
+    at : where it stands in the pattern, for messages.
+    """
+
+    sign: str
+    body: Node = EMPTY
+    at: int = field(default=0, compare=False)
+
+
+def sequence(items: list[Node]) -> Node:
+    """One after another, flattened."""
+    flat: list[Node] = []
+    for item in items:
+        flat.extend(item.items if isinstance(item, Seq) else (item,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def alternatives(items: list[Node]) -> Node:
+    """Any of these, flattened, without repeats; single characters merge into one set."""
+    flat: dict[Node, None] = {}
+    for item in items:
+        for one in item.items if isinstance(item, Alt) else (item,):
+            flat[one] = None
+    chars = [one for one in flat if isinstance(one, Chars)]
+    if len(chars) > 1:
+        merged: Node = Chars(union(*(one.ranges for one in chars)))
+        flat = dict.fromkeys([merged, *(one for one in flat if not isinstance(one, Chars))])
+    return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))

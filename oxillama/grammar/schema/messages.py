@@ -1,0 +1,82 @@
+"""Where in a schema the reason of an error lies: the path of the schema, and the keyword."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from oxillama._kernels.grammar.nodes import references
+from oxillama.grammar.rules import Node, Ref
+from oxillama.grammar.schema.conditions import Choice, Condition, State, ordered
+from oxillama.grammar.schema.references import Schema
+
+# Schemas below these keywords speak of the same value.
+SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+# What a reason may mean that names no keyword, by a word of it.
+_NUMBERS = ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const")
+SUSPECTS = {
+    "number": _NUMBERS,
+    "regex": ("pattern", "patternProperties", "format", "enum", "const"),
+    "automaton": ("pattern", "format", "patternProperties", "enum", "const"),
+    "arrays": ("contains", "uniqueItems", "minItems", "maxItems", "items", "prefixItems"),
+    "objects": ("minProperties", "maxProperties", "properties", "required"),
+    "properties": ("patternProperties", "propertyNames", "additionalProperties", "properties"),
+    "combinations": ("oneOf", "anyOf", "allOf", "not", "if"),
+    "alternatives": ("oneOf", "anyOf", "allOf", "not", "if"),
+}
+
+
+def located(state: State, path: str, reason: str) -> str:
+    """A reason with the path to the keyword that it speaks of, as far as is seen.
+
+    Parameters
+    ----------
+    state : what was being written.
+    path : of its first schema. A reason that begins with another path is left as it is.
+    """
+    rest = reason.removeprefix(f"{path}: ").removeprefix("schema: ")
+    if rest == reason and re.match(r"\S*#", reason):
+        return reason
+    named = [rest.partition(":")[0], *re.findall(r"\b[a-z]+[A-Z][A-Za-z]*", rest)]
+    words = re.findall(r"[a-z]+", rest)
+    wanted = [*named, *(word for key, found in SUSPECTS.items() if key in words for word in found)]
+    for word in wanted:
+        for schema in _of(ordered(state)):
+            if schema.has(word) and not word.startswith("$"):
+                return f"{schema.path}/{word}: {rest}"
+    return f"{path}: {rest}"
+
+
+def unmet(root: Node, bodies: Mapping[str, Node], states: Mapping[str, State], without: set[str]) -> str:
+    """Why no text matches a rule: the schemas that no value meets, as deep as they lie.
+
+    Parameters
+    ----------
+    root : of the rules.
+    bodies : the rules by name. ``states``: what values meet that are written by them.
+    without : the names of the rules that no text matches.
+    """
+    name, seen = "", set()
+    found: str | None = root.name if isinstance(root, Ref) else None
+    while found is not None:
+        name = found
+        seen.add(name)
+        refs = [one for one in references(bodies[name]) if one in without and one not in seen]
+        found = next((one for one in refs if one in states), refs[0] if refs else None)
+    for schema in _of(ordered(states.get(name, frozenset()))):
+        if isinstance(schema.value, Mapping):
+            words = [word for word in schema.value if schema.has(word)]
+            return f"{schema.path}: no value meets {', '.join(words)}" + " together" * (len(words) > 1)
+        return f"{schema.path}: no value meets false"
+    return "#: no value meets the schema"
+
+
+def _of(conditions: list[Condition]) -> Iterator[Schema]:
+    """The schemas that conditions speak of, and those below them for the same value."""
+    todo: list[Condition | Schema] = list(conditions)
+    for one in todo:  # grows while it is read
+        if isinstance(one, Condition):
+            todo += one.what.options if isinstance(one.what, Choice) else [one.what]
+        else:
+            yield one
+            todo += [below for keys, below in one.below.items() if keys[0] in SAME_VALUE]
