@@ -281,7 +281,7 @@ def test_names_that_are_few_are_told_apart_as_if_they_were_known() -> None:
         any_order=64,
     )
     check({**digits, "minProperties": 10}, [{str(i): 0 for i in range(10)}], [{str(i): 0 for i in range(9)}])
-    with pytest.raises(GrammarError, match="no text matches"):
+    with pytest.raises(GrammarError, match="no value meets"):
         grammar({**digits, "minProperties": 11})
 
 
@@ -580,7 +580,7 @@ def test_arrays_that_count() -> None:
     )
     words = [f"w{i}" for i in range(300)]
     check({"uniqueItems": True, "items": {"enum": words}}, [words[::-1]], [[*words, "w7"], ["w1", "w1"]])
-    with pytest.raises(GrammarError, match="no text matches"):
+    with pytest.raises(GrammarError, match="no value meets"):
         grammar({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}, "minItems": 3})
     places = {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, 3]}], "items": {"enum": [3, 4]}}
     check(

@@ -109,7 +109,7 @@ def on_demand(schema: dict[str, object]) -> tuple[Grammar | None, bool]:
     try:
         return Grammar.from_json_schema(schema), True
     except GrammarError as error:
-        return None, "no text matches" in str(error)
+        return None, "no value meets" in str(error)
 
 
 def check_every_rule(schema: dict[str, object]) -> None:

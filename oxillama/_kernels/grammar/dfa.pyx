@@ -15,7 +15,7 @@ cdef enum:
     LAST_POINT = 0x10FFFF
     MOST_STATES = 1 << 24
     LARGE = 8           # states of a network that a state with characters beyond ASCII makes, roughly
-    MERGE_WORK = 20_000_000  # of looking for equal states: rounds times states times classes
+    MERGE_WORK = 4_000_000  # of looking for equal states: rounds times states times classes
 
 cdef object OWN = object()  # in place of edges: arrays are given afterwards
 
