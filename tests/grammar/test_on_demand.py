@@ -232,3 +232,11 @@ def test_bytes_that_a_new_piece_tells_apart_were_alike_before() -> None:
     assert not state.allows_token(TEXTS.index(b"r"))
     assert grammar.matches('[["zzé", "cüqq"], null]')
     assert not grammar.matches('[["zzé", "düqq"], null]')
+
+
+def test_nothing_follows_the_dead_state_of_a_program_that_began_without_labels() -> None:
+    vocabulary = Vocabulary([bytes([i]) for i in range(256)] + [b"<end>"], [256])
+    for _ in range(8):
+        state = GrammarState(Grammar.from_json_schema({"type": "object"}), vocabulary)
+        state.advance(ord("{"))
+        assert [state._tables.matcher.advance(0, token) for token in range(256)] == [0] * 256
