@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 
 from oxillama.grammar.counts import unrolled
 from oxillama.grammar.rules import (
@@ -34,6 +35,11 @@ class Stuck(Exception):
     """Members that differ were not found."""
 
 
+@cache
+def written_out(node: Counted) -> Dfa:
+    return unrolled(node, MOST_STATES)
+
+
 class Sampler:
     """Draws texts; ``None`` where the rules match nothing, "" where none was found.
 
@@ -42,6 +48,7 @@ class Sampler:
 
     def __init__(self, rules: Rules, rng: random.Random) -> None:
         self.rules, self.rng = rules, rng
+        self.ways: dict[Dfa, list[int]] = {}
         self.cost = dict.fromkeys(rules.rules, NEVER)
         changed = True
         while changed:
@@ -64,7 +71,7 @@ class Sampler:
         if isinstance(node, Repeat):
             return min(NEVER, node.least * self.shortest(node.item)) if node.least else 0
         if isinstance(node, Counted):
-            node = unrolled(node, MOST_STATES)
+            node = written_out(node)
         if isinstance(node, Distinct):
             return self.shortest_distinct(node)
         if isinstance(node, Dfa):
@@ -99,7 +106,7 @@ class Sampler:
         elif isinstance(node, Repeat):
             self.repeat(node)
         elif isinstance(node, Counted):
-            self.walk(unrolled(node, MOST_STATES))
+            self.walk(written_out(node))
         elif isinstance(node, Dfa):
             self.walk(node)
         elif isinstance(node, Distinct):
@@ -173,21 +180,29 @@ class Sampler:
 
     def ways_out(self, dfa: Dfa) -> list[int]:
         """For each state, how many characters are needed to an accepting one."""
-        away = [0 if q in dfa.accepting else NEVER for q in range(len(dfa.edges))]
-        changed = True
-        while changed:
-            changed = False
+        if dfa not in self.ways:
+            sources: list[list[int]] = [[] for _ in range(dfa.n_states)]
             for q, edges in enumerate(dfa.edges):
                 for first, last, target in edges:
-                    if away[target] + 1 < away[q] and has_characters(first, last):
-                        away[q], changed = away[target] + 1, True
-        return away
+                    if has_characters(first, last):
+                        sources[target].append(q)
+            away = [NEVER] * dfa.n_states
+            todo = list(dfa.accepting)
+            for q in todo:
+                away[q] = 0
+            for q in todo:  # grows while it is read, by distance
+                for source in sources[q]:
+                    if away[source] == NEVER:
+                        away[source] = away[q] + 1
+                        todo.append(source)
+            self.ways[dfa] = away
+        return self.ways[dfa]
 
     def walk(self, dfa: Dfa) -> None:
-        away = self.ways_out(dfa)
+        away, rows = self.ways_out(dfa), dfa.edges
         state, steps = 0, self.rng.randrange(8) if self.left > 0 else 0
         while away[state] or (steps > 0 and self.rng.random() > 0.2):
-            edges = [e for e in dfa.edges[state] if away[e[2]] < NEVER and has_characters(*e[:2])]
+            edges = [e for e in rows[state] if away[e[2]] < NEVER and has_characters(*e[:2])]
             if steps <= 0 and edges:
                 nearest = min(away[e[2]] for e in edges)
                 edges = [e for e in edges if away[e[2]] == nearest]
