@@ -99,7 +99,7 @@ def compiled(schema: dict[str, object]) -> tuple[Rules | None, Grammar | None]:
         rules = JsonSchemaCompiler().compile(schema)
         return rules, Grammar.from_rules(rules)
     except GrammarError as error:
-        if "no value meets" in str(error):
+        if "no text matches" in str(error):
             return rules, None
         return None, None
 

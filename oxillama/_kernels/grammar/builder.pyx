@@ -528,7 +528,7 @@ cdef class Builder:
         return end
 
     cdef int32_t counting(self, tuple inside) except -1:
-        """A new state, given the bounds, the fewest characters to an end from it, and the most of those of any state."""
+        """A new state, given the bounds, the fewest characters from it to an end, and the most of these of any."""
         cdef int32_t state = self.new()
         least, most, needed, furthest = inside
         self.least[state], self.most[state] = least, -1
