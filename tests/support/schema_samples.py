@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
+from functools import cache
 
 from oxillama.grammar.counts import unrolled
 from oxillama.grammar.rules import (
@@ -63,12 +65,10 @@ class Sampler:
             return min(map(self.shortest, node.items), default=NEVER)
         if isinstance(node, Repeat):
             return min(NEVER, node.least * self.shortest(node.item)) if node.least else 0
-        if isinstance(node, Counted):
-            node = unrolled(node, MOST_STATES)
         if isinstance(node, Distinct):
             return self.shortest_distinct(node)
-        if isinstance(node, Dfa):
-            return 1 if self.ways_out(node)[0] < NEVER else NEVER
+        if isinstance(node, Dfa | Counted):
+            return 1 if ways_out(node)[1][0] < NEVER else NEVER
         return 1
 
     def draw(self, budget: int = 60) -> str | None:
@@ -98,9 +98,7 @@ class Sampler:
             self.write(self.rng.choice([item for cost, item in costs if cost <= most]))
         elif isinstance(node, Repeat):
             self.repeat(node)
-        elif isinstance(node, Counted):
-            self.walk(unrolled(node, MOST_STATES))
-        elif isinstance(node, Dfa):
+        elif isinstance(node, Dfa | Counted):
             self.walk(node)
         elif isinstance(node, Distinct):
             self.members(node)
@@ -171,23 +169,11 @@ class Sampler:
         for _ in range(times if node.most is None else min(times, node.most)):
             self.write(node.item)
 
-    def ways_out(self, dfa: Dfa) -> list[int]:
-        """For each state, how many characters are needed to an accepting one."""
-        away = [0 if q in dfa.accepting else NEVER for q in range(len(dfa.edges))]
-        changed = True
-        while changed:
-            changed = False
-            for q, edges in enumerate(dfa.edges):
-                for first, last, target in edges:
-                    if away[target] + 1 < away[q] and has_characters(first, last):
-                        away[q], changed = away[target] + 1, True
-        return away
-
-    def walk(self, dfa: Dfa) -> None:
-        away = self.ways_out(dfa)
+    def walk(self, node: Dfa | Counted) -> None:
+        rows, away = ways_out(node)
         state, steps = 0, self.rng.randrange(8) if self.left > 0 else 0
         while away[state] or (steps > 0 and self.rng.random() > 0.2):
-            edges = [e for e in dfa.edges[state] if away[e[2]] < NEVER and has_characters(*e[:2])]
+            edges = [e for e in rows[state] if away[e[2]] < NEVER and has_characters(*e[:2])]
             if steps <= 0 and edges:
                 nearest = min(away[e[2]] for e in edges)
                 edges = [e for e in edges if away[e[2]] == nearest]
@@ -196,3 +182,23 @@ class Sampler:
             first, last, state = self.rng.choice(edges)
             self.char(first, last)
             steps -= 1
+
+
+@cache
+def ways_out(node: Dfa | Counted) -> tuple[Sequence[Sequence[tuple[int, int, int]]], list[int]]:
+    """The edges of each state, and how many characters are needed from it to an accepting one."""
+    dfa = unrolled(node, MOST_STATES) if isinstance(node, Counted) else node
+    rows, accepting = dfa.edges, dfa.accepting
+    away = [0 if q in accepting else NEVER for q in range(len(rows))]
+    sources: list[list[int]] = [[] for _ in rows]
+    for q, edges in enumerate(rows):
+        for first, last, target in edges:
+            if has_characters(first, last):
+                sources[target].append(q)
+    reached = list(accepting)
+    for target in reached:  # grows while it is read
+        for q in sources[target]:
+            if away[q] == NEVER:
+                away[q] = away[target] + 1
+                reached.append(q)
+    return rows, away
