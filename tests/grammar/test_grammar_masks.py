@@ -153,7 +153,7 @@ def test_masks_of_texts_that_lead_into_a_loop(name: str, tail: Node) -> None:
         "root": Alt((Seq((Ref("text"), tail)), Seq((Text("b"), Ref("text"))))),
         "text": Seq((word, Text("1"))),
     }
-    for seed in range(4):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         check(Rules("root", rules), rng.integers(0, 100, 6).tolist())
         check(Rules("root", {"root": word}), rng.integers(0, 100, 6).tolist())

@@ -80,9 +80,9 @@ class Reading:
         seen, todo = {state}, [state]
         while todo:
             state = todo.pop()
-            if state in dfa.accepting:
+            if state in accepting_of(dfa):
                 return True
-            for first, last, target in dfa.edges[state]:
+            for first, last, target in edges_of(dfa)[state]:
                 if self.can_match(Chars(((first, last),))) and target not in seen:
                     seen.add(target)
                     todo.append(target)
@@ -111,7 +111,7 @@ class Reading:
         if isinstance(node, Repeat):
             return {place for place, times in self.repeated(node, i) if times >= node.least}
         node = written_out(node)
-        return {place for place, state in self.dfa_places(node, i) if state in node.accepting}
+        return {place for place, state in self.dfa_places(node, i) if state in accepting_of(node)}
 
     def repeated(self, node: Repeat, i: int) -> set[tuple[int, int]]:
         """Places and how many items, no more than matter, have been matched there."""
@@ -134,7 +134,7 @@ class Reading:
         seen, todo = {(i, 0)}, [(i, 0)]
         while todo:
             place, state = todo.pop()
-            for first, last, target in dfa.edges[state]:
+            for first, last, target in edges_of(dfa)[state]:
                 for end in self.match_character(((first, last),), place):
                     if (end, target) not in seen:
                         seen.add((end, target))
@@ -195,7 +195,7 @@ class Reading:
             else any(
                 self.character_runs_out(((first, last),), self.text[place:])
                 and self.dfa_goes_on(node, target)
-                for first, last, target in node.edges[state]
+                for first, last, target in edges_of(node)[state]
             )
             for place, state in self.dfa_places(node, i)
         )
@@ -225,21 +225,37 @@ class Reading:
 
 
 @cache
+def edges_of(dfa: Dfa) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Its edges; the automaton makes new tuples each time."""
+    return dfa.edges
+
+
+@cache
+def accepting_of(dfa: Dfa) -> frozenset[int]:
+    """Its accepting states."""
+    return dfa.accepting
+
+
 def written_out(node: Dfa | Counted) -> Dfa:
+    """An automaton without counts."""
+    return node if isinstance(node, Dfa) else by_counts(node)
+
+
+@cache
+def by_counts(node: Counted) -> Dfa:
     """An automaton with a state for every state and number of characters."""
-    if isinstance(node, Dfa):
-        return node
-    n_states, cap = len(node.dfa.edges), node.least if node.most is None else node.most
+    rows, ends = node.dfa.edges, node.dfa.accepting
+    n_states, cap = len(rows), node.least if node.most is None else node.most
     edges, accepting = [], set()
     for n in range(cap + 1):
         for q in range(n_states):
             found = []
-            for first, last, target in node.dfa.edges[q]:
+            for first, last, target in rows[q]:
                 after = n + (target < node.whole)
                 if node.most is None or after <= node.most:
                     found.append((first, last, min(after, cap) * n_states + target))
             edges.append(tuple(found))
-            if q in node.dfa.accepting and n >= node.least:
+            if q in ends and n >= node.least:
                 accepting.add(n * n_states + q)
     return Dfa(tuple(edges), frozenset(accepting))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from functools import cache
 
 from oxillama.grammar.counts import unrolled
@@ -35,11 +36,6 @@ class Stuck(Exception):
     """Members that differ were not found."""
 
 
-@cache
-def written_out(node: Counted) -> Dfa:
-    return unrolled(node, MOST_STATES)
-
-
 class Sampler:
     """Draws texts; ``None`` where the rules match nothing, "" where none was found.
 
@@ -48,7 +44,6 @@ class Sampler:
 
     def __init__(self, rules: Rules, rng: random.Random) -> None:
         self.rules, self.rng = rules, rng
-        self.ways: dict[Dfa, list[int]] = {}
         self.cost = dict.fromkeys(rules.rules, NEVER)
         changed = True
         while changed:
@@ -70,12 +65,10 @@ class Sampler:
             return min(map(self.shortest, node.items), default=NEVER)
         if isinstance(node, Repeat):
             return min(NEVER, node.least * self.shortest(node.item)) if node.least else 0
-        if isinstance(node, Counted):
-            node = written_out(node)
         if isinstance(node, Distinct):
             return self.shortest_distinct(node)
-        if isinstance(node, Dfa):
-            return 1 if self.ways_out(node)[0] < NEVER else NEVER
+        if isinstance(node, Dfa | Counted):
+            return 1 if ways_out(node)[1][0] < NEVER else NEVER
         return 1
 
     def draw(self, budget: int = 60) -> str | None:
@@ -105,9 +98,7 @@ class Sampler:
             self.write(self.rng.choice([item for cost, item in costs if cost <= most]))
         elif isinstance(node, Repeat):
             self.repeat(node)
-        elif isinstance(node, Counted):
-            self.walk(written_out(node))
-        elif isinstance(node, Dfa):
+        elif isinstance(node, Dfa | Counted):
             self.walk(node)
         elif isinstance(node, Distinct):
             self.members(node)
@@ -178,28 +169,8 @@ class Sampler:
         for _ in range(times if node.most is None else min(times, node.most)):
             self.write(node.item)
 
-    def ways_out(self, dfa: Dfa) -> list[int]:
-        """For each state, how many characters are needed to an accepting one."""
-        if dfa not in self.ways:
-            sources: list[list[int]] = [[] for _ in range(dfa.n_states)]
-            for q, edges in enumerate(dfa.edges):
-                for first, last, target in edges:
-                    if has_characters(first, last):
-                        sources[target].append(q)
-            away = [NEVER] * dfa.n_states
-            todo = list(dfa.accepting)
-            for q in todo:
-                away[q] = 0
-            for q in todo:  # grows while it is read, by distance
-                for source in sources[q]:
-                    if away[source] == NEVER:
-                        away[source] = away[q] + 1
-                        todo.append(source)
-            self.ways[dfa] = away
-        return self.ways[dfa]
-
-    def walk(self, dfa: Dfa) -> None:
-        away, rows = self.ways_out(dfa), dfa.edges
+    def walk(self, node: Dfa | Counted) -> None:
+        rows, away = ways_out(node)
         state, steps = 0, self.rng.randrange(8) if self.left > 0 else 0
         while away[state] or (steps > 0 and self.rng.random() > 0.2):
             edges = [e for e in rows[state] if away[e[2]] < NEVER and has_characters(*e[:2])]
@@ -211,3 +182,23 @@ class Sampler:
             first, last, state = self.rng.choice(edges)
             self.char(first, last)
             steps -= 1
+
+
+@cache
+def ways_out(node: Dfa | Counted) -> tuple[Sequence[Sequence[tuple[int, int, int]]], list[int]]:
+    """The edges of each state, and how many characters are needed from it to an accepting one."""
+    dfa = unrolled(node, MOST_STATES) if isinstance(node, Counted) else node
+    rows, accepting = dfa.edges, dfa.accepting
+    away = [0 if q in accepting else NEVER for q in range(len(rows))]
+    sources: list[list[int]] = [[] for _ in rows]
+    for q, edges in enumerate(rows):
+        for first, last, target in edges:
+            if has_characters(first, last):
+                sources[target].append(q)
+    reached = list(accepting)
+    for target in reached:  # grows while it is read
+        for q in sources[target]:
+            if away[q] == NEVER:
+                away[q] = away[target] + 1
+                reached.append(q)
+    return rows, away
