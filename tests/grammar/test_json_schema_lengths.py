@@ -99,6 +99,14 @@ def test_emails_of_any_shape_within_a_bound() -> None:
         assert not grammar.matches(json.dumps(longer)), longer
 
 
+def test_addresses_that_are_told_apart_have_bounds_too() -> None:
+    schema = {"type": "array", "uniqueItems": True, "items": {"type": "string", "format": "email"}}
+    grammar = Grammar.from_json_schema({**schema, "items": {**schema["items"], "maxLength": 30}})
+    assert grammar.matches('["a@b.cd", "b@b.cd", "a@b.ce"]')
+    assert not grammar.matches('["a@b.cd", "b@b.cd", "a@b.cd"]')
+    assert not grammar.matches(json.dumps(["a@b." + "c" * 27]))
+
+
 @pytest.mark.parametrize(
     ("text", "good"),
     [

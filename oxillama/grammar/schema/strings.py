@@ -6,7 +6,7 @@ points, lengths count code points.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -147,7 +147,7 @@ class Strings:
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
             bounds = self.least, self.most
             return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
-        return quoted(spell_once(self.automaton()))
+        return self.spelled(spell_once)
 
     def count(self) -> int | None:
         """How many strings these are; None where they are without end, or too many to tell."""
@@ -189,12 +189,12 @@ class Strings:
                 return quoted(spelled_expression(bounded))
         return self.spelled()
 
-    def spelled(self) -> Node:
+    def spelled(self, by: Callable[[Dfa], Dfa] = spell) -> Node:
         """The texts of these strings by an automaton, their length counted beside it."""
         found = within(self.unbounded(), self.least, self.most)
         if isinstance(found, Dfa):
-            return quoted(spell(found))
-        return quoted(Counted(spell(found.dfa), found.whole, found.least, found.most))
+            return quoted(by(found))
+        return quoted(Counted(by(found.dfa), found.whole, found.least, found.most))
 
 
 @lru_cache(maxsize=64)
