@@ -24,7 +24,7 @@ from oxillama.grammar.rules import (
 )
 
 MAX_SETS = 1024  # of members that have come
-MAX_UNROLLED = 100_000  # states of an automaton and a count, one rule each
+MAX_UNROLLED = 4_000  # states of an automaton and a count, one rule each
 
 
 def print_gbnf(rules: Rules) -> str:
@@ -40,6 +40,7 @@ class _Printer:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.names: dict[str, str] = {}
+        self.taken: set[str] = set()  # the values of `names`
         self.lines: list[str] = []
         for name in (rules.root, *rules.rules):
             if name not in self.names:
@@ -47,11 +48,11 @@ class _Printer:
                 self.names[name] = self.fresh("root" if name == rules.root else wanted)
 
     def fresh(self, wanted: str) -> str:
-        taken = set(self.names.values())
         name, n = wanted, 1
-        while name in taken:
+        while name in self.taken:
             n += 1
             name = f"{wanted}-{n}"
+        self.taken.add(name)
         return name
 
     def text(self) -> str:

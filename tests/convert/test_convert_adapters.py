@@ -356,7 +356,7 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
         ({"r": 3}, rf"{Q}\.lora_A\.weight: expected shape \[3, 32\] of rank 3 and .*, got \[4, 32\]"),
         ({"rank_pattern": {"q_proj": 2.0}}, "rank_pattern: q_proj: expected an integer"),
         ({"rank_pattern": {"(": 2}}, r"rank_pattern: \(: expected a regular expression"),
-        ({"alpha_pattern": {"(?=q)": 2}}, r"alpha_pattern: \(\?=q\): expected a regular expression"),
+        ({"alpha_pattern": {r"(q)\1": 2}}, r"alpha_pattern: \(q\)\\1: expected a regular expression"),
         ({"alpha_pattern": [1]}, "alpha_pattern: expected an object"),
         ({"invocation_string": "<|start|>"}, "invocation_string: .* is not supported: give its tokens"),
         ({"alora_invocation_tokens": [-1]}, "alora_invocation_tokens: expected token ids"),

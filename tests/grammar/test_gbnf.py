@@ -189,3 +189,9 @@ def test_too_many_sets_of_properties_are_an_error_that_names_the_option() -> Non
     with pytest.raises(GrammarError, match="a lower any_order"):
         grammar.to_gbnf()
     assert Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=0)).to_gbnf()
+
+
+def test_counts_that_would_take_many_rules_are_an_error() -> None:
+    grammar = Grammar.from_json_schema({"type": "string", "format": "email"})
+    with pytest.raises(GrammarError, match="at most 4000 states that count"):
+        grammar.to_gbnf()
