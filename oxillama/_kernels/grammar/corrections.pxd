@@ -21,6 +21,6 @@ cdef class Corrections:
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1
     cdef int old_values(self, int32_t state, uint32_t* bits) except -1
     cdef int follow(self, int32_t node, int32_t state, list rests, int32_t at, bint complete, uint32_t* bits) except -1
-    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1
+    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits, uint8_t wanted=*) except -1
     cdef void allow(self, int32_t node, uint32_t* bits) noexcept
     cdef void forbid(self, int32_t node, uint32_t* bits) noexcept

@@ -120,28 +120,11 @@ cdef class Corrections:
 
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1:
         """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""
-        cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = node + 1, end = nodes.skip[node], d
-        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
         if state == DEAD:
             self.forbid(node, bits)
             return 0
         self.allow(node, bits)
-        self.path[nodes.depth[node]] = state
-        while i < end:
-            self.states.spend(1)
-            if not self.leads[i] & wanted:
-                i = nodes.skip[i]
-                continue
-            d = nodes.depth[i]
-            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
-            if self.path[d] == DEAD:
-                self.forbid(i, bits)
-                i = nodes.skip[i]
-            else:
-                self.allow(i, bits)
-                i += 1
-        return 0
+        return self.decide_below(node, state, bits, 3 if self.states.registers.may_run_out else 1)
 
     # ------------------------------------------------------------------ values that came before
 
@@ -197,13 +180,16 @@ cdef class Corrections:
             i = nodes.skip[i]
         return 0
 
-    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits) except -1:
-        """Decide over all tokens below a node with the real registers."""
+    cdef int decide_below(self, int32_t node, int32_t state, uint32_t* bits, uint8_t wanted=0) except -1:
+        """Decide over the tokens below a node with the real registers: all, or those in ``leads`` that are wanted."""
         cdef Nodes* nodes = &self.trie.nodes
         cdef int32_t i = node + 1, end = nodes.skip[node], d
         self.path[nodes.depth[node]] = state
         while i < end:
             self.states.spend(1)
+            if wanted and not self.leads[i] & wanted:
+                i = nodes.skip[i]
+                continue
             d = nodes.depth[i]
             self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
             if self.path[d] == DEAD:
