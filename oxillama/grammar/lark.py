@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from oxillama.errors import GrammarError
-from oxillama.grammar.dfa import determinise, language
+from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.lark_items import LarkItems, TokenIds
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
@@ -224,9 +224,11 @@ class _Parser(LarkItems):
         nodes = [self.inlined(node, ()) for _, node in items]
         if any(map(_has_automaton, nodes)):
             self.fail("expected parts without &, ~ and %regex of their own", start)
-        wanted = [must for must, _ in items]
         try:
-            return determinise([language(node) for node in nodes], lambda found: list(found) == wanted)
+            parts: tuple[list[Dfa], list[Dfa]] = [], []
+            for (must, _), node in zip(items, nodes):
+                parts[not must].append(automaton(node))
+            return meet(*parts)
         except GrammarError as error:
             self.fail(str(error), start)
 

@@ -14,7 +14,7 @@ from oxillama._kernels.grammar.spelling import spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
 from oxillama.grammar.counts import within
-from oxillama.grammar.dfa import all_but, determinise, language, number_of_texts, only, texts_of
+from oxillama.grammar.dfa import all_but, automaton, language, meet, number_of_texts, only, texts_of
 from oxillama.grammar.expressions import ANYTHING, alternatives, sequence
 from oxillama.grammar.rules import NEVER, Alt, Chars, Counted, Dfa, Node, Repeat, Seq, Text
 from oxillama.grammar.schema.json_text import (
@@ -122,10 +122,7 @@ class Strings:
             return only(sorted(self.values))
         if (least, most) == (0, None) and not (self.patterns or self.absent):
             return all_but(sorted(self.excluded))
-        unwanted = self.absent
-        if self.excluded:
-            unwanted |= {alternatives([Text(text) for text in sorted(self.excluded)])}
-        return _determinised(self.patterns, unwanted, least, most)
+        return _determinised(self.patterns, self.absent, self.excluded, least, most)
 
     def is_empty(self) -> bool:
         """Whether no string meets all conditions."""
@@ -198,14 +195,11 @@ class Strings:
 
 
 @lru_cache(maxsize=64)
-def _determinised(patterns: frozenset[Node], absent: frozenset[Node], least: int, most: int | None) -> Dfa:
-    wanted, unwanted = list(patterns) or [ANYTHING], list(absent)
-    return determinise(
-        [language(node) for node in (*wanted, *unwanted)],
-        lambda verdicts: all(verdicts[: len(wanted)]) and not any(verdicts[len(wanted) :]),
-        least,
-        most,
-    )
+def _determinised(
+    patterns: frozenset[Node], absent: frozenset[Node], excluded: frozenset[str], least: int, most: int | None
+) -> Dfa:
+    unwanted = [automaton(node) for node in absent] + ([only(sorted(excluded))] if excluded else [])
+    return meet([automaton(node) for node in patterns], unwanted, least, most)
 
 
 def _bounded(node: Node, least: int, most: int | None) -> Node | None:
