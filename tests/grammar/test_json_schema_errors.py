@@ -23,7 +23,7 @@ CASES: list[tuple[object, str]] = [
     ),
     (
         {"pattern": "^(a|bb)*c$", "minLength": 50_000},
-        "/minLength: cannot be enforced: minLength: expected a bound",
+        "/minLength: cannot be enforced: minLength: expected an automaton",
     ),
     (
         {"type": "number", "multipleOf": 123456.789, "minimum": 0},

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from oxillama.grammar import Grammar
-from oxillama.grammar.counts import to_the_end, within
+from oxillama.grammar.counts import within
 from oxillama.grammar.dfa import automaton
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rules import NEVER, Counted, Dfa
@@ -81,7 +81,7 @@ def test_the_way_to_the_end_counts_whole_characters() -> None:
     spelled = Dfa(
         (((92, 92, 2), (97, 97, 1)), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1})
     )
-    assert to_the_end(spelled, 2) == [1, 0, 1, 2]
+    assert spelled.to_the_end(2) == [1, 0, 1, 2]
 
 
 def test_emails_of_any_shape_within_a_bound() -> None:

@@ -710,6 +710,7 @@ def of_dfa() -> dict[str, Maker]:
     return {
         "Dfa": lambda: Call(Dfa, edges=edges, accepting={1}),
         "Dfa.size": lambda: Call(made.size),
+        "Dfa.to_the_end": lambda: Call(made.to_the_end, optional="spelled", spelled=1),
         "Dfa.accepts_empty": lambda: Call(made.accepts_empty),
         "Dfa.holds_text": lambda: Call(made.holds_text),
         "of_texts": lambda: Call(of_texts, texts=("a", "ab"), others=True),
@@ -766,7 +767,7 @@ def of_nodes() -> dict[str, Maker]:
 
 
 def of_spelling() -> dict[str, Maker]:
-    return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), every_way=False)}
+    return {"spell": lambda: Call(spell, dfa=Dfa((((97, 97, 0),),), {0}), ways=0)}
 
 
 def of_network() -> dict[str, Maker]:

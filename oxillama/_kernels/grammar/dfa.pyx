@@ -141,7 +141,7 @@ cdef class Dfa:
                     return True
                 for i in range(self.first[q], self.first[q + 1]):
                     arc = self.arcs[i]
-                    if not seen[arc.target] and not (0xD800 <= arc.first and arc.last <= 0xDFFF):
+                    if not seen[arc.target] and not is_surrogate(&arc):
                         seen[arc.target] = 1
                         todo[n] = arc.target
                         n += 1
@@ -149,6 +149,63 @@ cdef class Dfa:
         finally:
             free(seen)
             free(todo)
+
+    def to_the_end(self, object spelled=None):
+        """For each state, the fewest characters to an accepting one; None where there is no way.
+
+        ``spelled``: only arcs into states below this number complete a character; None: all do.
+        """
+        cdef int32_t whole = self.n_states if spelled is None else spelled
+        cdef int32_t n_arcs = self.first[self.n_states], q, i, depth = 0, n_here = 0, n_next
+        cdef int32_t* needs = <int32_t*>malloc(4 * <Py_ssize_t>self.n_states)
+        cdef int32_t* first = <int32_t*>calloc(<Py_ssize_t>self.n_states + 2, 4)    # arcs by target
+        cdef int32_t* sources = <int32_t*>malloc(4 * (<Py_ssize_t>n_arcs + 1))
+        cdef int32_t* here = <int32_t*>malloc(4 * (<Py_ssize_t>n_arcs + self.n_states))
+        cdef int32_t* next = <int32_t*>malloc(4 * (<Py_ssize_t>n_arcs + self.n_states))
+        try:
+            if not 0 <= whole <= self.n_states:
+                raise ValueError(f"spelled: expected 0 to {self.n_states} states, got {whole}")
+            if not (needs and first and sources and here and next):
+                raise MemoryError()
+            for i in range(n_arcs):
+                first[self.arcs[i].target + 2] += not is_surrogate(&self.arcs[i])
+            for q in range(self.n_states):
+                first[q + 2] += first[q + 1]
+            for q in range(self.n_states):
+                needs[q] = -1
+                if self.ends[q]:
+                    here[n_here] = q
+                    n_here += 1
+                for i in range(self.first[q], self.first[q + 1]):
+                    if not is_surrogate(&self.arcs[i]):
+                        sources[first[self.arcs[i].target + 1]] = q
+                        first[self.arcs[i].target + 1] += 1
+            while n_here:
+                n_next = 0
+                while n_here:
+                    n_here -= 1
+                    q = here[n_here]
+                    if needs[q] >= 0:
+                        continue
+                    needs[q] = depth
+                    for i in range(first[q], first[q + 1]):
+                        if needs[sources[i]] >= 0:
+                            continue
+                        if q < whole:
+                            next[n_next] = sources[i]
+                            n_next += 1
+                        else:
+                            here[n_here] = sources[i]
+                            n_here += 1
+                here, next, n_here = next, here, n_next
+                depth += 1
+            return [needs[q] if needs[q] >= 0 else None for q in range(self.n_states)]
+        finally:
+            free(needs)
+            free(first)
+            free(sources)
+            free(here)
+            free(next)
 
     def __hash__(self):
         return self.hash
@@ -172,6 +229,11 @@ cdef class Dfa:
 
     def __reduce__(self):
         return Dfa, (self.edges, self.accepting)
+
+
+cdef inline bint is_surrogate(const Arc* arc) noexcept:
+    """Whether no text has a character of these: lone surrogates have no UTF-8."""
+    return 0xD800 <= arc.first and arc.last <= 0xDFFF
 
 
 cdef Dfa made(int32_t n, Arcs* arcs, int32_t* first, uint8_t* ends):

@@ -450,6 +450,8 @@ def meet(object wanted, object unwanted=(), int32_t least=0, object most=None):
         raise TypeError(f"wanted, unwanted: expected at most {MAX_AUTOMATA} Dfa objects, got others")
     if not 0 <= least <= MAX_LENGTH or (most is not None and not 0 <= end <= MAX_LENGTH):
         raise ValueError(f"least, most: expected 0 to {MAX_LENGTH}, got {least} and {most}")
+    if n_wanted == len(found) == 1 and least == 0 and most is None:
+        return found[0]
     if not n_wanted:
         found.insert(0, EVERYTHING)
         n_wanted = 1

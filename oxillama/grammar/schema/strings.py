@@ -6,11 +6,11 @@ points, lengths count code points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from oxillama._kernels.grammar.spelling import spell
+from oxillama._kernels.grammar.spelling import DUMPED, ONE_WAY, spell
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement
 from oxillama.grammar.counts import within
@@ -26,7 +26,6 @@ from oxillama.grammar.schema.json_text import (
     Layout,
     literal,
     quoted,
-    spell_once,
     spelled_expression,
 )
 
@@ -144,7 +143,7 @@ class Strings:
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
             bounds = self.least, self.most
             return ANY_NAME_ONCE if bounds == (0, None) else quoted(Repeat(ANY_CHAR_ONCE, *bounds))
-        return self.spelled(spell_once)
+        return self.spelled(ONE_WAY)
 
     def count(self) -> int | None:
         """How many strings these are; None where they are without end, or too many to tell."""
@@ -186,12 +185,12 @@ class Strings:
                 return quoted(spelled_expression(bounded))
         return self.spelled()
 
-    def spelled(self, by: Callable[[Dfa], Dfa] = spell) -> Node:
+    def spelled(self, ways: int = DUMPED) -> Node:
         """The texts of these strings by an automaton, their length counted beside it."""
         found = within(self.unbounded(), self.least, self.most)
         if isinstance(found, Dfa):
-            return quoted(by(found))
-        return quoted(Counted(by(found.dfa), found.whole, found.least, found.most))
+            return quoted(spell(found, ways))
+        return quoted(Counted(spell(found.dfa, ways), found.whole, found.least, found.most))
 
 
 @lru_cache(maxsize=64)
