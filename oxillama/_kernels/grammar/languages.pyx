@@ -370,7 +370,7 @@ cdef class Product(Machine):
         cdef Dfa dfa
         cdef int32_t i, q, n = <int32_t>len(automata)
         self.automata, self.n_automata, self.n_wanted, self.least, self.most = automata, n, n_wanted, least, most
-        self.cap = least if most < 0 else most + 1
+        self.cap = least if most < 0 else most
         self.width, self.classes = n + 1, Classes()
         self.tables = <int32_t**>calloc(n + 1, sizeof(int32_t*))
         self.ends = <const uint8_t**>calloc(n + 1, sizeof(uint8_t*))
