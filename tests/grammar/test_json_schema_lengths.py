@@ -78,10 +78,9 @@ def test_where_the_count_is(pattern: str, least: int, most: int, counted: bool) 
 
 
 def test_the_way_to_the_end_counts_whole_characters() -> None:
-    spelled = Dfa(
-        (((92, 92, 2), (97, 97, 1)), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1})
-    )
+    spelled = Dfa((((92, 92, 2),), (), ((117, 117, 1), (118, 118, 3)), ((97, 97, 0),)), frozenset({1}))
     assert spelled.to_the_end(2) == [1, 0, 1, 2]
+    assert spelled.to_the_end() == [2, 0, 1, 3]
 
 
 def test_emails_of_any_shape_within_a_bound() -> None:
