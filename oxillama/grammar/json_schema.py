@@ -8,9 +8,10 @@ keywords, what is enforced, and the limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
@@ -178,14 +179,15 @@ class JsonSchemaCompiler:
         keywords = Keywords(references, self.formats, plain_integers, unenforced)
         unevaluated = Unevaluated(keywords)
 
-        def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
+        def formulas(condition: Condition, kind: str) -> Iterable[Formula]:
             assert isinstance(condition.what, Schema)
             place = Place(condition.what, condition.scope)
-            yield from keywords.formulas(place, kind)
-            if not place.schema.words.isdisjoint(UNEVALUATED):
-                yield from unevaluated.formulas(place, kind)
+            found = keywords.formulas(place, kind)
+            if place.schema.words.isdisjoint(UNEVALUATED):
+                return found
+            return chain(found, unevaluated.formulas(place, kind))
 
-        expander = Expander(formulas, unenforced)
+        expander = Expander(formulas, keywords.kinds, unenforced)
         layout = Layout.of(self.whitespace, self.mark)
         followed = keywords.followed
         writer = Writer(

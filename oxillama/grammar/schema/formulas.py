@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.schema.arrays import Arrays
@@ -91,6 +92,7 @@ class Expander:
     Parameters
     ----------
     formulas : the meaning of a schema, in a scope, for a type of values.
+    kinds : the types of values that a schema has to be asked about; it allows none of the others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
     """
@@ -98,11 +100,14 @@ class Expander:
     def __init__(
         self,
         formulas: Callable[[Condition, str], Iterable[Formula]],
+        kinds: Callable[[Schema], Sequence[str]],
         unenforced: Callable[[str, str], None],
     ) -> None:
         self.formulas = formulas
+        self.kinds = kinds
         self.unenforced = unenforced
         self.known: dict[tuple[Condition, str], Boxes | None] = {}
+        self.overlaps: dict[tuple[Condition, Condition, str], bool] = {}
         self.states: dict[tuple[State, str], Boxes] = {}
         self.impossible_states: dict[State, bool] = {}
         self.depth = 0
@@ -110,6 +115,9 @@ class Expander:
 
     def of_state(self, state: State, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a state."""
+        if len(state) == 1:
+            (condition,) = state
+            return self.of_condition(condition, kind)
         key = state, kind
         if key not in self.states:
             found: Boxes = (TOP[kind],)
@@ -120,19 +128,20 @@ class Expander:
 
     def of_condition(self, condition: Condition, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a condition."""
+        what = condition.what
+        if isinstance(what, Schema) and kind not in self.kinds(what):
+            return () if condition.positive else (TOP[kind],)
         key = condition, kind
         if key not in self.known:
-            path = condition.what.path if isinstance(condition.what, Schema) else "#"
             self.known[key] = None
             self.depth += 1
             if self.depth > MAX_DEPTH:
-                raise GrammarError(f"{path}: at most {MAX_DEPTH} schemas may apply to one value")
+                raise GrammarError(f"{_path(what)}: at most {MAX_DEPTH} schemas may apply to one value")
             self.known[key] = self.evaluate(self.meaning(condition, kind), condition.positive, kind)
             self.depth -= 1
         found = self.known[key]
         if found is None:
-            path = condition.what.path if isinstance(condition.what, Schema) else "#"
-            raise GrammarError(f"{path}: the schema applies itself to the same value for ever")
+            raise GrammarError(f"{_path(what)}: the schema applies itself to the same value for ever")
         return found
 
     def meaning(self, condition: Condition, kind: str) -> Formula:
@@ -232,16 +241,40 @@ class Expander:
 
     def exactly_one(self, items: Sequence[Condition], kind: str) -> Boxes:
         """Each alternative less those of the others that overlap with it."""
-        parts = [self.of_condition(item, kind) for item in items]
         found: list[Boxes] = []
-        for i, part in enumerate(parts):
-            for box in part:
-                rest: Boxes = (box,)
-                for j, other in enumerate(parts):
-                    if j != i and any(self.meet(box, one) is not None for one in other):
-                        rest = self.conjunction(kind, rest, self.of_condition(items[j].negated(), kind))
-                found.append(rest)
+        for i, item in enumerate(items):
+            rest = self.of_condition(item, kind)
+            for j, other in enumerate(items):
+                if rest and j != i and self.overlap(item, other, kind):
+                    rest = self.less(rest, other, kind)
+            found.append(rest)
         return self.union(kind, found)
+
+    def overlap(self, one: Condition, other: Condition, kind: str) -> bool:
+        """Whether some value of a type is not seen to miss either condition."""
+        key = one, other, kind
+        if key not in self.overlaps:
+            pairs = product(self.of_condition(one, kind), self.of_condition(other, kind))
+            found = any(self.meet(a, b) is not None for a, b in pairs)
+            self.overlaps[key] = self.overlaps[other, one, kind] = found
+        return self.overlaps[key]
+
+    def less(self, boxes: Boxes, condition: Condition, kind: str) -> Boxes:
+        """The boxes of what is in one of some, and does not meet a condition."""
+        unwanted = self.of_condition(condition, kind)
+        found: list[Boxes] = []
+        for box in boxes:
+            meets = any(self.meet(box, one) is not None for one in unwanted)
+            found.append(
+                self.conjunction(kind, (box,), self.of_condition(condition.negated(), kind))
+                if meets
+                else (box,)
+            )
+        return self.union(kind, found)
+
+
+def _path(what: Schema | Choice) -> str:
+    return what.path if isinstance(what, Schema) else "#"
 
 
 def _none_or_two(items: Sequence[Condition]) -> Formula:
