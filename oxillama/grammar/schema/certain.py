@@ -190,7 +190,7 @@ class Certainty:
         needs: list[Node] = []
         for name in place.strings("required", place.get("required")) if "required" in words else ():
             schema = below.get(name, others)
-            if not _is_text(name) or (schema is not None and schema.value is False):
+            if not is_text(name) or (schema is not None and schema.value is False):
                 return None
             if schema is not None:
                 needs.append(Ref(key(schema)))
@@ -214,9 +214,9 @@ def _is_plain_number(value: Any) -> bool:
     return -MAX_NUMBER < value < MAX_NUMBER and len(str(value)) <= 16 and "e" not in str(value).lower()
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Whether it has an encoding."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _few_scalars(place: Place, kinds: set[str]) -> bool:
@@ -231,7 +231,7 @@ def _few_scalars(place: Place, kinds: set[str]) -> bool:
 
 def _is_scalar(value: object) -> bool:
     if isinstance(value, str):
-        return _is_text(value)
+        return is_text(value)
     return value is None or isinstance(value, bool) or _is_plain_number(value)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.dfa import language
+from oxillama.grammar.expressions import differ
 from oxillama.grammar.rules import Alt, Distinct, Member, Node, Repeat, Seq
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, both
 from oxillama.grammar.schema.json_text import bracketed
@@ -34,10 +35,10 @@ EMPTY = Seq(())
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A property with a known name."""
+    """A property with a known name, and what its value meets."""
 
     name: str
-    node: Node
+    state: State
     required: bool
 
 
@@ -54,10 +55,18 @@ class Others(NamedTuple):
 
 def object_node(box: Objects, writer: Writer) -> Node:
     """The JSON texts of the objects of a box."""
-    if tells_apart(box):
-        box = _with_few_names(box, writer)
-    found = [ObjectText(case, writer).node() for case in _cases(box, writer)]
+    found = [text.node() for text in object_texts(box, writer)]
     return found[0] if len(found) == 1 else Alt(tuple(found))
+
+
+def object_texts(box: Objects, writer: Writer) -> list[ObjectText]:
+    """What writes the objects of a box: boxes that cover it, one after another. They are found once."""
+
+    def make() -> tuple[Objects, list[ObjectText]]:
+        known = _with_few_names(box, writer) if tells_apart(box) else box
+        return box, [ObjectText(case, writer) for case in _cases(known, writer)]
+
+    return writer.once(("object", id(box)), make)[1]
 
 
 def tells_apart(box: Objects) -> bool:
@@ -130,6 +139,7 @@ class ObjectText:
         self.is_once = value is not None
         self.value = value or writer.node
         self.names = box.known_names()
+        self.own: dict[tuple[str, State], Node] = {}  # properties whose values are written in one way
         self.tells_apart = tells_apart(box)
         self.known = self.known_members()
         self.n_required = sum(member.required for member in self.known)
@@ -168,19 +178,23 @@ class ObjectText:
         properties = dict(self.box.properties)
         for name in self.names:
             state = self.value_state(name, properties.get(name, ANYTHING))
-            if state == NOTHING:
-                continue
-            found.append(Known(name, self.member(name, state), name in self.box.required))
+            if state != NOTHING:
+                found.append(Known(name, state, name in self.box.required))
         return found
 
-    def member(self, name: str, state: State) -> Node:
+    def member(self, known: Known) -> Node:
         """A property, as a rule: it may be written in several places."""
 
         def make() -> Node:
-            item = Seq((self.layout.name(name), self.layout.colon, self.value(state)))
-            return self.writer.rule(item, f"{self.writer.path}/{name}-")
+            item = Seq((self.layout.name(known.name), self.layout.colon, self.value(known.state)))
+            return self.writer.rule(item, f"{self.writer.path}/{known.name}-")
 
-        return make() if self.is_once else self.writer.once((name, state), make)
+        key = known.name, known.state
+        if not self.is_once:
+            return self.writer.once(key, make)
+        if key not in self.own:
+            self.own[key] = make()
+        return self.own[key]
 
     def value_state(self, name: str, state: State) -> State:
         """What the value of a name must meet."""
@@ -245,11 +259,13 @@ class ObjectText:
                 continue
             longer = []
             for matched, absent in found:
-                longer.append((matched, absent | {node}))
                 if not matched:
-                    longer.append(({node}, absent))
-                elif not Strings(patterns=frozenset(matched | {node})).is_empty():
-                    longer.append((matched | {node}, absent))
+                    longer.append((matched, absent | {node}))
+                    longer.append(({node}, {other for other in absent if not differ(node, other)}))
+                elif any(differ(node, other) for other in matched) or _none_match(matched | {node}):
+                    longer.append((matched, absent))
+                else:
+                    longer += [(matched, absent | {node}), (matched | {node}, absent)]
             found = longer
         return found
 
@@ -283,14 +299,14 @@ class ObjectText:
         tails = [tail]
         for i in range(len(self.known) - 1, -1, -1):
             member = self.known[i]
-            item: Node = Seq((comma, member.node))
+            item: Node = Seq((comma, self.member(member)))
             item = item if member.required else Repeat(item, 0, 1)
             tail = Seq((loop, item, *(tail.items if isinstance(tail, Seq) else (tail,))))
             if i <= n_starts + 1 and n_starts:  # used here and in the next one
                 tail = self.writer.rule(tail, f"{self.writer.path}-rest")
             tails.append(tail)
         tails.reverse()
-        starts = [(member.node, tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
+        starts = [(self.member(member), tails[i + 1]) for i, member in enumerate(self.known[: n_starts + 1])]
         starts += [(other, tails[0])] if other else []
         return Alt(tuple([Seq((pad, first, rest, pad)) for first, rest in starts]))
 
@@ -315,7 +331,7 @@ class ObjectText:
             )
         ends = [seen == (1 << n_kinds) - 1 and not self.needed((done, 0), known, 0) for done, seen in places]
         marks = self.n_required if self.any_order else 0
-        needed = tuple([member.node for member in known if member.required])
+        needed = tuple([self.member(member) for member in known if member.required])
         body = Distinct(
             tuple(found), tuple(ends), self.layout.comma, max(1, self.least), self.most, marks, needed
         )
@@ -362,7 +378,9 @@ class ObjectText:
             rest = len(known) - i - 1 if self.others is None and not self.any_order else self.least
             if must or fits(to):
                 after = max(0, self.least - rest - 1)
-                yield Member(known[i].node, "mark", number[to], i, None, after, None if must else room(to))
+                yield Member(
+                    self.member(known[i]), "mark", number[to], i, None, after, None if must else room(to)
+                )
             if known[i].required and not self.any_order:
                 break
         if not (self.least or self.most is not None or n_kinds):
@@ -386,3 +404,8 @@ class ObjectText:
             mark = self.layout.mark
             keys = [named.node(self.layout) if mark else named.spelled_once() for named in names]
             yield Member(Alt(tuple(keys)), "text", to, rest=Seq(self.behind(state)), room=room)
+
+
+def _none_match(patterns: set[Node]) -> bool:
+    """Whether no name matches all of some patterns."""
+    return Strings(patterns=frozenset(patterns)).is_empty()
