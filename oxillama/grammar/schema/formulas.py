@@ -34,7 +34,7 @@ MAX_MEETS = 200_000  # in a whole compilation
 MAX_DEPTH = 60  # schemas applied to one value within each other
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Atom:
     """Limits; ``path`` is where they are stated."""
 
@@ -42,42 +42,42 @@ class Atom:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Is:
     """A condition on the same value."""
 
     condition: Condition
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class All:
     """All of these; of none: true."""
 
     items: tuple[Formula, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Any:
     """At least one of these; of none: false."""
 
     items: tuple[Formula, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Not:
     """The opposite."""
 
     item: Formula
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class One:
     """Exactly one of these conditions."""
 
     items: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Unknown:
     """What could not be enforced and was let go: true, negated or not."""
 
@@ -222,8 +222,11 @@ class Expander:
         if isinstance(both, Arrays) and any(map(self.impossible, both.required())):
             return None
         if isinstance(both, Objects):
-            states = dict(both.properties)
-            if any(self.impossible(states[name]) for name in both.required if name in states):
+            required = both.required
+            if any(
+                len(state) > 1 and name in required and self.impossible(state)
+                for name, state in both.properties
+            ):
                 return None
         return both
 

@@ -7,8 +7,8 @@ nothing about the type are true. Values of keywords are checked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
@@ -58,8 +58,7 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
 """The keywords that say something of values of one type only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A schema in its scope: what a keyword is read from."""
 
     schema: Schema

@@ -9,7 +9,7 @@ are told apart (`Distinct`), and no name comes twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
@@ -76,21 +76,23 @@ def tells_apart(box: Objects) -> bool:
 
 def _with_few_names(box: Objects, writer: Writer) -> Objects:
     """The same; where the names that it does not mention are few, they are mentioned."""
-    others = ObjectText(replace(box, exists=()), writer).others
+    if not (box.names or any(kind.patterns or kind.absent or kind.state for kind, _ in box.rules)):
+        return box
+    others = ObjectText(box._replace(exists=()), writer).others
     size = others.size() if others is not None else None
     if others is None or size is None or size > FEW_NAMES:
         return box
     names = {text: None for _, kinds in others.ways for named in kinds for text in named.texts()}
     properties = (*box.properties, *((name, ANYTHING) for name in names))
     no_others = Rule(Names(but=frozenset((*box.known_names(), *names))), NOTHING)
-    return replace(box, properties=properties, rules=(*box.rules, no_others))
+    return box._replace(properties=properties, rules=(*box.rules, no_others))
 
 
 def _cases(box: Objects, writer: Writer) -> list[Objects]:
     """Boxes that cover this one, in which what must exist has a known name, or an unknown one."""
     known = box.known_names()
     is_closed = any(kind == Names(but=kind.but) and state == NOTHING for kind, state in box.rules)
-    cases = [replace(box, exists=())]
+    cases = [box._replace(exists=())]
     for rule in box.exists:
         found = []
         for case in cases:
@@ -101,7 +103,7 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
             if is_closed:
                 continue
             if len(case.exists) < MAX_KINDS or rule in case.exists:
-                found.append(replace(case, exists=tuple(dict.fromkeys((*case.exists, rule)))))
+                found.append(case._replace(exists=tuple(dict.fromkeys((*case.exists, rule)))))
             else:
                 reason = f"that properties of unknown names exist of more than {MAX_KINDS} kinds"
                 writer.unenforced(writer.path, reason)
@@ -116,12 +118,13 @@ def _cases(box: Objects, writer: Writer) -> list[Objects]:
 
 def _is_of(name: str, names: Names, writer: Writer) -> bool:
     """Whether a name is of a kind."""
-    return (
-        name not in names.but
-        and all(language(node).accepts(name) for node in names.patterns)
-        and not any(language(node).accepts(name) for node in names.absent)
-        and (not names.state or any(box.accepts(name) for box in writer.strings(names.state)))
-    )
+    if name in names.but:
+        return False
+    if names.patterns and not all(language(node).accepts(name) for node in names.patterns):
+        return False
+    if names.absent and any(language(node).accepts(name) for node in names.absent):
+        return False
+    return not names.state or any(box.accepts(name) for box in writer.strings(names.state))
 
 
 class ObjectText:
@@ -226,6 +229,8 @@ class ObjectText:
             raise GrammarError(
                 f"{self.writer.path}: more than {MAX_PATTERNS} patterns tell its properties apart"
             )
+        if not patterns and names == [Strings()]:
+            return self.kinds(patterns, names, wanted, state)
         key = self.box.rules, self.box.names, must, frozenset(self.names), self.tells_apart
         return self.writer.once(key, lambda: self.kinds(patterns, names, wanted, state))
 
@@ -233,6 +238,7 @@ class ObjectText:
         """The properties of other names, by the patterns that their names match."""
         rules = self.box.rules
         closed = not self.writer.open_objects and self.names and all(kind.patterns for kind, _ in rules)
+        known = frozenset(self.names) | wanted.but
         ways: dict[State, list[Strings]] = {}
         for matched, absent in self.classes(patterns, wanted):
             state = must
@@ -243,8 +249,11 @@ class ObjectText:
                 continue
             kind_of_name = Strings(patterns=frozenset(matched), absent=frozenset(absent))
             for box in names:
-                named = kind_of_name.meet(box)
-                named = named.without(frozenset(self.names) | wanted.but) if named else None
+                named = kind_of_name.meet(box) if patterns else box
+                if named == Strings():
+                    named = Strings(excluded=known)
+                elif named is not None:
+                    named = named.without(known)
                 if named is not None and not (self.tells_apart and named.is_empty()):
                     ways.setdefault(state, []).append(named)
         if not ways:
