@@ -56,6 +56,7 @@ class CertainStates:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.below: dict[State, None] = {}
+        self.found: dict[State, tuple[State, Node]] = {}  # states, references followed, and what they need
 
     def of(self, state: State) -> Found | None:
         """What is known of a state; None where it has to be written. GrammarError as for writing it."""
@@ -84,13 +85,18 @@ class CertainStates:
 
     def meets(self, state: State) -> Node:
         """What a value that meets a state needs; the state is one of those below."""
-        state = self.writer.followed_state(state)
-        if state == NOTHING or self.writer.impossible(state):
-            return NEVER
-        if state == ANYTHING:
-            return ANYHOW
-        self.below[state] = None
-        return Ref(self.writer.name(state))
+        if state not in self.found:
+            followed = self.writer.followed_state(state)
+            needs: Node = Ref(self.writer.name(followed))
+            if followed == ANYTHING:
+                needs = ANYHOW
+            elif followed == NOTHING or self.writer.impossible(followed):
+                needs = NEVER
+            self.found[state] = followed, needs
+        followed, needs = self.found[state]
+        if isinstance(needs, Ref):
+            self.below[followed] = None
+        return needs
 
     def arrays(self, box: Arrays) -> Node | None:
         if (box.unique and box.most != 1) or len(box.prefix) > MAX_PREFIX:

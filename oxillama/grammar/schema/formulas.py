@@ -222,11 +222,8 @@ class Expander:
         if isinstance(both, Arrays) and any(map(self.impossible, both.required())):
             return None
         if isinstance(both, Objects):
-            required = both.required
-            if any(
-                len(state) > 1 and name in required and self.impossible(state)
-                for name, state in both.properties
-            ):
+            states = dict(both.properties)
+            if any(self.impossible(states[name]) for name in both.required if name in states):
                 return None
         return both
 
@@ -238,7 +235,9 @@ class Expander:
             self.impossible_states[state] = False  # as long as it is being looked at
             self.depth += 1
             if self.depth <= MAX_DEPTH:
-                self.impossible_states[state] = not any(self.of_state(state, kind) for kind in TOP)
+                asked = [self.kinds(c.what) for c in state if c.positive and isinstance(c.what, Schema)]
+                kinds = [kind for kind in TOP if all(kind in some for some in asked)]
+                self.impossible_states[state] = not any(self.of_state(state, kind) for kind in kinds)
             self.depth -= 1
         return self.impossible_states[state]
 
