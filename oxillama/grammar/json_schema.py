@@ -33,6 +33,7 @@ from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
+SCALARS = (str, bool, int, float, Decimal)
 ANY_ORDER = 6  # objects of at most this many known names accept them in any order
 
 
@@ -219,13 +220,15 @@ def _loaded(schema: object) -> object:
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
     """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if isinstance(value, (str, int, float, Decimal)) or not isinstance(value, (dict, Mapping, list, tuple)):
+    if isinstance(value, SCALARS) or not isinstance(value, (dict, list, tuple, Mapping)):
         return value
     if id(value) not in known:
-        if isinstance(value, Mapping):
-            known[id(value)] = {name: copied(one, known) for name, one in value.items()}
-        else:
+        if isinstance(value, (list, tuple)):
             known[id(value)] = [copied(one, known) for one in value]
+        else:
+            known[id(value)] = {
+                name: one if isinstance(one, SCALARS) else copied(one, known) for name, one in value.items()
+            }
     return known[id(value)]
 
 

@@ -120,28 +120,35 @@ class Expander:
             return self.of_condition(condition, kind)
         key = state, kind
         if key not in self.states:
-            found: Boxes = (TOP[kind],)
-            for condition in ordered(state):
-                found = self.conjunction(kind, found, self.of_condition(condition, kind))
+            parts = [self.of_condition(condition, kind) for condition in ordered(state)]
+            found: Boxes = () if () in parts else (TOP[kind],)
+            for part in parts:
+                found = self.conjunction(kind, found, part) if found else found
             self.states[key] = found
         return self.states[key]
 
     def of_condition(self, condition: Condition, kind: str) -> Boxes:
         """The boxes of the values of a type that meet a condition."""
-        what = condition.what
-        if isinstance(what, Schema) and kind not in self.kinds(what):
-            return () if condition.positive else (TOP[kind],)
         key = condition, kind
         if key not in self.known:
             self.known[key] = None
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise GrammarError(f"{_path(what)}: at most {MAX_DEPTH} schemas may apply to one value")
-            self.known[key] = self.evaluate(self.meaning(condition, kind), condition.positive, kind)
-            self.depth -= 1
+            self.known[key] = self._of_condition(condition, kind)
         found = self.known[key]
         if found is None:
-            raise GrammarError(f"{_path(what)}: the schema applies itself to the same value for ever")
+            raise GrammarError(
+                f"{_path(condition.what)}: the schema applies itself to the same value for ever"
+            )
+        return found
+
+    def _of_condition(self, condition: Condition, kind: str) -> Boxes:
+        what = condition.what
+        if isinstance(what, Schema) and kind not in self.kinds(what):
+            return () if condition.positive else (TOP[kind],)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise GrammarError(f"{_path(what)}: at most {MAX_DEPTH} schemas may apply to one value")
+        found = self.evaluate(self.meaning(condition, kind), condition.positive, kind)
+        self.depth -= 1
         return found
 
     def meaning(self, condition: Condition, kind: str) -> Formula:
