@@ -106,6 +106,7 @@ cdef class Builder:
     # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
     cdef list gates
     cdef int depth
+    cdef bint by_text         # whether the `Distinct` under way knows members by their texts
 
     def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
         cdef int i
@@ -567,6 +568,7 @@ cdef class Builder:
             raise GrammarError(f"grammar: expected to tell at most {MAX_TOLD_APART - 1} members apart and to need at "
                                f"most {MAX_MARKS - 1} of them, got {bound} and {node.marks}")
         bound |= node.marks << MARKS
+        self.by_text = any([member.by in ("text", "value") for place in node.places for member in place])
         begins = [self.register(bound) for _ in node.places]
         ends = [self.register(bound) for _ in node.places]
         self.add(EPSILON, start, 0, RESET, begins[0])
@@ -581,8 +583,7 @@ cdef class Builder:
                 at = self.tested(begins[i], AT_LEAST, member.after, bound) if member.after else begins[i]
                 if member.room is not None:
                     at = self.tested(at, SPARE, member.room << NEEDED | node.marks, bound)
-                at = self.member(member, at, bound, node.may_run_out)
-                self.add(EPSILON, at, 0, KEEP, ends[member.to])
+                self.member(member, at, ends[member.to], bound, node.may_run_out)
             at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
             self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
             if node.ends[i]:
@@ -594,25 +595,27 @@ cdef class Builder:
                 self.add(EPSILON, at, 0, RESET, end)
         return end
 
-    cdef int32_t member(self, object member, int32_t start, int32_t bound, bint may_run_out) except -1:
-        """The state behind a member."""
-        cdef int32_t at = self.register(bound), op = KEEP
-        if member.by == "mark":
-            op = operation(MARK, member.mark)
-        elif member.by != "nothing":
-            op = operation(BEGIN, may_run_out)
-        self.add(CALLS, start, self.callee(member.node), op, at)
-        if member.by in ("text", "value"):
+    cdef int member(self, object member, int32_t start, int32_t end, int32_t bound, bint may_run_out) except -1:
+        """A member from ``start`` to ``end``."""
+        cdef int32_t op = operation(BEGIN, may_run_out), at
+        if member.by == "mark" or member.by == "nothing":
+            op = operation(MARK, member.mark) if member.by == "mark" else KEEP
+            at = end if member.rest is None else self.register(bound)
+            self.add(CALLS, start, self.callee(member.node), op, at)
+        else:
+            at = self.register(bound)
+            self.add(CALLS, start, self.callee(member.node), op, at)
             at = self.tested(at, END_JSON if member.by == "value" else END, 0, bound)
+            if member.rest is None:
+                self.add(EPSILON, at, 0, KEEP, end)
         if member.rest is not None:
-            start, at = at, self.register(bound)
-            self.add(CALLS, start, self.callee(member.rest), KEEP, at)
-        return at
+            self.add(CALLS, at, self.callee(member.rest), KEEP, end)
+        return 0
 
     cdef int32_t register(self, int32_t bound) except -1:
         """A new state whose count is a register."""
         cdef int32_t state = self.new()
-        self.least[state] = bound
+        self.least[state], self.slack[state] = bound, self.by_text
         return state
 
     cdef int32_t tested(self, int32_t start, int32_t kind, int32_t argument, int32_t bound) except -1:

@@ -594,6 +594,10 @@ cdef class ParserStates:
         """Whether the count of an RTN state is a register."""
         return self.least[q] != 0 and self.most[q] == 0
 
+    cdef inline bint is_told_apart(self, int32_t q) noexcept:
+        """Whether the register knows members by their texts, and not by the grammar's numbers alone."""
+        return self.is_register(q) and self.slack[q] != 0
+
     cdef int next(self, int32_t state, uint8_t byte) except -1:
         """A step that is not in the table. No step is while a value is under way: bytes of one class differ."""
         if self.states.flags[state] & TAPED:
@@ -728,7 +732,7 @@ cdef class ParserStates:
         try:
             for i in range(n):
                 items[i] = self.stacks.items[self.stacks.first[p] + i]
-                if self.is_register(items[i].q):
+                if self.is_told_apart(items[i].q):
                     items[i].n = self.registers.abstract(items[i].n, self.least[items[i].q])
                 items[i].p = self.abstracted_stack(self.stacks.items[self.stacks.first[p] + i].p, depth + 1)
             n = distinct_items(items, n)
@@ -781,7 +785,7 @@ cdef class ParserStates:
             if self.is_register(items[i].q):
                 if items[i].n >= SOME:
                     flags |= FRESH if items[i].n - SOME & FRESH_BIT else 0
-                else:
+                elif self.is_told_apart(items[i].q):
                     flags |= TAPED | REGISTERED if self.registers.registers[items[i].n].begin >= 0 else REGISTERED
             elif items[i].n >= ABOVE:
                 flags |= ABSTRACT

@@ -303,8 +303,6 @@ class ObjectText:
         n_kinds = len(self.box.exists)
         self.bound_by_names()
         known = sorted(self.known, key=lambda m: not m.required) if self.any_order else self.known
-        if self.any_order and self.others is None:
-            self.most = len(known) if self.most is None else min(self.most, len(known))
         passed = range(1 if self.any_order else len(known) + 1)
         places = [(done, seen) for done in passed for seen in range(1 << n_kinds)]
         number = {place: i for i, place in enumerate(places)}
