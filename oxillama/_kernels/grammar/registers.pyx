@@ -103,7 +103,7 @@ cdef class Registers:
         return found
 
     cdef int32_t with_mark(self, int32_t members, int32_t mark) except -1:
-        """A set and a mark. Marks stand behind texts, the highest first: in whatever order they came, sets are equal."""
+        """A set and a mark. Marks stand behind texts, the highest first, so that sets do not depend on an order."""
         cdef list above = []
         cdef int32_t key
         while members and self.sets[members].key > mark:

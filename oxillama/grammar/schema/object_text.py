@@ -1,9 +1,9 @@
 """The texts of objects.
 
-Properties whose names the schema mentions come at most once each, in the order of the schema or in any. Properties
-with other names may stand anywhere between them. What a text's reader makes of a name that comes twice is its own
-affair: where other names are counted, or one must be there, they are told apart (`Distinct`), and no name comes
-twice.
+Properties whose names the schema mentions come at most once each, in the order of the schema or in any.
+Properties with other names may stand anywhere between them. What a text's reader makes of a name that comes
+twice is its own affair: where other names are counted, or one must be there, they are told apart
+(`Distinct`), and no name comes twice.
 """
 
 from __future__ import annotations
