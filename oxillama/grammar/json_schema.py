@@ -34,7 +34,6 @@ from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
 
 SCALARS = (str, bool, int, float, Decimal)
-ANY_ORDER = 6  # objects of at most this many known names accept them in any order
 
 
 @dataclass(slots=True)
@@ -50,8 +49,7 @@ class JsonSchemaCompiler:
         declare 2019-09 or 2020-12, and yes for all others.
     whitespace : "single" (at most one space after a comma or colon), "compact" (none), "spaced" (always one)
         or "flexible" (also new lines and indentation).
-    any_order : objects of at most this many known names accept their properties in any order; larger ones in
-        the order of the schema. 0: always the order of the schema.
+    any_order : objects take their properties in any order; if False in the order of the schema.
     open_objects : what an object that lists properties, and says nothing of others, does with others: accept
         them, as the specification has it, or not. Those of Python types never do without saying so.
     plain_integers : integers are never written with ".0", which JSON Schema allows from draft 6 on; those of
@@ -68,7 +66,7 @@ class JsonSchemaCompiler:
     default_schema: str = ""
     formats: bool | None = None
     whitespace: str = "single"
-    any_order: int = ANY_ORDER
+    any_order: bool = False
     open_objects: bool = True
     plain_integers: bool = False
     mark: str = ""
@@ -77,8 +75,8 @@ class JsonSchemaCompiler:
     def __post_init__(self) -> None:
         if self.whitespace not in WHITESPACE:
             raise ConfigError(f"whitespace: expected one of {', '.join(WHITESPACE)}, got {self.whitespace!r}")
-        if not 0 <= self.any_order <= 64:
-            raise ConfigError(f"any_order: expected 0 to 64, got {self.any_order}")
+        if not isinstance(self.any_order, bool):
+            raise ConfigError(f"any_order: expected True or False, got {self.any_order!r}")
 
     def compile(self, schema: object, strict: bool = True) -> Rules:
         """The grammar of the JSON texts whose values meet a schema.

@@ -201,7 +201,7 @@ def test_what_is_let_go_is_listed_at_once() -> None:
 
 
 def test_states_move_to_new_tables_while_the_network_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    grammar = Grammar.from_json_schema(TREE)
+    grammar = Grammar.from_json_schema(TREE, compiler=JsonSchemaCompiler(any_order=True))
     monkeypatch.setattr("oxillama.grammar.constraint.TABLE_BYTES", 20_000)
     state = GrammarState(grammar, VOCABULARY)
     text = '{"name": "ab", "tags": ["a", "b"], "left": {"name": "c", "shape": "xx", "size": 7}}'

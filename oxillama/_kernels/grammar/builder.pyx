@@ -17,7 +17,7 @@ from libc.string cimport memset
 from oxillama._kernels.grammar.dfa cimport Arc, Arcs, Dfa, add_arc
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.registers cimport (
-    ALL, ARGUMENT, AT_LEAST, BEGIN, END, END_JSON, FEWER, KIND, MARK, MARKS, NEEDED, REGISTER, SPARE,
+    ALL, ARGUMENT, AT_LEAST, BEGIN, BY_TEXT, END, END_JSON, FEWER, KIND, MARK, MARKS, REGISTER, SPARE,
 )
 
 import numpy as np
@@ -56,7 +56,6 @@ cdef enum:  # of states, as parser_states.pyx reads them
 cdef enum:
     UNIT = 1 << 29
     MAX_TOLD_APART = 1 << 22  # members that are told apart
-    MAX_MARKS = 64  # of members that must be there
     MAX_INLINE_DEPTH = 80  # of nodes and copied rules inside each other; deeper rules are called
 
 
@@ -106,6 +105,7 @@ cdef class Builder:
     # Of each `Distinct`: (marked subnetworks, node, whether all is marked, gates, states from which more may come).
     cdef list gates
     cdef int depth
+    cdef int32_t slack_of_registers  # of the `Distinct` under way
 
     def __cinit__(self, dict rules not None, object calls, set nullable not None, object unit, int32_t most):
         cdef int i
@@ -562,11 +562,13 @@ cdef class Builder:
         cdef int32_t at, i
         for place in node.places:
             for member in place:
-                bound = max(bound, member.after, member.mark + 1, 0 if member.room is None else member.room << NEEDED)
-        if bound >= MAX_TOLD_APART or not 0 <= node.marks < MAX_MARKS:
-            raise GrammarError(f"grammar: expected to tell at most {MAX_TOLD_APART - 1} members apart and to need at "
-                               f"most {MAX_MARKS - 1} of them, got {bound} and {node.marks}")
-        bound |= node.marks << MARKS
+                bound = max(bound, member.after, member.mark + 1, 0 if member.room is None else member.room)
+        if bound >= MAX_TOLD_APART or not 0 <= node.marks < MAX_TOLD_APART:
+            raise GrammarError(f"grammar: expected to tell at most {MAX_TOLD_APART - 1} members apart, got {bound} "
+                               f"and {node.marks} that must come")
+        self.slack_of_registers = node.marks << MARKS
+        if any([member.by in ("text", "value") for place in node.places for member in place]):
+            self.slack_of_registers |= BY_TEXT
         begins = [self.register(bound) for _ in node.places]
         ends = [self.register(bound) for _ in node.places]
         self.add(EPSILON, start, 0, RESET, begins[0])
@@ -580,39 +582,40 @@ cdef class Builder:
             for member in node.places[i]:
                 at = self.tested(begins[i], AT_LEAST, member.after, bound) if member.after else begins[i]
                 if member.room is not None:
-                    at = self.tested(at, SPARE, member.room << NEEDED | node.marks, bound)
-                at = self.member(member, at, bound, node.may_run_out)
-                self.add(EPSILON, at, 0, KEEP, ends[member.to])
+                    at = self.tested(at, SPARE, member.room, bound)
+                self.member(member, at, ends[member.to], bound, node.may_run_out)
             at = self.tested(ends[i], FEWER, most, bound) if most >= 0 else ends[i]
             self.add(CALLS, at, self.callee(node.separator), KEEP, begins[i])
             if node.ends[i]:
                 at = self.register(bound)
                 self.add(EPSILON, ends[i], 0, KEEP, at)
                 gates.append(at)
-                at = self.tested(at, ALL, node.marks, bound) if node.marks else at
+                at = self.tested(at, ALL, 0, bound) if node.marks else at
                 at = self.tested(at, AT_LEAST, node.least, bound) if node.least > 1 else at
                 self.add(EPSILON, at, 0, RESET, end)
         return end
 
-    cdef int32_t member(self, object member, int32_t start, int32_t bound, bint may_run_out) except -1:
-        """The state behind a member."""
-        cdef int32_t at = self.register(bound), op = KEEP
-        if member.by == "mark":
-            op = operation(MARK, member.mark)
-        elif member.by != "nothing":
-            op = operation(BEGIN, may_run_out)
-        self.add(CALLS, start, self.callee(member.node), op, at)
-        if member.by in ("text", "value"):
+    cdef int member(self, object member, int32_t start, int32_t end, int32_t bound, bint may_run_out) except -1:
+        """A member from ``start`` to ``end``."""
+        cdef int32_t op = operation(BEGIN, may_run_out), at
+        if member.by == "mark" or member.by == "nothing":
+            op = operation(MARK, member.mark) if member.by == "mark" else KEEP
+            at = end if member.rest is None else self.register(bound)
+            self.add(CALLS, start, self.callee(member.node), op, at)
+        else:
+            at = self.register(bound)
+            self.add(CALLS, start, self.callee(member.node), op, at)
             at = self.tested(at, END_JSON if member.by == "value" else END, 0, bound)
+            if member.rest is None:
+                self.add(EPSILON, at, 0, KEEP, end)
         if member.rest is not None:
-            start, at = at, self.register(bound)
-            self.add(CALLS, start, self.callee(member.rest), KEEP, at)
-        return at
+            self.add(CALLS, at, self.callee(member.rest), KEEP, end)
+        return 0
 
     cdef int32_t register(self, int32_t bound) except -1:
         """A new state whose count is a register."""
         cdef int32_t state = self.new()
-        self.least[state] = bound
+        self.least[state], self.slack[state] = bound, self.slack_of_registers
         return state
 
     cdef int32_t tested(self, int32_t start, int32_t kind, int32_t argument, int32_t bound) except -1:

@@ -38,7 +38,7 @@ class Writer:
     ----------
     followed : what a condition on nothing but a reference stands for.
     layout : separators and white space.
-    any_order : objects of at most this many names accept their properties in any order.
+    any_order : objects take their properties in any order.
     open_objects : objects that list properties and do not say so accept others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
@@ -51,7 +51,7 @@ class Writer:
         expander: Expander,
         followed: Callable[[Condition], Condition],
         layout: Layout,
-        any_order: int,
+        any_order: bool,
         open_objects: bool,
         unenforced: Callable[[str, str], None],
         array_node: Callable[[Arrays, Writer], Node],
