@@ -137,7 +137,7 @@ class LarkItems(LarkText):
         value = self.json_object()
         try:
             compiler, strict = _compiler(value.pop("x-guidance", {}))
-            return compiler.on_demand(value, strict)
+            return compiler.on_demand(value, strict, self.place(start))
         except GrammarError as error:
             self.fail(str(error), start)
 

@@ -148,7 +148,8 @@ class _Writer:
         compiler = JsonSchemaCompiler(
             whitespace="compact" if blanks == 0 else "single", any_order=10 if in_any_order else 0
         )
-        return self._book.include(_within(fields.path_of("json_schema"), lambda: compiler.on_demand(schema)))
+        path = fields.path_of("json_schema")
+        return self._book.include(_within(path, lambda: compiler.on_demand(schema, place=path)))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
