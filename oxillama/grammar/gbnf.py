@@ -9,11 +9,10 @@ bound it replaces by "no bound"), this parser either raises or does what was wri
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement, union
-from oxillama.grammar.grammar_text import GrammarText
+from oxillama.grammar.expressions import ANY
+from oxillama.grammar.grammar_text import GrammarText, TokenIds
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -35,10 +34,9 @@ _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdefABCDEF")
 _HEX_ESCAPES = {"x": 2, "u": 4, "U": 8}
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
-ANY = Chars(((0, LAST_CODE_POINT),))
 
 
-def parse_gbnf(text: str, root: str = "root", token_ids: Callable[[str], list[int]] | None = None) -> Rules:
+def parse_gbnf(text: str, root: str = "root", token_ids: TokenIds | None = None) -> Rules:
     """Read a grammar.
 
     Parameters
@@ -59,7 +57,7 @@ def parse_gbnf(text: str, root: str = "root", token_ids: Callable[[str], list[in
 
 
 class _Parser(GrammarText):
-    def __init__(self, text: str, token_ids: Callable[[str], list[int]] | None) -> None:
+    def __init__(self, text: str, token_ids: TokenIds | None) -> None:
         super().__init__(text)
         self.token_ids = token_ids
         self.depth = 0
@@ -244,12 +242,7 @@ class _Parser(GrammarText):
             if not spelled.endswith("]>") or not digits or not set(digits) <= _DIGITS or len(digits) > 10:
                 self.fail(f"expected a token id as <[123]>, got {spelled}", start)
             return Tokens((int(digits),), negated)
-        if self.token_ids is None:
-            self.fail(f"the token {spelled} can only be looked up in a tokenizer, and none was given", start)
-        ids = self.token_ids(spelled)
-        if len(ids) != 1:
-            self.fail(f"expected the text of one token, but {spelled} is {len(ids)} tokens", start)
-        return Tokens((ids[0],), negated)
+        return Tokens((self.one_token(spelled, self.token_ids, start),), negated)
 
     # ------------------------------------------------------------------ text
 

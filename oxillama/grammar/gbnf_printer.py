@@ -5,7 +5,8 @@ from __future__ import annotations
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
 from oxillama.grammar.counts import unrolled
-from oxillama.grammar.gbnf import ANY, WORD
+from oxillama.grammar.expressions import ANY
+from oxillama.grammar.gbnf import WORD
 from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,

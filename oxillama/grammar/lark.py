@@ -12,18 +12,21 @@ from __future__ import annotations
 import re
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import walk
 from oxillama.grammar.dfa import determinise, language
-from oxillama.grammar.lark_items import LarkItems, TokenIds
+from oxillama.grammar.expressions import EMPTY
+from oxillama.grammar.grammar_text import TokenIds
+from oxillama.grammar.lark_items import LarkItems
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.schema.writer import replaced
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
 
 MAX_DEPTH = 60
 
-EMPTY = Seq(())
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
 _ENDS = ("", "|", "&", ")", "]", "\n")
 """What may stand behind a sequence."""
@@ -311,20 +314,18 @@ class _Parser(LarkItems):
 
     def inlined(self, node: Node, within: tuple[str, ...]) -> Node:
         """A terminal with those in it written out: no terminal may contain itself."""
-        if isinstance(node, Ref) and node in self.names:
-            name = self.names[node]
+
+        def written(ref: Ref) -> Node:
+            if ref not in self.names:
+                return ref
+            name = self.names[ref]
             if name not in self.nodes:
                 self.fail(f"expected a terminal that is defined above, got {name}", self.used[name])
             if name in within or len(within) > MAX_DEPTH:
                 self.fail(f"the terminal {name} contains itself", self.places[name])
             return self.inlined(self.nodes[name], (*within, name))
-        if isinstance(node, (Seq, Alt)):
-            return type(node)(tuple(self.inlined(item, within) for item in node.items))
-        if isinstance(node, Repeat):
-            return Repeat(self.inlined(node.item, within), node.least, node.most)
-        return node
 
-    # ------------------------------------------------------------------ text
+        return replaced(node, written)
 
     def need_terminal(self, what: str) -> None:
         if not self.in_terminal:
@@ -332,6 +333,4 @@ class _Parser(LarkItems):
 
 
 def _has_automaton(node: Node) -> bool:
-    if isinstance(node, (Seq, Alt)):
-        return any(map(_has_automaton, node.items))
-    return isinstance(node, (Dfa, Ref)) or (isinstance(node, Repeat) and _has_automaton(node.item))
+    return any(isinstance(one, (Dfa, Ref)) for one in walk(node))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
+from oxillama.grammar.grammar_text import GrammarText, TokenIds
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark_terminals import folded, regex_node, substrings
-from oxillama.grammar.lark_text import LarkText
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
 
 MAX_COUNT = 1_000_000_000
+_BLANK = re.compile(r"(?:[ \t\r]|//[^\n]*|#[^\n]*)*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
 _TOKEN = re.compile(r"<[^<>\s]+>")
@@ -22,10 +23,8 @@ _IDS = re.compile(r"<\[(\^?)(\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*)
 _ANY_ID = "<[*]>"
 _COUNT = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
 
-TokenIds = Callable[[str], list[int]]
 
-
-class LarkItems(LarkText):
+class LarkItems(GrammarText):
     """Reads items of a grammar, each at the place that is read next.
 
     Raises
@@ -36,6 +35,30 @@ class LarkItems(LarkText):
     def __init__(self, text: str, token_ids: TokenIds | None) -> None:
         super().__init__(text)
         self.token_ids = token_ids
+
+    def blanks(self, lines: bool = False) -> None:
+        """Pass blanks and comments, and with ``lines`` ends of lines."""
+        while True:
+            found = _BLANK.match(self.text, self.pos)
+            self.pos = found.end() if found else self.pos
+            if not lines or self.peek() != "\n":
+                return
+            self.pos += 1
+
+    def expect(self, char: str, what: str) -> None:
+        if self.peek() != char:
+            self.fail(f"expected {char} {what}, got {self.found()}")
+        self.pos += 1
+
+    def json_object(self) -> dict[str, Any]:
+        start = self.pos
+        try:
+            found, self.pos = json.JSONDecoder().raw_decode(self.text, start)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"expected a JSON object: {error}", start)
+        if not isinstance(found, dict):
+            self.fail(f"expected a JSON object, got a {type(found).__name__}", start)
+        return found
 
     def count(self) -> tuple[int, int | None] | None:
         """The bounds of ``{m}``, ``{m,}``, ``{,n}``, ``{m,n}``, ``~m`` and ``~m..n``; None: none."""
@@ -115,12 +138,7 @@ class LarkItems(LarkText):
             if ids is None:
                 self.fail(f"expected token ids as <[1,3-5]>, <[^1,3-5]> or <[*]>, got {found[0]}", start)
             return Tokens(self._listed(ids[2], start), negated=bool(ids[1]))
-        if self.token_ids is None:
-            self.fail(f"the token {found[0]} can only be looked up in a tokenizer, and none was given", start)
-        one = self.token_ids(found[0])
-        if len(one) != 1:
-            self.fail(f"expected the text of one token, but {found[0]} is {len(one)} tokens", start)
-        return Tokens((one[0],))
+        return Tokens((self.one_token(found[0], self.token_ids, start),))
 
     def _listed(self, text: str, start: int) -> tuple[int, ...]:
         ids: set[int] = set()

@@ -25,7 +25,6 @@ from oxillama.grammar.codepoints import (
 from oxillama.grammar.expressions import EMPTY, Assertion, alternatives, sequence
 from oxillama.grammar.rules import LAST_CODE_POINT, Chars, Node, Repeat
 
-MAX_PATTERN = 20_000  # characters
 MAX_DEPTH = 100  # groups within groups
 MAX_COUNT = 1_000_000  # the largest bound of a quantifier
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
-from oxillama.grammar.left_recursion import cycles, remove_left_recursion
-from oxillama.grammar.rtn_state import State
+from oxillama.grammar.left_recursion import State, cycles, remove_left_recursion
 from oxillama.grammar.counts import to_the_end
 from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
 
@@ -36,7 +35,7 @@ cdef enum:  # kinds of edges
     EPSILON = 3
     KINDS = 4
 
-cdef enum:  # of edges, as oxillama.grammar.rtn_state has them
+cdef enum:  # of edges, as parser_states.pyx reads them
     MORE = 1
     ENOUGH = 2
     COUNT_BITS = 12
@@ -680,29 +679,21 @@ cdef class Builder:
         for kind in range(KINDS):
             for i in range(self.edges[kind].n):
                 edge = self.edges[kind].items[i]
-                if kind == EPSILON:
-                    states[edge.source].epsilon.append((edge.op, edge.target))
-                else:
-                    states[edge.source].of_kind(kind).append((edge.what, edge.op, edge.target))
+                states[edge.source].edges[kind].append((edge.what, edge.op, edge.target))
+            self.edges[kind].n = 0
         for q in range(self.n):
             states[q].final = bool(self.final[q])
             if self.least[q] or self.most[q]:
                 states[q].count = self.least[q], self.most[q], self.slack[q]
         remove_left_recursion(states, starts, self.most_states)
-        for kind in range(KINDS):
-            self.edges[kind].n = 0
         while self.n < len(states):
             self.new()
         for q in range(self.n):
             self.final[q] = states[q].final
             self.least[q], self.most[q], self.slack[q] = states[q].count or (0, 0, 0)
             for kind in range(KINDS):
-                if kind == EPSILON:
-                    for op, target in states[q].epsilon:
-                        self.add(EPSILON, q, 0, op, target)
-                else:
-                    for what, op, target in states[q].of_kind(kind):
-                        self.add(kind, q, what, op, target)
+                for what, op, target in states[q].edges[kind]:
+                    self.add(kind, q, what, op, target)
         self.index()
         return 0
 

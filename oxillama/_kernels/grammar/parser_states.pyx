@@ -31,7 +31,7 @@ cdef enum:  # of RTN states; oxillama.grammar.program
     ENDS_ALWAYS = 8
     ENDS_IF_ENOUGH = 16
 
-cdef enum:  # of edges; oxillama.grammar.rtn
+cdef enum:  # of edges; builder.pyx
     MORE = 1
     ENOUGH = 2
     COUNT_BITS = 12
