@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -31,6 +32,20 @@ class GrammarText:
     def peek(self) -> str:
         """The next character; "" at the end."""
         return self.text[self.pos : self.pos + 1]
+
+    def read(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        """Pass what matches here; GrammarError that names what was expected."""
+        found = pattern.match(self.text, self.pos)
+        if found is None:
+            self.fail(f"expected {expected}, got {self.found()}")
+        self.pos = found.end()
+        return found
+
+    def expect(self, text: str, what: str) -> None:
+        """Pass this text; ``what`` says what it is for."""
+        if not self.text.startswith(text, self.pos):
+            self.fail(f"expected {text} {what}, got {self.found()}")
+        self.pos += len(text)
 
     def found(self) -> str:
         """The next character, as an error shows it."""

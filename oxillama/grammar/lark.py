@@ -30,6 +30,7 @@ MAX_DEPTH = 60
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
 _ENDS = ("", "|", "&", ")", "]", "\n")
 """What may stand behind a sequence."""
+_WORD = re.compile(r"%[a-z]*")
 _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?|\(([A-Z_,\s]*)\))")
 
 
@@ -106,11 +107,7 @@ class _Parser(LarkItems):
         start = self.pos
         if self.text.startswith("%", start):
             return self.directive()
-        found = _NAME.match(self.text, start)
-        if found is None:
-            self.fail(f"expected a rule, a terminal or a directive, got {self.found()}")
-        name = found[1]
-        self.pos = found.end()
+        name = self.read(_NAME, "a rule, a terminal or a directive")[1]
         if self.peek() == "[":
             self.fail(
                 "attributes are not supported; structural tags rule what follows a trigger in free text"
@@ -133,9 +130,7 @@ class _Parser(LarkItems):
 
     def directive(self) -> None:
         start = self.pos
-        found = re.compile(r"%[a-z]+").match(self.text, start)
-        word = found[0] if found else "%"
-        self.pos += len(word)
+        word = self.read(_WORD, "a directive")[0]
         self.blanks()
         if word == "%ignore":
             self.ignored.append(self.body(True))
@@ -154,10 +149,7 @@ class _Parser(LarkItems):
 
     def imported(self) -> None:
         start = self.pos
-        found = _IMPORT.match(self.text, start)
-        if found is None:
-            self.fail("expected a name as common.INT, or several as common (INT, WS)")
-        self.pos = found.end()
+        found = self.read(_IMPORT, "a name as common.INT, or several as common (INT, WS)")
         names = [found[1]] if found[1] else [name.strip() for name in found[3].split(",") if name.strip()]
         for name in names:
             if name not in COMMON:
@@ -190,10 +182,7 @@ class _Parser(LarkItems):
         if self.text.startswith("->", self.pos):  # a name of the alternative, of which texts say nothing
             self.pos += 2
             self.blanks()
-            found = _NAME.match(self.text, self.pos)
-            if found is None:
-                self.fail(f"expected a name, got {self.found()}")
-            self.pos = found.end()
+            self.read(_NAME, "a name")
             self.blanks()
         if len(items) == 1 and items[0][0]:
             return items[0][1]

@@ -15,7 +15,8 @@ from oxillama.grammar.lark_terminals import folded, regex_node, substrings
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
 
 MAX_COUNT = 1_000_000_000
-_BLANK = re.compile(r"(?:[ \t\r]|//[^\n]*|#[^\n]*)*")
+_BLANKS = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
+_LINES = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
 _TOKEN = re.compile(r"<[^<>\s]+>")
@@ -38,17 +39,7 @@ class LarkItems(GrammarText):
 
     def blanks(self, lines: bool = False) -> None:
         """Pass blanks and comments, and with ``lines`` ends of lines."""
-        while True:
-            found = _BLANK.match(self.text, self.pos)
-            self.pos = found.end() if found else self.pos
-            if not lines or self.peek() != "\n":
-                return
-            self.pos += 1
-
-    def expect(self, char: str, what: str) -> None:
-        if self.peek() != char:
-            self.fail(f"expected {char} {what}, got {self.found()}")
-        self.pos += 1
+        self.read(_LINES if lines else _BLANKS, "blanks")
 
     def json_object(self) -> dict[str, Any]:
         start = self.pos
@@ -101,10 +92,7 @@ class LarkItems(GrammarText):
 
     def _literal(self) -> str:
         start = self.pos
-        found = _STRING.match(self.text, start)
-        if found is None:
-            self.fail("expected a string in quotes that ends in its line")
-        self.pos = found.end()
+        found = self.read(_STRING, "a string in quotes that ends in its line")
         try:
             text = json.loads(found[0])
             text.encode()
@@ -115,10 +103,7 @@ class LarkItems(GrammarText):
     def regex(self) -> Node:
         """A regular expression between slashes, and its flags."""
         start = self.pos
-        found = _REGEX.match(self.text, start)
-        if found is None:
-            self.fail("expected a regular expression that ends in its line")
-        self.pos = found.end()
+        found = self.read(_REGEX, "a regular expression that ends in its line")
         try:
             return regex_node(found[1].replace("\\/", "/"), found[2])
         except GrammarError as error:
@@ -127,10 +112,7 @@ class LarkItems(GrammarText):
     def token(self) -> Node:
         """A token by name, or tokens by their ids; those that are left out leave the other tokens of text."""
         start = self.pos
-        found = _TOKEN.match(self.text, start)
-        if found is None:
-            self.fail("expected a token as <name> or <[123]>")
-        self.pos = found.end()
+        found = self.read(_TOKEN, "a token as <name> or <[123]>")
         if found[0] == _ANY_ID:
             return Tokens((), negated=True)
         if found[0].startswith("<["):
