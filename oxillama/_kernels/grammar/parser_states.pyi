@@ -3,7 +3,6 @@ from typing import Any
 from oxillama.errors import GrammarError
 
 class ParserStates:
-    n_classes: int
     n_states: int
     n_bytes: int
     limit: int
