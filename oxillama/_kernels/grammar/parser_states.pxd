@@ -74,7 +74,7 @@ cdef class ParserStates:
     cdef Py_ssize_t done           # work of the operations before
 
     cdef int read_network(self) except -1
-    cdef int build(self) except -1
+    cdef int mend(self, object error, int32_t state) except -1
     cdef int catch_up(self) except -1
     cdef int called(self, int32_t what) except -1
     cdef int step(self, int32_t state, uint8_t byte) except -1
@@ -101,6 +101,7 @@ cdef class ParserStates:
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1
     cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
     cdef int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2
+    cdef int count_unit(self, Item item, dict found) except -1
     cdef int checked_state(self, int32_t state) except -1
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1
