@@ -9,7 +9,8 @@ array ends: such tokens hold a bracket or a comma, so they are found in advance.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
-from oxillama._kernels.grammar.parser_states cimport DEAD, FRESH, TAPED, ParserStates
+from oxillama._kernels.grammar.item_sets cimport Item
+from oxillama._kernels.grammar.parser_states cimport DEAD, DEPENDENT, FRESH, OPEN, TAPED, ParserStates
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
 from oxillama._kernels.grammar.trie cimport Nodes, Trie
 
@@ -28,15 +29,13 @@ cdef class Corrections:
 
     def __cinit__(self, Trie trie not None, ParserStates states not None):
         self.trie, self.states = trie, states
-        self.fresh = {}
+        self.fresh, self.fresh_items = {}, {}
         self.path = <int32_t*>malloc(4 * (trie.max_depth + 2))
-        self.text = <uint8_t*>malloc(trie.max_depth + 2)
-        if not (self.path and self.text):
+        if not self.path:
             raise MemoryError()
 
     def __dealloc__(self):
         free(self.path)
-        free(self.text)
 
     cdef int correct(self, int32_t state, int32_t abstract, uint32_t* bits) except -1:
         """Make the mask of a parser state with abstract registers that of the one with real ones."""
@@ -89,34 +88,70 @@ cdef class Corrections:
 
     cdef list fresh_nodes(self, int32_t abstract):
         """The nodes by which a value began or a bracket closed, but not above them, as (node, the bytes to it)."""
+        cdef ParserStates states = self.states
         cdef Nodes* nodes = &self.trie.nodes
-        cdef int32_t i = 0, d
-        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1
-        cdef Py_ssize_t visits = 0
-        cdef list found = self.fresh.get(abstract)
+        cdef int32_t i, node, to, end = 0, token
+        cdef Item item
+        cdef list found = self.fresh.get(abstract), all_begun = [], begun, ended
         if found is not None:
             return found
+        for i in range(states.states.first[abstract], states.states.first[abstract + 1]):
+            item = states.states.items[i]
+            begun, ended = self.fresh_of(item.q, states.abstract_count(item.q, item.n, self.trie.max_depth))
+            all_begun += begun
+            to = states.popped(item.p) if ended else DEAD
+            if states.states.flags[to] & FRESH:
+                all_begun += ended
+            elif to != DEAD:
+                for node in ended:
+                    self.walk_fresh(to, node, all_begun, None)
+        all_begun.sort()
         found = []
-        self.path[0] = abstract
-        while i < nodes.n:
+        for node in all_begun:
+            if node >= end:
+                end = nodes.skip[node]
+                token = nodes.order[nodes.token_first[node]]
+                i = self.trie.first[token]
+                found.append((node, self.trie.data[i:i + nodes.depth[node]]))
+        states.charge(100 + 100 * len(found))
+        self.fresh[abstract] = found
+        return found
+
+    cdef tuple fresh_of(self, int32_t q, int32_t n):
+        """The same nodes for an RTN state and a count whatever the stack; and nodes at which its subnetwork may end."""
+        cdef Item item = Item(q, n, OPEN)
+        cdef tuple found = self.fresh_items.get((q, n))
+        if found is None:
+            found = [], []
+            self.walk_fresh(self.states.intern(&self.states.states, &item, 1, 0), -1, found[0], found[1])
+            self.states.charge(200 + 40 * (len(found[0]) + len(found[1])))
+            self.fresh_items[q, n] = found
+        return found
+
+    cdef int walk_fresh(self, int32_t state, int32_t node, list begun, list ended) except -1:
+        """Note the nodes below one (-1: the root) by which a value began, and those at which the open stack is met."""
+        cdef Nodes* nodes = &self.trie.nodes
+        cdef int32_t i = node + 1, end = nodes.skip[node] if node >= 0 else <int32_t>nodes.n, d
+        cdef uint8_t wanted = 3 if self.states.registers.may_run_out else 1, flags
+        cdef Py_ssize_t visits = 0
+        self.path[nodes.depth[node] if node >= 0 else 0] = state
+        while i < end:
             visits += 1
             if not self.leads[i] & wanted:
                 i = nodes.skip[i]
                 continue
             d = nodes.depth[i]
-            self.text[d - 1] = nodes.byte[i]
-            self.path[d] = self.states.run(self.path[d - 1], &self.text[d - 1], 1)
-            if self.path[d] == DEAD:
+            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
+            flags = self.states.states.flags[self.path[d]]
+            if self.path[d] == DEAD or flags & FRESH:
+                if flags & FRESH:
+                    begun.append(i)
                 i = nodes.skip[i]
-            elif self.states.states.flags[self.path[d]] & FRESH:
-                found.append((i, self.text[:d]))
-                i = nodes.skip[i]
-            else:
-                i += 1
-        self.states.spend(visits)
-        self.states.charge(100 + 100 * len(found))
-        self.fresh[abstract] = found
-        return found
+                continue
+            if flags & DEPENDENT:
+                ended.append(i)
+            i += 1
+        return self.states.spend(visits)
 
     cdef int decide_leads(self, int32_t node, int32_t state, uint32_t* bits) except -1:
         """Decide over the tokens at and below a node that a value's beginning or a bracket is in."""

@@ -25,7 +25,7 @@ from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates,
+    ABOVE, ABSTRACT, DEAD, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates,
 )
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
@@ -225,7 +225,7 @@ cdef class Matcher:
     cdef int visit_item(self, int32_t q, int32_t n, int32_t p, int32_t node, int level, Found* out) except -1:
         cdef int32_t i, state, index
         cdef const uint8_t* loop
-        n = self.abstract_count(q, n)
+        n = self.states.abstract_count(q, n, self.trie.max_depth)
         if n < ABOVE and self.states.most[q]:
             return self.visit_counter(q, n, p, node, level, out)
         self.states.spend(1 + self.trie.n_words // WORDS_OF_WORK)
@@ -338,15 +338,6 @@ cdef class Matcher:
         out.dependents[out.n_dependents] = dependent
         out.n_dependents += 1
         return 0
-
-    cdef int32_t abstract_count(self, int32_t q, int32_t n) noexcept:
-        """The count that stands for ``n`` where no one token can make a difference."""
-        cdef int32_t least = self.states.least[q], most = self.states.most[q]
-        if n >= ABOVE or most == 0:
-            return n
-        if most > 0 and most - self.states.slack[q] - n <= self.trie.max_depth:
-            return n
-        return ABOVE if n >= least else BELOW if least - n > self.trie.max_depth else n
 
     # ------------------------------------------------------------------ the cache
 
