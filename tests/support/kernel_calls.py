@@ -821,6 +821,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
     "grammar.registers": of_registers,
+    "grammar.rows": dict,  # for kernels alone
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,

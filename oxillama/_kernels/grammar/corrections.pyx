@@ -11,8 +11,9 @@ from libc.stdlib cimport calloc, free, malloc
 
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.loops cimport Loop, Loops
-from oxillama._kernels.grammar.parser_states cimport DEAD, DEPENDENT, FRESH, OPEN, TAPED, ParserStates
+from oxillama._kernels.grammar.parser_states cimport DEPENDENT, FRESH, OPEN, TAPED, ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
+from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.trie cimport Nodes, Slice, Trie
 
 cdef enum:  # what the bytes of a token so far say
@@ -52,7 +53,7 @@ cdef class Corrections:
             data = text
             if to < 0 or data[0] != first:
                 first = data[0]
-                to = self.states.run(state, &first, 1)
+                to = stepped(self.states, state, first)
             self.decide_leads(node, self.states.run(to, data + 1, len(text) - 1), bits)
         if self.states.states.flags[state] & TAPED:
             self.old_values(state, bits)
@@ -149,7 +150,7 @@ cdef class Corrections:
         cdef int byte
         cdef int32_t node
         for byte in range(256):
-            if part.may_leave(self.trie, byte) and self.loops.stepped(loop.to, byte) != DEAD:
+            if part.may_leave(self.trie, byte) and stepped(self.states, loop.to, byte) != DEAD:
                 for node in part.leading_places(self.trie, byte, self.leads):
                     self.walk_fresh(loop.to, node, nodes.at[node].skip, nodes.at[node].depth - 1, begun, ended)
         return 0
@@ -169,7 +170,7 @@ cdef class Corrections:
                 i = nodes.at[i].skip
                 continue
             d = nodes.at[i].depth
-            self.path[d] = self.states.run(self.path[d - 1], &nodes.at[i].byte, 1)
+            self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
             flags = self.states.states.flags[self.path[d]]
             if self.path[d] == DEAD or flags & FRESH:
                 if flags & FRESH:
@@ -228,7 +229,7 @@ cdef class Corrections:
                 i = nodes.at[i].skip
                 continue
             self.states.spend(1)
-            to = self.states.run(state, &byte, 1)
+            to = stepped(self.states, state, byte)
             if to == DEAD:
                 self.forbid(i, bits)
             else:
@@ -254,7 +255,7 @@ cdef class Corrections:
                 i = nodes.at[i].skip
                 continue
             d = nodes.at[i].depth
-            self.path[d] = self.states.run(self.path[d - 1], &nodes.at[i].byte, 1)
+            self.path[d] = stepped(self.states, self.path[d - 1], nodes.at[i].byte)
             if self.path[d] == DEAD:
                 self.forbid(i, bits)
                 i = nodes.at[i].skip

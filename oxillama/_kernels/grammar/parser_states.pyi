@@ -1,7 +1,6 @@
 from typing import Any
 
 class ParserStates:
-    n_classes: int
     n_states: int
     n_bytes: int
     limit: int

@@ -4,24 +4,18 @@
 `apply` first quantizes the tokens into tiles (8, 4, 2 or 1 of them, interleaved as the tile
 bodies of layouts.pxd read them), then hands out panels to threads. Who computes a panel, and in
 which tile a token stands, changes no bit of the result.
-
-An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
-scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32. A block below
-1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its products.
 """
 
 cimport numpy as cnp
 from cython.parallel cimport prange
-from libc.math cimport NAN
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uintptr_t
-from libc.stdlib cimport free as free_memory, malloc
-from libc.string cimport memcpy
+from libc.stdint cimport uint8_t, uintptr_t
 
 from oxillama._kernels.arrays cimport (
-    PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, f64_data,
-    fits, i32_data, u8_data, u8_out)
+    PY_SSIZE_T_MAX, check_apart, check_threads, f32_data, f32_rows, f32_rows_out, fits, i32_data,
+    u8_data, u8_out)
 from oxillama._kernels.debugging cimport ensure
-from oxillama._kernels.linear.tiles cimport Job, Tile
+from oxillama._kernels.linear.activations cimport FORMS, Form, fill_tile, form_layout, form_number, form_tile, tile_size
+from oxillama._kernels.linear.tiles cimport Job
 from oxillama._kernels.packing.formats cimport *
 from oxillama._kernels.packing.layouts cimport block_cols, panel_bytes
 from oxillama._kernels.simd.simd cimport *
@@ -29,9 +23,6 @@ from oxillama._kernels.simd.simd cimport *
 cnp.import_array()
 
 cdef enum:
-    A_F32 = 0
-    A_32 = 1
-    A_256 = 2
     MAX_PARTS = 16
     MAX_GROUPS = 512
     FILL_ROWS = 16    # tokens that a thread quantizes at a time, a multiple of every tile
@@ -52,48 +43,9 @@ cdef struct Part:
 cdef struct Stack:
     Part parts[MAX_PARTS]
     int n_parts
-    bint takes[3]     # forms
+    bint takes[FORMS]
     Py_ssize_t rows, cols, n_panels
     const float* bias
-
-
-cdef inline int form_number(int layout) noexcept nogil:
-    return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
-
-
-cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
-    return (n + 63) & ~<Py_ssize_t>63
-
-
-# Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
-# bytes per token, so the tiles follow each other without a table.
-cdef struct Form:
-    char* base
-    Py_ssize_t scale, sums, more  # offsets of the parts behind the codes (or values)
-
-
-cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
-    """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
-    cdef Py_ssize_t end
-    f.scale = padded(n * cols * (4 if form == A_F32 else 1))
-    if form == A_F32:
-        f.sums = f.more = f.scale
-        return f.scale
-    f.sums = f.scale + padded(n * (cols // (32 if form == A_32 else 256)) * 4)
-    f.more = f.sums + padded(n * (cols // 32) * 4)
-    end = f.more
-    if form == A_256:
-        end += padded(n * (cols // 64) * 4)
-    return end
-
-
-cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
-    tile.values = <const float*>f.base + t0 * cols
-    tile.codes = <const int8_t*>f.base + t0 * cols
-    tile.scale = <const float*>(f.base + f.scale) + t0 * (cols // (32 if form == A_32 else 256))
-    tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
-    tile.sums16 = tile.nsum
-    tile.sums32 = <const int32_t*>(f.base + f.more) + t0 * (cols // 64)
 
 
 # Rows of a batch that one `Linear` takes. They need not stand together in x, but they do in the output.
@@ -108,7 +60,7 @@ cdef struct Group:
     Py_ssize_t count
     Py_ssize_t first_fill  # pieces of groups before this one
     Py_ssize_t first_unit  # chunks of panels of groups before this one
-    Form forms[3]
+    Form forms[FORMS]
 
 
 # One call: every group's rows times its matrices.
@@ -116,98 +68,6 @@ cdef struct Call:
     const Group* groups
     Py_ssize_t n_groups
     Py_ssize_t chunk       # panels handed out together
-
-
-cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
-    cdef Py_ssize_t most = min(left, OX_TILE)
-    return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
-
-
-cdef inline f32x16 to_codes(f32x16 x, f32x16 inv, int8_t* out) noexcept nogil:
-    """16 codes round(x * inv), ties to even: adding 1.5 * 2^23 leaves the integer in the low mantissa bits."""
-    cdef f32x16 magic = f32_set1(12582912.0)
-    cdef i32x16 code = i32_from_bits(f32_add(f32_mul(x, inv), magic))
-    i32_store_i8(out, code)
-    return f32_sub(f32_from_bits(code), magic)
-
-
-cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
-    """The sum of 16 codes; 0, and ``finite`` cleared, where one of them came from a NaN or an infinity."""
-    cdef float total = f32_sum(codes)
-    if total - total == 0:
-        return <int32_t>total
-    finite[0] = False
-    return 0
-
-
-cdef inline int32_t pair(int32_t low, int32_t high) noexcept nogil:
-    """Two integers of 16 bits in one of 32."""
-    return <int32_t>((<uint32_t>low & 0xFFFF) | (<uint32_t>high << 16))
-
-
-cdef void quantize_token(int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile, int T,
-                         int t) noexcept nogil:
-    """Quantizes columns ``first`` to ``last`` (whole blocks) of token ``t`` of a tile of ``T``."""
-    cdef Py_ssize_t block = 32 if form == A_32 else 256
-    cdef Py_ssize_t b, k, i
-    cdef f32x16 top
-    cdef float most, inv
-    cdef bint finite
-    cdef int8_t codes[16]
-    cdef int32_t half[2]
-    cdef int32_t whole, other = 0
-    cdef int8_t* out = <int8_t*>tile.codes
-    for b in range(first // block, last // block):
-        top = f32_zero()
-        for k in range(0, block, 16):
-            top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
-        most = f32_hmax(top)
-        inv = 127.0 / most if most > <float>1e-36 else 0.0  # or it would overflow
-        finite = True
-        for k in range(0, block, 32):
-            for i in range(2):
-                half[i] = total_of(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes), &finite)
-                store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
-            whole = half[0] + half[1]
-            i = (b * block + k) // 32
-            if form == A_32:
-                (<int32_t*>tile.nsum)[i * T + t] = -whole
-            else:
-                (<int32_t*>tile.sums16)[i * T + t] = pair(half[0], half[1])
-                if i & 1:
-                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = pair(other, whole)
-                other = whole
-        (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
-
-
-cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
-    """Four groups of 4 codes, each into its own row of the tile."""
-    cdef int g
-    for g in range(4):
-        memcpy(out + g * 4 * T, codes + 4 * g, 4)
-
-
-cdef void fill_tile(int form, const Group* group, Py_ssize_t first, Py_ssize_t last, Py_ssize_t t0,
-                    int T) noexcept nogil:
-    """Columns ``first`` to ``last`` of the T tokens from ``t0`` of the group on."""
-    cdef Tile tile
-    cdef int t
-    cdef Py_ssize_t k, row
-    cdef const float* x
-    cdef float* v
-    form_tile(form, &group.forms[form], t0, group.stack.cols, &tile)
-    v = <float*>tile.values
-    for t in range(T):
-        row = t0 + t
-        ensure(row < group.count and (group.rows == NULL or group.rows[row] >= 0))
-        x = group.x + (row if group.rows == NULL else group.rows[row]) * group.x_ld
-        if form != A_F32:
-            quantize_token(form, x, first, last, &tile, T, t)
-        elif T == 1:
-            memcpy(v + first, x + first, (last - first) * sizeof(float))
-        else:
-            for k in range(first, last):
-                v[k * T + t] = x[k]
 
 
 include "dispatch.pxi"  # run_job
@@ -237,8 +97,9 @@ cdef inline Py_ssize_t n_pieces(Py_ssize_t cols) noexcept nogil:
 
 cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
     """Brings up to FILL_ROWS tokens of a group and FILL_COLS columns, piece ``unit`` of all, into the forms taken."""
-    cdef Py_ssize_t pieces, t0, end, first, last
+    cdef Py_ssize_t pieces, begin, t0, end, first, last, row
     cdef const Group* group = call.groups + call.n_groups - 1
+    cdef const float* x[FILL_ROWS]
     cdef int form, T
     while unit < group.first_fill:
         group -= 1
@@ -248,12 +109,16 @@ cdef void fill(const Call* call, Py_ssize_t unit) noexcept nogil:
     end = min(group.count, (unit // pieces + 1) * FILL_ROWS)
     first = unit % pieces * FILL_COLS
     last = min(group.stack.cols, first + FILL_COLS)
-    for form in range(3):
+    begin = unit // pieces * FILL_ROWS
+    for row in range(begin, end):
+        ensure(group.rows == NULL or group.rows[row] >= 0)
+        x[row - begin] = group.x + (row if group.rows == NULL else group.rows[row]) * group.x_ld
+    for form in range(FORMS):
         if group.stack.takes[form]:
-            t0 = unit // pieces * FILL_ROWS
+            t0 = begin
             while t0 < end:
                 T = tile_size(end - t0)
-                fill_tile(form, group, first, last, t0, T)
+                fill_tile(form, &group.forms[form], group.stack.cols, x + (t0 - begin), first, last, t0, T)
                 t0 = t0 + T
 
 
@@ -292,7 +157,7 @@ cdef void multiply(Call* call, Group* groups, Py_ssize_t n_groups, char* scratch
     scratch = <char*>((<uintptr_t>scratch + 63) & ~<uintptr_t>63)
     for i in range(n_groups):
         stack = groups[i].stack
-        for form in range(3):
+        for form in range(FORMS):
             if stack.takes[form]:
                 groups[i].forms[form].base = scratch
                 scratch += form_layout(form, groups[i].count, stack.cols, &groups[i].forms[form])
@@ -394,7 +259,7 @@ cdef class Linear:
         if stack.n_parts == 0:
             raise ValueError(f"matrices: expected 1 to {MAX_PARTS}, got 0")
         self.rows = stack.rows
-        for form in range(3):
+        for form in range(FORMS):
             if stack.takes[form]:
                 self.token_bytes += form_layout(form, 1, cols, &f)
         if bias is not None:
@@ -587,198 +452,4 @@ cdef int check_rows(const int* rows, Py_ssize_t n_rows, Py_ssize_t n) except -1:
     return 0
 
 
-cdef class LowRank:
-    """What an adapter adds to the products of one `Linear`: y[rows of part i] += B_i (f (A x)[columns of part i]).
-
-    Parameters
-    ----------
-    a : the matrices A of all parts, stacked by rows: (ranks, cols).
-    parts : sequence of (B, column, row): a `Linear` (rows of the part, its rank), where its columns begin among
-        the ranks, and where its rows begin in y.
-    factors : float64 (ranks,), f but for the scale of the call.
-
-    Raises
-    ------
-    ValueError
-        A part reaches beyond the ranks or has columns that are no multiple of its blocks, or a `Linear` was
-        made without its panels.
-    """
-
-    cdef readonly Py_ssize_t cols, ranks, rows
-    cdef Linear a
-    cdef tuple parts
-    cdef Py_ssize_t columns[MAX_PARTS]
-    cdef Py_ssize_t first_rows[MAX_PARTS]
-    cdef Py_ssize_t n_parts
-    cdef const double* factors
-    cdef object owner
-
-    def __cinit__(self, Linear a not None, parts, cnp.ndarray factors):
-        cdef Py_ssize_t column, row
-        cdef Linear b
-        held = []
-        check_kept(a, "a")
-        for b, column, row in parts:
-            if b is None:
-                raise TypeError("parts: expected objects of Linear, got None")
-            if self.n_parts == MAX_PARTS:
-                raise ValueError(f"parts: expected 1 to {MAX_PARTS}, got more")
-            if column < 0 or column > a.rows - b.cols:
-                raise ValueError(f"parts: expected columns 0 to {a.rows - b.cols}, got {column}")
-            if row < 0 or row > PY_SSIZE_T_MAX // 8 - b.rows:
-                raise ValueError(f"parts: expected a row >= 0, got {row}")
-            check_kept(b, "parts")
-            self.columns[self.n_parts], self.first_rows[self.n_parts] = column, row
-            self.rows = max(self.rows, row + b.rows)
-            self.n_parts += 1
-            held.append(b)
-        if not held:
-            raise ValueError(f"parts: expected 1 to {MAX_PARTS}, got 0")
-        self.parts, self.a = tuple(held), a
-        self.cols, self.ranks = a.cols, a.rows
-        self.factors = f64_data(factors, a.rows, "factors")
-        self.owner = factors
-
-    def scratch_bytes(self, Py_ssize_t n):
-        """Bytes of scratch that ``n`` tokens need, in one group or in many."""
-        if not fits(n, self.token_bytes(), PY_SSIZE_T_MAX - 192):
-            raise ValueError(f"n: expected an integer >= 0 whose scratch fits the memory, got {n}")
-        return n * self.token_bytes() + 192
-
-    cdef Py_ssize_t token_bytes(self):
-        """Bytes of a token: its values between A and B, then what A needs, or B afterwards."""
-        cdef Py_ssize_t needed = 0
-        cdef Linear b
-        for b in self.parts:
-            needed += b.token_bytes
-        return 4 * self.ranks + max(needed, self.a.token_bytes)
-
-
-cdef class LowRankPlan:
-    """Which rows of a product take which adapter, each row one at most.
-
-    Parameters
-    ----------
-    factors : a `LowRank` for each group of neighbouring rows, all of the same ``cols``.
-    scales : float64 (groups,), s.
-    starts : int32 (groups,), the first row of each group; ascending, groups do not overlap.
-    counts : int32 (groups,), rows of each, at least 1.
-
-    Raises
-    ------
-    ValueError
-        Groups that are not in order, or factors of different ``cols``.
-    """
-
-    cdef readonly Py_ssize_t cols, rows, n_groups, end  # end: of the last group's rows
-    cdef readonly Py_ssize_t scratch_bytes
-    cdef tuple factors
-    cdef const double* scales
-    cdef const int* starts
-    cdef const int* counts
-    cdef tuple owners
-
-    def __cinit__(self, list factors not None, cnp.ndarray scales, cnp.ndarray starts, cnp.ndarray counts):
-        cdef Py_ssize_t i
-        cdef LowRank factor
-        self.factors, self.n_groups = tuple(factors), len(factors)
-        f64_data(scales, self.n_groups, "scales")
-        i32_data(starts, self.n_groups, "starts")
-        i32_data(counts, self.n_groups, "counts")
-        if not cnp.PyArray_SIZE(scales) == cnp.PyArray_SIZE(starts) == cnp.PyArray_SIZE(counts) == self.n_groups:
-            raise ValueError(f"scales, starts, counts: expected {self.n_groups} of each, as there are factors")
-        self.owners = scales, starts, counts = scales.copy(), starts.copy(), counts.copy()
-        self.scales = f64_data(scales, 0, "scales")
-        self.starts = i32_data(starts, 0, "starts")
-        self.counts = i32_data(counts, 0, "counts")
-        if not self.factors:
-            raise ValueError("factors: expected at least 1 group, got 0")
-        for i in range(self.n_groups):
-            if not isinstance(self.factors[i], LowRank):
-                raise TypeError(f"factors: expected objects of LowRank, got {type(self.factors[i])}")
-            factor = self.factors[i]
-            if i == 0:
-                self.cols = factor.cols
-            if factor.cols != self.cols:
-                raise ValueError(f"factors: expected {self.cols} columns, got {factor.cols}")
-            if self.starts[i] < self.end or self.counts[i] < 1:
-                raise ValueError(f"starts: expected groups in order, got {self.counts[i]} rows from {self.starts[i]}")
-            self.end = <Py_ssize_t>self.starts[i] + self.counts[i]
-            self.rows = max(self.rows, factor.rows)
-            self.scratch_bytes += factor.scratch_bytes(self.counts[i])
-
-
-cdef Py_ssize_t plan_bytes(tuple plans) except -1:
-    """Scratch of all plans."""
-    cdef Py_ssize_t needed = 0
-    if plans is None:
-        raise TypeError("plans: expected a tuple, got None")
-    for plan in plans:
-        if not isinstance(plan, LowRankPlan):
-            raise TypeError(f"plans: expected objects of LowRankPlan, got {type(plan)}")
-        needed += (<LowRankPlan>plan).scratch_bytes
-    return needed
-
-
-cdef int multiply_adapted(Call* call, const Group* products, Py_ssize_t n_products, tuple plans, const float* x,
-                          const int* rows, Py_ssize_t n, float* out, char* free, int n_threads) except -1:
-    """The products, and for each group of each plan out[i] += B (s f A x[rows[i]]).
-
-    All A x are computed beside the products. A row has the same bits in every batch: its sums go in the order of
-    the columns, and plans are added one after the other.
-    """
-    cdef Py_ssize_t width = products[0].stack.rows, cols = products[0].stack.cols
-    cdef Py_ssize_t n_groups = 0, n_second = 0, i, j, k, g
-    cdef LowRankPlan plan
-    cdef LowRank factor
-    cdef Linear b
-    cdef Group* first
-    cdef Group* second
-    cdef float* h = <float*>((<uintptr_t>free + 63) & ~<uintptr_t>63)
-    for plan in plans:
-        if plan.cols != cols or plan.rows > width or plan.end > n:
-            raise ValueError(f"plans: expected at most {n} rows, {cols} columns to {width}, "
-                             f"got {plan.end} rows, {plan.cols} columns to {plan.rows}")
-        n_groups += plan.n_groups
-        n_second = max(n_second, plan.n_groups * MAX_PARTS)
-    first = <Group*>malloc((n_groups + n_products + n_second) * sizeof(Group))
-    if first == NULL:
-        raise MemoryError()
-    second = first + n_groups + n_products
-    try:
-        g = 0
-        for plan in plans:
-            for i in range(plan.n_groups):
-                factor = plan.factors[i]
-                first[g].stack, first[g].count = &factor.a.stack, plan.counts[i]
-                first[g].rows = NULL if rows == NULL else rows + plan.starts[i]
-                first[g].x, first[g].x_ld = x if rows != NULL else x + plan.starts[i] * cols, cols
-                first[g].out, first[g].out_ld, first[g].accumulate = h, factor.ranks, False
-                h += plan.counts[i] * factor.ranks
-                g += 1
-        memcpy(first + g, products, n_products * sizeof(Group))
-        free = <char*>h
-        with nogil:
-            multiply(call, first, n_groups + n_products, free, n_threads)
-        g = 0
-        for plan in plans:
-            n_second = 0
-            for i in range(plan.n_groups):
-                factor, h = plan.factors[i], first[g].out
-                for j in range(plan.counts[i]):
-                    for k in range(factor.ranks):
-                        h[j * factor.ranks + k] *= <float>(plan.scales[i] * factor.factors[k])
-                for j in range(factor.n_parts):
-                    b = factor.parts[j]
-                    second[n_second].stack, second[n_second].count = &b.stack, plan.counts[i]
-                    second[n_second].x, second[n_second].x_ld = h + factor.columns[j], factor.ranks
-                    second[n_second].rows, second[n_second].accumulate = NULL, True
-                    second[n_second].out = out + plan.starts[i] * width + factor.first_rows[j]
-                    second[n_second].out_ld = width
-                    n_second += 1
-                g += 1
-            with nogil:
-                multiply(call, second, n_second, free, n_threads, 100000)
-    finally:
-        free_memory(first)
-    return 0
+include "low_rank.pxi"  # LowRank, LowRankPlan, plan_bytes, multiply_adapted

@@ -21,31 +21,34 @@ cnp.import_array()
 # --- norms -------------------------------------------------------------------------------------------
 
 
+cdef inline float mean_of(const float* x, Py_ssize_t d) noexcept nogil:
+    """The mean of a row."""
+    cdef f32x16 sums = f32_zero()
+    cdef Py_ssize_t k
+    for k in range(0, d, 16):
+        sums = f32_add(load_part(x + k, d - k, 0.0), sums)
+    return <float>(f32_sum(sums) / <double>d)
+
+
+cdef inline float squares_about(float centre, const float* x, Py_ssize_t d) noexcept nogil:
+    """The sum of (x - centre)^2 over a row."""
+    cdef f32x16 sums = f32_zero(), middle = f32_set1(centre), v
+    cdef Py_ssize_t k
+    for k in range(0, d, 16):
+        v = f32_sub(load_part(x + k, d - k, centre), middle)
+        sums = f32_fma(v, v, sums)
+    return f32_sum(sums)
+
+
 cdef void norm_row(const float* x, const float* weight, const float* bias, Py_ssize_t d, float eps, bint centred,
                    bint accumulate, float* out) noexcept nogil:
     """One row of `rms_norm`, or of `layer_norm` where ``centred``; weight and bias may be NULL."""
-    cdef f32x16 sums = f32_zero(), v, scale, mean = f32_zero()
-    cdef float centre = 0
+    cdef float centre = mean_of(x, d) if centred else 0
+    cdef f32x16 middle = f32_set1(centre), v
+    cdef f32x16 scale = f32_set1(<float>(1.0 / sqrt(squares_about(centre, x, d) / <double>d + eps)))
     cdef Py_ssize_t k
-    if centred:
-        for k in range(0, d, 16):
-            sums = f32_add(load_part(x + k, d - k, 0.0), sums)
-        centre = <float>(f32_sum(sums) / <double>d)
-        mean = f32_set1(centre)
-        sums = f32_zero()
-        for k in range(0, d, 16):
-            v = f32_sub(load_part(x + k, d - k, centre), mean)
-            sums = f32_fma(v, v, sums)
-    else:
-        for k in range(0, d, 16):
-            v = load_part(x + k, d - k, 0.0)
-            sums = f32_fma(v, v, sums)
-    scale = f32_set1(<float>(1.0 / sqrt(f32_sum(sums) / <double>d + eps)))
     for k in range(0, d, 16):
-        v = load_part(x + k, d - k, 0.0)
-        if centred:
-            v = f32_sub(v, mean)
-        v = f32_mul(v, scale)
+        v = f32_mul(f32_sub(load_part(x + k, d - k, 0.0), middle), scale)
         if weight != NULL:
             v = f32_mul(v, load_part(weight + k, d - k, 0.0))
         if bias != NULL:
@@ -292,18 +295,10 @@ def gate_heads(cnp.ndarray x, Py_ssize_t heads, cnp.ndarray gates, Py_ssize_t co
 
 cdef void cut_row(float* x, Py_ssize_t d, float scale) noexcept nogil:
     """One row of `cut`."""
-    cdef f32x16 sums = f32_zero(), mean, least, v
-    cdef float centre
+    cdef float centre = mean_of(x, d)
+    cdef double deviation = sqrt(squares_about(centre, x, d) / <double>max(1, d - 1))
+    cdef f32x16 least = f32_set1(<float>(centre + scale * deviation)), v
     cdef Py_ssize_t k
-    for k in range(0, d, 16):
-        sums = f32_add(load_part(x + k, d - k, 0.0), sums)
-    centre = <float>(f32_sum(sums) / <double>d)
-    mean = f32_set1(centre)
-    sums = f32_zero()
-    for k in range(0, d, 16):
-        v = f32_sub(load_part(x + k, d - k, centre), mean)
-        sums = f32_fma(v, v, sums)
-    least = f32_set1(<float>(centre + scale * sqrt(f32_sum(sums) / <double>max(1, d - 1))))
     for k in range(0, d, 16):
         v = f32_sub(load_part(x + k, d - k, 0.0), least)
         store_part(x + k, f32_max(f32_zero(), v), d - k)

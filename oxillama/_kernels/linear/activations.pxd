@@ -1,0 +1,149 @@
+"""Activations as the tile bodies read them: float32 rows copied or quantized into tiles of 8, 4, 2 or 1 tokens.
+
+An activation is quantized to int8 per block of 32 (c8, c4, ...) or 256 (k4, k6, ...) columns, symmetrically,
+scale = max|x| / 127, as llama.cpp's Q8_0 and Q8_K do, but with the scale kept as float32. A block below
+1e-36 counts as zero; the scale of one that holds a NaN or an infinity is NaN, and so are its products.
+"""
+
+from libc.math cimport NAN
+from libc.stdint cimport int8_t, int32_t, uint32_t
+from libc.string cimport memcpy
+
+from oxillama._kernels.linear.tiles cimport Tile
+from oxillama._kernels.packing.formats cimport *
+from oxillama._kernels.simd.simd cimport *
+
+cdef enum:  # forms of activations
+    A_F32 = 0
+    A_32 = 1
+    A_256 = 2
+    FORMS = 3
+
+
+cdef inline int form_number(int layout) noexcept nogil:
+    return A_F32 if form_of(layout) == 0 else A_32 if form_of(layout) == 32 else A_256
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t n) noexcept nogil:
+    return (n + 63) & ~<Py_ssize_t>63
+
+
+# Scratch of one form for n tokens. For the tile that starts at token t0 every array begins at t0 times its
+# bytes per token, so the tiles follow each other without a table.
+cdef struct Form:
+    char* base
+    Py_ssize_t scale, sums, more  # offsets of the parts behind the codes (or values)
+
+
+cdef inline Py_ssize_t form_layout(int form, Py_ssize_t n, Py_ssize_t cols, Form* f) noexcept nogil:
+    """Fills in the offsets; returns the bytes of the whole, a multiple of 64."""
+    cdef Py_ssize_t end
+    f.scale = padded(n * cols * (4 if form == A_F32 else 1))
+    if form == A_F32:
+        f.sums = f.more = f.scale
+        return f.scale
+    f.sums = f.scale + padded(n * (cols // (32 if form == A_32 else 256)) * 4)
+    f.more = f.sums + padded(n * (cols // 32) * 4)
+    end = f.more
+    if form == A_256:
+        end += padded(n * (cols // 64) * 4)
+    return end
+
+
+cdef inline void form_tile(int form, const Form* f, Py_ssize_t t0, Py_ssize_t cols, Tile* tile) noexcept nogil:
+    tile.values = <const float*>f.base + t0 * cols
+    tile.codes = <const int8_t*>f.base + t0 * cols
+    tile.scale = <const float*>(f.base + f.scale) + t0 * (cols // (32 if form == A_32 else 256))
+    tile.nsum = <const int32_t*>(f.base + f.sums) + t0 * (cols // 32)
+    tile.sums16 = tile.nsum
+    tile.sums32 = <const int32_t*>(f.base + f.more) + t0 * (cols // 64)
+
+
+cdef inline int tile_size(Py_ssize_t left) noexcept nogil:
+    cdef Py_ssize_t most = min(left, OX_TILE)
+    return 8 if most >= 8 else 4 if most >= 4 else 2 if most >= 2 else 1
+
+
+cdef inline f32x16 to_codes(f32x16 x, f32x16 inv, int8_t* out) noexcept nogil:
+    """16 codes round(x * inv), ties to even: adding 1.5 * 2^23 leaves the integer in the low mantissa bits."""
+    cdef f32x16 magic = f32_set1(12582912.0)
+    cdef i32x16 code = i32_from_bits(f32_add(f32_mul(x, inv), magic))
+    i32_store_i8(out, code)
+    return f32_sub(f32_from_bits(code), magic)
+
+
+cdef inline int32_t total_of(f32x16 codes, bint* finite) noexcept nogil:
+    """The sum of 16 codes; 0, and ``finite`` cleared, where one of them came from a NaN or an infinity."""
+    cdef float total = f32_sum(codes)
+    if total - total == 0:
+        return <int32_t>total
+    finite[0] = False
+    return 0
+
+
+cdef inline int32_t pair(int32_t low, int32_t high) noexcept nogil:
+    """Two integers of 16 bits in one of 32."""
+    return <int32_t>((<uint32_t>low & 0xFFFF) | (<uint32_t>high << 16))
+
+
+cdef inline void store_groups(int8_t* out, const int8_t* codes, int T) noexcept nogil:
+    """Four groups of 4 codes, each into its own row of the tile."""
+    cdef int g
+    for g in range(4):
+        memcpy(out + g * 4 * T, codes + 4 * g, 4)
+
+
+cdef inline void quantize_token(const int form, const float* x, Py_ssize_t first, Py_ssize_t last, const Tile* tile,
+                                int T, int t) noexcept nogil:
+    """Quantizes columns ``first`` to ``last`` (whole blocks) of token ``t`` of a tile of ``T``."""
+    cdef Py_ssize_t block = 32 if form == A_32 else 256
+    cdef Py_ssize_t b, k, i
+    cdef f32x16 top
+    cdef float most, inv
+    cdef bint finite
+    cdef int8_t codes[16]
+    cdef int32_t half[2]
+    cdef int32_t whole, other = 0
+    cdef int8_t* out = <int8_t*>tile.codes
+    for b in range(first // block, last // block):
+        top = f32_zero()
+        for k in range(0, block, 16):
+            top = f32_max(f32_abs(f32_load(x + b * block + k)), top)
+        most = f32_hmax(top)
+        inv = 127.0 / most if most > <float>1e-36 else 0.0  # or it would overflow
+        finite = True
+        for k in range(0, block, 32):
+            for i in range(2):
+                half[i] = total_of(to_codes(f32_load(x + b * block + k + 16 * i), f32_set1(inv), codes), &finite)
+                store_groups(out + ((b * block + k + 16 * i) * T + 4 * t), codes, T)
+            whole = half[0] + half[1]
+            i = (b * block + k) // 32
+            if form == A_32:
+                (<int32_t*>tile.nsum)[i * T + t] = -whole
+            else:
+                (<int32_t*>tile.sums16)[i * T + t] = pair(half[0], half[1])
+                if i & 1:
+                    (<int32_t*>tile.sums32)[(i >> 1) * T + t] = pair(other, whole)
+                other = whole
+        (<float*>tile.scale)[b * T + t] = most / 127.0 if finite else NAN
+
+
+cdef inline void fill_tile(int form, const Form* f, Py_ssize_t cols, const float** x, Py_ssize_t first, Py_ssize_t last,
+                           Py_ssize_t t0, int T) noexcept nogil:
+    """Columns ``first`` to ``last`` of T tokens, whose rows ``x`` has, into the tile that starts at token ``t0``."""
+    cdef Tile tile
+    cdef Py_ssize_t k
+    cdef float* v
+    cdef int t
+    form_tile(form, f, t0, cols, &tile)
+    v = <float*>tile.values
+    for t in range(T):
+        if form == A_32:
+            quantize_token(A_32, x[t], first, last, &tile, T, t)
+        elif form == A_256:
+            quantize_token(A_256, x[t], first, last, &tile, T, t)
+        elif T == 1:
+            memcpy(v + first, x[t] + first, (last - first) * sizeof(float))
+        else:
+            for k in range(first, last):
+                v[k * T + t] = x[t][k]
