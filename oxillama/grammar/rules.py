@@ -68,6 +68,10 @@ class Seq:
     """These one after another; none match the empty string."""
 
     items: tuple[Node, ...]
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return _kept_hash(self, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,17 @@ class Alt:
     """Any one of these; none match nothing."""
 
     items: tuple[Node, ...]
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return _kept_hash(self, 2)
+
+
+def _kept_hash(node: Seq | Alt, kind: int) -> int:
+    """The hash of a node, which is found once: large ones are asked for theirs many times."""
+    if not node._hash:
+        object.__setattr__(node, "_hash", hash((kind, node.items)))
+    return node._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +175,13 @@ class Rules:
     root : name of the rule that matches the whole text.
     rules : every rule by its name; each `Ref` names one of them, or a part.
     parts : grammars of which only the rules that a text comes to are written, by names that no rule has.
+    places : where rules come from, by name, for messages: paths in a schema.
     """
 
     root: str
     rules: Mapping[str, Node] = field(default_factory=dict)
     parts: Mapping[str, Part] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -204,6 +221,9 @@ class Part(Protocol):
         ------
         GrammarError : it cannot be written.
         """
+
+    def located(self, name: str, reason: str) -> str:
+        """Why a text cannot be followed further in the rule of a name, with its place; once is enough."""
 
     def all_rules(self) -> Rules:
         """The whole grammar, without parts."""
