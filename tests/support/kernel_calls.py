@@ -38,6 +38,7 @@ from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
+from oxillama.errors import GrammarError
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
@@ -759,6 +760,7 @@ def of_parser_states() -> dict[str, Maker]:
         "ParserStates.advance": lambda: Call(states().advance, state=0, text=b"ab"),
         "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
         "ParserStates.token_sets": lambda: Call(states().token_sets, state=0),
+        "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
         "ParserStates.carry": lambda: Call(states().carry, state=0, other=states()),
     }
 
@@ -809,6 +811,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
     "grammar.automata": dict,  # this and others: for kernels alone
     "grammar.builder": of_builder,
+    "grammar.characters": dict,
     "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
     "grammar.edges": dict,
@@ -1028,7 +1031,7 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Automata", "Pruning", "Slice", "NotBuilt", "Product", "Speller"}
+INNER = {"Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Product", "Speller"}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

@@ -20,3 +20,4 @@ cdef class Automata:
     cdef int32_t label_of(self, const uint8_t* taken) except -1
     cdef int index(self) except -1
     cdef int32_t nonempty(self, int32_t start) except -1
+    cdef int without_left_recursion(self, list starts) except -1

@@ -8,12 +8,14 @@ from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport free
 
 from oxillama._kernels.grammar.edges cimport (
-    COUNT_BITS, ENOUGH, EPSILON, KINDS, MORE, NEXT, ONE, RESET, Edge, add_edge, free_edges, sort_edges,
+    CALLS, COUNT_BITS, ENOUGH, EPSILON, KINDS, MORE, NEXT, ONE, RESET, Edge, add_edge, free_edges,
+    sort_edges,
 )
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.registers cimport REGISTER
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.left_recursion import State, cycles, remove_left_recursion
 
 
 cdef class Automata:
@@ -88,3 +90,45 @@ cdef class Automata:
                     seen.add(edge.target)
                     todo.append(edge.target)
         return fresh
+
+    cdef int without_left_recursion(self, list starts) except -1:
+        """Rewrite the subnetworks that begin with a call of themselves; there are hardly ever any."""
+        cdef int32_t q, kind, i
+        cdef Edge edge
+        cdef list graph = [], states
+        cdef bint local = False
+        for start in starts:
+            q = start
+            begins = [
+                self.edges[CALLS].items[i].what
+                for i in range(self.edges[CALLS].first[q], self.edges[CALLS].first[q + 1])
+                if self.edges[CALLS].items[i].what >= 0
+            ]
+            graph.append(begins)
+            local = local or len(begins) > 0
+        if not local or not cycles(graph):
+            return 0
+        states = [State() for _ in range(self.n)]
+        for kind in range(KINDS):
+            for i in range(self.edges[kind].n):
+                edge = self.edges[kind].items[i]
+                states[edge.source].edges[kind].append((edge.what, edge.op, edge.target))
+            self.edges[kind].n = 0
+        for q in range(self.n):
+            states[q].final = bool(self.final[q])
+            if self.least[q] or self.most[q]:
+                states[q].count = self.least[q], self.most[q], self.slack[q]
+        remove_left_recursion(states, starts, self.most_states)
+        while self.n < len(states):
+            self.new()
+        for q in range(self.n):
+            self.final[q] = states[q].final
+            self.least[q], self.most[q], self.slack[q] = states[q].count or (0, 0, 0)
+            for kind in range(KINDS):
+                for what, op, target in states[q].edges[kind]:
+                    self.add(kind, q, what, op, target)
+        self.index()
+        return 0
+
+
+# --------------------------------------------------------------------------- plain C

@@ -148,8 +148,8 @@ cdef class Matcher:
         while True:
             try:
                 return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
-            except NotBuilt:
-                self.states.build()
+            except (NotBuilt, GrammarError) as error:
+                self.states.mend(error, state)
 
     def fill(self, int32_t state, cnp.ndarray mask):
         """Set the bits of all tokens of the trie that can follow.
@@ -171,8 +171,8 @@ cdef class Matcher:
                 else:
                     self.visit(state, -1, 0, &out)
                 break
-            except NotBuilt:
-                self.states.build()
+            except (NotBuilt, GrammarError) as error:
+                self.states.mend(error, state)
 
     cdef int fill_registered(self, int32_t state, Found* out) except -1:
         """As `fill`, where members of an open container are told apart."""

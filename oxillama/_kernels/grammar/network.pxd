@@ -32,6 +32,7 @@ cdef class Network:
     cdef int append(self, object piece, object unit) except -1
     cdef int catch_up(self) except -1
     cdef Py_ssize_t held(self) noexcept
+    cdef int32_t unit_of(self, int32_t q) noexcept
     cdef int name_unit(self, int32_t unit, int32_t start) except -1
     cdef int make_room(self, int32_t n, list edges) except -1
     cdef int32_t take_label(self, const uint8_t* bits) except -1

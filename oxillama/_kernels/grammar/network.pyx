@@ -141,6 +141,14 @@ cdef class Network:
         self.unit_start[unit] = start
         return 0
 
+    cdef int32_t unit_of(self, int32_t q) noexcept:
+        """The unit of a state, if every piece begins with its start; -1 in the first piece."""
+        cdef int32_t i, found = -1, start = 0
+        for i in range(self.n_units):
+            if start < self.unit_start[i] <= q:
+                found, start = i, self.unit_start[i]
+        return found
+
     cdef int make_room(self, int32_t n, list edges) except -1:
         cdef int32_t k, more
         cdef Edges* into

@@ -22,8 +22,8 @@ from oxillama._kernels.grammar.item_sets cimport (
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
 from oxillama._kernels.grammar.network cimport UNIT, Network, takes
+from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, MARKS, REGISTER, SOME, Registers
 from oxillama._kernels.grammar.rows cimport DEAD, add_row, entry, rows_alloc, rows_free
-from oxillama._kernels.grammar.registers cimport FRESH_BIT, REGISTER, SOME, Registers
 
 from oxillama.errors import GrammarError
 
@@ -94,10 +94,16 @@ cdef class ParserStates:
         self.network_bytes = net.held()
         return 0
 
-    cdef int build(self) except -1:
-        """Have the unit built that an operation came to, which then begins anew."""
-        self.program.units.build(self.missing)
-        self.catch_up()
+    cdef int mend(self, object error, int32_t state) except -1:
+        """Have the unit built that an operation came to, which begins anew; other errors get their place."""
+        try:
+            if not isinstance(error, NotBuilt):
+                raise error
+            self.program.units.build(self.missing)
+            self.catch_up()
+            self.allow(self.allowed)
+        except GrammarError as found:
+            raise self.located(found, state) from None
         return 0
 
     cdef int catch_up(self) except -1:
@@ -132,8 +138,8 @@ cdef class ParserStates:
                     self.made_flags = ACCEPTS
                 self.add(self.network.start, 0, BOTTOM)
                 return self.finish()
-            except NotBuilt:
-                self.build()
+            except (NotBuilt, GrammarError) as error:
+                self.mend(error, DEAD)
 
     @property
     def work(self):
@@ -153,8 +159,8 @@ cdef class ParserStates:
                 self.allow(self.budget)
                 state = self.run(state, &text[i], 1)
                 i += 1
-            except NotBuilt:
-                self.build()
+            except (NotBuilt, GrammarError) as error:
+                self.mend(error, state)
         return state
 
     def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits not None):
@@ -174,8 +180,8 @@ cdef class ParserStates:
         while hits.shape[0]:
             try:
                 return self.token_step(state, after_bytes, &hits[0])
-            except NotBuilt:
-                self.build()
+            except (NotBuilt, GrammarError) as error:
+                self.mend(error, state)
         return after_bytes
 
     def token_sets(self, int32_t state):
@@ -228,6 +234,37 @@ cdef class ParserStates:
             free(wanted)
             free(new)
             free(items)
+
+    def located(self, object error, int32_t state):
+        """The error of an operation on a parser state, with the place in the grammar if a part can tell it.
+
+        It is that of the rule of most items, here and of what was being made.
+        """
+        cdef dict found = {-1: 0}
+        cdef int32_t i, unit
+        self.checked_state(state)
+        if not isinstance(error, GrammarError):
+            raise TypeError(f"error: expected a GrammarError, got {type(error)}")
+        if self.program.units is None:
+            return error
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            self.count_unit(self.states.items[i], found)
+        for i in range(self.n_made):
+            self.count_unit(self.made[i], found)
+        unit = max(found, key=found.get)
+        return error if unit < 0 else GrammarError(self.program.units.located(unit, str(error)))
+
+    cdef int count_unit(self, Item item, dict found) except -1:
+        """Count the unit of an item, -1 outside of all; in place of a rule that many have, the one it returns to."""
+        cdef int32_t unit = self.network.unit_of(item.q), n_common = self.program.units.n_common
+        while 0 <= unit < n_common and self.stacks.first[item.p] < self.stacks.first[item.p + 1]:
+            item = self.stacks.items[self.stacks.first[item.p]]
+            unit = self.network.unit_of(item.q)
+            if unit < 0:
+                return 0  # a part's rule that ends with a common one is not returned to
+        if unit < 0 or unit >= n_common:
+            found[unit] = found.get(unit, 0) + 1
+        return 0
 
     cdef int checked_state(self, int32_t state) except -1:
         if not 0 <= state < self.states.n:
@@ -308,7 +345,7 @@ cdef class ParserStates:
         """The count that an edge leaves, -1 where the count does not allow it."""
         cdef int32_t op = edge[1], most
         if op & REGISTER:
-            n = self.registers.after(op, n, self.made_tape)
+            n = self.registers.after(op, n, self.slack[q] >> MARKS, self.made_tape)
             if n >= SOME and n - SOME & FRESH_BIT:
                 self.made_flags |= FRESH
             return n
@@ -556,6 +593,10 @@ cdef class ParserStates:
         """Whether the count of an RTN state is a register."""
         return self.least[q] != 0 and self.most[q] == 0
 
+    cdef inline bint is_told_apart(self, int32_t q) noexcept:
+        """Whether the register knows members by their texts, too, and not by the grammar's numbers alone."""
+        return self.is_register(q) and self.slack[q] & BY_TEXT
+
     cdef int next(self, int32_t state, uint8_t byte) except -1:
         """A step that is not in the row. No step is while a value is under way: bytes of one column differ."""
         if self.states.flags[state] & TAPED:
@@ -689,8 +730,10 @@ cdef class ParserStates:
         try:
             for i in range(n):
                 items[i] = self.stacks.items[self.stacks.first[p] + i]
-                if self.is_register(items[i].q):
-                    items[i].n = self.registers.abstract(items[i].n, self.least[items[i].q])
+                if self.is_told_apart(items[i].q):
+                    items[i].n = self.registers.abstract(
+                        items[i].n, self.least[items[i].q], self.slack[items[i].q] >> MARKS
+                    )
                 items[i].p = self.abstracted_stack(self.stacks.items[self.stacks.first[p] + i].p, depth + 1)
             n = distinct_items(items, n)
             i = self.intern(&self.stacks, items, n, self.stacks.flags[p] & RESULT_FLAGS)
@@ -712,6 +755,7 @@ cdef class ParserStates:
         """Begin an operation that may take so much work."""
         self.done += self.allowed - self.left
         self.allowed = self.left = work
+        self.n_made = 0
 
     cdef inline int spend(self, Py_ssize_t work) except -1:
         self.left -= work
@@ -728,7 +772,7 @@ cdef class ParserStates:
             if self.is_register(items[i].q):
                 if items[i].n >= SOME:
                     flags |= FRESH if items[i].n - SOME & FRESH_BIT else 0
-                else:
+                elif self.is_told_apart(items[i].q):
                     flags |= TAPED | REGISTERED if self.registers.registers[items[i].n].begin >= 0 else REGISTERED
             elif items[i].n >= ABOVE:
                 flags |= ABSTRACT

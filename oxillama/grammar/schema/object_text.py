@@ -1,9 +1,9 @@
 """The texts of objects.
 
-Properties whose names the schema mentions come at most once each: in any order where they are few, else in
-the order of the schema. Properties with other names may stand anywhere between them. What a text's reader
-makes of a name that comes twice is its own affair: where other names are counted, or one must be there, they
-are told apart (`Distinct`), and no name comes twice.
+Properties whose names the schema mentions come at most once each, in the order of the schema or in any.
+Properties with other names may stand anywhere between them. What a text's reader makes of a name that comes
+twice is its own affair: where other names are counted, or one must be there, they are told apart
+(`Distinct`), and no name comes twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ MAX_MEMBERS = 20_000  # of all places of one object
 MAX_KINDS = 3  # of properties of unknown names that must exist
 FEW_NAMES = 32  # that are not mentioned and become known where they are told apart
 MAX_CASES = 64  # ways to meet what must exist
-MAX_NEEDED = 63  # properties that must be there and may come in any order
 
 EMPTY = Seq(())
 
@@ -134,8 +133,7 @@ class ObjectText:
         self.known = self.known_members()
         self.n_required = sum(member.required for member in self.known)
         self.others = self.other_members(())
-        few = len(self.known) <= writer.any_order and self.n_required <= MAX_NEEDED
-        self.any_order = few and not self.is_once
+        self.any_order = writer.any_order and not self.is_once
         self.least = box.least if box.least > max(1, self.n_required) else 0
         self.most = box.most
         if self.others is None and self.most is not None and len(self.known) <= self.most:
@@ -303,8 +301,6 @@ class ObjectText:
         n_kinds = len(self.box.exists)
         self.bound_by_names()
         known = sorted(self.known, key=lambda m: not m.required) if self.any_order else self.known
-        if self.any_order and self.others is None:
-            self.most = len(known) if self.most is None else min(self.most, len(known))
         passed = range(1 if self.any_order else len(known) + 1)
         places = [(done, seen) for done in passed for seen in range(1 << n_kinds)]
         number = {place: i for i, place in enumerate(places)}
