@@ -6,6 +6,7 @@ looked at one by one.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -35,49 +36,23 @@ SPACES: Ranges = (
 )
 SURROGATES: Ranges = ((0xD800, 0xDFFF),)
 
+_CATEGORIES = """
+L letter, LC cased_letter, Lu uppercase_letter, Ll lowercase_letter, Lt titlecase_letter, Lm modifier_letter
+Lo other_letter
+M mark combining_mark, Mn nonspacing_mark, Mc spacing_mark, Me enclosing_mark
+N number, Nd decimal_number digit, Nl letter_number, No other_number
+P punctuation punct, Pc connector_punctuation, Pd dash_punctuation, Ps open_punctuation
+Pe close_punctuation, Pi initial_punctuation, Pf final_punctuation, Po other_punctuation
+S symbol, Sm math_symbol, Sc currency_symbol, Sk modifier_symbol, So other_symbol
+Z separator, Zs space_separator, Zl line_separator, Zp paragraph_separator
+C other, Cc control cntrl, Cf format, Cs surrogate, Co private_use, Cn unassigned
+"""
+"""General categories: the short name and the long ones."""
+
 CATEGORY_NAMES = {
-    "letter": "L",
-    "cased_letter": "LC",
-    "uppercase_letter": "Lu",
-    "lowercase_letter": "Ll",
-    "titlecase_letter": "Lt",
-    "modifier_letter": "Lm",
-    "other_letter": "Lo",
-    "mark": "M",
-    "combining_mark": "M",
-    "nonspacing_mark": "Mn",
-    "spacing_mark": "Mc",
-    "enclosing_mark": "Me",
-    "number": "N",
-    "decimal_number": "Nd",
-    "digit": "Nd",
-    "letter_number": "Nl",
-    "other_number": "No",
-    "punctuation": "P",
-    "punct": "P",
-    "connector_punctuation": "Pc",
-    "dash_punctuation": "Pd",
-    "open_punctuation": "Ps",
-    "close_punctuation": "Pe",
-    "initial_punctuation": "Pi",
-    "final_punctuation": "Pf",
-    "other_punctuation": "Po",
-    "symbol": "S",
-    "math_symbol": "Sm",
-    "currency_symbol": "Sc",
-    "modifier_symbol": "Sk",
-    "other_symbol": "So",
-    "separator": "Z",
-    "space_separator": "Zs",
-    "line_separator": "Zl",
-    "paragraph_separator": "Zp",
-    "other": "C",
-    "control": "Cc",
-    "cntrl": "Cc",
-    "format": "Cf",
-    "surrogate": "Cs",
-    "private_use": "Co",
-    "unassigned": "Cn",
+    long: short
+    for short, *names in (part.split() for part in re.split("[,\n]", _CATEGORIES) if part)
+    for long in names
 }
 CATEGORIES = frozenset(CATEGORY_NAMES.values())
 

@@ -56,7 +56,12 @@ def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
     if needs[0] is None or (most is not None and needs[0] > most):
         return NEVER
     if least > needs[0] and not _goes_on(dfa, needs, least, most):
-        dfa = _at_least(dfa, needs, least)
+        try:
+            dfa = _live(unrolled(Counted(dfa, dfa.n_states, least, None), MAX_STATES))
+        except GrammarError:
+            raise GrammarError(
+                f"minLength: expected a bound for {MAX_STATES} states to count to, got {least}"
+            ) from None
         return within(dfa, 0, most)
     if least <= needs[0]:
         least = 0
@@ -98,32 +103,6 @@ def _is_short(dfa: Dfa, most: int) -> bool:
             if into[target] == 0:
                 todo.append(target)
     return len(todo) == len(rows) and max(longest) <= most
-
-
-def _at_least(dfa: Dfa, needs: list[int | None], least: int) -> Dfa:
-    """The strings of at least so many characters, counted by states."""
-    number = {(0, 0): 0}
-    order = [(0, 0)]
-    rows = dfa.edges
-    edges: list[list[tuple[int, int, int]]] = []
-    for state, count in order:  # grows while it is read
-        found = []
-        for first, last, target in rows[state]:
-            if needs[target] is None:
-                continue
-            key = target, min(count + 1, least)
-            if key not in number:
-                number[key] = len(order)
-                order.append(key)
-                if len(order) > MAX_STATES:
-                    raise GrammarError(
-                        f"minLength: expected a bound for {MAX_STATES} states to count to, got {least}"
-                    )
-            found.append((first, last, number[key]))
-        edges.append(found)
-    ends = dfa.accepting
-    accepting = [i for i, (q, count) in enumerate(order) if q in ends and count >= least]
-    return _live(Dfa(tuple(map(tuple, edges)), accepting))
 
 
 def _live(dfa: Dfa) -> Dfa:

@@ -97,13 +97,14 @@ class JsonSchemaCompiler:
         except RecursionError:
             raise GrammarError("schema: nested too deeply") from None
 
-    def on_demand(self, schema: object, strict: bool = True) -> Rules:
+    def on_demand(self, schema: object, strict: bool = True, place: str = "") -> Rules:
         """The same grammar as a part, whose rules are written when a text comes to them.
 
         All errors of `compile` are found at once, and all that is `unenforced`. Where all rules have to be
-        written to know the language, and where other documents may come in, all are written.
+        written to know the language, and where other documents may come in, all are written. ``place`` says
+        where the schema stands in a larger text, for errors while a text is followed.
         """
-        found = self._part(schema, strict)
+        found = self._part(schema, strict, place)
         return (
             self.compile(schema, strict)
             if found is None
@@ -123,7 +124,7 @@ class JsonSchemaCompiler:
             return GrammarError(reason if reason.startswith("#") else f"#: {reason}")
         return GrammarError(unmet(node, writer.rules, writer.states, without))
 
-    def _part(self, schema: object, strict: bool) -> OnDemand | None:
+    def _part(self, schema: object, strict: bool, place: str) -> OnDemand | None:
         if self.registry is not None or self.mark:
             return None
         try:
@@ -133,9 +134,14 @@ class JsonSchemaCompiler:
 
             def all_rules() -> Rules:
                 again, _, start = options._writer(values, of_type, strict)
-                return again.write(start)
+                rules = again.write(start)
+                if not place:
+                    return rules
+                return replace(
+                    rules, places={name: f"{place}: {path}" for name, path in rules.places.items()}
+                )
 
-            found = OnDemand(writer, Certainty(keywords), all_rules)
+            found = OnDemand(writer, Certainty(keywords), all_rules, place)
             try:
                 found.prepare(root)
             except GrammarError as error:

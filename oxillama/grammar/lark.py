@@ -12,21 +12,25 @@ from __future__ import annotations
 import re
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import walk
 from oxillama.grammar.dfa import determinise, language
-from oxillama.grammar.lark_items import LarkItems, TokenIds
+from oxillama.grammar.expressions import EMPTY
+from oxillama.grammar.grammar_text import TokenIds
+from oxillama.grammar.lark_items import LarkItems
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.schema.writer import replaced
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
 
 MAX_DEPTH = 60
 
-EMPTY = Seq(())
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
 _ENDS = ("", "|", "&", ")", "]", "\n")
 """What may stand behind a sequence."""
+_WORD = re.compile(r"%[a-z]*")
 _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?|\(([A-Z_,\s]*)\))")
 
 
@@ -103,11 +107,7 @@ class _Parser(LarkItems):
         start = self.pos
         if self.text.startswith("%", start):
             return self.directive()
-        found = _NAME.match(self.text, start)
-        if found is None:
-            self.fail(f"expected a rule, a terminal or a directive, got {self.found()}")
-        name = found[1]
-        self.pos = found.end()
+        name = self.read(_NAME, "a rule, a terminal or a directive")[1]
         if self.peek() == "[":
             self.fail(
                 "attributes are not supported; structural tags rule what follows a trigger in free text"
@@ -130,9 +130,7 @@ class _Parser(LarkItems):
 
     def directive(self) -> None:
         start = self.pos
-        found = re.compile(r"%[a-z]+").match(self.text, start)
-        word = found[0] if found else "%"
-        self.pos += len(word)
+        word = self.read(_WORD, "a directive")[0]
         self.blanks()
         if word == "%ignore":
             self.ignored.append(self.body(True))
@@ -151,10 +149,7 @@ class _Parser(LarkItems):
 
     def imported(self) -> None:
         start = self.pos
-        found = _IMPORT.match(self.text, start)
-        if found is None:
-            self.fail("expected a name as common.INT, or several as common (INT, WS)")
-        self.pos = found.end()
+        found = self.read(_IMPORT, "a name as common.INT, or several as common (INT, WS)")
         names = [found[1]] if found[1] else [name.strip() for name in found[3].split(",") if name.strip()]
         for name in names:
             if name not in COMMON:
@@ -187,10 +182,7 @@ class _Parser(LarkItems):
         if self.text.startswith("->", self.pos):  # a name of the alternative, of which texts say nothing
             self.pos += 2
             self.blanks()
-            found = _NAME.match(self.text, self.pos)
-            if found is None:
-                self.fail(f"expected a name, got {self.found()}")
-            self.pos = found.end()
+            self.read(_NAME, "a name")
             self.blanks()
         if len(items) == 1 and items[0][0]:
             return items[0][1]
@@ -311,20 +303,18 @@ class _Parser(LarkItems):
 
     def inlined(self, node: Node, within: tuple[str, ...]) -> Node:
         """A terminal with those in it written out: no terminal may contain itself."""
-        if isinstance(node, Ref) and node in self.names:
-            name = self.names[node]
+
+        def written(ref: Ref) -> Node:
+            if ref not in self.names:
+                return ref
+            name = self.names[ref]
             if name not in self.nodes:
                 self.fail(f"expected a terminal that is defined above, got {name}", self.used[name])
             if name in within or len(within) > MAX_DEPTH:
                 self.fail(f"the terminal {name} contains itself", self.places[name])
             return self.inlined(self.nodes[name], (*within, name))
-        if isinstance(node, (Seq, Alt)):
-            return type(node)(tuple(self.inlined(item, within) for item in node.items))
-        if isinstance(node, Repeat):
-            return Repeat(self.inlined(node.item, within), node.least, node.most)
-        return node
 
-    # ------------------------------------------------------------------ text
+        return replaced(node, written)
 
     def need_terminal(self, what: str) -> None:
         if not self.in_terminal:
@@ -332,6 +322,4 @@ class _Parser(LarkItems):
 
 
 def _has_automaton(node: Node) -> bool:
-    if isinstance(node, (Seq, Alt)):
-        return any(map(_has_automaton, node.items))
-    return isinstance(node, (Dfa, Ref)) or (isinstance(node, Repeat) and _has_automaton(node.item))
+    return any(isinstance(one, (Dfa, Ref)) for one in walk(node))

@@ -160,11 +160,13 @@ class Rules:
     root : name of the rule that matches the whole text.
     rules : every rule by its name; each `Ref` names one of them, or a part.
     parts : grammars of which only the rules that a text comes to are written, by names that no rule has.
+    places : where rules come from, by name, for messages: paths in a schema.
     """
 
     root: str
     rules: Mapping[str, Node] = field(default_factory=dict)
     parts: Mapping[str, Part] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -204,6 +206,9 @@ class Part(Protocol):
         ------
         GrammarError : it cannot be written.
         """
+
+    def located(self, name: str, reason: str) -> str:
+        """Why a text cannot be followed further in the rule of a name, with its place; once is enough."""
 
     def all_rules(self) -> Rules:
         """The whole grammar, without parts."""

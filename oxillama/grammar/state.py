@@ -161,7 +161,8 @@ class GrammarState:
     def _spend(self, work: int) -> None:
         self._left -= work
         if self._left < 0:
-            raise GrammarError(
+            error = GrammarError(
                 f"grammar: expected at most {REQUEST_WORK} units of work, and {TOKEN_WORK} a token, "
                 f"got more within {len(self._tokens)} tokens"
             )
+            raise self._tables.states.located(error, self._states[-1])

@@ -129,6 +129,10 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
     assert not Grammar.from_rules(grammar.rules).matches('{"a": "y"}')
 
 
+SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": "array"}}
+"""Arrays without an end in an array that has one: some are written in several ways."""
+
+
 @pytest.mark.parametrize(
     ("below", "message"),
     [
@@ -136,6 +140,14 @@ def test_a_later_change_of_the_schema_changes_nothing() -> None:
         (
             {"type": "array", "uniqueItems": True, "contains": {"const": 1}},
             "#/properties/a/items/uniqueItems: cannot be enforced",
+        ),
+        (
+            {"type": "array", "uniqueItems": True, "items": SOME_CLOSED},
+            "#/properties/a/items/uniqueItems: cannot be enforced",
+        ),
+        (
+            {"type": "array", "items": SOME_CLOSED, "allOf": [{"uniqueItems": True}]},
+            "#/properties/a/items/allOf/0/uniqueItems: cannot be enforced",
         ),
         ({"format": "regex"}, "#/properties/a/items/format: cannot be enforced"),
         ({"type": "string", "minLength": -1}, "#/properties/a/items/minLength: expected a count"),

@@ -38,6 +38,7 @@ from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
+from oxillama.errors import GrammarError
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
@@ -759,6 +760,7 @@ def of_parser_states() -> dict[str, Maker]:
         "ParserStates.advance": lambda: Call(states().advance, state=0, text=b"ab"),
         "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
         "ParserStates.token_sets": lambda: Call(states().token_sets, state=0),
+        "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
         "ParserStates.carry": lambda: Call(states().carry, state=0, other=states()),
     }
 
@@ -820,6 +822,7 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
     "grammar.registers": of_registers,
+    "grammar.rows": dict,  # for kernels alone
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,

@@ -24,11 +24,9 @@ import numpy as np
 
 from oxillama.errors import GrammarError
 from oxillama._kernels.grammar.nodes import INLINE_SIZE, is_nullable, repeat_copies, size
-from oxillama.grammar.left_recursion import cycles, remove_left_recursion
-from oxillama.grammar.rtn_state import State
+from oxillama.grammar.left_recursion import State, cycles, remove_left_recursion
 from oxillama.grammar.counts import to_the_end
 from oxillama.grammar.rules import Alt, Chars, Counted, Distinct, Ref, Repeat, Seq, Text
-from oxillama.grammar.utf8 import byte_tree
 
 cdef enum:  # kinds of edges
     BYTES = 0
@@ -37,7 +35,7 @@ cdef enum:  # kinds of edges
     EPSILON = 3
     KINDS = 4
 
-cdef enum:  # of edges, as oxillama.grammar.rtn_state has them
+cdef enum:  # of edges, as parser_states.pyx reads them
     MORE = 1
     ENOUGH = 2
     COUNT_BITS = 12
@@ -218,7 +216,7 @@ cdef class Builder:
             end = self.text(node.text, start)
         elif kind is Chars:
             end = self.new()
-            self.character(byte_tree(node.ranges), start, end, {})
+            self.character(node.ranges, start, end, {})
         elif kind is Seq:
             end = start
             for item in node.items:
@@ -256,19 +254,6 @@ cdef class Builder:
             self.add(BYTES, start, self.byte_label[at[i]], RESET, end)
             start = end
         return start
-
-    cdef int character(self, tuple tree, int32_t start, int32_t end, dict tails) except -1:
-        """A character from ``start`` to ``end``; ``tails`` holds the states inside characters made so far."""
-        for bits, below in tree:
-            if below is None:
-                self.add(BYTES, start, self.label(bits), RESET, end)
-                continue
-            found = tails.get(below)
-            if found is None:
-                found = tails[below] = self.new()
-                self.character(below, found, end, tails)
-            self.add(BYTES, start, self.label(bits), RESET, found)
-        return 0
 
     cdef int32_t tokens(self, object node, int32_t start) except -1:
         cdef int32_t end = self.new()
@@ -317,8 +302,29 @@ cdef class Builder:
             free(same.items)
         return end
 
-    cdef int characters(self, const Arcs* ranges, int32_t start, int32_t end, dict tails) except -1:
-        """A character of some ranges, from ``start`` to ``end``."""
+    cdef int character(
+        self, object ranges, int32_t start, int32_t end, dict tails, int32_t asks=0, int32_t makes=RESET,
+        tuple inside=None
+    ) except -1:
+        """As `characters`, for (first, last) pairs, ascending and disjoint."""
+        cdef Arcs arcs = Arcs(NULL, 0, 0)
+        try:
+            for first, last in ranges:
+                add_arc(&arcs, first, last, 0)
+            self.characters(&arcs, start, end, tails, asks, makes, inside)
+        finally:
+            free(arcs.items)
+        return 0
+
+    cdef int characters(
+        self, const Arcs* ranges, int32_t start, int32_t end, dict tails, int32_t asks=0, int32_t makes=RESET,
+        tuple inside=None
+    ) except -1:
+        """A character of some ranges, from ``start`` to ``end``.
+
+        ``tails`` holds the states inside of characters made so far. A character may ask something of a count and make
+        something of it; states inside of it then carry the count as those of `counting` with ``inside``.
+        """
         cdef uint8_t[32] taken
         cdef Arcs high = Arcs(NULL, 0, 0)
         cdef int32_t i, k, point, low, last
@@ -330,7 +336,7 @@ cdef class Builder:
                 taken[point >> 3] |= 1 << (point & 7)
                 any_ascii = True
         if any_ascii:
-            self.add(BYTES, start, self.label_of(taken), RESET, end)
+            self.add(BYTES, start, self.label_of(taken), asks | makes, end)
         if ranges.n == 0 or ranges.items[ranges.n - 1].last < 0x80:
             return 0
         try:
@@ -348,36 +354,41 @@ cdef class Builder:
             if beyond is None:
                 beyond = tails[key] = []
                 for i in range(3):
-                    self.branches(&high, FIRST_POINT[i], LAST_POINT[i], CONTINUED[i], LEAD[i], end, tails, beyond)
+                    self.branches(&high, FIRST_POINT[i], LAST_POINT[i], CONTINUED[i], LEAD[i], end, tails, makes,
+                                  inside, beyond)
             for number, target in beyond:
-                self.add(BYTES, start, number, RESET, target)
+                self.add(BYTES, start, number, asks | (RESET if inside is None else KEEP), target)
         finally:
             free(high.items)
         return 0
 
     cdef int branches(self, const Arcs* ranges, int32_t first, int32_t last, int32_t left, int32_t lead,
-                      int32_t end, dict tails, list found) except -1:
+                      int32_t end, dict tails, int32_t makes, tuple inside, list found) except -1:
         """Where the first bytes of the points from ``first`` to ``last`` lead, ``left`` bytes being left after them:
         (label, state) pairs, appended to ``found``. ``lead``: what is added to the bits of a first byte.
         """
-        cdef int32_t shift = 6 * left, byte, i, low, high, k, n = 0, before = -1
-        cdef Arcs inside = Arcs(NULL, 0, 0)
+        cdef int32_t shift = 6 * left, byte, i, begin = 0, low, high, k, n = 0, before = -1
+        cdef Arcs below = Arcs(NULL, 0, 0)
         cdef int32_t[64] targets
         cdef uint8_t[64][32] taken
         cdef bint whole, was_whole = False
         try:
             for byte in range(first >> shift, (last >> shift) + 1):
-                inside.n = 0
-                for i in range(ranges.n):
+                below.n = 0
+                while begin < ranges.n and ranges.items[begin].last < byte << shift:
+                    begin += 1
+                for i in range(begin, ranges.n):
                     low = max(max(ranges.items[i].first, first), byte << shift)
                     high = min(min(ranges.items[i].last, last), ((byte + 1) << shift) - 1)
+                    if ranges.items[i].first > high:
+                        break
                     if low <= high:
-                        add_arc(&inside, low - (byte << shift), high - (byte << shift), 0)
-                if inside.n == 0:
+                        add_arc(&below, low - (byte << shift), high - (byte << shift), 0)
+                if below.n == 0:
                     continue
-                whole = inside.items[0].first == 0 and inside.items[0].last == (1 << shift) - 1
+                whole = below.items[0].first == 0 and below.items[0].last == (1 << shift) - 1
                 if not (whole and was_whole):
-                    before = end if left == 0 else self.tail(&inside, left, end, tails)
+                    before = end if left == 0 else self.tail(&below, left, end, tails, makes, inside)
                 was_whole = whole
                 for k in range(n):
                     if targets[k] == before:
@@ -389,22 +400,24 @@ cdef class Builder:
                     memset(taken[k], 0, 32)
                 taken[k][(lead + byte) >> 3] |= 1 << (lead + byte & 7)
         finally:
-            free(inside.items)
+            free(below.items)
         for k in range(n):
             found.append((self.label_of(taken[k]), targets[k]))
         return 0
 
-    cdef int32_t tail(self, const Arcs* ranges, int32_t left, int32_t end, dict tails) except -1:
+    cdef int32_t tail(
+        self, const Arcs* ranges, int32_t left, int32_t end, dict tails, int32_t makes, tuple inside
+    ) except -1:
         """The state before the last ``left`` bytes of a character, of which the bits are in the ranges."""
         cdef int32_t state
         cdef object key = (end, left, (<const uint8_t*>ranges.items)[:ranges.n * sizeof(Arc)]), known = tails.get(key)
         cdef list found = []
         if known is not None:
             return known
-        state = tails[key] = self.new()
-        self.branches(ranges, 0, (1 << 6 * left) - 1, left - 1, 0x80, end, tails, found)
+        state = tails[key] = self.new() if inside is None else self.counting(inside)
+        self.branches(ranges, 0, (1 << 6 * left) - 1, left - 1, 0x80, end, tails, makes, inside, found)
         for number, target in found:
-            self.add(BYTES, state, number, RESET, target)
+            self.add(BYTES, state, number, makes if left == 1 or inside is None else KEEP, target)
         return state
 
     cdef int32_t repeat(self, object node, int32_t start) except -1:
@@ -447,7 +460,7 @@ cdef class Builder:
         characters, spellings, others = self.split(node.item)
         inside = (self.least[loop], node.most, 1, 1)
         for chars in characters:
-            self.counted_character(byte_tree(chars.ranges), loop, loop, MORE, NEXT, tails, inside)
+            self.character(chars.ranges, loop, loop, tails, MORE, NEXT, inside)
         for dfa in spellings:
             self.counted_spelling(dfa, loop, inside)
         if others:
@@ -492,7 +505,7 @@ cdef class Builder:
                 targets.setdefault(states[target], []).append((first, last))
             for target, ranges in targets.items():
                 asks, makes = MORE if state == loop else 0, NEXT if target == loop else KEEP
-                self.counted_character(byte_tree(tuple(ranges)), state, target, asks, makes, tails, inside)
+                self.character(ranges, state, target, tails, asks, makes, inside)
         return 0
 
     cdef int32_t counted_dfa(self, object node, int32_t start) except -1:
@@ -518,9 +531,8 @@ cdef class Builder:
                 count = target < node.whole
                 needed = needs[target] + count
                 # from a state that needs no more than one character less, the count stays within its bound
-                self.counted_character(
-                    byte_tree(tuple(found)), states[i], states[target], MORE if needed > needs[i] else 0,
-                    NEXT if count else KEEP, tails,
+                self.character(
+                    found, states[i], states[target], tails, MORE if needed > needs[i] else 0, NEXT if count else KEEP,
                     (node.least, node.most, needed, furthest),
                 )
         for accepting in node.dfa.accepting:
@@ -538,21 +550,6 @@ cdef class Builder:
                 self.least[state] = 0
             self.slack[state] = furthest - needed
         return state
-
-    cdef int counted_character(
-        self, tuple tree, int32_t start, int32_t end, int32_t asks, int32_t makes, dict tails, tuple inside
-    ) except -1:
-        """A character from ``start`` to ``end``; states inside of it are those of `counting` with ``inside``."""
-        for bits, below in tree:
-            if below is None:
-                self.add(BYTES, start, self.label(bits), asks | makes, end)
-                continue
-            found = tails.get((end, below))
-            if found is None:
-                found = tails[end, below] = self.counting(inside)
-                self.counted_character(below, found, end, 0, makes, tails, inside)
-            self.add(BYTES, start, self.label(bits), asks | KEEP, found)
-        return 0
 
     # ------------------------------------------------------------------ members that are told apart
 
@@ -685,29 +682,21 @@ cdef class Builder:
         for kind in range(KINDS):
             for i in range(self.edges[kind].n):
                 edge = self.edges[kind].items[i]
-                if kind == EPSILON:
-                    states[edge.source].epsilon.append((edge.op, edge.target))
-                else:
-                    states[edge.source].of_kind(kind).append((edge.what, edge.op, edge.target))
+                states[edge.source].edges[kind].append((edge.what, edge.op, edge.target))
+            self.edges[kind].n = 0
         for q in range(self.n):
             states[q].final = bool(self.final[q])
             if self.least[q] or self.most[q]:
                 states[q].count = self.least[q], self.most[q], self.slack[q]
         remove_left_recursion(states, starts, self.most_states)
-        for kind in range(KINDS):
-            self.edges[kind].n = 0
         while self.n < len(states):
             self.new()
         for q in range(self.n):
             self.final[q] = states[q].final
             self.least[q], self.most[q], self.slack[q] = states[q].count or (0, 0, 0)
             for kind in range(KINDS):
-                if kind == EPSILON:
-                    for op, target in states[q].epsilon:
-                        self.add(EPSILON, q, 0, op, target)
-                else:
-                    for what, op, target in states[q].of_kind(kind):
-                        self.add(kind, q, what, op, target)
+                for what, op, target in states[q].edges[kind]:
+                    self.add(kind, q, what, op, target)
         self.index()
         return 0
 

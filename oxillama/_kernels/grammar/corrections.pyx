@@ -9,8 +9,9 @@ array ends: such tokens hold a bracket or a comma, so they are found in advance.
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
-from oxillama._kernels.grammar.parser_states cimport DEAD, FRESH, TAPED, ParserStates
+from oxillama._kernels.grammar.parser_states cimport FRESH, TAPED, ParserStates, stepped
 from oxillama._kernels.grammar.registers cimport OF_TEXT, Registers
+from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.trie cimport Nodes, Trie
 
 cdef enum:  # what the bytes of a token so far say
@@ -52,7 +53,7 @@ cdef class Corrections:
             data = text
             if to < 0 or data[0] != first:
                 first = data[0]
-                to = self.states.run(state, &first, 1)
+                to = stepped(self.states, state, first)
             self.decide_leads(node, self.states.run(to, data + 1, len(text) - 1), bits)
         if self.states.states.flags[state] & TAPED:
             self.old_values(state, bits)
@@ -105,7 +106,7 @@ cdef class Corrections:
                 continue
             d = nodes.depth[i]
             self.text[d - 1] = nodes.byte[i]
-            self.path[d] = self.states.run(self.path[d - 1], &self.text[d - 1], 1)
+            self.path[d] = stepped(self.states, self.path[d - 1], nodes.byte[i])
             if self.path[d] == DEAD:
                 i = nodes.skip[i]
             elif self.states.states.flags[self.path[d]] & FRESH:
@@ -165,7 +166,7 @@ cdef class Corrections:
                 i = nodes.skip[i]
                 continue
             self.states.spend(1)
-            to = self.states.run(state, &byte, 1)
+            to = stepped(self.states, state, byte)
             if to == DEAD:
                 self.forbid(i, bits)
             else:
@@ -191,7 +192,7 @@ cdef class Corrections:
                 i = nodes.skip[i]
                 continue
             d = nodes.depth[i]
-            self.path[d] = self.states.run(self.path[d - 1], &nodes.byte[i], 1)
+            self.path[d] = stepped(self.states, self.path[d - 1], nodes.byte[i])
             if self.path[d] == DEAD:
                 self.forbid(i, bits)
                 i = nodes.skip[i]

@@ -25,8 +25,9 @@ from oxillama._kernels.grammar.loops cimport Loop, Loops
 from oxillama._kernels.grammar.mask_cache cimport Dependent, Found, MaskCache, begin, clear
 from oxillama._kernels.grammar.memory cimport grown
 from oxillama._kernels.grammar.parser_states cimport (
-    ABOVE, ABSTRACT, BELOW, DEAD, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates,
+    ABOVE, ABSTRACT, BELOW, DEPENDENT, OPEN, REGISTERED, TAPED, ParserStates, stepped,
 )
+from oxillama._kernels.grammar.rows cimport DEAD
 from oxillama._kernels.grammar.trie cimport UPTO, Nodes, Slice, Tail, Trie
 
 from oxillama._kernels.grammar.parser_states import NotBuilt
@@ -147,8 +148,8 @@ cdef class Matcher:
         while True:
             try:
                 return self.states.run(state, self.trie.data + first, self.trie.first[token + 1] - first)
-            except NotBuilt:
-                self.states.build()
+            except (NotBuilt, GrammarError) as error:
+                self.states.mend(error, state)
 
     def fill(self, int32_t state, cnp.ndarray mask):
         """Set the bits of all tokens of the trie that can follow.
@@ -170,8 +171,8 @@ cdef class Matcher:
                 else:
                     self.visit(state, -1, 0, &out)
                 break
-            except NotBuilt:
-                self.states.build()
+            except (NotBuilt, GrammarError) as error:
+                self.states.mend(error, state)
 
     cdef int fill_registered(self, int32_t state, Found* out) except -1:
         """As `fill`, where members of an open container are told apart."""
@@ -193,18 +194,18 @@ cdef class Matcher:
     def prepare(self, Py_ssize_t work):
         """Fill the cache with all RTN states at the root, those with the widest choice first, for ``work`` units."""
         cdef ParserStates c = self.states
-        cdef int32_t q, e, k, _k, width
+        cdef int32_t q, e, width
+        widths = [int.from_bytes(bits).bit_count() for bits in c.network.label_numbers]  # in the order of numbers
         found = []
         for q in range(c.n_states):
             width = 0
             for e in range(c.byte_first[q], c.byte_first[q + 1]):
-                for k in range(c.n_classes):
-                    width += c.labels[c.byte_edges[3 * e] * c.stride + k]
+                width += widths[c.byte_edges[3 * e]]
             if width:
                 found.append((-width, q))
         c.allow(work)
         try:
-            for _k, q in sorted(found):
+            for _width, q in sorted(found):
                 self.cached(q, ABOVE if c.most[q] else 0, -1, 0)
         except GrammarError:  # all the work is done; what is missing is found when a mask needs it
             pass
@@ -431,7 +432,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.place_first[byte] < part.place_first[byte + 1] and self.loops.stepped(state, byte) != DEAD:
+            if part.place_first[byte] < part.place_first[byte + 1] and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk(state, &tail.rests, 0, <int32_t>tail.rests.n, 0, level, out, PARTS * number + 2 * byte)
         return 0
@@ -473,9 +474,7 @@ cdef class Matcher:
             while i < end:
                 visits += 1
                 d = nodes.depth[i]
-                to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
-                if to < 0:
-                    to = states.next(path[d - 1], nodes.byte[i])
+                to = stepped(states, path[d - 1], nodes.byte[i])
                 if d == top + 1 and not loop.loop[min(nodes.byte[i], 128)]:
                     i = nodes.skip[i]
                     continue
@@ -520,12 +519,12 @@ cdef class Matcher:
         cdef int byte
         for byte in range(256):
             if not leaves[byte] and part.place_first[byte] < part.place_first[byte + 1]:
-                leaves[byte] = self.loops.stepped(state, byte) != DEAD
+                leaves[byte] = stepped(self.states, state, byte) != DEAD
         return 0
 
     cdef bint joins(self, int32_t state, Loop* loop, uint8_t byte) except -1:
         """Whether the parser state after a byte is one that the loop comes to, if need be within a character."""
-        return state == loop.to or (byte >= 0xC2 and loop.loop[128] and state == self.loops.stepped(loop.to, byte))
+        return state == loop.to or (byte >= 0xC2 and loop.loop[128] and state == stepped(self.states, loop.to, byte))
 
     cdef bint is_free(
         self, int32_t state, Loop* loop, bint look, int32_t number, uint8_t* leaves
@@ -558,9 +557,7 @@ cdef class Matcher:
         while i < nodes.n:
             visits += 1
             d = nodes.depth[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
-            if to < 0:
-                to = states.next(path[d - 1], nodes.byte[i])
+            to = stepped(states, path[d - 1], nodes.byte[i])
             if to == DEAD or (i >= inside and not loop.loop[min(nodes.byte[i], 128)]):
                 i = nodes.skip[i]
                 continue
@@ -593,9 +590,7 @@ cdef class Matcher:
         while i < end:
             visits += 1
             d = nodes.depth[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
-            if to < 0:
-                to = states.next(path[d - 1], nodes.byte[i])
+            to = stepped(states, path[d - 1], nodes.byte[i])
             if to == DEAD:
                 i = nodes.skip[i]
                 continue
@@ -677,7 +672,7 @@ cdef class Matcher:
         cdef Tail* tail
         cdef int byte
         for byte in range(256):
-            if part.place_first[byte] < part.place_first[byte + 1] and self.loops.stepped(state, byte) != DEAD:
+            if part.place_first[byte] < part.place_first[byte + 1] and stepped(self.states, state, byte) != DEAD:
                 tail = part.tail(self.trie, byte)
                 self.walk_after_run(state, tail, 0, <int32_t>tail.rests.n, 0, run, level, out)
         return 0
@@ -699,9 +694,7 @@ cdef class Matcher:
             states.spend(1)
             d = nodes.depth[i]
             self.text[d - 1] = nodes.byte[i]
-            to = states.rows[<Py_ssize_t>path[d - 1] * states.stride + states.class_of[nodes.byte[i]]]
-            if to < 0:
-                to = states.next(path[d - 1], nodes.byte[i])
+            to = stepped(states, path[d - 1], nodes.byte[i])
             if to == DEAD:
                 i = nodes.skip[i]
                 continue
@@ -739,14 +732,14 @@ cdef class Matcher:
         state = self.states.intern(&self.states.states, &item, 1, 0)
         one.exact = True
         for k in range(1, min(longest, run.most) + 1):
-            state = self.loops.stepped(state, run.byte)
+            state = stepped(self.states, state, run.byte)
             if state == DEAD or out.overflow:
                 break
             after = self.states.run(state, self.text, depth - 1)
             if after != DEAD:
                 one.least = one.most = k
                 self.walk_after_run(after, tail, node, node + 1, depth - 1, &one, level, out)
-                after = self.loops.stepped(after, nodes.byte[node])
+                after = stepped(self.states, after, nodes.byte[node])
                 if after != DEAD:
                     self.walk_after_run(after, tail, node + 1, nodes.skip[node], depth, &one, level, out)
         return 0

@@ -12,8 +12,9 @@ from oxillama.grammar.rules import Alt, Node, Ref, Rules, Seq
 from oxillama.grammar.schema.certain import Certainty, key
 from oxillama.grammar.schema.certain_states import CertainStates
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, of_schema, state_of
+from oxillama.grammar.schema.messages import located
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
-from oxillama.grammar.schema.writer import Writer, any_value, replaced
+from oxillama.grammar.schema.writer import Writer, any_value, path_of, replaced
 
 NO_VALUE = "#: no text matches the schema: no value meets it"
 
@@ -26,9 +27,13 @@ class OnDemand:
     writer : of the rules.
     certainty : finds the schemas whose rules can wait.
     all_rules : writes the whole grammar.
+    place : of the schema in a larger text, for messages.
     """
 
-    def __init__(self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules]) -> None:
+    def __init__(
+        self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules], place: str
+    ) -> None:
+        self.place = place
         self.writer = writer
         self.certainty = certainty
         self.all_rules = all_rules
@@ -98,6 +103,14 @@ class OnDemand:
             found = {one: replaced(node, self.with_text) for one, node in found.items()}
             self.empty |= unproductive(found)
         return Rules(name, found)
+
+    def located(self, name: str, reason: str) -> str:
+        """A reason with the path of the schema that a rule was written for."""
+        if self.place and reason.startswith(self.place):
+            return reason
+        state = self.writer.states.get(name, ANYTHING)
+        found = located(state, path_of(state), reason.removeprefix("grammar: "))
+        return f"{self.place}: {found}" if self.place else found
 
     def with_text(self, ref: Ref) -> Node:
         """What stands for a rule: nothing, if it has no text."""

@@ -72,12 +72,13 @@ class Writer:
         self.states: dict[str, State] = {}
         self.queue: list[State] = []
         self.counts: dict[str, int] = {}
+        self.places: dict[str, str] = {}  # the paths that rules were named after
         self.made: dict[Hashable, Any] = {}
 
     def write(self, root: State) -> Rules:
         """The rules of the values that meet ``root``."""
         self.write_all(root)
-        return Rules("root", shared(self.rules))
+        return Rules("root", shared(self.rules), places=self.places)
 
     def write_all(self, root: State) -> Node:
         """Write the rules of the values that meet ``root``, and of all below them; returns its node."""
@@ -95,7 +96,7 @@ class Writer:
 
     def at(self, state: State, make: Callable[[State], T]) -> T:
         """What is made of a state; errors name the path of its schema."""
-        self.path, self.state = _path(state), state
+        self.path, self.state = path_of(state), state
         try:
             return make(state)
         except GrammarError as error:
@@ -122,7 +123,7 @@ class Writer:
     def name(self, state: State) -> str:
         """The name of the rule of a state whose references have been followed."""
         if state not in self.names:
-            name = self.names[state] = self.new_name(_path(state))
+            name = self.names[state] = self.new_name(path_of(state))
             self.states[name] = state
             self.queue.append(state)
         return self.names[state]
@@ -134,7 +135,9 @@ class Writer:
         word = re.sub("[^a-z0-9]+", "-", path.rpartition("/")[2].lower()).strip("-")[:40] or "value"
         self.counts[word] = self.counts.get(word, 0) + 1
         number = self.counts[word]
-        return f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
+        name = f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
+        self.places[name] = path
+        return name
 
     def rule(self, body: Node, hint: str) -> Ref:
         """A rule of its own for a node that is used more than once."""
@@ -213,7 +216,7 @@ def _any_of_kind(kind: str, layout: Layout) -> Node:
     return Strings().node(layout) if kind == "string" else Numbers().node()
 
 
-def _path(state: State) -> str:
+def path_of(state: State) -> str:
     """Where the first schema of a state stands."""
     for condition in ordered(state):
         if isinstance(condition.what, Schema):
