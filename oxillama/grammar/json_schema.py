@@ -8,9 +8,10 @@ keywords, what is enforced, and the limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from oxillama.errors import ConfigError, GrammarError
@@ -31,6 +32,8 @@ from oxillama.grammar.schema.references import NO_SCOPE, References, Registry, S
 from oxillama.grammar.schema.strings import Strings
 from oxillama.grammar.schema.unevaluated import UNEVALUATED, Unevaluated
 from oxillama.grammar.schema.writer import Writer
+
+SCALARS = (str, bool, int, float, Decimal)
 
 
 @dataclass(slots=True)
@@ -181,14 +184,15 @@ class JsonSchemaCompiler:
         keywords = Keywords(references, self.formats, plain_integers, unenforced)
         unevaluated = Unevaluated(keywords)
 
-        def formulas(condition: Condition, kind: str) -> Iterator[Formula]:
+        def formulas(condition: Condition, kind: str) -> Iterable[Formula]:
             assert isinstance(condition.what, Schema)
             place = Place(condition.what, condition.scope)
-            yield from keywords.formulas(place, kind)
-            if not place.schema.words.isdisjoint(UNEVALUATED):
-                yield from unevaluated.formulas(place, kind)
+            found = keywords.formulas(place, kind)
+            if place.schema.words.isdisjoint(UNEVALUATED):
+                return found
+            return chain(found, unevaluated.formulas(place, kind))
 
-        expander = Expander(formulas, unenforced)
+        expander = Expander(formulas, keywords.kinds, unenforced)
         layout = Layout.of(self.whitespace, self.mark)
         followed = keywords.followed
         writer = Writer(
@@ -220,13 +224,15 @@ def _loaded(schema: object) -> object:
 
 def copied(value: Any, known: dict[int, Any]) -> Any:
     """JSON values that nobody else can change. What stands in several places is copied once (``known``)."""
-    if isinstance(value, (str, int, float, Decimal)) or not isinstance(value, (dict, Mapping, list, tuple)):
+    if isinstance(value, SCALARS) or not isinstance(value, (dict, list, tuple, Mapping)):
         return value
     if id(value) not in known:
-        if isinstance(value, Mapping):
-            known[id(value)] = {name: copied(one, known) for name, one in value.items()}
-        else:
+        if isinstance(value, (list, tuple)):
             known[id(value)] = [copied(one, known) for one in value]
+        else:
+            known[id(value)] = {
+                name: one if isinstance(one, SCALARS) else copied(one, known) for name, one in value.items()
+            }
     return known[id(value)]
 
 

@@ -68,6 +68,10 @@ class Seq:
     """These one after another; none match the empty string."""
 
     items: tuple[Node, ...]
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return _kept_hash(self, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,17 @@ class Alt:
     """Any one of these; none match nothing."""
 
     items: tuple[Node, ...]
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return _kept_hash(self, 2)
+
+
+def _kept_hash(node: Seq | Alt, kind: int) -> int:
+    """The hash of a node, which is found once: large ones are asked for theirs many times."""
+    if not node._hash:
+        object.__setattr__(node, "_hash", hash((kind, node.items)))
+    return node._hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -788,7 +788,8 @@ def of_registers() -> dict[str, Maker]:
 
 
 def of_corrections() -> dict[str, Maker]:
-    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
+    states = ParserStates(PROGRAM, 1 << 20, 99)
+    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=states, loops=Loops(states))}
 
 
 def of_json_values() -> dict[str, Maker]:

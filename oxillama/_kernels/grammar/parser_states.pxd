@@ -102,6 +102,7 @@ cdef class ParserStates:
     cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
     cdef int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2
     cdef int count_unit(self, Item item, dict found) except -1
+    cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept
     cdef int checked_state(self, int32_t state) except -1
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1

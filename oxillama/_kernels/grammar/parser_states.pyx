@@ -377,6 +377,15 @@ cdef class ParserStates:
             n = 1 if op == ONE else 0
         return -1 if 0 <= most < n else n
 
+    cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept:
+        """The count that stands for ``n`` where no text of up to ``reach`` bytes can make a difference."""
+        cdef int32_t least = self.least[q], most = self.most[q]
+        if n >= ABOVE or most == 0:
+            return n
+        if most > 0 and most - self.slack[q] - n <= reach:
+            return n
+        return ABOVE if n >= least else BELOW if least - n > reach else n
+
     # ------------------------------------------------------------------ the parser state being made
 
     cdef int begin(self) except -1:

@@ -282,10 +282,7 @@ class _Items:
         text = ObjectText(box, self.writer, lambda state: Text(""))
         if text.others is not None or text.least or text.most is not None:
             return None
-        ways = [
-            self.count(text.value_state(m.name, dict(box.properties).get(m.name, frozenset())), depth + 1)
-            for m in text.known
-        ]
+        ways = [self.count(member.state, depth + 1) for member in text.known]
         if None in ways:
             return None
         return prod([n + (not member.required) for n, member in zip(ways, text.known) if n is not None])

@@ -132,7 +132,9 @@ class Writer:
         """A name for a rule, after the last part of a path."""
         if len(self.rules) + len(self.queue) > MAX_RULES:
             raise GrammarError(f"{path}: the schema needs more than {MAX_RULES} rules")
-        word = re.sub("[^a-z0-9]+", "-", path.rpartition("/")[2].lower()).strip("-")[:40] or "value"
+        word = path.rpartition("/")[2].lower()
+        if not (word.isalnum() and word.isascii() and len(word) <= 40):
+            word = re.sub("[^a-z0-9]+", "-", word).strip("-")[:40] or "value"
         self.counts[word] = self.counts.get(word, 0) + 1
         number = self.counts[word]
         name = f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
