@@ -179,7 +179,7 @@ SOME_CLOSED = {"type": "array", "minItems": 1, "maxItems": 1, "items": {"type": 
     [
         ({"type": "string", "pattern": r"(a)\1"}, "#/properties/a/items/pattern: cannot be enforced"),
         (
-            {"type": "array", "uniqueItems": True, "contains": {"const": 1}},
+            {"type": "array", "uniqueItems": True, "prefixItems": [{}], "contains": {"const": 1}},
             "#/properties/a/items/uniqueItems: cannot be enforced",
         ),
         (
