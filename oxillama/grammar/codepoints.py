@@ -6,10 +6,12 @@ looked at one by one.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import groupby
 
 from oxillama.grammar.rules import LAST_CODE_POINT
 
@@ -22,62 +24,28 @@ WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 LINE_ENDS: Ranges = ((0xA, 0xA), (0xD, 0xD), (0x2028, 0x2029))
 # ECMA-262, WhiteSpace and LineTerminator
 SPACES: Ranges = (
-    (0x9, 0xD),
-    (0x20, 0x20),
-    (0xA0, 0xA0),
-    (0x1680, 0x1680),
-    (0x2000, 0x200A),
-    (0x2028, 0x2029),
-    (0x202F, 0x202F),
-    (0x205F, 0x205F),
-    (0x3000, 0x3000),
-    (0xFEFF, 0xFEFF),
-)
+    (0x9, 0xD), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
+    (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
+)  # fmt: skip
 SURROGATES: Ranges = ((0xD800, 0xDFFF),)
 
+_CATEGORIES = """
+L letter, LC cased_letter, Lu uppercase_letter, Ll lowercase_letter, Lt titlecase_letter, Lm modifier_letter
+Lo other_letter
+M mark combining_mark, Mn nonspacing_mark, Mc spacing_mark, Me enclosing_mark
+N number, Nd decimal_number digit, Nl letter_number, No other_number
+P punctuation punct, Pc connector_punctuation, Pd dash_punctuation, Ps open_punctuation
+Pe close_punctuation, Pi initial_punctuation, Pf final_punctuation, Po other_punctuation
+S symbol, Sm math_symbol, Sc currency_symbol, Sk modifier_symbol, So other_symbol
+Z separator, Zs space_separator, Zl line_separator, Zp paragraph_separator
+C other, Cc control cntrl, Cf format, Cs surrogate, Co private_use, Cn unassigned
+"""
+"""General categories: the short name and the long ones."""
+
 CATEGORY_NAMES = {
-    "letter": "L",
-    "cased_letter": "LC",
-    "uppercase_letter": "Lu",
-    "lowercase_letter": "Ll",
-    "titlecase_letter": "Lt",
-    "modifier_letter": "Lm",
-    "other_letter": "Lo",
-    "mark": "M",
-    "combining_mark": "M",
-    "nonspacing_mark": "Mn",
-    "spacing_mark": "Mc",
-    "enclosing_mark": "Me",
-    "number": "N",
-    "decimal_number": "Nd",
-    "digit": "Nd",
-    "letter_number": "Nl",
-    "other_number": "No",
-    "punctuation": "P",
-    "punct": "P",
-    "connector_punctuation": "Pc",
-    "dash_punctuation": "Pd",
-    "open_punctuation": "Ps",
-    "close_punctuation": "Pe",
-    "initial_punctuation": "Pi",
-    "final_punctuation": "Pf",
-    "other_punctuation": "Po",
-    "symbol": "S",
-    "math_symbol": "Sm",
-    "currency_symbol": "Sc",
-    "modifier_symbol": "Sk",
-    "other_symbol": "So",
-    "separator": "Z",
-    "space_separator": "Zs",
-    "line_separator": "Zl",
-    "paragraph_separator": "Zp",
-    "other": "C",
-    "control": "Cc",
-    "cntrl": "Cc",
-    "format": "Cf",
-    "surrogate": "Cs",
-    "private_use": "Co",
-    "unassigned": "Cn",
+    long: short
+    for short, *names in (part.split() for part in re.split("[,\n]", _CATEGORIES) if part)
+    for long in names
 }
 CATEGORIES = frozenset(CATEGORY_NAMES.values())
 
@@ -159,19 +127,12 @@ def category(name: str) -> Ranges | None:
 @lru_cache(maxsize=1)
 def _by_category() -> dict[str, Ranges]:
     # Planes 4 to 13 are unassigned, 15 and 16 for private use (but for the last two points of every plane).
-    runs: dict[str, list[tuple[int, int]]] = {}
-    blocks = ((0, 0x3FFFF), (0xE0000, 0xE0FFF))
-    seen: list[tuple[int, int]] = []
-    for low, high in blocks:
-        start, current = low, unicodedata.category(chr(low))
-        for point in range(low + 1, high + 1):
-            found = unicodedata.category(chr(point))
-            if found != current:
-                runs.setdefault(current, []).append((start, point - 1))
-                start, current = point, found
-        runs.setdefault(current, []).append((start, high))
-        seen.append((low, high))
+    blocks = range(0x40000), range(0xE0000, 0xE1000)
     private = ((0xF0000, 0xFFFFD), (0x100000, 0x10FFFD))
-    runs.setdefault("Co", []).extend(private)
-    runs.setdefault("Cn", []).extend(complement(union(seen, private)))
+    unseen = complement(union([(block[0], block[-1]) for block in blocks], private))
+    runs: dict[str, list[tuple[int, int]]] = {"Co": [*private], "Cn": [*unseen]}
+    for block in blocks:
+        for name, points in groupby(block, lambda point: unicodedata.category(chr(point))):
+            run = list(points)
+            runs.setdefault(name, []).append((run[0], run[-1]))
     return {name: union(ranges) for name, ranges in runs.items()}

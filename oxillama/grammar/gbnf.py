@@ -9,11 +9,12 @@ bound it replaces by "no bound"), this parser either raises or does what was wri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import complement, union
-from oxillama.grammar.grammar_text import GrammarText
+from oxillama.grammar.expressions import ANY
+from oxillama.grammar.grammar_text import GrammarText, TokenIds
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
     Alt,
@@ -31,14 +32,17 @@ MAX_DEPTH = 60  # groups inside groups
 MAX_REPEAT = 1_000_000_000
 
 WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+_NAME = re.compile("[a-zA-Z0-9-]+")
+_NUMBER = re.compile("[0-9]+")
+_BLANKS = re.compile(r"(?:[ \t]+|#[^\r\n]*)*")
+_LINES = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*")
 _DIGITS = frozenset("0123456789")
 _HEX = frozenset("0123456789abcdefABCDEF")
 _HEX_ESCAPES = {"x": 2, "u": 4, "U": 8}
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
-ANY = Chars(((0, LAST_CODE_POINT),))
 
 
-def parse_gbnf(text: str, root: str = "root", token_ids: Callable[[str], list[int]] | None = None) -> Rules:
+def parse_gbnf(text: str, root: str = "root", token_ids: TokenIds | None = None) -> Rules:
     """Read a grammar.
 
     Parameters
@@ -59,7 +63,7 @@ def parse_gbnf(text: str, root: str = "root", token_ids: Callable[[str], list[in
 
 
 class _Parser(GrammarText):
-    def __init__(self, text: str, token_ids: Callable[[str], list[int]] | None) -> None:
+    def __init__(self, text: str, token_ids: TokenIds | None) -> None:
         super().__init__(text)
         self.token_ids = token_ids
         self.depth = 0
@@ -74,9 +78,7 @@ class _Parser(GrammarText):
             if name in rules:
                 self.fail(f"rule {name} is defined twice", start)
             self.skip_space()
-            if not self.text.startswith("::=", self.pos):
-                self.fail(f"expected ::= after the rule name {name}, got {self.found()}")
-            self.pos += 3
+            self.expect("::=", f"after the rule name {name}")
             self.skip_space(newlines=True)
             rules[name] = self.alternatives(nested=False)
             if self.peek() not in ("\r", "\n", ""):
@@ -142,9 +144,7 @@ class _Parser(GrammarText):
         self.pos += 1
         self.skip_space(newlines=True)
         node = self.alternatives(nested=True)
-        if self.peek() != ")":
-            self.fail(f"expected ) to close the group of {self.place(start)}, got {self.found()}")
-        self.pos += 1
+        self.expect(")", f"to close the group of {self.place(start)}")
         self.depth -= 1
         return node
 
@@ -163,9 +163,7 @@ class _Parser(GrammarText):
             self.skip_space(nested)
             most = self.integer() if self.peek() in _DIGITS else None
             self.skip_space(nested)
-        if self.peek() != "}":
-            self.fail(f"expected }} to close the repetition, got {self.found()}")
-        self.pos += 1
+        self.expect("}", "to close the repetition")
         if most is not None and most < least:
             self.fail(f"expected the second bound at or above the first, got {{{least},{most}}}", start)
         return Repeat(item, least, most)
@@ -244,41 +242,20 @@ class _Parser(GrammarText):
             if not spelled.endswith("]>") or not digits or not set(digits) <= _DIGITS or len(digits) > 10:
                 self.fail(f"expected a token id as <[123]>, got {spelled}", start)
             return Tokens((int(digits),), negated)
-        if self.token_ids is None:
-            self.fail(f"the token {spelled} can only be looked up in a tokenizer, and none was given", start)
-        ids = self.token_ids(spelled)
-        if len(ids) != 1:
-            self.fail(f"expected the text of one token, but {spelled} is {len(ids)} tokens", start)
-        return Tokens((ids[0],), negated)
+        return Tokens((self.one_token(spelled, self.token_ids, start),), negated)
 
     # ------------------------------------------------------------------ text
 
     def skip_space(self, newlines: bool = False) -> None:
         """Pass blanks and comments, and ends of lines where the item may go on in the next."""
-        blanks = " \t\r\n" if newlines else " \t"
-        while char := self.peek():
-            if char == "#":
-                while self.peek() not in ("\r", "\n", ""):
-                    self.pos += 1
-            elif char in blanks:
-                self.pos += 1
-            else:
-                return
+        self.read(_LINES if newlines else _BLANKS, "blanks")
 
     def name(self) -> str:
-        start = self.pos
-        while self.peek() in WORD:
-            self.pos += 1
-        if self.pos == start:
-            self.fail(f"expected a rule name, got {self.found()}")
-        return self.text[start : self.pos]
+        return self.read(_NAME, "a rule name")[0]
 
     def integer(self) -> int:
         start = self.pos
-        while self.peek() in _DIGITS:
-            self.pos += 1
-        if self.pos == start:
-            self.fail(f"expected a number, got {self.found()}")
-        if self.pos - start > 10 or int(self.text[start : self.pos]) > MAX_REPEAT:
+        digits = self.read(_NUMBER, "a number")[0]
+        if len(digits) > 10 or int(digits) > MAX_REPEAT:
             self.fail(f"expected at most {MAX_REPEAT} repetitions", start)
-        return int(self.text[start : self.pos])
+        return int(digits)

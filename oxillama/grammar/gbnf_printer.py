@@ -5,7 +5,8 @@ from __future__ import annotations
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import Ranges, complement, union
 from oxillama.grammar.counts import unrolled
-from oxillama.grammar.gbnf import ANY, WORD
+from oxillama.grammar.expressions import ANY
+from oxillama.grammar.gbnf import WORD
 from oxillama.grammar.rulebook import whole
 from oxillama.grammar.rules import (
     LAST_CODE_POINT,
@@ -32,6 +33,11 @@ def print_gbnf(rules: Rules) -> str:
 
     `parse_gbnf` reads it back as a grammar of the same language. Names of characters that GBNF does not
     allow, and a `Dfa`'s states, get names of their own.
+
+    Raises
+    ------
+    GrammarError
+        GBNF has no words for it, or would need too many rules; with the path where it comes from a schema.
     """
     return _Printer(whole(rules)).text()
 
@@ -57,7 +63,11 @@ class _Printer:
 
     def text(self) -> str:
         for name, spelled in self.names.copy().items():
-            self.lines.append(f"{spelled} ::= {self.alternatives(self.rules.rules[name])}")
+            try:
+                self.lines.append(f"{spelled} ::= {self.alternatives(self.rules.rules[name])}")
+            except GrammarError as error:
+                place = self.rules.places.get(name)
+                raise GrammarError(f"{place}: {error}" if place else str(error)) from None
         return "\n".join(self.lines) + "\n"
 
     def alternatives(self, node: Node) -> str:
@@ -98,7 +108,7 @@ class _Printer:
 
     def tokens(self, node: Tokens) -> str:
         if node.negated and len(node.ids) > 1:
-            raise GrammarError(f"GBNF: cannot say any token but {len(node.ids)} others")
+            raise GrammarError(f"GBNF: has no words for any token but {len(node.ids)} others")
         spelled = [f"{'!' * node.negated}<[{id}]>" for id in node.ids]
         return spelled[0] if len(spelled) == 1 else f"({' | '.join(spelled)})" if spelled else "[]"
 
@@ -130,7 +140,7 @@ class _Printer:
                 if len(names) == MAX_SETS:
                     raise GrammarError(
                         f"GBNF: expected members of an array or object in at most {MAX_SETS} sets, got more; "
-                        "a lower any_order keeps properties in the order of the schema"
+                        "any_order=False keeps properties in the order of the schema"
                     )
                 names[place, came] = self.further("came")
                 todo.append((place, came))
@@ -141,7 +151,7 @@ class _Printer:
             needed = sum(mark < node.marks for mark in came)
             for member in node.places[place]:
                 if member.by not in ("mark", "nothing"):
-                    raise GrammarError("GBNF: cannot say that members of an array or object have other texts")
+                    raise GrammarError("GBNF: has no words for members of an array or object that differ")
                 is_new = member.mark not in came and (node.most is None or len(came) < node.most)
                 has_room = member.room is None or len(came) - needed < member.room
                 if member.by == "mark" and not (is_new and has_room and len(came) >= member.after):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import NoReturn
 
 from oxillama.errors import GrammarError
 
 MAX_TEXT = 4_000_000
 """Characters of a grammar, a schema or a structural tag."""
+
+TokenIds = Callable[[str], list[int]]
+"""Gives the ids of a text's tokens."""
 
 
 class GrammarText:
@@ -28,6 +33,20 @@ class GrammarText:
         """The next character; "" at the end."""
         return self.text[self.pos : self.pos + 1]
 
+    def read(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        """Pass what matches here; GrammarError that names what was expected."""
+        found = pattern.match(self.text, self.pos)
+        if found is None:
+            self.fail(f"expected {expected}, got {self.found()}")
+        self.pos = found.end()
+        return found
+
+    def expect(self, text: str, what: str) -> None:
+        """Pass this text; ``what`` says what it is for."""
+        if not self.text.startswith(text, self.pos):
+            self.fail(f"expected {text} {what}, got {self.found()}")
+        self.pos += len(text)
+
     def found(self) -> str:
         """The next character, as an error shows it."""
         char = self.peek()
@@ -43,7 +62,24 @@ class GrammarText:
         before = self.text[:pos]
         return before.count("\n") + 1, pos - before.rfind("\n")
 
+    def one_token(self, text: str, token_ids: TokenIds | None, pos: int) -> int:
+        """The id of the token of a text."""
+        try:
+            return one_token(text, token_ids)
+        except GrammarError as error:
+            self.fail(str(error), pos)
+
     def fail(self, message: str, pos: int | None = None) -> NoReturn:
         """Raises GrammarError with the line and column of a position; None for the next character."""
         line, column = self.line_and_column(self.pos if pos is None else pos)
         raise GrammarError(message, line=line, column=column)
+
+
+def one_token(text: str, token_ids: TokenIds | None) -> int:
+    """The id of the token of a text. Raises GrammarError where there is not just one."""
+    if token_ids is None:
+        raise GrammarError(f"the token {text} can only be looked up in a tokenizer, and none was given")
+    ids = token_ids(text)
+    if len(ids) != 1:
+        raise GrammarError(f"expected the text of one token, but {text} is {len(ids)} tokens")
+    return ids[0]

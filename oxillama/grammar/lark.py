@@ -2,7 +2,7 @@
 
 Rules have names in lower case and terminals in upper case; what `%ignore` names may stand behind each
 terminal of a rule. There is no lexer: a text belongs to the language if any way to cut it into
-terminals fits.
+terminals fits; of what lazy rules change about that see `lark_lazy`.
 Regular expressions are those of `grammar/regex.py` (ECMA-262), with the flags ``i`` and ``s``. Source: the
 syntax of llguidance 1.9.1 (docs/syntax.md), after Lark's. What it has beyond this is an error with its place.
 """
@@ -12,21 +12,27 @@ from __future__ import annotations
 import re
 
 from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import walk
 from oxillama.grammar.dfa import automaton, meet
-from oxillama.grammar.lark_items import LarkItems, TokenIds
+from oxillama.grammar.expressions import EMPTY
+from oxillama.grammar.grammar_text import TokenIds
+from oxillama.grammar.lark_items import LarkItems
+from oxillama.grammar.lark_lazy import cut_lazily
 from oxillama.grammar.lark_terminals import COMMON, regex_node
 from oxillama.grammar.rulebook import RuleBook
 from oxillama.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
+from oxillama.grammar.schema.writer import replaced
 
 HEADER = "%llguidance"
 """A grammar that begins with this is one of these."""
 
 MAX_DEPTH = 60
 
-EMPTY = Seq(())
 _NAME = re.compile(r"[?!]*(_*[a-z](?:[a-z0-9_]|-(?!>))*|_*[A-Z](?:[A-Z0-9_]|-(?!>))*)(?![A-Za-z0-9_])")
 _ENDS = ("", "|", "&", ")", "]", "\n")
 """What may stand behind a sequence."""
+_ATTRIBUTE = re.compile(r"lazy\b|suffix\s*=\s*")
+_WORD = re.compile(r"%[a-z]*")
 _IMPORT = re.compile(r"common\s*(?:\.\s*([A-Z_]+)(?:\s*->\s*([A-Z_][A-Z0-9_]*))?|\(([A-Z_,\s]*)\))")
 
 
@@ -68,6 +74,8 @@ class _Parser(LarkItems):
         self.ignored: list[Node] = []
         self.skips_first = False
         self.in_terminal = False
+        self.lexemes: dict[Ref, Node] = {}  # what stands for each terminal in a rule, and what matches there
+        self.lazy: dict[Ref, str] = {}  # those of them that are lazy, with their rules
 
     def parse(self) -> Rules:
         while True:
@@ -85,10 +93,27 @@ class _Parser(LarkItems):
             raise GrammarError(f"grammar: expected a rule start, got {', '.join(self.nodes) or 'no rules'}")
         skip = Repeat(Alt(tuple(self.inlined(node, ()) for node in self.ignored)), 0, None)
         self.book.define(self.skip, skip if self.ignored else EMPTY)
-        for name, node in self.nodes.items():
-            self.book.define(self.ref(name), self.inlined(node, (name,)) if name.isupper() else node)
         start = self.ref("start")
+        if self.lazy:
+            self.cut_lazily(start)
+        for name, node in self.nodes.items():
+            if name.isupper():
+                self.book.define(self.ref(name), self.inlined(node, (name,)))
+            else:
+                self.book.define(self.ref(name), replaced(node, lambda ref: self.lexemes.get(ref, ref)))
         return self.book.rules(Seq((self.skip, start)) if self.skips_first else start)
+
+    def cut_lazily(self, start: Ref) -> None:
+        """Have lazy rules, and what may stand beside them, match what they match then."""
+        at = min(self.places[name] for name in self.lazy.values())
+        if self.ignored:
+            self.fail("expected no %ignore beside lazy rules", at)
+        rules = {self.ref(name): node for name, node in self.nodes.items() if not name.isupper()}
+        terminals = {one: self.inlined(node, ()) for one, node in self.lexemes.items()}
+        try:
+            self.lexemes |= cut_lazily(rules, start, terminals, self.lazy)
+        except GrammarError as error:
+            self.fail(str(error), at)
 
     def ref(self, name: str) -> Ref:
         """What stands for a rule or a terminal."""
@@ -103,20 +128,32 @@ class _Parser(LarkItems):
         start = self.pos
         if self.text.startswith("%", start):
             return self.directive()
-        found = _NAME.match(self.text, start)
-        if found is None:
-            self.fail(f"expected a rule, a terminal or a directive, got {self.found()}")
-        name = found[1]
-        self.pos = found.end()
-        if self.peek() == "[":
-            self.fail(
-                "attributes are not supported; structural tags rule what follows a trigger in free text"
-            )
+        name = self.read(_NAME, "a rule, a terminal or a directive")[1]
+        suffix = self.attribute() if self.peek() == "[" and name.islower() else None
         if self.peek() == ".":
             self.fail("priorities are not supported")
         self.blanks()
         self.expect(":", f"after {name}")
-        self.define(name, start, self.body(name.isupper()))
+        node = self.body(name.isupper() or suffix is not None)
+        if suffix is not None:
+            self.in_terminal = False
+            node = self.lexeme(Seq((node, suffix)))
+            self.lazy[next(reversed(self.lexemes))] = name
+        self.define(name, start, node)
+
+    def attribute(self) -> Node:
+        """What a lazy rule ends with beside its body; only attributes that say which texts match are read."""
+        self.pos += 1
+        found = self.read(_ATTRIBUTE, "lazy or suffix=")
+        suffix = None
+        if found[0] != "lazy":
+            self.in_terminal = True
+            suffix = self.item()
+            if suffix is None:
+                self.fail(f"expected a terminal behind suffix=, got {self.found()}")
+        self.blanks()
+        self.expect("]", "to close the attribute")
+        return suffix or EMPTY
 
     def define(self, name: str, at: int, node: Node) -> None:
         if name in self.nodes:
@@ -130,9 +167,7 @@ class _Parser(LarkItems):
 
     def directive(self) -> None:
         start = self.pos
-        found = re.compile(r"%[a-z]+").match(self.text, start)
-        word = found[0] if found else "%"
-        self.pos += len(word)
+        word = self.read(_WORD, "a directive")[0]
         self.blanks()
         if word == "%ignore":
             self.ignored.append(self.body(True))
@@ -151,10 +186,7 @@ class _Parser(LarkItems):
 
     def imported(self) -> None:
         start = self.pos
-        found = _IMPORT.match(self.text, start)
-        if found is None:
-            self.fail("expected a name as common.INT, or several as common (INT, WS)")
-        self.pos = found.end()
+        found = self.read(_IMPORT, "a name as common.INT, or several as common (INT, WS)")
         names = [found[1]] if found[1] else [name.strip() for name in found[3].split(",") if name.strip()]
         for name in names:
             if name not in COMMON:
@@ -187,10 +219,7 @@ class _Parser(LarkItems):
         if self.text.startswith("->", self.pos):  # a name of the alternative, of which texts say nothing
             self.pos += 2
             self.blanks()
-            found = _NAME.match(self.text, self.pos)
-            if found is None:
-                self.fail(f"expected a name, got {self.found()}")
-            self.pos = found.end()
+            self.read(_NAME, "a name")
             self.blanks()
         if len(items) == 1 and items[0][0]:
             return items[0][1]
@@ -222,8 +251,8 @@ class _Parser(LarkItems):
     def combined(self, items: list[tuple[bool, Node]], start: int) -> Node:
         """The strings that match just those items that must match."""
         nodes = [self.inlined(node, ()) for _, node in items]
-        if any(map(_has_automaton, nodes)):
-            self.fail("expected parts without &, ~ and %regex of their own", start)
+        if any(isinstance(one, Ref) for node in nodes for one in walk(node)):
+            self.fail("expected parts without %regex", start)
         try:
             parts: tuple[list[Dfa], list[Dfa]] = [], []
             for (must, _), node in zip(items, nodes):
@@ -272,7 +301,7 @@ class _Parser(LarkItems):
         found = _NAME.match(self.text, start)
         if found is None or (char and char in "?!"):
             if char == "@":
-                self.fail("other grammars cannot be named")
+                self.fail("other grammars cannot be named; %json takes a schema, and rules all else")
             return None
         self.pos = found.end()
         name = found[1]
@@ -283,7 +312,11 @@ class _Parser(LarkItems):
 
     def lexeme(self, node: Node) -> Node:
         """A terminal; in a rule, with what is ignored behind it."""
-        return node if self.in_terminal else Seq((node, self.skip))
+        if self.in_terminal:
+            return node
+        one = self.book.name("terminal")
+        self.lexemes[one] = node
+        return Seq((one, self.skip))
 
     def group(self, close: str) -> Node:
         start = self.pos
@@ -313,27 +346,19 @@ class _Parser(LarkItems):
 
     def inlined(self, node: Node, within: tuple[str, ...]) -> Node:
         """A terminal with those in it written out: no terminal may contain itself."""
-        if isinstance(node, Ref) and node in self.names:
-            name = self.names[node]
+
+        def written(ref: Ref) -> Node:
+            if ref not in self.names:
+                return ref
+            name = self.names[ref]
             if name not in self.nodes:
                 self.fail(f"expected a terminal that is defined above, got {name}", self.used[name])
             if name in within or len(within) > MAX_DEPTH:
                 self.fail(f"the terminal {name} contains itself", self.places[name])
             return self.inlined(self.nodes[name], (*within, name))
-        if isinstance(node, (Seq, Alt)):
-            return type(node)(tuple(self.inlined(item, within) for item in node.items))
-        if isinstance(node, Repeat):
-            return Repeat(self.inlined(node.item, within), node.least, node.most)
-        return node
 
-    # ------------------------------------------------------------------ text
+        return replaced(node, written)
 
     def need_terminal(self, what: str) -> None:
         if not self.in_terminal:
             self.fail(f"{what} can only combine the parts of a terminal")
-
-
-def _has_automaton(node: Node) -> bool:
-    if isinstance(node, (Seq, Alt)):
-        return any(map(_has_automaton, node.items))
-    return isinstance(node, (Dfa, Ref)) or (isinstance(node, Repeat) and _has_automaton(node.item))

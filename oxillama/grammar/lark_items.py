@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
+from oxillama.grammar.grammar_text import GrammarText, TokenIds
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.lark_terminals import folded, regex_node, substrings
-from oxillama.grammar.lark_text import LarkText
 from oxillama.grammar.rules import Chars, Node, Rules, Text, Tokens
 
 MAX_COUNT = 1_000_000_000
+_BLANKS = re.compile(r"(?:[ \t\r]+|//[^\n]*|#[^\n]*)*")
+_LINES = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|#[^\n]*)*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _REGEX = re.compile(r"/(?![/*])((?:[^/\\\n]|\\.)+)/([a-z]*)")
 _TOKEN = re.compile(r"<[^<>\s]+>")
@@ -22,10 +24,8 @@ _IDS = re.compile(r"<\[(\^?)(\d{1,10}(?:-\d{1,10})?(?:,\d{1,10}(?:-\d{1,10})?)*)
 _ANY_ID = "<[*]>"
 _COUNT = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
 
-TokenIds = Callable[[str], list[int]]
 
-
-class LarkItems(LarkText):
+class LarkItems(GrammarText):
     """Reads items of a grammar, each at the place that is read next.
 
     Raises
@@ -36,6 +36,20 @@ class LarkItems(LarkText):
     def __init__(self, text: str, token_ids: TokenIds | None) -> None:
         super().__init__(text)
         self.token_ids = token_ids
+
+    def blanks(self, lines: bool = False) -> None:
+        """Pass blanks and comments, and with ``lines`` ends of lines."""
+        self.read(_LINES if lines else _BLANKS, "blanks")
+
+    def json_object(self) -> dict[str, Any]:
+        start = self.pos
+        try:
+            found, self.pos = json.JSONDecoder().raw_decode(self.text, start)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"expected a JSON object: {error}", start)
+        if not isinstance(found, dict):
+            self.fail(f"expected a JSON object, got a {type(found).__name__}", start)
+        return found
 
     def count(self) -> tuple[int, int | None] | None:
         """The bounds of ``{m}``, ``{m,}``, ``{,n}``, ``{m,n}``, ``~m`` and ``~m..n``; None: none."""
@@ -78,10 +92,7 @@ class LarkItems(LarkText):
 
     def _literal(self) -> str:
         start = self.pos
-        found = _STRING.match(self.text, start)
-        if found is None:
-            self.fail("expected a string in quotes that ends in its line")
-        self.pos = found.end()
+        found = self.read(_STRING, "a string in quotes that ends in its line")
         try:
             text = json.loads(found[0])
             text.encode()
@@ -92,10 +103,7 @@ class LarkItems(LarkText):
     def regex(self) -> Node:
         """A regular expression between slashes, and its flags."""
         start = self.pos
-        found = _REGEX.match(self.text, start)
-        if found is None:
-            self.fail("expected a regular expression that ends in its line")
-        self.pos = found.end()
+        found = self.read(_REGEX, "a regular expression that ends in its line")
         try:
             return regex_node(found[1].replace("\\/", "/"), found[2])
         except GrammarError as error:
@@ -104,10 +112,7 @@ class LarkItems(LarkText):
     def token(self) -> Node:
         """A token by name, or tokens by their ids; those that are left out leave the other tokens of text."""
         start = self.pos
-        found = _TOKEN.match(self.text, start)
-        if found is None:
-            self.fail("expected a token as <name> or <[123]>")
-        self.pos = found.end()
+        found = self.read(_TOKEN, "a token as <name> or <[123]>")
         if found[0] == _ANY_ID:
             return Tokens((), negated=True)
         if found[0].startswith("<["):
@@ -115,12 +120,7 @@ class LarkItems(LarkText):
             if ids is None:
                 self.fail(f"expected token ids as <[1,3-5]>, <[^1,3-5]> or <[*]>, got {found[0]}", start)
             return Tokens(self._listed(ids[2], start), negated=bool(ids[1]))
-        if self.token_ids is None:
-            self.fail(f"the token {found[0]} can only be looked up in a tokenizer, and none was given", start)
-        one = self.token_ids(found[0])
-        if len(one) != 1:
-            self.fail(f"expected the text of one token, but {found[0]} is {len(one)} tokens", start)
-        return Tokens((one[0],))
+        return Tokens((self.one_token(found[0], self.token_ids, start),))
 
     def _listed(self, text: str, start: int) -> tuple[int, ...]:
         ids: set[int] = set()
@@ -137,7 +137,7 @@ class LarkItems(LarkText):
         value = self.json_object()
         try:
             compiler, strict = _compiler(value.pop("x-guidance", {}))
-            return compiler.on_demand(value, strict)
+            return compiler.on_demand(value, strict, self.place(start))
         except GrammarError as error:
             self.fail(str(error), start)
 

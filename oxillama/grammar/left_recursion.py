@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from oxillama.grammar.rtn_state import State, too_large
+from dataclasses import dataclass, field
+
+from oxillama.errors import GrammarError
+
+CALLS, EPSILON = 2, 3
+
+
+@dataclass(slots=True)
+class State:
+    """A state of the network.
+
+    Attributes
+    ----------
+    edges : (what, op, target) by their kind: bytes, tokens, calls, epsilon. ``what`` of a call is the number
+        of a subnetwork, below 0 that of a unit.
+    final : whether its subnetwork may end here.
+    count : least, most, slack, as `Program` has them.
+    """
+
+    edges: list[list[tuple[int, int, int]]] = field(default_factory=lambda: [[], [], [], []])
+    final: bool = False
+    count: tuple[int, int, int] | None = None
 
 
 def remove_left_recursion(states: list[State], starts: list[int], most: int) -> None:
@@ -25,13 +46,13 @@ def remove_left_recursion(states: list[State], starts: list[int], most: int) -> 
     GrammarError : more than ``most`` states would be needed.
     """
     for cycle in cycles(
-        [[number for number, _, _ in states[start].calls if number >= 0] for start in starts]
+        [[number for number, _, _ in states[start].edges[CALLS] if number >= 0] for start in starts]
     ):
         members = set(cycle)
         bodies = {number: _body(states, starts[number]) for number in cycle}
         after: dict[int, list[tuple[int, int, int]]] = {number: [] for number in cycle}
         for caller in cycle:
-            for number, op, back in states[starts[caller]].calls:
+            for number, op, back in states[starts[caller]].edges[CALLS]:
                 if number in members:
                     after[number].append((caller, op, back))
         goals = {goal: _copy_for_goal(states, starts, goal, bodies, after, most) for goal in cycle}
@@ -49,7 +70,7 @@ def _copy_for_goal(
 ) -> int:
     """The start state of a copy of the cycle's bodies that matches ``goal``."""
     if len(states) + sum(map(len, bodies.values())) > most:
-        raise too_large(most)
+        raise GrammarError(f"grammar: expected at most {most} states, got more")
     copy: dict[tuple[int, int], int] = {}
     for number, body in bodies.items():
         for q in body:
@@ -60,17 +81,15 @@ def _copy_for_goal(
     for number, body in bodies.items():
         for q in (*body, starts[number]):
             old, new = states[q], start if q == starts[number] else states[copy[number, q]]
-            new.bytes += [(bits, op, copy[number, target]) for bits, op, target in old.bytes]
-            new.tokens += [(ids, op, copy[number, target]) for ids, op, target in old.tokens]
-            new.epsilon += [(op, copy[number, target]) for op, target in old.epsilon]
-            new.calls += [
-                (called, op, copy[number, back])
-                for called, op, back in old.calls
-                if q != starts[number] or called not in bodies
-            ]
+            for kind, edges in enumerate(old.edges):
+                new.edges[kind] += [
+                    (what, op, copy[number, target])
+                    for what, op, target in edges
+                    if kind != CALLS or q != starts[number] or what not in bodies
+                ]
             if old.final:
                 new.final = number == goal
-                new.epsilon += [(op, copy[caller, back]) for caller, op, back in after[number]]
+                new.edges[EPSILON] += [(0, op, copy[caller, back]) for caller, op, back in after[number]]
     return len(states) - 1
 
 
@@ -79,16 +98,11 @@ def _body(states: list[State], start: int) -> list[int]:
     seen = {start}
     todo = [start]
     while todo:
-        state = states[todo.pop()]
-        for _, _, target in (
-            *state.bytes,
-            *state.tokens,
-            *state.calls,
-            *((0, *edge) for edge in state.epsilon),
-        ):
-            if target not in seen:
-                seen.add(target)
-                todo.append(target)
+        for edges in states[todo.pop()].edges:
+            for _, _, target in edges:
+                if target not in seen:
+                    seen.add(target)
+                    todo.append(target)
     return sorted(seen - {start})
 
 

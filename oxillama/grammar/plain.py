@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from itertools import repeat
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from oxillama.errors import GrammarError
 from oxillama.grammar.analysis import MAX_NODE_DEPTH
 from oxillama.grammar.rulebook import whole
-from oxillama.grammar.rules import (
-    LAST_CODE_POINT,
-    Alt,
-    Chars,
-    Counted,
-    Dfa,
-    Distinct,
-    Member,
-    Node,
-    Ref,
-    Repeat,
-    Rules,
-    Seq,
-    Text,
-    Tokens,
-)
+from oxillama.grammar.rules import LAST_CODE_POINT, Chars, Counted, Dfa, Distinct, Member, Node, Rules
 
 MOST = 2**31 - 1
-"""Of a token id, or a state."""
+"""Of a count, a token id, or a state."""
+
+KINDS = {kind.__name__.lower(): kind for kind in (*get_args(Node), Member)}
+WAYS = ("mark", "text", "value", "nothing")
 
 
 def plain_rules(rules: Rules) -> dict[str, Any]:
-    """A grammar as dicts, lists, strings and integers; rules in their order."""
+    """A grammar as dicts, lists, strings and integers; rules in their order.
+
+    A node is a list of its kind and what it holds, in the order of its attributes.
+    """
     rules = whole(rules)
     return {"root": rules.root, "rules": [[name, _plain(node)] for name, node in rules.rules.items()]}
 
@@ -39,128 +34,85 @@ def rules_of(plain: Any) -> Rules:
     """The grammar that `plain_rules` described. Raises GrammarError for anything else."""
     try:
         root, pairs = plain["root"], plain["rules"]
-        named = {_text(name): _node(node, 0) for name, node in pairs}
+        named = {_read(str, name, 0): _read(Node, node, 0) for name, node in pairs}
         if set(plain) != {"root", "rules"} or len(named) < len(pairs):
             raise ValueError("unknown keys, or a rule twice")
-        return Rules(_text(root), named)
+        return Rules(_read(str, root, 0), named)
     except (KeyError, TypeError, ValueError) as error:
         raise GrammarError(f"grammar: expected what plain_rules gave, got another value: {error}") from error
 
 
-def _plain(node: Node) -> list[Any]:
-    """A node as its kind and what it holds."""
-    if isinstance(node, Text):
-        return ["text", node.text]
-    if isinstance(node, Chars):
-        return ["chars", [list(pair) for pair in node.ranges]]
-    if isinstance(node, Tokens):
-        return ["tokens", list(node.ids), node.negated]
-    if isinstance(node, Dfa):
-        return ["dfa", [[list(edge) for edge in edges] for edges in node.edges], sorted(node.accepting)]
-    if isinstance(node, Counted):
-        return ["counted", _plain(node.dfa), node.whole, node.least, node.most]
-    if isinstance(node, Ref):
-        return ["ref", node.name]
-    if isinstance(node, Repeat):
-        return ["repeat", _plain(node.item), node.least, node.most]
-    if isinstance(node, Distinct):
-        places = [[_plain_member(member) for member in place] for place in node.places]
-        counts = [node.least, node.most, node.marks, node.may_run_out]
-        parts = [_plain(node.separator), [_plain(one) for one in node.needed]]
-        return ["distinct", places, list(node.ends), parts, counts]
-    return ["seq" if isinstance(node, Seq) else "alt", [_plain(item) for item in node.items]]
+def _plain(value: Any) -> Any:
+    if isinstance(value, Dfa):
+        return ["dfa", [[list(edge) for edge in edges] for edges in value.edges], sorted(value.accepting)]
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if not is_dataclass(value):
+        return value
+    return [type(value).__name__.lower(), *(_plain(getattr(value, held.name)) for held in fields(value))]
 
 
-def _plain_member(member: Member) -> list[Any]:
-    rest = None if member.rest is None else _plain(member.rest)
-    return [_plain(member.node), member.by, rest, [member.to, member.mark, member.after, member.room]]
-
-
-def _node(plain: Any, depth: int) -> Node:
+def _read(wanted: Any, plain: Any, depth: int) -> Any:
+    """A value of a type; ``depth`` nodes are around it."""
+    if isinstance(wanted, UnionType) and type(None) in get_args(wanted):
+        return None if plain is None else _read(get_args(wanted)[0], plain, depth)
+    if wanted in (int, bool, str):
+        if type(plain) is not wanted or (wanted is int and not 0 <= plain <= MOST):
+            raise ValueError(f"expected {wanted.__name__}, got {plain!r:.80}")
+        if wanted is str:
+            plain.encode()  # a lone surrogate is in no text
+        return plain
+    if get_origin(wanted) is tuple:
+        first, *others = get_args(wanted)
+        if not isinstance(plain, list) or (others[0] is not ... and len(plain) != 1 + len(others)):
+            raise ValueError(f"expected a list, got {plain!r:.80}")
+        return tuple(map(_read, repeat(first), plain, repeat(depth)))
     if depth > MAX_NODE_DEPTH:
         raise ValueError(f"more than {MAX_NODE_DEPTH} nodes inside each other")
     kind, *held = plain
-    if kind == "text":
-        (text,) = held
-        return Text(_text(text))
-    if kind == "chars":
-        (ranges,) = held
-        return Chars(_ranges(ranges, 2))
-    if kind == "tokens":
-        ids, negated = held
-        if not isinstance(negated, bool):
-            raise ValueError(f"negated is {negated!r}")
-        return Tokens(_integers(ids, len(ids), MOST), negated)
-    if kind == "dfa":
-        states, accepting = held
-        edges = tuple(_ranges(state, 3) for state in states)
-        ends = frozenset(_integers(accepting, len(accepting), MOST))
-        targets = {target for state in edges for _, _, target in state} | ends
-        if not edges or max(targets, default=0) >= len(edges):
-            raise ValueError("a state that an automaton does not have")
-        return Dfa(edges, ends)
-    if kind == "counted":
-        automaton, whole, least, most = held
-        dfa = _node(automaton, depth + 1)
-        if not isinstance(dfa, Dfa) or whole not in range(len(dfa.edges) + 1):
-            raise ValueError("a count without an automaton of as many states")
-        _integers([least, least if most is None else most], 2, MOST)
-        return Counted(dfa, whole, least, most)
-    if kind == "ref":
-        (name,) = held
-        return Ref(_text(name))
-    if kind == "repeat":
-        item, least, most = held
-        _integers([least, 0 if most is None else most], 2, MOST)
-        return Repeat(_node(item, depth + 1), least, most)
-    if kind == "distinct":
-        places, ends, (separator, needed), (least, most, marks, may_run_out) = held
-        _integers([least, 0 if most is None else most, marks], 3, MOST)
-        found = tuple(tuple(_member(member, depth + 1) for member in place) for place in places)
-        if not len(ends) == len(found) > max([member.to for place in found for member in place], default=0):
+    hints = () if kind == "dfa" else _hints(KINDS[kind])
+    if hints and len(held) != len(hints):
+        raise ValueError(f"expected {len(hints)} values of {kind!r}, got {len(held)}")
+    node = KINDS[kind](*map(_read, hints, held, repeat(depth + 1))) if hints else _dfa(*held)
+    if not isinstance(node, wanted):
+        raise ValueError(f"expected another node than {kind!r}")
+    _check(node)
+    return node
+
+
+def _check(node: Any) -> None:
+    """Raise ValueError where types alone do not say that a node is none."""
+    if isinstance(node, Chars):
+        _check_ranges(node.ranges)
+    elif isinstance(node, Counted) and node.whole > node.dfa.n_states:
+        raise ValueError("a count of states that an automaton does not have")
+    elif isinstance(node, Member) and node.by not in WAYS:
+        raise ValueError(f"told apart by {node.by!r}")
+    elif isinstance(node, Distinct):
+        targets = [member.to for place in node.places for member in place]
+        if not len(node.ends) == len(node.places) > max(targets, default=0):
             raise ValueError("a place that members do not have")
-        if not all(isinstance(flag, bool) for flag in (*ends, may_run_out)):
-            raise ValueError(f"ends are {ends!r}, may_run_out {may_run_out!r}")
-        nodes = tuple(_node(one, depth + 1) for one in needed)
-        return Distinct(
-            found, tuple(ends), _node(separator, depth + 1), least, most, marks, nodes, may_run_out
-        )
-    if kind not in ("seq", "alt"):
-        raise ValueError(f"a node of the kind {kind!r}")
-    (items,) = held
-    nodes = tuple(_node(item, depth + 1) for item in items)
-    return Seq(nodes) if kind == "seq" else Alt(nodes)
 
 
-def _member(plain: Any, depth: int) -> Member:
-    node, by, rest, numbers = plain
-    *numbers, room = numbers
-    to, mark, after = _integers(numbers, 3, MOST)
-    _integers([0 if room is None else room], 1, MOST)
-    if by not in ("mark", "text", "value", "nothing"):
-        raise ValueError(f"told apart by {by!r}")
-    return Member(_node(node, depth), by, to, mark, None if rest is None else _node(rest, depth), after, room)
+@lru_cache(maxsize=len(KINDS))
+def _hints(kind: Any) -> tuple[Any, ...]:
+    """The types of what a node holds."""
+    return tuple(get_type_hints(kind).values())
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected a string, got {type(value).__name__}")
-    value.encode()  # a lone surrogate is in no text
-    return value
+def _dfa(states: Any, accepting: Any) -> Dfa:
+    edges = _read(tuple[tuple[tuple[int, int, int], ...], ...], states, 0)
+    ends = _read(tuple[int, ...], accepting, 0)
+    if max([0, *ends, *(target for state in edges for _, _, target in state)]) >= len(edges):
+        raise ValueError("a state that an automaton does not have")
+    for state in edges:
+        _check_ranges([edge[:2] for edge in state])
+    return Dfa(edges, ends)
 
 
-def _ranges(plain: Any, n: int) -> tuple[Any, ...]:
-    """Tuples of ``n`` integers, of which the first two are ranges of code points, ascending and disjoint."""
-    found = tuple(_integers(item, n, LAST_CODE_POINT) for item in plain)
-    bounds = [bound for item in found for bound in item[:2]]
-    if bounds != sorted(bounds) or any(a[1] == b[0] for a, b in pairwise(found)):
+def _check_ranges(ranges: Iterable[tuple[int, int]]) -> None:
+    """Raise ValueError where ranges of code points are not ascending and disjoint."""
+    bounds = [bound for pair in ranges for bound in pair]
+    overlap = any(last == first for last, first in zip(bounds[1::2], bounds[2::2]))
+    if bounds != sorted(bounds) or overlap or max(bounds, default=0) > LAST_CODE_POINT:
         raise ValueError("ranges that are not ascending and disjoint")
-    return found
-
-
-def _integers(values: Any, n: int, most: int) -> tuple[int, ...]:
-    """``n`` integers from 0 to ``most``."""
-    found = tuple(values)
-    if len(found) != n or not all(type(value) is int and 0 <= value <= most for value in found):
-        raise ValueError(f"expected {n} integers up to {most}")
-    return found

@@ -10,7 +10,9 @@ from threading import Lock
 import numpy as np
 
 from oxillama._kernels.grammar.builder import Builder
-from oxillama.grammar.analysis import check, find_calls, nullable_rules, walk
+from oxillama._kernels.grammar.nodes import references
+from oxillama.errors import GrammarError
+from oxillama.grammar.analysis import check, find_calls, nullable_rules
 from oxillama.grammar.rules import Common, Node, Part, Ref, Rules, Tokens
 
 MAX_STATES = 300_000
@@ -89,6 +91,7 @@ class Units:
 
     Attributes
     ----------
+    n_common : how many numbers those are.
     built : (unit, piece), in the order in which they were asked for. Where a rule is another one by a second
         name, the other's number stands in place of a piece; it comes earlier.
     """
@@ -102,6 +105,12 @@ class Units:
         for common in dict.fromkeys(commons):
             for name in common.rules:
                 self._number(common, name)
+        self.n_common = len(self._rules)
+
+    def located(self, unit: int, reason: str) -> str:
+        """Why an operation failed, and where in the grammar: in the rule of a unit that is not common."""
+        owner, name = self._rules[unit]
+        return reason if isinstance(owner, Common) else owner.located(name, reason)
 
     def number(self, part: Part, name: str) -> int:
         """The number of a part's rule, or of one that its rules refer to."""
@@ -120,7 +129,11 @@ class Units:
 
     def _build(self, unit: int) -> None:
         if unit not in self._done:
-            self.built.append((unit, self._piece(*self._rules[unit])))
+            try:
+                piece = self._piece(*self._rules[unit])
+            except GrammarError as error:
+                raise GrammarError(self.located(unit, str(error))) from None
+            self.built.append((unit, piece))
             self._done.add(unit)
 
     def _piece(self, owner: Part | Common, name: str) -> Program | int:
@@ -132,7 +145,7 @@ class Units:
             other = self.number(owner, body.name)
             self._build(other)
             return other
-        if len(rules.rules) == 1 and not any(isinstance(node, Ref) for node in walk(body)):
+        if len(rules.rules) == 1 and not references(body):
             return _leaf(body)
         return _piece(rules, lambda name: self.number(owner, name), self)
 

@@ -16,20 +16,10 @@ from oxillama.grammar.dfa import automaton, meet
 from oxillama.grammar.expressions import ANYTHING, EMPTY, Assertion, alternatives, sequence
 from oxillama.grammar.lookaround import Fail, look_around
 from oxillama.grammar.regex_parser import Parser
-from oxillama.grammar.rules import Dfa, Node, Rules, Seq
+from oxillama.grammar.rules import Dfa, Node, Seq
 
 MAX_PATTERN = 20_000  # characters
 START: Any = Assertion("^")
-
-
-def from_regex(pattern: str) -> Rules:
-    """The grammar of the texts that ``pattern`` matches as a whole.
-
-    Raises
-    ------
-    GrammarError : the pattern is malformed, over a limit, or uses what is not regular; with the position.
-    """
-    return Rules("root", {"root": parse_regex(pattern, search=False)})
 
 
 @lru_cache(maxsize=64)
@@ -42,7 +32,7 @@ def parse_regex(pattern: str, search: bool, alone: bool = True) -> Node:
 
     Raises
     ------
-    GrammarError : as `from_regex`.
+    GrammarError : the pattern is malformed, over a limit, or uses what is not regular; with the position.
     """
     if len(pattern) > MAX_PATTERN:
         raise GrammarError(f"regex: at most {MAX_PATTERN} characters are read, this has {len(pattern)}")

@@ -9,6 +9,8 @@ Source: ECMA-262 (2024), chapter 22.2, and its Annex B for lone braces and brack
 
 from __future__ import annotations
 
+import re
+
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.codepoints import (
@@ -25,7 +27,6 @@ from oxillama.grammar.codepoints import (
 from oxillama.grammar.expressions import EMPTY, Assertion, alternatives, sequence
 from oxillama.grammar.rules import LAST_CODE_POINT, Chars, Node, Repeat
 
-MAX_PATTERN = 20_000  # characters
 MAX_DEPTH = 100  # groups within groups
 MAX_COUNT = 1_000_000  # the largest bound of a quantifier
 
@@ -38,6 +39,7 @@ _CLASSES = {
     "S": complement(SPACES),
 }
 _CONTROLS = {"t": 0x9, "n": 0xA, "v": 0xB, "f": 0xC, "r": 0xD}
+_BOUNDS = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 _LOOKS = ("?=", "?!", "?<=", "?<!")
 
 
@@ -124,21 +126,17 @@ class Parser:
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self.take(sign):
                 return bounds
-        if not self.peek("{"):
-            return None
-        end = self.text.find("}", self.at)
-        inside = self.text[self.at + 1 : end] if end > 0 else ""
-        low, comma, high = inside.partition(",")
-        is_count = low.isascii() and low.isdigit() and (not high or (high.isascii() and high.isdigit()))
-        if not is_count:
+        found = _BOUNDS.match(self.text, self.at)
+        if found is None:
             return None  # a lone brace stands for itself (Annex B)
+        low, comma, high = found.groups()
         if max(len(low), len(high)) > len(str(MAX_COUNT)) or max(int(low), int(high or 0)) > MAX_COUNT:
             raise self.fail(f"a quantifier counts to at most {MAX_COUNT}")
         least = int(low)
         most = least if not comma else int(high) if high else None
         if most is not None and most < least:
-            raise self.fail(f"the quantifier {{{inside}}} is out of order")
-        self.at = end + 1
+            raise self.fail(f"the quantifier {found[0]} is out of order")
+        self.at = found.end()
         return least, most
 
     def atom(self) -> Node:

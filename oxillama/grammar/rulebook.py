@@ -57,12 +57,14 @@ def whole(rules: Rules) -> Rules:
     if isinstance(root, Ref) and root.name in rules.parts:
         return rules.parts[root.name].all_rules()
     written = dict(rules.rules)
+    places = dict(rules.places)
     for name, part in rules.parts.items():
         found = part.all_rules()
+        places |= {f"{name}/{below}": place for below, place in found.places.items()}
         names = {below: f"{name}/{below}" for below in found.rules}
         written |= {names[below]: renamed(node, names) for below, node in found.rules.items()}
         written[name] = Ref(names[found.root])
-    return Rules(rules.root, shared(written, rules.root))
+    return Rules(rules.root, shared(written, rules.root), places=places)
 
 
 @lru_cache(maxsize=256)

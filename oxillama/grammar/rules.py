@@ -63,18 +63,36 @@ class Ref:
     name: str
 
 
+class _Kept:
+    """Has room for its hash: large nodes are asked for theirs many times."""
+
+    __slots__ = ("_hash",)
+
+
+def _kept_hash(node: Seq | Alt) -> int:
+    found: int | None = getattr(node, "_hash", None)
+    if found is None:
+        found = hash((type(node), node.items))
+        object.__setattr__(node, "_hash", found)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(_Kept):
     """These one after another; none match the empty string."""
 
     items: tuple[Node, ...]
 
+    __hash__ = _kept_hash
+
 
 @dataclass(frozen=True, slots=True)
-class Alt:
+class Alt(_Kept):
     """Any one of these; none match nothing."""
 
     items: tuple[Node, ...]
+
+    __hash__ = _kept_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +178,13 @@ class Rules:
     root : name of the rule that matches the whole text.
     rules : every rule by its name; each `Ref` names one of them, or a part.
     parts : grammars of which only the rules that a text comes to are written, by names that no rule has.
+    places : where rules come from, by name, for messages: paths in a schema.
     """
 
     root: str
     rules: Mapping[str, Node] = field(default_factory=dict)
     parts: Mapping[str, Part] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -204,6 +224,9 @@ class Part(Protocol):
         ------
         GrammarError : it cannot be written.
         """
+
+    def located(self, name: str, reason: str) -> str:
+        """Why a text cannot be followed further in the rule of a name, with its place; once is enough."""
 
     def all_rules(self) -> Rules:
         """The whole grammar, without parts."""

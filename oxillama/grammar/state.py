@@ -83,13 +83,17 @@ class GrammarState:
         GrammarError
             The mask, or the sequence as a whole, took more work than it may.
         """
-        started = time.perf_counter()
-        tables = self._current()
-        before = tables.states.work
-        mask = self._constraint.mask(tables, self._states[-1])
+        started = 0.0 if self._timer is None else time.perf_counter()
+        tables, work = self._current(), 0
+        mask = tables.masks.get(self._states[-1])
+        if mask is None:
+            work = -tables.states.work
+            mask = self._constraint.new_mask(tables, self._states[-1])
+            work += tables.states.work
         if self._timer is not None:
             self._timer.note(started, time.perf_counter())
-        self._spend(tables.states.work - before)
+        if work:
+            self._spend(work)
         return mask
 
     # ------------------------------------------------------------------ moves
@@ -161,7 +165,8 @@ class GrammarState:
     def _spend(self, work: int) -> None:
         self._left -= work
         if self._left < 0:
-            raise GrammarError(
+            error = GrammarError(
                 f"grammar: expected at most {REQUEST_WORK} units of work, and {TOKEN_WORK} a token, "
                 f"got more within {len(self._tokens)} tokens"
             )
+            raise self._tables.states.located(error, self._states[-1])

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from oxillama.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.grammar.expressions import ANY, EMPTY
 from oxillama.grammar.gbnf import parse_gbnf
-from oxillama.grammar.grammar_text import MAX_TEXT
+from oxillama.grammar.grammar_text import MAX_TEXT, TokenIds, one_token
 from oxillama.grammar.json_schema import JsonSchemaCompiler
 from oxillama.grammar.regex import parse_regex
 from oxillama.grammar.rulebook import RuleBook, texts_without
@@ -26,7 +27,6 @@ from oxillama.grammar.structural_fields import MAX_COUNT, Fields, mapping, parse
 MAX_DEPTH = 60
 """Formats inside formats."""
 
-TokenIds = Callable[[str], list[int]]
 Stops = tuple[str, ...]
 
 
@@ -84,9 +84,9 @@ class _Writer:
             "any_tokens": self._any_tokens,
             "sequence": self._sequence,
             "or": self._or,
-            "optional": self._optional,
-            "plus": self._plus,
-            "star": self._star,
+            "optional": partial(self._repeated, 0, 1),
+            "plus": partial(self._repeated, 1, None),
+            "star": partial(self._repeated, 0, None),
             "repeat": self._repeat,
             "tag": self._tag,
             "triggered_tags": self._triggered,
@@ -141,14 +141,14 @@ class _Writer:
         if fields.texts("excludes", ()):
             raise fields.error("excludes", "no texts, which schemas cannot leave out")
         blanks = fields.count("max_whitespace_cnt", None)
-        in_any_order = fields.flag("any_order")
+        any_order = fields.flag("any_order")
         schema = fields.take("json_schema")
         if isinstance(schema, str):
             schema = parsed(fields.path_of("json_schema"), schema)
-        compiler = JsonSchemaCompiler(
-            whitespace="compact" if blanks == 0 else "single", any_order=10 if in_any_order else 0
-        )
-        return self._book.include(_within(fields.path_of("json_schema"), lambda: compiler.on_demand(schema)))
+        whitespace = "compact" if blanks == 0 else "single"
+        compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order)
+        path = fields.path_of("json_schema")
+        return self._book.include(_within(path, lambda: compiler.on_demand(schema, place=path)))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
@@ -197,12 +197,8 @@ class _Writer:
             return token
         if not isinstance(token, str):
             raise GrammarError(f"{path}: expected a token id or the text of a token, got {shown(token)}")
-        if self._token_ids is None:
-            raise GrammarError(f"{path}: {token!r} can only be looked up in a tokenizer, and none was given")
-        ids = self._token_ids(token)
-        if len(ids) != 1:
-            raise GrammarError(f"{path}: expected the text of one token, but {token!r} is {len(ids)} tokens")
-        return ids[0]
+        found: int = _within(path, lambda: one_token(token, self._token_ids))
+        return found
 
     # ------------------------------------------------------------------ combinations
 
@@ -221,14 +217,8 @@ class _Writer:
     def _content(self, fields: Fields, stops: Stops = ()) -> Node:
         return self._format(fields.path_of("content"), fields.take("content"), stops)
 
-    def _optional(self, fields: Fields, stops: Stops) -> Node:
-        return Repeat(self._content(fields, stops), 0, 1)
-
-    def _plus(self, fields: Fields, stops: Stops) -> Node:
-        return Repeat(self._content(fields, stops), 1, None)
-
-    def _star(self, fields: Fields, stops: Stops) -> Node:
-        return Repeat(self._content(fields, stops), 0, None)
+    def _repeated(self, least: int, most: int | None, fields: Fields, stops: Stops) -> Node:
+        return Repeat(self._content(fields, stops), least, most)
 
     def _repeat(self, fields: Fields, stops: Stops) -> Node:
         least, most = fields.count("min", None), fields.take("max")
@@ -240,7 +230,7 @@ class _Writer:
             or not (most == -1 or least <= most <= MAX_COUNT)
         ):
             raise fields.error("max", f"-1, or {least} to {MAX_COUNT}")
-        return Repeat(self._content(fields, stops), least, None if most == -1 else most)
+        return self._repeated(least, None if most == -1 else most, fields, stops)
 
     # ------------------------------------------------------------------ tags
 

@@ -160,6 +160,10 @@ def test_other_data_is_refused(change: dict[str, Any], message: str) -> None:
         sampler_of({**plain_sampler(SamplerConfig()), **change})
 
 
+DFA = ["dfa", [[[97, 97, 0]]], [0]]
+MEMBER: list[Any] = ["member", ["text", "a"], "mark", 0, 0, None, 0, None]
+
+
 @pytest.mark.parametrize(
     "node",
     [
@@ -167,7 +171,11 @@ def test_other_data_is_refused(change: dict[str, Any], message: str) -> None:
         ["chars", [[0, 0x110000]]], ["tokens", [-1], False], ["tokens", [1], 1], ["dfa", [], []],
         ["dfa", [[[1, 2, 7]]], [0]], ["dfa", [[]], [1]], ["repeat", ["text", "a"], True, None],
         ["repeat", ["text", "a"], 3, 2], ["seq", 3], ["other", []], ["ref", "nowhere"], {"a": 1},
-        [["text", "a"]], None, "text",
+        [["text", "a"]], None, "text", ["text"], ["text", "a", "b"], ["tokens", [2**31], False],
+        ["dfa", [[[5, 3, 0]]], [0]], ["counted", ["text", "a"], 0, 0, None], ["counted", DFA, 2, 0, None],
+        MEMBER, ["distinct", [[MEMBER]], [True, True], ["text", ","], 1, None, 0, [], False],
+        ["distinct", [[[*MEMBER[:3], 1, *MEMBER[4:]]]], [True], ["text", ","], 1, None, 0, [], False],
+        ["distinct", [[[*MEMBER[:2], "colour", *MEMBER[3:]]]], [True], ["text", ","], 1, None, 0, [], False],
     ],
 )  # fmt: skip
 def test_rules_that_are_none_are_refused(node: Any) -> None:
@@ -186,8 +194,9 @@ def test_rules_may_be_as_deep_as_a_grammar_and_no_deeper() -> None:
         node = ["seq", [node]]
     with pytest.raises(GrammarError, match="inside each other"):
         rules_of({"root": "r", "rules": [["r", node]]})
-    rules = Grammar.json().rules
-    assert rules_of(plain_rules(rules)) == rules
+    several = {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b"]}, "maxItems": 2}
+    for grammar in (Grammar.json(), Grammar.from_json_schema({"items": several, "minItems": 2})):
+        assert rules_of(json.loads(json.dumps(plain_rules(grammar.rules)))) == grammar.rules
 
 
 def test_no_data_has_a_file_written(tmp_path: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oxillama.errors import GrammarError
-from oxillama.grammar import Grammar, JsonSchemaCompiler, parse_gbnf, print_gbnf
+from oxillama.grammar import Grammar, JsonSchemaCompiler, parse_gbnf, print_gbnf, structural_tag_rules
 from oxillama.grammar.rules import Alt, Chars, Dfa, Ref, Repeat, Rules, Seq, Text, Tokens
 from tests.support import vocabularies
 from tests.support.paths import DATA
@@ -168,11 +168,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_properties_in_any_order_are_printed_set_by_set(words: dict[str, Any]) -> None:
     schema = {"properties": {name: {"const": 1} for name in "abcd"}, "required": ["b", "d"], **words}
-    grammar = Grammar.from_json_schema({"type": "object", **schema})
+    compiler = JsonSchemaCompiler(any_order=True)
+    grammar = Grammar.from_json_schema({"type": "object", **schema}, compiler=compiler)
     if words.get("maxProperties"):  # names that are not known are told apart by their texts
-        with pytest.raises(GrammarError, match="have other texts"):
+        with pytest.raises(GrammarError, match=r"^#: GBNF: has no words for members"):
             grammar.to_gbnf()
-        grammar = Grammar.from_json_schema({"type": "object", **schema, "additionalProperties": False})
+        schema["additionalProperties"] = False
+        grammar = Grammar.from_json_schema({"type": "object", **schema}, compiler=compiler)
     printed = Grammar.parse(grammar.to_gbnf())
     verdicts = set()
     for n in range(5):
@@ -185,13 +187,22 @@ def test_properties_in_any_order_are_printed_set_by_set(words: dict[str, Any]) -
 
 def test_too_many_sets_of_properties_are_an_error_that_names_the_option() -> None:
     schema = {"type": "object", "properties": {f"p{i}": True for i in range(11)}}
-    grammar = Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=11))
-    with pytest.raises(GrammarError, match="a lower any_order"):
+    grammar = Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=True))
+    with pytest.raises(GrammarError, match="any_order=False keeps"):
         grammar.to_gbnf()
-    assert Grammar.from_json_schema(schema, compiler=JsonSchemaCompiler(any_order=0)).to_gbnf()
+    assert Grammar.from_json_schema(schema).to_gbnf()
 
 
-def test_counts_that_would_take_many_rules_are_an_error() -> None:
-    grammar = Grammar.from_json_schema({"type": "string", "format": "email"})
-    with pytest.raises(GrammarError, match="at most 4000 states that count"):
-        grammar.to_gbnf()
+def test_what_gbnf_has_no_words_for_is_an_error_with_its_path() -> None:
+    counted = {"items": {"type": "string", "format": "email"}}
+    with pytest.raises(GrammarError, match=r"^#/items: automaton: expected at most 4000 states that count"):
+        Grammar.from_json_schema(counted).to_gbnf()
+    different = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
+    with pytest.raises(GrammarError, match=r"^#/properties/a: GBNF: has no words for members"):
+        Grammar.from_json_schema(different).to_gbnf()
+    content = {"type": "json_schema", "json_schema": different}
+    tag = structural_tag_rules({"format": {"type": "tag", "begin": "<", "content": content, "end": ">"}})
+    with pytest.raises(GrammarError, match=r"^format\.content\.json_schema: #/properties/a: GBNF: has no"):
+        print_gbnf(tag)
+    with pytest.raises(GrammarError, match=r"^GBNF: has no words for any token but 2 others$"):
+        print_gbnf(Rules("root", {"root": Tokens((1, 2), negated=True)}))

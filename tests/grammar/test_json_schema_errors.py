@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from oxillama.errors import GrammarError
-from oxillama.grammar import Grammar, JsonSchemaCompiler
+from oxillama.grammar import (
+    Grammar,
+    GrammarState,
+    JsonSchemaCompiler,
+    Vocabulary,
+    parse_lark,
+    structural_tag_rules,
+)
 
 LARGE = "(a|b)*a(a|b){20}"  # its automaton has a million states
 AUTOMATON = "expected an automaton of at most 50000 states, got more"
@@ -87,3 +96,105 @@ def test_a_lenient_compilation_lists_the_keyword() -> None:
     schema = {"items": {"type": "string", "allOf": [{"pattern": LARGE}, {"maxLength": 40}]}}
     assert Grammar.from_json_schema(schema, strict=False, compiler=compiler).matches('["c"]')
     assert compiler.unenforced == [f"#/items/allOf/0/pattern: {AUTOMATON}"]
+
+
+# --------------------------------------------------------------------------- while a text is followed
+
+VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(0x20, 0x7F)), b"</s>"], [0x7F - 0x20])
+DIFFERENT = {"type": "array", "uniqueItems": True, "items": {"type": "array"}}
+MANY = ", ".join(f"[{i}]" for i in range(5000))
+WORDS = {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}
+BY_NAME = {"items": {"$ref": "#/$defs/d"}, "$defs": {"d": DIFFERENT}}
+
+
+def below_t(schema: object) -> dict[str, object]:
+    return {"type": "object", "properties": {"t": schema}, "required": ["t"]}
+
+
+def followed(state: GrammarState, text: str) -> GrammarState:
+    for char in text:
+        state.advance(ord(char) - 0x20)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "message"),
+    [
+        (below_t(DIFFERENT), '{"t": [[1e' + "9" * 30 + "]]", "#/properties/t/uniqueItems: expected an"),
+        (below_t(DIFFERENT), '{"t": [' + MANY, "#/properties/t: expected at most 1 MB of parser states, got"),
+        (below_t({}), '{"t": ' + "[" * 50_000, "#: expected at most 1 MB of parser states, got more"),
+        ({"items": DIFFERENT}, "[[], [" + MANY, "#/items: expected at most 1 MB of parser states, got more"),
+        (BY_NAME, "[[" + MANY, "#/$defs/d: expected at most 1 MB of parser states, got more"),
+    ],
+    ids=["exponent", "memory", "common rules", "below arrays", "by name"],
+)
+def test_a_limit_met_by_a_text_has_the_path_of_where_it_is(
+    schema: object, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oxillama.grammar.grammar.HARD_BYTES", 1 << 20)
+    with pytest.raises(GrammarError) as caught:
+        Grammar.from_json_schema(schema).matches(text)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_value_too_deep_to_be_told_apart_has_the_path_of_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("oxillama.grammar.grammar.TABLE_BYTES", 1000)
+    grammar = Grammar.from_json_schema(below_t(DIFFERENT))
+    with pytest.raises(GrammarError, match=r"^#/properties/t/uniqueItems: expected at most 500 containers"):
+        grammar.matches('{"t": [[1], ' + "[" * 20_000)
+
+
+def test_a_mask_of_too_much_work_has_the_path_of_where_it_is() -> None:
+    schema = {"type": "object", "properties": {"a": WORDS, "t": {"items": WORDS}}}
+    state = followed(GrammarState(Grammar.from_json_schema(schema), VOCABULARY), '{"a": ["b"], "t": [["abc')
+    state._tables.states.budget = 10
+    with pytest.raises(GrammarError, match=r"^#/properties/t/items/items: expected at most 10 units of work"):
+        state.mask()
+
+
+def test_a_state_too_wide_has_the_path_of_where_it_is() -> None:
+    """1,500 rules are built in one step; the work of its beginnings does not add up."""
+    many = {"anyOf": [{"type": "array", "minItems": i, "items": {"type": "null"}} for i in range(1500)]}
+    state = GrammarState(Grammar.from_json_schema(below_t({"items": many})), VOCABULARY)
+    with pytest.raises(GrammarError, match=r"^#/properties/t/items: expected at most 4096 items"):
+        followed(state, '{"t": [[null')
+
+
+def test_a_sequence_of_too_much_work_has_the_path_of_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oxillama.grammar.state.REQUEST_WORK", 0)
+    monkeypatch.setattr("oxillama.grammar.state.TOKEN_WORK", 10**6)
+    state = followed(GrammarState(Grammar.from_json_schema(below_t(WORDS)), VOCABULARY), '{"t": ["abc')
+    monkeypatch.setattr("oxillama.grammar.state.TOKEN_WORK", 0)
+    state._left = 0
+    with pytest.raises(GrammarError, match=r"^#/properties/t/items: expected at most 0 units of work, and 0"):
+        state.mask()
+
+
+def test_a_unit_that_cannot_be_built_has_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oxillama.grammar.program.MAX_STATES", 400)
+    grammar = Grammar.from_json_schema(below_t({"items": {"enum": ["x" * 1000, "y"]}}))
+    assert grammar.matches('{"t": 1}')
+    with pytest.raises(GrammarError, match=r"^#/properties/t/items: expected at most 400 states, got more$"):
+        grammar.matches('{"t": ["y"]}')
+
+
+def test_the_path_of_a_schema_within_a_larger_text_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oxillama.grammar.grammar.HARD_BYTES", 1 << 20)
+    content = {"type": "json_schema", "json_schema": below_t(DIFFERENT)}
+    tag = Grammar.from_rules(
+        structural_tag_rules({"format": {"type": "tag", "begin": "<", "content": content, "end": ">"}})
+    )
+    with pytest.raises(
+        GrammarError, match=r"^format\.content\.json_schema: #/properties/t: expected at most 1"
+    ):
+        tag.matches('<{"t": [' + MANY)
+    lark = Grammar.from_rules(
+        parse_lark(f'start: "(" x ")"\nx: %json {json.dumps(below_t(DIFFERENT))} | x x')
+    )
+    with pytest.raises(GrammarError, match=r"^line 2, column 4: #/properties/t: expected at most 1 MB"):
+        lark.matches('({"t": [' + MANY)
+    other = Grammar.from_rules(parse_lark('start: y | %json {"type": "null"}\ny: "(" y ")" | "x"'))
+    with pytest.raises(GrammarError, match=r"^grammar: expected at most 1 MB"):
+        other.matches("(" * 100_000)

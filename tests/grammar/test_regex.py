@@ -115,6 +115,15 @@ def test_two_languages_meet() -> None:
     assert meet([a], [a]) == NEVER
 
 
+def test_any_number_of_classes_of_characters_are_told_apart() -> None:
+    letters = [chr(0x100 + i) for i in range(200)]
+    automata = [automaton(parse_regex(letter, search=False)) for letter in letters]
+    whole = automaton(parse_regex("|".join(letters), search=False))
+    for i in (0, 63, 64, 199):
+        dfa = meet([whole], automata[:i] + automata[i + 1 :])
+        assert [letter for letter in letters if accepts(dfa, letter)] == [letters[i]]
+
+
 @settings(deadline=None)
 @given(st.sets(st.sampled_from(TEXTS)))
 def test_finite_sets_and_their_complements(texts: set[str]) -> None:

@@ -149,7 +149,7 @@ def test_tokens_are_looked_up_and_triggers() -> None:
     written = texts({"type": "token_triggered_tags", "trigger_tokens": ["<a>"], "tags": [tag]})
     assert "!<[7]>" in written and "<[8]>" in written
     assert "!<[7]>" in texts({"type": "token_dispatch", "rules": [["<a>", STAR]]})
-    with pytest.raises(GrammarError, match=r"format.token: expected the text of one token, but '<c>' is 2"):
+    with pytest.raises(GrammarError, match=r"format.token: expected the text of one token, but <c> is 2"):
         texts({"type": "token", "token": "<c>"})
 
 

@@ -41,6 +41,7 @@ from oxillama._kernels.grammar.spelling import spell
 from oxillama._kernels.grammar.trie import Trie
 from oxillama._kernels.machine import team
 from oxillama._kernels.recurrent.state_batch import StateBatch
+from oxillama.errors import GrammarError
 from oxillama.formats import FORMATS
 from oxillama.grammar.analysis import Calls
 from oxillama.grammar.grammar import Grammar
@@ -787,6 +788,7 @@ def of_parser_states() -> dict[str, Maker]:
         "ParserStates.advance": lambda: Call(states().advance, state=0, text=b"ab"),
         "ParserStates.advance_token": lambda: Call(states().advance_token, state=0, after_bytes=0, hits=b""),
         "ParserStates.token_sets": lambda: Call(states().token_sets, state=0),
+        "ParserStates.located": lambda: Call(states().located, error=GrammarError("no"), state=0),
         "ParserStates.carry": lambda: Call(states().carry, state=0, other=states()),
     }
 
@@ -814,7 +816,8 @@ def of_registers() -> dict[str, Maker]:
 
 
 def of_corrections() -> dict[str, Maker]:
-    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=ParserStates(PROGRAM, 1 << 20, 99))}
+    states = ParserStates(PROGRAM, 1 << 20, 99)
+    return {"Corrections": lambda: Call(Corrections, trie=TRIE, states=states, loops=Loops(states))}
 
 
 def of_json_values() -> dict[str, Maker]:
@@ -835,10 +838,14 @@ def of_mask_pool() -> dict[str, Maker]:
 
 ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "attention.page_table": of_page_table,
+    "grammar.automata": dict,  # this and others: for kernels alone
     "grammar.builder": of_builder,
     "grammar.classes": of_classes,
+    "grammar.characters": dict,
     "grammar.corrections": of_corrections,
     "grammar.dfa": of_dfa,
+    "grammar.edges": dict,
+    "grammar.flags": dict,
     "grammar.json_values": of_json_values,
     "grammar.languages": of_languages,
     "grammar.loops": of_loops,
@@ -850,7 +857,9 @@ ONCE: dict[str, Callable[[], dict[str, Maker]]] = {
     "grammar.parser_states": of_parser_states,
     "grammar.nodes": of_nodes,
     "grammar.numbers": of_numbers,
+    "grammar.pruning": dict,
     "grammar.registers": of_registers,
+    "grammar.rows": dict,
     "grammar.spelling": of_spelling,
     "grammar.trie": of_trie,
     "machine.cpu": of_cpu,
@@ -1054,7 +1063,10 @@ def check_complete(target: str) -> list[str]:
     return missing
 
 
-INNER = {"Slice", "NotBuilt", "Subsets", "Product", "Speller", "Comparison", "Remainders"}
+INNER = {
+    *("Automata", "Characters", "Pruning", "Slice", "NotBuilt", "Subsets", "Product", "Speller"),
+    *("Comparison", "Remainders"),
+}
 """Classes that only kernels fill; as Python makes them they are empty and have no methods."""
 
 

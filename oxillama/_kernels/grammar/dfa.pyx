@@ -221,7 +221,7 @@ cdef class Dfa:
         return (
             memcmp(self.first, one.first, 4 * (<Py_ssize_t>n + 1)) == 0
             and memcmp(self.ends, one.ends, n) == 0
-            and memcmp(self.arcs, one.arcs, self.first[n] * sizeof(Arc)) == 0
+            and (self.first[n] == 0 or memcmp(self.arcs, one.arcs, self.first[n] * sizeof(Arc)) == 0)  # may be NULL
         )
 
     def __repr__(self):

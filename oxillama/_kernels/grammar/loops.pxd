@@ -35,10 +35,9 @@ cdef class Loops:
     cdef bint is_covered(self, int32_t state, const uint8_t* chars, uint8_t* leaves) except -1
     cdef int32_t n_alive(self, int32_t state) except -1
     cdef int find_loop(self, int32_t state, Loop* loop) except -1
-    cdef int32_t stepped(self, int32_t state, int32_t byte) except -1
     cdef bint goes_on(self, int32_t state, const uint8_t* loop) except -1
     cdef bint ends_run(self, Loop* loop, const Item* counted) except -1
-    cdef bint repeats(self, int32_t byte, int32_t first) noexcept
+    cdef bint repeats(self, int32_t state, int32_t byte, int32_t first) noexcept
     cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1
     cdef bint tails_lead_to(self, int32_t state, int32_t lead, int32_t to) except -1
     cdef bint last_leads_to(self, int32_t state, int32_t to) except -1

@@ -9,7 +9,8 @@ from libc.string cimport memcmp, memset
 
 from oxillama._kernels.grammar.item_sets cimport Item
 from oxillama._kernels.grammar.memory cimport grown
-from oxillama._kernels.grammar.parser_states cimport DEAD, DEPENDENT, ParserStates
+from oxillama._kernels.grammar.parser_states cimport DEPENDENT, ParserStates, stepped
+from oxillama._kernels.grammar.rows cimport DEAD, are_alike
 
 cdef enum:
     MOST_WAYS_OUT = 8  # ASCII characters that leave a loop; with more, most tokens do
@@ -65,7 +66,7 @@ cdef class Loops:
         cdef bint alive = False
         memset(loop, 0, sizeof(Loop))
         for byte in range(128):
-            after[byte] = self.stepped(state, byte)
+            after[byte] = stepped(self.states, state, byte)
         for byte in range(128):  # where most characters lead
             if after[byte] == DEAD or after[byte] == loop.to:
                 continue
@@ -78,7 +79,7 @@ cdef class Loops:
             loop.covers = loop.same = loop.inside = True
             for byte in range(128):
                 start[byte] = after[byte] == loop.to
-                inner[byte] = self.stepped(loop.to, byte) == loop.to
+                inner[byte] = stepped(self.states, loop.to, byte) == loop.to
                 loop.covers = loop.covers and (start[byte] or after[byte] == DEAD)
                 n_inner += inner[byte]
             start[128] = self.all_lead_to(state, loop.to, &alive)
@@ -103,7 +104,7 @@ cdef class Loops:
             return 0
         least = (least + 1) // 2
         for byte in range(128):  # not the quotation mark and what else has little to follow it
-            to = self.stepped(state, byte)
+            to = stepped(self.states, state, byte)
             if to != last:
                 last, good = to, to != DEAD and self.n_alive(to) >= least
             chars[byte] = good
@@ -130,7 +131,7 @@ cdef class Loops:
             if self.states.left < left:
                 return False
             for byte in range(256):
-                to = self.stepped(state, byte)
+                to = stepped(self.states, state, byte)
                 if not chars[min(byte, 128)]:
                     leaves[byte] = leaves[byte] or to != DEAD
                     continue
@@ -158,7 +159,7 @@ cdef class Loops:
         """How many ASCII characters can follow."""
         cdef int32_t byte, n = 0
         for byte in range(128):
-            n += self.stepped(state, byte) != DEAD
+            n += stepped(self.states, state, byte) != DEAD
         return n
 
     cdef const uint8_t* kept(self, const uint8_t* chars, Py_ssize_t n) except NULL:
@@ -166,13 +167,9 @@ cdef class Loops:
         cdef bytes found = self.sets.setdefault(chars[:n], chars[:n])
         return found
 
-    cdef int32_t stepped(self, int32_t state, int32_t byte) except -1:
-        cdef uint8_t text = <uint8_t>byte
-        return self.states.run(state, &text, 1)
-
-    cdef inline bint repeats(self, int32_t byte, int32_t first) noexcept:
-        """Whether a byte is of the class of the byte before, of those from ``first`` on."""
-        return byte > first and self.states.class_of[byte] == self.states.class_of[byte - 1]
+    cdef inline bint repeats(self, int32_t state, int32_t byte, int32_t first) noexcept:
+        """Whether a byte leads to where the byte before leads, of those from ``first`` on."""
+        return byte > first and are_alike(&self.states.rows, state, <uint8_t>byte, <uint8_t>(byte - 1))
 
     cdef bint all_lead_to(self, int32_t state, int32_t to, bint* alive) except -1:
         """Whether every character beyond ASCII leads from one parser state to another; ``alive``: any to anywhere."""
@@ -180,9 +177,9 @@ cdef class Loops:
         cdef bint all_do = True
         alive[0] = False
         for lead in range(0xC2, 0xF5):
-            if self.repeats(lead, 0xC2) and lead not in (0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4):
+            if self.repeats(state, lead, 0xC2) and lead not in (0xE0, 0xE1, 0xED, 0xEE, 0xF0, 0xF1, 0xF4):
                 continue  # the rests of the characters are those of the lead before
-            inside = self.stepped(state, lead)
+            inside = stepped(self.states, state, lead)
             alive[0] = alive[0] or inside != DEAD
             if all_do and not self.tails_lead_to(inside, lead, to):
                 all_do = False
@@ -203,9 +200,9 @@ cdef class Loops:
         elif lead == 0xF4:
             high = 0x8F
         for byte in range(low, high + 1):
-            if self.repeats(byte, low):
+            if self.repeats(state, byte, low):
                 continue
-            inside = self.stepped(state, byte)
+            inside = stepped(self.states, state, byte)
             if inside == previous:
                 continue
             previous = inside
@@ -217,13 +214,13 @@ cdef class Loops:
             for third in range(0x80, 0xC0):
                 if inside == DEAD:
                     return False
-                if self.repeats(third, 0x80):
+                if self.repeats(inside, third, 0x80):
                     continue
                 if more == 2:
-                    if self.stepped(inside, third) != to:
+                    if stepped(self.states, inside, third) != to:
                         return False
-                elif self.stepped(inside, third) != second:
-                    second = self.stepped(inside, third)
+                elif stepped(self.states, inside, third) != second:
+                    second = stepped(self.states, inside, third)
                     if not self.last_leads_to(second, to):
                         return False
         return True
@@ -233,7 +230,7 @@ cdef class Loops:
         if state == DEAD:
             return False
         for byte in range(0x80, 0xC0):
-            if not self.repeats(byte, 0x80) and self.stepped(state, byte) != to:
+            if not self.repeats(state, byte, 0x80) and stepped(self.states, state, byte) != to:
                 return False
         return True
 
@@ -241,11 +238,11 @@ cdef class Loops:
         """Whether any character of a loop can follow."""
         cdef int32_t byte
         for byte in range(128):
-            if loop[byte] and self.stepped(state, byte) != DEAD:
+            if loop[byte] and stepped(self.states, state, byte) != DEAD:
                 return True
         if loop[128]:
             for byte in range(0xC2, 0xF5):
-                if not self.repeats(byte, 0xC2) and self.stepped(state, byte) != DEAD:
+                if not self.repeats(state, byte, 0xC2) and stepped(self.states, state, byte) != DEAD:
                     return True
         return False
 

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 cdef enum:
     UNIT = 1 << 29     # a call of this plus u calls unit u, which may not be built yet
     MOST_STATES = 1 << 29
+    LABEL_BYTES = 32   # of a label: a bit for each byte that it takes
 
 
 cdef struct Edges:
@@ -15,25 +16,27 @@ cdef struct Edges:
 
 
 cdef class Network:
-    cdef int32_t n_states, states_room, n_classes, n_labels, labels_room, stride, n_pieces
+    cdef int32_t n_states, states_room, n_labels, labels_room, n_pieces
     cdef int32_t* flags
     cdef int32_t* least
     cdef int32_t* most
     cdef int32_t* slack
     cdef Edges bytes, tokens, calls, epsilon
-    cdef uint8_t* labels      # (labels, stride): whether a label takes a class
-    cdef uint8_t class_of[256]
-    cdef uint8_t sample[256]  # a byte of each class
+    cdef uint8_t* labels      # (labels, LABEL_BYTES)
     cdef int32_t* unit_start  # start state by unit, -1: not built
     cdef int32_t n_units, start
     cdef object program
-    cdef dict label_numbers   # by the bytes that a label takes, as bits
+    cdef dict label_numbers   # by their bits
 
     cdef Edges* edges_of(self, int kind) noexcept
     cdef int append(self, object piece, object unit) except -1
     cdef int catch_up(self) except -1
     cdef Py_ssize_t held(self) noexcept
+    cdef int32_t unit_of(self, int32_t q) noexcept
     cdef int name_unit(self, int32_t unit, int32_t start) except -1
     cdef int make_room(self, int32_t n, list edges) except -1
-    cdef int take_label(self, const uint8_t* bits) except -1
-    cdef int widen(self, int32_t stride) except -1
+    cdef int32_t take_label(self, const uint8_t* bits) except -1
+
+
+cdef inline bint takes(const uint8_t* labels, int32_t label, uint8_t byte) noexcept:
+    return labels[LABEL_BYTES * label + (byte >> 3)] >> (byte & 7) & 1

@@ -1,13 +1,12 @@
 """A grammar's recursive transition network (RTN), put together from pieces.
 
 A piece is a `Program`: the states of some subnetworks. Others, *units*, are called by number and may be built when
-they are first called; the piece of one is then appended. Numbers of states never change. Bytes that no label of
-any piece tells apart share a class; a new piece can split classes.
+they are first called; the piece of one is then appended. Numbers of states and labels never change.
 """
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from oxillama._kernels.grammar.memory cimport grown
@@ -17,7 +16,6 @@ import numpy as np
 cnp.import_array()
 
 cdef int32_t MOST = (1 << 30) - 1
-cdef int32_t LABEL_BYTES = 32
 
 
 cdef class Network:
@@ -31,8 +29,6 @@ cdef class Network:
     def __cinit__(self, object program):
         self.program = program
         self.label_numbers = {}
-        self.n_classes = 1  # of all bytes
-        self.widen(1)  # rows of parser states have a column even where no piece has a label yet
         try:
             self.append(program, None)
         except AttributeError as error:
@@ -61,7 +57,7 @@ cdef class Network:
     cdef Py_ssize_t held(self) noexcept:
         """Bytes of memory."""
         cdef Py_ssize_t edges = self.bytes.n + self.tokens.n + self.calls.n + self.epsilon.n
-        return 32 * <Py_ssize_t>self.n_states + 12 * edges + self.n_labels * self.stride + 4 * self.n_units
+        return 32 * <Py_ssize_t>self.n_states + 12 * edges + LABEL_BYTES * self.n_labels + 4 * self.n_units
 
     cdef int catch_up(self) except -1:
         """Append the pieces that were built since; 1 if there were any."""
@@ -101,6 +97,9 @@ cdef class Network:
         edges.append(checked_edges(piece, "token_edges", "token_first", n, len(self.program.token_sets) - 1))
         edges.append(checked_edges(piece, "calls", "calls_first", n, n - 1 if piece.units is None else MOST))
         edges.append(checked_edges(piece, "epsilon", "epsilon_first", n, MOST))
+        for i in range(<int32_t>labels.shape[0]):
+            if takes(<const uint8_t*>cnp.PyArray_DATA(labels), i, 255):
+                raise ValueError(f"program.labels: expected none with byte 255, which is in no text, got it in {i}")
         self.make_room(n, edges)
         numbers = [
             self.take_label(<const uint8_t*>cnp.PyArray_DATA(labels) + LABEL_BYTES * i)
@@ -142,6 +141,14 @@ cdef class Network:
         self.unit_start[unit] = start
         return 0
 
+    cdef int32_t unit_of(self, int32_t q) noexcept:
+        """The unit of a state, if every piece begins with its start; -1 in the first piece."""
+        cdef int32_t i, found = -1, start = 0
+        for i in range(self.n_units):
+            if start < self.unit_start[i] <= q:
+                found, start = i, self.unit_start[i]
+        return found
+
     cdef int make_room(self, int32_t n, list edges) except -1:
         cdef int32_t k, more
         cdef Edges* into
@@ -162,60 +169,18 @@ cdef class Network:
                 into.rows = <int32_t*>grown(into.rows, 12 * <Py_ssize_t>into.room)
         return 0
 
-    # ------------------------------------------------------------------ labels and classes
-
-    cdef int take_label(self, const uint8_t* bits) except -1:
-        """The number of a label, which may split classes of bytes."""
+    cdef int32_t take_label(self, const uint8_t* bits) except -1:
+        """The number of a label."""
         cdef object key = bits[:LABEL_BYTES], known = self.label_numbers.get(key)
-        cdef int32_t byte, k, i, old = self.n_classes
-        cdef int32_t[256] inside, outside, new_class
         if known is not None:
             return known
-        for k in range(256):
-            inside[k] = outside[k] = 0
-            new_class[k] = -1
-        for byte in range(256):
-            if bits[byte >> 3] >> (byte & 7) & 1:
-                inside[self.class_of[byte]] += 1
-            else:
-                outside[self.class_of[byte]] += 1
-        for k in range(old):
-            if inside[k] and outside[k]:
-                new_class[k] = self.n_classes
-                self.n_classes += 1
-        if self.n_classes > self.stride or self.n_labels == self.labels_room:
-            self.widen(self.n_classes)
-        for k in range(old):
-            if new_class[k] >= 0:
-                for i in range(self.n_labels):
-                    self.labels[i * self.stride + new_class[k]] = self.labels[i * self.stride + k]
-        for byte in range(256):
-            k = self.class_of[byte]
-            if new_class[k] >= 0 and bits[byte >> 3] >> (byte & 7) & 1:
-                self.class_of[byte] = <uint8_t>new_class[k]
-            self.sample[self.class_of[byte]] = <uint8_t>byte
-        for k in range(self.n_classes):
-            byte = self.sample[k]
-            self.labels[self.n_labels * self.stride + k] = bits[byte >> 3] >> (byte & 7) & 1
+        if self.n_labels == self.labels_room:
+            self.labels = <uint8_t*>grown(self.labels, 2 * LABEL_BYTES * (16 + <Py_ssize_t>self.n_labels))
+            self.labels_room = 2 * (16 + self.n_labels)
+        memcpy(self.labels + LABEL_BYTES * self.n_labels, bits, LABEL_BYTES)
         self.label_numbers[key] = self.n_labels
         self.n_labels += 1
         return self.n_labels - 1
-
-    cdef int widen(self, int32_t n_classes) except -1:
-        """Room for more labels, and for so many classes."""
-        cdef int32_t i, stride = self.stride, room = max(32, 2 * self.labels_room)
-        cdef uint8_t* old = self.labels
-        cdef uint8_t* new
-        if n_classes > stride:
-            stride = min(256, n_classes + 15 & ~15)
-        new = <uint8_t*>calloc(room, stride)
-        if not new:
-            raise MemoryError()
-        for i in range(self.n_labels):
-            memcpy(new + i * stride, old + i * self.stride, self.stride)
-        free(old)
-        self.labels, self.labels_room, self.stride = new, room, stride
-        return 0
 
 
 cdef cnp.ndarray checked_array(str name, object values, int kind, int dimensions, int64_t low, int64_t high,

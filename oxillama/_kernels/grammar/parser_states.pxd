@@ -5,17 +5,16 @@ from libc.stdint cimport int32_t, uint8_t
 from oxillama._kernels.grammar.item_sets cimport Item, Pool
 from oxillama._kernels.grammar.network cimport Network
 from oxillama._kernels.grammar.registers cimport Registers
+from oxillama._kernels.grammar.rows cimport Rows, entry
 
 cdef enum:
-    DEAD = 0           # the parser state in which nothing can follow
-    UNKNOWN = -1       # a transition that has not been computed yet
     BOTTOM = 0         # the stack on which the root ends
     OPEN = 1           # a stack of which nothing is known
     ACCEPTS = 1        # flag: the text may end here
     DEPENDENT = 2      # flag: what follows depends on the open stack
     RESULT_FLAGS = 3   # ACCEPTS and DEPENDENT
     ABSTRACT = 4       # flag: an item has an abstract count
-    REGISTERED = 8     # flag: a container whose members are told apart is open
+    REGISTERED = 8     # flag: a container whose members are told apart by their texts is open
     TAPED = 16         # flag: ... and a value in it is under way, so that its bytes are kept
     FRESH = 32         # flag: ... with an abstract register, and what came within the token matters
     ABOVE = 1 << 30    # abstract count: at least m of {m,n}, and no token brings it to n
@@ -28,11 +27,9 @@ cdef struct Pair:
 
 cdef class ParserStates:
     cdef Pool stacks, states
-    cdef int32_t* rows       # (states, stride): the parser state after a byte of the class
-    cdef int32_t rows_room
-    cdef readonly int n_classes, n_states
-    cdef int32_t stride      # columns of the table, of which n_classes are used
-    cdef uint8_t class_of[256]
+    cdef Rows rows           # the parser state after each byte
+    cdef int32_t states_room
+    cdef readonly int n_states
     cdef uint8_t* labels
     cdef int32_t* flags
     cdef int32_t* least
@@ -77,15 +74,16 @@ cdef class ParserStates:
     cdef Py_ssize_t done           # work of the operations before
 
     cdef int read_network(self) except -1
-    cdef int build(self) except -1
+    cdef int mend(self, object error, int32_t state) except -1
     cdef int catch_up(self) except -1
     cdef int called(self, int32_t what) except -1
-    cdef int step(self, int32_t state, int byte_class) except -1
+    cdef int step(self, int32_t state, uint8_t byte) except -1
     cdef int next(self, int32_t state, uint8_t byte) except -1
-    cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1
+    cdef int follow_edges(self, int32_t state, uint8_t byte) except -1
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1
     cdef bint is_register(self, int32_t q) noexcept
+    cdef bint is_told_apart(self, int32_t q) noexcept
     cdef bint is_hot(self, int32_t state) except -1
     cdef bint is_alive(self, int32_t state) except -1
     cdef bint is_saved(self, int32_t state) except -1
@@ -103,14 +101,21 @@ cdef class ParserStates:
     cdef int unite(self, int32_t a, int32_t b, int depth) except -1
     cdef int remember(self, int32_t a, int32_t b, int32_t united) except -1
     cdef int32_t after(self, const int32_t* edge, int32_t q, int32_t n) except -2
+    cdef int count_unit(self, Item item, dict found) except -1
+    cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept
     cdef int checked_state(self, int32_t state) except -1
     cdef int make_room(self) except -1
     cdef int charge(self, Py_ssize_t more) except -1
     cdef void allow(self, Py_ssize_t work) noexcept
     cdef int spend(self, Py_ssize_t work) except -1
     cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1
-    cdef void start_row(self, int32_t state) noexcept
     cdef int single(self, int32_t q, int32_t n, int32_t p) except -1
     cdef int popped(self, int32_t p) except -1
     cdef int run(self, int32_t state, const uint8_t* text, Py_ssize_t n) except -1
     cdef int token_step(self, int32_t state, int32_t after_bytes, const uint8_t* hits) except -1
+
+
+cdef inline int32_t stepped(ParserStates states, int32_t state, uint8_t byte) except -1:
+    """The parser state after a byte."""
+    cdef int32_t to = entry(&states.rows, state, byte)[0]
+    return to if to >= 0 else states.next(state, byte)

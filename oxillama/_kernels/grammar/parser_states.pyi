@@ -1,7 +1,8 @@
 from typing import Any
 
+from oxillama.errors import GrammarError
+
 class ParserStates:
-    n_classes: int
     n_states: int
     n_bytes: int
     limit: int
@@ -15,3 +16,4 @@ class ParserStates:
     def advance_token(self, state: int, after_bytes: int, hits: bytes) -> int: ...
     def token_sets(self, state: int) -> list[int]: ...
     def carry(self, state: int, other: ParserStates) -> int: ...
+    def located(self, error: GrammarError, state: int) -> GrammarError: ...

@@ -6,7 +6,7 @@ share a stack, so ambiguity widens sets and does not multiply them. Items that d
 merged, their stacks united. A return after which nothing is left to read is not pushed (a tail call), so
 right recursion needs no stack.
 
-A lazily filled table leads from a parser state's number and a byte class to the next parser state's number.
+A lazily filled row (rows.pyx) leads from a parser state and a byte to the next parser state.
 Nothing here is thread-safe by itself: every method runs under the interpreter lock.
 """
 
@@ -15,29 +15,17 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from oxillama._kernels.debugging cimport ensure
+from oxillama._kernels.grammar.edges cimport COUNT_BITS, ENOUGH, KEEP, MORE, NEXT, ONE
+from oxillama._kernels.grammar.flags cimport CONSUMES, ENDS_ALWAYS, ENDS_IF_ENOUGH, FINAL, PURE_FINAL
 from oxillama._kernels.grammar.item_sets cimport (
     Item, Pool, hashed, item_order, pool_alloc, pool_free, rehash, sort_items, translate,
 )
 from oxillama._kernels.grammar.memory cimport grown, mixed
-from oxillama._kernels.grammar.network cimport UNIT, Network
-from oxillama._kernels.grammar.registers cimport FRESH_BIT, REGISTER, SOME, Registers
+from oxillama._kernels.grammar.network cimport UNIT, Network, takes
+from oxillama._kernels.grammar.registers cimport BY_TEXT, FRESH_BIT, MARKS, REGISTER, SOME, Registers
+from oxillama._kernels.grammar.rows cimport DEAD, add_row, entry, rows_alloc, rows_free
 
 from oxillama.errors import GrammarError
-
-cdef enum:  # of RTN states; oxillama.grammar.program
-    FINAL = 1
-    CONSUMES = 2
-    PURE_FINAL = 4
-    ENDS_ALWAYS = 8
-    ENDS_IF_ENOUGH = 16
-
-cdef enum:  # of edges; oxillama.grammar.rtn
-    MORE = 1
-    ENOUGH = 2
-    COUNT_BITS = 12
-    KEEP = 4
-    NEXT = 8
-    ONE = 12
 
 cdef enum:
     MAX_WIDTH = 4096      # items of one parser state or stack
@@ -87,31 +75,15 @@ cdef class ParserStates:
             raise MemoryError()
         pool_alloc(&self.stacks)
         pool_alloc(&self.states)
+        rows_alloc(&self.rows)
         self.intern(&self.stacks, NULL, 0, ACCEPTS)  # BOTTOM
         self.intern(&self.stacks, NULL, 0, DEPENDENT)  # OPEN
         self.intern(&self.states, NULL, 0, 0)  # DEAD
 
     cdef int read_network(self) except -1:
-        """Take over what the network has become: where its arrays are, and how bytes fall into classes."""
+        """Take over where the arrays of the network are now."""
         cdef Network net = self.network
-        cdef int32_t* new
-        cdef int32_t i, k, old = self.n_classes
-        cdef uint8_t[256] came_from
-        for k in range(256):  # old classes are whole or split
-            came_from[net.class_of[k]] = self.class_of[k]
-        if net.stride != self.stride:
-            new = <int32_t*>grown(NULL, 4 * <Py_ssize_t>max(1, self.rows_room) * net.stride)
-            for i in range(self.states.n):
-                memcpy(new + <Py_ssize_t>i * net.stride, self.rows + <Py_ssize_t>i * self.stride, 4 * self.stride)
-            self.charge(4 * <Py_ssize_t>(net.stride - self.stride) * self.states.n)
-            free(self.rows)
-            self.rows, self.stride = new, net.stride
-        for i in range(self.states.n):
-            for k in range(old, net.n_classes):
-                new = self.rows + <Py_ssize_t>i * self.stride
-                new[k] = new[came_from[k]]
-        memcpy(self.class_of, net.class_of, 256)
-        self.n_states, self.n_classes = net.n_states, net.n_classes
+        self.n_states = net.n_states
         self.flags, self.least, self.most, self.labels = net.flags, net.least, net.most, net.labels
         self.slack = net.slack
         self.byte_edges, self.byte_first = net.bytes.rows, net.bytes.first
@@ -122,10 +94,16 @@ cdef class ParserStates:
         self.network_bytes = net.held()
         return 0
 
-    cdef int build(self) except -1:
-        """Have the unit built that an operation came to, which then begins anew."""
-        self.program.units.build(self.missing)
-        self.catch_up()
+    cdef int mend(self, object error, int32_t state) except -1:
+        """Have the unit built that an operation came to, which begins anew; other errors get their place."""
+        try:
+            if not isinstance(error, NotBuilt):
+                raise error
+            self.program.units.build(self.missing)
+            self.catch_up()
+            self.allow(self.allowed)
+        except GrammarError as found:
+            raise self.located(found, state) from None
         return 0
 
     cdef int catch_up(self) except -1:
@@ -137,7 +115,7 @@ cdef class ParserStates:
     def __dealloc__(self):
         pool_free(&self.stacks)
         pool_free(&self.states)
-        free(self.rows)
+        rows_free(&self.rows)
         free(self.tapes)
         free(self.verdicts)
         free(self.made)
@@ -160,8 +138,8 @@ cdef class ParserStates:
                     self.made_flags = ACCEPTS
                 self.add(self.network.start, 0, BOTTOM)
                 return self.finish()
-            except NotBuilt:
-                self.build()
+            except (NotBuilt, GrammarError) as error:
+                self.mend(error, DEAD)
 
     @property
     def work(self):
@@ -181,8 +159,8 @@ cdef class ParserStates:
                 self.allow(self.budget)
                 state = self.run(state, &text[i], 1)
                 i += 1
-            except NotBuilt:
-                self.build()
+            except (NotBuilt, GrammarError) as error:
+                self.mend(error, state)
         return state
 
     def advance_token(self, int32_t state, int32_t after_bytes, const uint8_t[::1] hits not None):
@@ -202,8 +180,8 @@ cdef class ParserStates:
         while hits.shape[0]:
             try:
                 return self.token_step(state, after_bytes, &hits[0])
-            except NotBuilt:
-                self.build()
+            except (NotBuilt, GrammarError) as error:
+                self.mend(error, state)
         return after_bytes
 
     def token_sets(self, int32_t state):
@@ -257,6 +235,37 @@ cdef class ParserStates:
             free(new)
             free(items)
 
+    def located(self, object error, int32_t state):
+        """The error of an operation on a parser state, with the place in the grammar if a part can tell it.
+
+        It is that of the rule of most items, here and of what was being made.
+        """
+        cdef dict found = {-1: 0}
+        cdef int32_t i, unit
+        self.checked_state(state)
+        if not isinstance(error, GrammarError):
+            raise TypeError(f"error: expected a GrammarError, got {type(error)}")
+        if self.program.units is None:
+            return error
+        for i in range(self.states.first[state], self.states.first[state + 1]):
+            self.count_unit(self.states.items[i], found)
+        for i in range(self.n_made):
+            self.count_unit(self.made[i], found)
+        unit = max(found, key=found.get)
+        return error if unit < 0 else GrammarError(self.program.units.located(unit, str(error)))
+
+    cdef int count_unit(self, Item item, dict found) except -1:
+        """Count the unit of an item, -1 outside of all; in place of a rule that many have, the one it returns to."""
+        cdef int32_t unit = self.network.unit_of(item.q), n_common = self.program.units.n_common
+        while 0 <= unit < n_common and self.stacks.first[item.p] < self.stacks.first[item.p + 1]:
+            item = self.stacks.items[self.stacks.first[item.p]]
+            unit = self.network.unit_of(item.q)
+            if unit < 0:
+                return 0  # a part's rule that ends with a common one is not returned to
+        if unit < 0 or unit >= n_common:
+            found[unit] = found.get(unit, 0) + 1
+        return 0
+
     cdef int checked_state(self, int32_t state) except -1:
         if not 0 <= state < self.states.n:
             raise IndexError(f"state: expected 0 to {self.states.n - 1}, got {state}")
@@ -274,45 +283,35 @@ cdef class ParserStates:
                 if state == DEAD:
                     break
                 continue
-            next = self.rows[<Py_ssize_t>state * self.stride + self.class_of[text[i]]]
-            state = next if next >= 0 else self.step(state, self.class_of[text[i]])
+            next = entry(&self.rows, state, text[i])[0]
+            state = next if next >= 0 else self.step(state, text[i])
             if state == DEAD:
                 break
         return state
 
-    cdef int step(self, int32_t state, int byte_class) except -1:
-        """Make one step and keep it in the table, for all classes that the same edges take."""
-        cdef int32_t k, to
-        cdef int32_t* row
-        cdef uint8_t[256] others  # whether some edge tells the class from this one
+    cdef int step(self, int32_t state, uint8_t byte) except -1:
+        """Make one step and keep where it leads, for all bytes that the same edges take."""
+        cdef int32_t to
         ensure(not self.states.flags[state] & TAPED)
         self.begin()
-        self.follow_edges(state, byte_class, others)
+        self.follow_edges(state, byte)
         to = self.finish()
         if self.registers.may_run_out and not self.is_alive(to):
             to = DEAD
-        row = self.rows + <Py_ssize_t>state * self.stride
-        for k in range(self.n_classes):
-            if not others[k]:
-                row[k] = to
+        entry(&self.rows, state, byte)[0] = to
         return to
 
-    cdef int follow_edges(self, int32_t state, int byte_class, uint8_t* others) except -1:
-        """Put in what a byte of a class leads to; say of all classes whether some edge tells them from this one."""
-        cdef int32_t i, e, k, n, n_classes = self.n_classes
+    cdef int follow_edges(self, int32_t state, uint8_t byte) except -1:
+        """Put in what a byte leads to."""
+        cdef int32_t i, e, n
         cdef Item item
         cdef const int32_t* edge
-        cdef const uint8_t* takes
-        memset(others, 0, n_classes)
         for i in range(self.states.first[state], self.states.first[state + 1]):
             item = self.states.items[i]
             self.spend(1 + self.byte_first[item.q + 1] - self.byte_first[item.q])
             for e in range(self.byte_first[item.q], self.byte_first[item.q + 1]):
                 edge = self.byte_edges + 3 * e
-                takes = self.labels + edge[0] * self.stride
-                for k in range(n_classes):
-                    others[k] |= takes[k] ^ takes[byte_class]
-                if takes[byte_class]:
+                if takes(self.labels, edge[0], byte):
                     n = self.after(edge, item.q, item.n)
                     if n >= 0:
                         self.add(edge[2], n, item.p)
@@ -346,7 +345,7 @@ cdef class ParserStates:
         """The count that an edge leaves, -1 where the count does not allow it."""
         cdef int32_t op = edge[1], most
         if op & REGISTER:
-            n = self.registers.after(op, n, self.made_tape)
+            n = self.registers.after(op, n, self.slack[q] >> MARKS, self.made_tape)
             if n >= SOME and n - SOME & FRESH_BIT:
                 self.made_flags |= FRESH
             return n
@@ -364,6 +363,15 @@ cdef class ParserStates:
         elif op != KEEP:
             n = 1 if op == ONE else 0
         return -1 if 0 <= most < n else n
+
+    cdef int32_t abstract_count(self, int32_t q, int32_t n, int32_t reach) noexcept:
+        """The count that stands for ``n`` where no text of up to ``reach`` bytes can make a difference."""
+        cdef int32_t least = self.least[q], most = self.most[q]
+        if n >= ABOVE or most == 0:
+            return n
+        if most > 0 and most - self.slack[q] - n <= reach:
+            return n
+        return ABOVE if n >= least else BELOW if least - n > reach else n
 
     # ------------------------------------------------------------------ the parser state being made
 
@@ -594,11 +602,15 @@ cdef class ParserStates:
         """Whether the count of an RTN state is a register."""
         return self.least[q] != 0 and self.most[q] == 0
 
+    cdef inline bint is_told_apart(self, int32_t q) noexcept:
+        """Whether the register knows members by their texts, too, and not by the grammar's numbers alone."""
+        return self.is_register(q) and self.slack[q] & BY_TEXT
+
     cdef int next(self, int32_t state, uint8_t byte) except -1:
-        """A step that is not in the table. No step is while a value is under way: bytes of one class differ."""
+        """A step that is not in the row. No step is while a value is under way: bytes of one column differ."""
         if self.states.flags[state] & TAPED:
             return self.taped_step(state, byte)
-        return self.step(state, self.class_of[byte])
+        return self.step(state, byte)
 
     cdef int taped_step(self, int32_t state, uint8_t byte) except -1:
         """A step while a value is under way, to where it can still become one that did not come before."""
@@ -606,14 +618,13 @@ cdef class ParserStates:
         return to if self.is_alive(to) else DEAD
 
     cdef int unjudged_step(self, int32_t state, uint8_t byte) except -1:
-        cdef uint8_t[256] others
         if not self.states.flags[state] & TAPED:
             return self.run(state, &byte, 1)
-        if self.rows[<Py_ssize_t>state * self.stride + self.class_of[byte]] == DEAD:
+        if entry(&self.rows, state, byte)[0] == DEAD:
             return DEAD
         self.begin()
         self.made_tape = self.registers.longer(self.tapes[state], byte)
-        self.follow_edges(state, self.class_of[byte], others)
+        self.follow_edges(state, byte)
         return self.finish()
 
     cdef tuple open_in(self, int32_t state):
@@ -728,8 +739,10 @@ cdef class ParserStates:
         try:
             for i in range(n):
                 items[i] = self.stacks.items[self.stacks.first[p] + i]
-                if self.is_register(items[i].q):
-                    items[i].n = self.registers.abstract(items[i].n, self.least[items[i].q])
+                if self.is_told_apart(items[i].q):
+                    items[i].n = self.registers.abstract(
+                        items[i].n, self.least[items[i].q], self.slack[items[i].q] >> MARKS
+                    )
                 items[i].p = self.abstracted_stack(self.stacks.items[self.stacks.first[p] + i].p, depth + 1)
             n = distinct_items(items, n)
             i = self.intern(&self.stacks, items, n, self.stacks.flags[p] & RESULT_FLAGS)
@@ -751,26 +764,13 @@ cdef class ParserStates:
         """Begin an operation that may take so much work."""
         self.done += self.allowed - self.left
         self.allowed = self.left = work
+        self.n_made = 0
 
     cdef inline int spend(self, Py_ssize_t work) except -1:
         self.left -= work
         if self.left < 0:
             raise GrammarError(f"grammar: expected at most {self.budget} units of work for a mask or a token, got more")
         return 0
-
-    cdef void start_row(self, int32_t state) noexcept:
-        """Tell the classes that some edge takes from those that lead nowhere."""
-        cdef int32_t* row = self.rows + <Py_ssize_t>state * self.stride
-        cdef const uint8_t* takes
-        cdef int32_t i, e, k, q
-        for k in range(self.n_classes):
-            row[k] = DEAD
-        for i in range(self.states.first[state], self.states.first[state + 1]):
-            q = self.states.items[i].q
-            for e in range(self.byte_first[q], self.byte_first[q + 1]):
-                takes = self.labels + self.byte_edges[3 * e] * self.stride
-                for k in range(self.n_classes):
-                    row[k] |= -<int32_t>takes[k]  # UNKNOWN is -1
 
     cdef int intern(self, Pool* pool, const Item* items, int32_t n, uint8_t flags) except -1:
         """The number of a set of sorted items."""
@@ -781,7 +781,7 @@ cdef class ParserStates:
             if self.is_register(items[i].q):
                 if items[i].n >= SOME:
                     flags |= FRESH if items[i].n - SOME & FRESH_BIT else 0
-                else:
+                elif self.is_told_apart(items[i].q):
                     flags |= TAPED | REGISTERED if self.registers.registers[items[i].n].begin >= 0 else REGISTERED
             elif items[i].n >= ABOVE:
                 flags |= ABSTRACT
@@ -800,7 +800,9 @@ cdef class ParserStates:
             slot = (slot + 1) & (pool.table_size - 1)
         i = pool.n
         end = pool.first[i] + n
-        self.charge((4 * self.stride + 5 if pool == &self.states else 0) + n * sizeof(Item) + 16)
+        self.charge(n * sizeof(Item) + 16)
+        if pool == &self.states:
+            self.charge(5 + add_row(&self.rows, i, self.network, items, n))
         if end > pool.items_room:
             pool.items = <Item*>grown(pool.items, 2 * <Py_ssize_t>end * sizeof(Item))
             pool.items_room = 2 * end
@@ -808,11 +810,10 @@ cdef class ParserStates:
             pool.first = <int32_t*>grown(pool.first, 2 * <Py_ssize_t>pool.room * 4)
             pool.flags = <uint8_t*>grown(pool.flags, 2 * <Py_ssize_t>pool.room)
             pool.room *= 2
-        if pool == &self.states and i >= self.rows_room:
-            self.rows_room = max(64, 2 * self.rows_room)
-            self.rows = <int32_t*>grown(self.rows, <Py_ssize_t>self.rows_room * self.stride * 4)
-            self.tapes = <int32_t*>grown(self.tapes, <Py_ssize_t>self.rows_room * 4)
-            self.verdicts = <uint8_t*>grown(self.verdicts, self.rows_room)
+        if pool == &self.states and i >= self.states_room:
+            self.states_room = max(64, 2 * self.states_room)
+            self.tapes = <int32_t*>grown(self.tapes, <Py_ssize_t>self.states_room * 4)
+            self.verdicts = <uint8_t*>grown(self.verdicts, self.states_room)
         if n > 0:  # ``items`` may be NULL
             memcpy(pool.items + pool.first[i], items, n * sizeof(Item))
         pool.first[i + 1] = end
@@ -821,7 +822,6 @@ cdef class ParserStates:
         pool.n += 1
         if pool == &self.states:
             self.tapes[i], self.verdicts[i] = tape, 0
-            self.start_row(i)
         if 2 * pool.n > pool.table_size:
             rehash(pool, self.tapes if pool == &self.states else NULL)
         return i

@@ -22,6 +22,8 @@ SUSPECTS = {
     "objects": ("minProperties", "maxProperties", "properties", "required"),
     "properties": ("patternProperties", "propertyNames", "additionalProperties", "properties"),
     "combinations": ("oneOf", "anyOf", "allOf", "not", "if"),
+    "apart": ("uniqueItems", "maxProperties", "minProperties"),
+    "exponent": ("uniqueItems",),
     "alternatives": ("oneOf", "anyOf", "allOf", "not", "if"),
 }
 

@@ -12,8 +12,9 @@ from oxillama.grammar.rules import Alt, Node, Ref, Rules, Seq
 from oxillama.grammar.schema.certain import Certainty, key
 from oxillama.grammar.schema.certain_states import CertainStates
 from oxillama.grammar.schema.conditions import ANYTHING, NOTHING, State, of_schema, state_of
+from oxillama.grammar.schema.messages import located
 from oxillama.grammar.schema.references import NO_SCOPE, Schema
-from oxillama.grammar.schema.writer import Writer, any_value, replaced
+from oxillama.grammar.schema.writer import Writer, any_value, path_of, replaced
 
 NO_VALUE = "#: no text matches the schema: no value meets it"
 
@@ -26,9 +27,13 @@ class OnDemand:
     writer : of the rules.
     certainty : finds the schemas whose rules can wait.
     all_rules : writes the whole grammar.
+    place : of the schema in a larger text, for messages.
     """
 
-    def __init__(self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules]) -> None:
+    def __init__(
+        self, writer: Writer, certainty: Certainty, all_rules: Callable[[], Rules], place: str
+    ) -> None:
+        self.place = place
         self.writer = writer
         self.certainty = certainty
         self.all_rules = all_rules
@@ -45,23 +50,29 @@ class OnDemand:
         if not isinstance(node, Ref):
             raise GrammarError(NO_VALUE)
         self.root = node.name
-        todo = [self.writer.states[self.root]] if self.root in self.writer.states else []
+        todo: list[State | Schema] = (
+            [self.writer.states[self.root]] if self.root in self.writer.states else []
+        )
         states = CertainStates(self.writer)
         needs: dict[str, Node] = {}
-        seen = {ANYTHING}
-        for state in todo:  # grows while it is read
-            if state in seen:
+        seen: set[State | Schema] = {ANYTHING}
+        for one in todo:  # grows while it is read
+            if one in seen:
                 continue
-            seen.add(state)
-            schema = _alone(state)
+            seen.add(one)
+            schema = one if isinstance(one, Schema) else _alone(one)
             found = self.certainty.of(schema) if schema is not None else None
             if found is not None:
-                for one in found.below:
-                    state = self.writer.followed_state(state_of(of_schema(one, NO_SCOPE)))
-                    todo.append(state)
-                    if self.certainty.of(one) is None:
-                        needs[key(one)] = self.met(state)
+                todo += found.below
                 continue
+            if isinstance(one, Schema):
+                state = self.writer.followed_state(state_of(of_schema(one, NO_SCOPE)))
+                needs[key(one)] = self.met(state)
+                if state in seen:
+                    continue
+                seen.add(state)
+            else:
+                state = one
             first = len(self.writer.queue)
             known = states.of(state)
             if known is not None:
@@ -98,6 +109,14 @@ class OnDemand:
             found = {one: replaced(node, self.with_text) for one, node in found.items()}
             self.empty |= unproductive(found)
         return Rules(name, found)
+
+    def located(self, name: str, reason: str) -> str:
+        """A reason with the path of the schema that a rule was written for."""
+        if self.place and reason.startswith(self.place):
+            return reason
+        state = self.writer.states.get(name, ANYTHING)
+        found = located(state, path_of(state), reason.removeprefix("grammar: "))
+        return f"{self.place}: {found}" if self.place else found
 
     def with_text(self, ref: Ref) -> Node:
         """What stands for a rule: nothing, if it has no text."""

@@ -38,7 +38,7 @@ class Writer:
     ----------
     followed : what a condition on nothing but a reference stands for.
     layout : separators and white space.
-    any_order : objects of at most this many names accept their properties in any order.
+    any_order : objects take their properties in any order.
     open_objects : objects that list properties and do not say so accept others.
     unenforced : called with a path and a reason where something cannot be enforced; raises if that is an
         error.
@@ -51,7 +51,7 @@ class Writer:
         expander: Expander,
         followed: Callable[[Condition], Condition],
         layout: Layout,
-        any_order: int,
+        any_order: bool,
         open_objects: bool,
         unenforced: Callable[[str, str], None],
         array_node: Callable[[Arrays, Writer], Node],
@@ -72,12 +72,13 @@ class Writer:
         self.states: dict[str, State] = {}
         self.queue: list[State] = []
         self.counts: dict[str, int] = {}
+        self.places: dict[str, str] = {}  # the paths that rules were named after
         self.made: dict[Hashable, Any] = {}
 
     def write(self, root: State) -> Rules:
         """The rules of the values that meet ``root``."""
         self.write_all(root)
-        return Rules("root", shared(self.rules))
+        return Rules("root", shared(self.rules), places=self.places)
 
     def write_all(self, root: State) -> Node:
         """Write the rules of the values that meet ``root``, and of all below them; returns its node."""
@@ -95,7 +96,7 @@ class Writer:
 
     def at(self, state: State, make: Callable[[State], T]) -> T:
         """What is made of a state; errors name the path of its schema."""
-        self.path, self.state = _path(state), state
+        self.path, self.state = path_of(state), state
         try:
             return make(state)
         except GrammarError as error:
@@ -122,7 +123,7 @@ class Writer:
     def name(self, state: State) -> str:
         """The name of the rule of a state whose references have been followed."""
         if state not in self.names:
-            name = self.names[state] = self.new_name(_path(state))
+            name = self.names[state] = self.new_name(path_of(state))
             self.states[name] = state
             self.queue.append(state)
         return self.names[state]
@@ -131,10 +132,14 @@ class Writer:
         """A name for a rule, after the last part of a path."""
         if len(self.rules) + len(self.queue) > MAX_RULES:
             raise GrammarError(f"{path}: the schema needs more than {MAX_RULES} rules")
-        word = re.sub("[^a-z0-9]+", "-", path.rpartition("/")[2].lower()).strip("-")[:40] or "value"
+        word = path.rpartition("/")[2].lower()
+        if not (word.isalnum() and word.isascii() and len(word) <= 40):
+            word = re.sub("[^a-z0-9]+", "-", word).strip("-")[:40] or "value"
         self.counts[word] = self.counts.get(word, 0) + 1
         number = self.counts[word]
-        return f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
+        name = f"{word}-{number}" if number > 1 or word in ("root", VALUE, STRING, NUMBER) else word
+        self.places[name] = path
+        return name
 
     def rule(self, body: Node, hint: str) -> Ref:
         """A rule of its own for a node that is used more than once."""
@@ -213,7 +218,7 @@ def _any_of_kind(kind: str, layout: Layout) -> Node:
     return Strings().node(layout) if kind == "string" else Numbers().node()
 
 
-def _path(state: State) -> str:
+def path_of(state: State) -> str:
     """Where the first schema of a state stands."""
     for condition in ordered(state):
         if isinstance(condition.what, Schema):
